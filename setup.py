@@ -1,0 +1,84 @@
+"""Build the compiled core: every compiler directive of the project stands here, once."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+CORE = Path("vpem") / "_core"
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "nonecheck": False,
+    "embedsignature": True,
+    "freethreading_compatible": False,
+}
+
+# Portable on purpose: nothing here asks for the instruction set of the building machine.
+OPTIMISE = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
+
+OPENMP_PROBE = """
+#include <omp.h>
+int main(void) { int n = 0;
+#pragma omp parallel reduction(+:n)
+n += 1;
+return n < 1 || omp_get_max_threads() < 1; }
+"""
+
+
+def openmp_flag(compiler: list[str]) -> str | None:
+    """Return the flag with which ``compiler`` builds and links an OpenMP program, or None."""
+    candidates = ["/openmp"] if sys.platform == "win32" else ["-fopenmp"]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "probe.c"
+        source.write_text(OPENMP_PROBE)
+        for flag in candidates:
+            command = [*compiler, str(source), flag, "-o", str(Path(folder) / "probe")]
+            try:
+                built = subprocess.run(command, capture_output=True, cwd=folder, check=False)
+            except OSError:
+                return None
+            if built.returncode == 0:
+                return flag
+    return None
+
+
+class BuildCore(build_ext):
+    """`build_ext` that turns OpenMP on where the compiler has it, and says which it was."""
+
+    def build_extensions(self) -> None:
+        compiler = list(getattr(self.compiler, "compiler", None) or ["cc"])
+        flag = None if os.environ.get("VPEM_NO_OPENMP") else openmp_flag(compiler)
+        if flag:
+            print(f"vpem: kernels are built with OpenMP threads ({flag})")
+        else:
+            print("vpem: OpenMP is not available, kernels are built serial (one thread)")
+        for extension in self.extensions:
+            extension.extra_compile_args += [] if sys.platform == "win32" else OPTIMISE
+            if flag:
+                extension.extra_compile_args.append(flag)
+                extension.extra_link_args.append(flag)
+        super().build_extensions()
+
+
+def extensions() -> list[Extension]:
+    """Return one extension a kernel file."""
+    return [
+        Extension(f"vpem._core.{path.stem}", [path.as_posix()])
+        for path in sorted(CORE.glob("*.pyx"))
+    ]
+
+
+setup(
+    ext_modules=cythonize(extensions(), compiler_directives=DIRECTIVES),
+    cmdclass={"build_ext": BuildCore},
+)
