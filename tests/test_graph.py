@@ -1,0 +1,457 @@
+from collections import Counter
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vpem.errors import InputError, VpemWarning
+from vpem.graph import (
+    TOPOLOGIES,
+    WEIGHTS,
+    Graph,
+    check_connected,
+    from_edges,
+    from_networkx,
+    make_graph,
+    mixing_matrix,
+    mixing_rate,
+)
+
+RANDOM = ("geometric", "erdos-renyi", "small-world", "scale-free", "tree")
+MIXING = [topology for topology in TOPOLOGIES if topology != "star"]
+
+
+def to_networkx(graph):
+    oracle = nx.empty_graph(graph.n_nodes)
+    oracle.add_edges_from(graph.edges.tolist())
+    return oracle
+
+
+def dense_rate(W):
+    n = W.shape[0]
+    return np.abs(np.linalg.eigvalsh(W.toarray() - 1.0 / n)).max()
+
+
+# --- topologies
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 12, 31])
+def test_every_topology_is_connected_and_in_order(topology, n):
+    graph = make_graph(topology, n, seed=n)
+    assert graph.topology == topology
+    assert graph.n_nodes == n + (topology == "star")
+    assert nx.is_connected(to_networkx(graph))
+    check_connected(graph)
+    assert (graph.edges[:, 0] < graph.edges[:, 1]).all()
+    edges = [tuple(edge) for edge in graph.edges.tolist()]
+    assert edges == sorted(set(edges))
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_degrees_and_adjacency_agree_with_networkx(topology):
+    graph = make_graph(topology, 20, seed=3)
+    oracle = to_networkx(graph)
+    indptr, indices = graph.adjacency
+    assert indptr.dtype == indices.dtype == np.int32
+    for node in range(graph.n_nodes):
+        assert indices[indptr[node] : indptr[node + 1]].tolist() == sorted(oracle[node])
+        assert graph.degrees[node] == oracle.degree(node)
+    assert graph.mean_degree == pytest.approx(np.mean([d for _, d in oracle.degree]))
+
+
+@pytest.mark.parametrize(
+    ("topology", "n", "oracle"),
+    [
+        ("star", 6, nx.star_graph(6)),
+        ("cycle", 7, nx.cycle_graph(7)),
+        ("cycle", 2, nx.path_graph(2)),
+        ("path", 7, nx.path_graph(7)),
+        ("complete", 7, nx.complete_graph(7)),
+        ("grid", 12, nx.grid_2d_graph(3, 4)),
+        ("grid", 27, nx.grid_2d_graph(3, 9)),
+        ("erdos-renyi", 5, nx.complete_graph(5)),
+    ],
+)
+def test_fixed_topologies(topology, n, oracle):
+    assert nx.is_isomorphic(to_networkx(make_graph(topology, n)), oracle)
+
+
+def test_star_has_a_server_after_its_agents():
+    graph = make_graph("star", 3, names=("a", "b", "c"))
+    assert graph.has_server
+    assert graph.edges.tolist() == [[0, 3], [1, 3], [2, 3]]
+    assert graph.name(1) == "b"
+    assert graph.name(3) == "the server"
+
+
+def test_incomplete_grid_has_rows_of_the_root_of_n():
+    graph = make_graph("grid", 7)
+    assert graph.positions.tolist() == [[i % 3, i // 3] for i in range(7)]
+    near = np.abs(graph.positions[:, None] - graph.positions[None]).sum(axis=-1) == 1
+    assert graph.edges.tolist() == np.argwhere(np.triu(near)).tolist()
+
+
+@pytest.mark.parametrize("topology", RANDOM)
+def test_a_seed_fixes_the_graph_and_another_changes_it(topology):
+    graphs = [make_graph(topology, 40, seed=seed).edges for seed in (0, 0, 1, 2)]
+    assert np.array_equal(graphs[0], graphs[1])
+    assert not np.array_equal(graphs[0], graphs[2])
+    assert not np.array_equal(graphs[2], graphs[3])
+    generator = make_graph(topology, 40, seed=np.random.default_rng(0)).edges
+    assert np.array_equal(graphs[0], generator)
+
+
+@pytest.mark.parametrize("mean_degree", [8.0, 11.3, 60.0, 199.0])
+def test_geometric_joins_the_nearest_pairs_of_the_mean_degree(mean_degree):
+    graph = make_graph("geometric", 200, seed=1, mean_degree=mean_degree)
+    assert abs(graph.n_edges - 200 * mean_degree / 2) <= 0.5
+    distance = np.linalg.norm(graph.positions[:, None] - graph.positions[None], axis=-1)
+    joined = np.zeros((200, 200), bool)
+    joined[graph.edges[:, 0], graph.edges[:, 1]] = True
+    apart = np.triu(~joined, 1)
+    assert not apart.any() or distance[joined].max() < distance[apart].min()
+
+
+def test_geometric_with_a_radius_joins_what_is_nearer():
+    graph = make_graph("geometric", 60, seed=2, radius=0.3)
+    distance = np.linalg.norm(graph.positions[:, None] - graph.positions[None], axis=-1)
+    assert graph.edges.tolist() == np.argwhere(np.triu(distance <= 0.3, 1)).tolist()
+    assert (graph.positions >= 0).all()
+    assert (graph.positions <= 1).all()
+
+
+def test_default_mean_degrees():
+    assert make_graph("geometric", 300).mean_degree == pytest.approx(2 * np.log(300), abs=0.01)
+    assert make_graph("geometric", 5).mean_degree == 4.0
+    assert make_graph("small-world", 300).mean_degree == 4.0
+    assert make_graph("scale-free", 300).mean_degree == pytest.approx(4, abs=0.05)
+    degrees = [make_graph("erdos-renyi", 300, seed=seed).mean_degree for seed in range(20)]
+    assert np.mean(degrees) == pytest.approx(2 * np.log(300), abs=0.2)
+
+
+@pytest.mark.parametrize("wanted", [2, 5, 9, 14])
+def test_small_world_and_scale_free_take_the_nearest_degree(wanted):
+    n = 30
+    small = make_graph("small-world", n, seed=5, mean_degree=wanted).mean_degree
+    assert small % 2 == 0
+    assert abs(small - wanted) <= 1
+    possible = [2 * m * (n - m) / n for m in range(1, n)]
+    free = make_graph("scale-free", n, seed=5, mean_degree=wanted).mean_degree
+    assert abs(free - wanted) == pytest.approx(min(abs(p - wanted) for p in possible))
+
+
+def test_scale_free_says_when_a_mean_degree_is_beyond_it():
+    with pytest.warns(VpemWarning, match="mean degree of 5 at most"):
+        assert make_graph("scale-free", 10, mean_degree=9).mean_degree == 5
+
+
+def test_trees_are_uniform_over_labelled_trees():
+    shapes = [tuple(map(tuple, make_graph("tree", 4, seed=s).edges.tolist())) for s in range(800)]
+    counts = Counter(shapes)
+    assert len(counts) == 16  # Cayley: 4^2
+    assert min(counts.values()) > 20
+    assert max(counts.values()) < 90
+
+
+def test_a_graph_that_never_connects_is_an_error():
+    with pytest.raises(InputError, match=r"none of 100 geometric .* raise radius"):
+        make_graph("geometric", 50, radius=0.001)
+    with pytest.raises(InputError, match=r"none of 100 erdos-renyi .* raise mean_degree"):
+        make_graph("erdos-renyi", 100, mean_degree=0.5)
+
+
+def test_disconnected_draws_are_drawn_again():
+    # At this density about three draws in four are disconnected.
+    for seed in range(20):
+        check_connected(make_graph("erdos-renyi", 20, seed=seed, mean_degree=3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("cyle", 5), {}, "did you mean 'cycle'"),
+        ((3, 5), {}, "topology must be one of"),
+        (("cycle", 0), {}, "n_agents must be an integer of at least 1, got 0"),
+        (("cycle", 2.5), {}, "n_agents must be an integer"),
+        (("cycle", True), {}, "n_agents must be an integer"),
+        (("cycle", 5), {"radius": 0.1}, "radius is for geometric, a cycle graph has none"),
+        (("tree", 5), {"mean_degree": 3}, "mean_degree is for geometric, erdos-renyi"),
+        (("star", 5), {"mean_degree": 3}, "a star graph has none"),
+        (("geometric", 9), {"radius": 0.5, "mean_degree": 3}, "not both"),
+        (("geometric", 9), {"radius": 0}, "radius must be a number above 0, got 0"),
+        (("geometric", 9), {"radius": float("nan")}, "radius must be"),
+        (("geometric", 9), {"radius": float("inf")}, "radius must be"),
+        (("geometric", 9), {"radius": "wide"}, "radius must be"),
+        (("geometric", 9), {"mean_degree": 9}, "above 0 and at most 8 for 9 agents, got 9"),
+        (("small-world", 9), {"mean_degree": -1}, "above 0 and at most 8"),
+        (("erdos-renyi", 9), {"mean_degree": float("nan")}, "above 0 and at most 8"),
+        (("erdos-renyi", 1), {"mean_degree": 2}, "single agent"),
+        (("cycle", 5), {"seed": -1}, "seed must be an integer of at least 0"),
+        (("cycle", 5), {"seed": "x"}, "seed must be an integer"),
+        (("cycle", 3), {"names": ("a", "b")}, "3 agents but 2 names"),
+        (("cycle", 3), {"names": ("a", "b", "a")}, "stand twice: a"),
+        (("cycle", 3), {"names": "abc"}, "must be a list of names"),
+    ],
+)
+def test_wrong_options_are_refused_in_a_sentence(arguments, options, message):
+    with pytest.raises(InputError, match=message):
+        make_graph(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "edges", [[[1, 0]], [[0, 0]], [[0, 3]], [[1, 2], [0, 1]], [[0, 1], [0, 1]]]
+)
+def test_graph_refuses_edges_out_of_order(edges):
+    with pytest.raises(InputError, match="ascending order"):
+        Graph(3, np.array(edges), "custom")
+
+
+# --- graphs from labels
+
+
+def test_from_edges_with_numbers_drops_what_stands_twice():
+    graph = from_edges([(2, 1), (0, 1), (1, 2), ("0", "1")], 4)
+    assert graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert graph.names is None
+    assert graph.topology == "custom"
+    assert not graph.has_server
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64, "S4", "U4", object])
+def test_from_edges_takes_arrays(kind):
+    graph = from_edges(np.array([[1, 0], [2, 1]]).astype(kind), 3, topology="dataset")
+    assert graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert graph.topology == "dataset"
+
+
+def test_from_edges_matches_names_before_numbers():
+    edges = [("lab", "ward"), ("ward", "clinic")]
+    graph = from_edges(edges, names=["clinic", "lab", "ward"])
+    assert graph.edges.tolist() == [[0, 2], [1, 2]]
+    assert graph.names == ("clinic", "lab", "ward")
+    assert from_edges([(1, 2)], names=["2", "1", "0"]).edges.tolist() == [[0, 1]]
+    assert from_edges([(0, 2)], names=["a", "b", "c"]).edges.tolist() == [[0, 2]]
+
+
+def test_labels_without_names_become_names_in_natural_order():
+    graph = from_edges([("b10", "b2"), ("a", "b10")])
+    assert graph.names == ("a", "b2", "b10")
+    assert graph.edges.tolist() == [[0, 2], [1, 2]]
+    one_based = from_edges([(10, 9), *((i, i + 1) for i in range(1, 9))], 10)
+    assert one_based.names == tuple(str(i) for i in range(1, 11))
+    assert one_based.edges.tolist() == [[i, i + 1] for i in range(9)]
+
+
+def test_an_agent_of_no_edge_is_lonely():
+    graph = from_edges([(0, 1)], 4, names=["a", "b", "c", "d"])
+    assert graph.degrees.tolist() == [1, 1, 0, 0]
+    with pytest.raises(InputError, match=r"3 components, \(a, b\), \(c\), \(d\)"):
+        check_connected(graph)
+    assert from_edges([], 1).n_edges == 0
+
+
+def test_from_networkx_is_the_graph():
+    for seed in range(5):
+        oracle = nx.gnp_random_graph(15, 0.3, seed=seed)
+        shuffled = nx.Graph()
+        shuffled.add_nodes_from(np.random.default_rng(seed).permutation(15).tolist())
+        shuffled.add_edges_from((v, u) for u, v in oracle.edges)
+        graph = from_networkx(shuffled, 15)
+        assert sorted(map(tuple, graph.edges.tolist())) == sorted(oracle.edges)
+
+
+def test_from_networkx_takes_any_kind_of_graph():
+    for kind in (nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph):
+        graph = from_networkx(kind([(0, 1), (1, 0), (1, 2)]))
+        assert graph.edges.tolist() == [[0, 1], [1, 2]]
+    grid = from_networkx(nx.grid_2d_graph(3, 4))
+    assert nx.is_isomorphic(to_networkx(grid), nx.grid_2d_graph(3, 4))
+    assert grid.names[5] == "(1, 1)"
+
+
+def test_a_star_from_networkx_is_a_graph_among_agents():
+    graph = from_networkx(nx.star_graph(4), 5)
+    assert not graph.has_server
+    assert mixing_matrix(graph).shape == (5, 5)
+
+
+def test_self_loops_are_dropped_with_a_warning():
+    with pytest.warns(VpemWarning, match="self-loops of the graph were dropped, at 1"):
+        graph = from_edges([(0, 1), (1, 1)])
+    assert graph.edges.tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: from_networkx(nx.path_graph(4), 5), "has 4 nodes but there are 5 agents"),
+        (lambda: from_networkx(nx.path_graph(6), 5), "has 6 nodes but there are 5 agents"),
+        (lambda: from_networkx(nx.path_graph(2), names=["a"]), "2 nodes but there are 1 agents"),
+        (lambda: from_networkx(nx.Graph()), "has no nodes"),
+        (lambda: from_networkx(nx.Graph([(1, "1")])), "stand for two nodes each: 1"),
+        (lambda: from_networkx([[0, 1]]), "expected a networkx graph, got list"),
+        (lambda: from_edges([]), "has no nodes"),
+        (lambda: from_edges([(0, 3), (1, 2), (0, 1)], 3), "has 4 nodes but there are 3 agents"),
+        (lambda: from_edges([("a", "b")], 3), "need the names of the agents: a, b"),
+        (lambda: from_edges([("a", "z")], names=["a", "b"]), "are no agents: z; the agents are a"),
+        (lambda: from_edges([(0, 2)], names=["a", "b"]), "are no agents: 0, 2"),
+        (lambda: from_edges([(0, 1), (0, 1, 2)]), r"edge 1 must be a pair of nodes, got \(0, 1, 2"),
+        (lambda: from_edges(["ab"]), "edge 0 must be a pair of nodes, got 'ab'"),
+        (lambda: from_edges([0, 1]), "edge 0 must be a pair of nodes, got 0"),
+        (lambda: from_edges([(0, 1)], 2, names=["a"]), "2 agents but 1 names"),
+        (lambda: from_edges([(0, 1)], "two"), "n_agents must be an integer"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused_in_a_sentence(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_components_are_shortened():
+    with pytest.raises(InputError, match="15 components") as caught:
+        check_connected(from_edges([(i, i + 1) for i in range(15)], 30))
+    message = str(caught.value)
+    assert "(0, 1, 2, 3, 4 and 11 more), (16)" in message
+    assert "and 10 more" in message
+    assert len(message) < 200
+
+
+# --- mixing
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("topology", MIXING)
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 41])
+def test_mixing_matrix_is_symmetric_stochastic_and_sparse(weights, topology, n):
+    graph = make_graph(topology, n, seed=4)
+    W = mixing_matrix(graph, weights)
+    dense = W.toarray()
+    assert np.array_equal(dense, dense.T)
+    np.testing.assert_allclose(dense.sum(axis=1), 1.0, atol=1e-14)
+    joined = nx.to_numpy_array(to_networkx(graph)) > 0
+    assert np.array_equal((dense != 0) & ~np.eye(n, dtype=bool), joined)
+    assert W.nnz == 2 * graph.n_edges + n
+    assert W.has_sorted_indices
+    assert (W.indices.dtype, W.indptr.dtype, W.dtype) == (np.int32, np.int32, np.float64)
+    rate = mixing_rate(W)
+    assert rate < 1
+    assert rate == pytest.approx(dense_rate(W), abs=1e-12)
+
+
+def test_metropolis_and_max_degree_by_hand():
+    graph = from_edges([(0, 1), (1, 2), (1, 3)])
+    quarter = 0.25
+    expected = np.diag([0.75, 0.25, 0.75, 0.75])
+    expected[1, [0, 2, 3]] = expected[[0, 2, 3], 1] = quarter
+    np.testing.assert_allclose(mixing_matrix(graph).toarray(), expected)
+    longer = from_edges([(0, 1), (1, 2), (1, 3), (3, 4)])
+    assert mixing_matrix(longer)[3, 4] == pytest.approx(1 / 3)
+    assert mixing_matrix(longer, "max-degree")[3, 4] == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("topology", ["path", "grid", "geometric", "scale-free", "tree"])
+def test_the_laplacian_constant_is_the_best_one(topology):
+    graph = make_graph(topology, 25, seed=6)
+    best = mixing_rate(mixing_matrix(graph, "laplacian"))
+    L = nx.laplacian_matrix(to_networkx(graph), nodelist=range(25)).toarray()
+    values = np.linalg.eigvalsh(L.astype(float))
+    assert best == pytest.approx((values[-1] - values[1]) / (values[-1] + values[1]), abs=1e-12)
+    alpha = 2 / (values[-1] + values[1])
+    for factor in (0.9, 0.99, 1.01, 1.1):
+        assert mixing_rate(np.eye(25) - factor * alpha * L) > best + 1e-6
+
+
+def test_cycle_rates_are_known():
+    assert mixing_rate(mixing_matrix(make_graph("cycle", 8))) == pytest.approx(0.80474, abs=5e-6)
+    for n in (8, 401, 10_000):
+        rate = mixing_rate(mixing_matrix(make_graph("cycle", n)))
+        assert rate == pytest.approx(1 / 3 + 2 / 3 * np.cos(2 * np.pi / n), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 9, 600])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_a_complete_graph_mixes_in_one_round(n, weights):
+    assert mixing_rate(mixing_matrix(make_graph("complete", n), weights)) == 0.0
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(
+    ("topology", "options"),
+    [
+        ("path", {}),
+        ("grid", {}),
+        ("tree", {}),
+        ("geometric", {"mean_degree": 12}),
+        ("erdos-renyi", {"mean_degree": 12}),
+        ("scale-free", {"mean_degree": 10}),
+    ],
+)
+def test_sparse_eigenvalues_equal_dense_ones(topology, options, weights):
+    W = mixing_matrix(make_graph(topology, 500, seed=1, **options), weights)
+    assert mixing_rate(W) == pytest.approx(dense_rate(W), abs=1e-10)
+
+
+def test_a_slow_graph_with_many_edges_is_factorised():
+    # A long ladder: too slow for Lanczos, too many edges for a tree.
+    n = 6000
+    edges = [(i, j) for i in range(n) for j in (i + 1, i + 2) if j < n]
+    W = mixing_matrix(from_edges(edges, n), "max-degree")
+    alpha = 1 / 5
+    square = (np.arange(n) + 0.5) * np.pi / n
+    mode = np.cos(square)  # the slowest mode of a path, nearly that of the ladder
+    quotient = 1 - alpha * sum(((mode[i] - mode[j]) ** 2) for i, j in edges) / (mode @ mode)
+    rate = mixing_rate(W)
+    assert quotient <= rate < 1
+    assert 1 - rate == pytest.approx(1 - quotient, rel=1e-3)
+
+
+def test_rates_are_reproducible():
+    W = mixing_matrix(make_graph("erdos-renyi", 500, seed=2))
+    assert mixing_rate(W) == mixing_rate(W.copy())
+
+
+def test_a_disconnected_graph_never_agrees():
+    graph = from_edges([(0, 1), (2, 3)])
+    assert mixing_rate(mixing_matrix(graph)) == pytest.approx(1.0)
+    with pytest.raises(InputError, match=r"2 components, \(0, 1\), \(2, 3\)"):
+        mixing_matrix(graph, "laplacian")
+
+
+@pytest.mark.parametrize("n", [5, 450])
+def test_the_negative_end_of_the_spectrum_counts(n):
+    graph = make_graph("cycle", n)
+    L = nx.laplacian_matrix(to_networkx(graph), nodelist=range(n)).toarray()
+    W = np.eye(n) - 0.6 * L
+    assert mixing_rate(W) == pytest.approx(0.6 * np.linalg.eigvalsh(L)[-1] - 1, abs=1e-10)
+
+
+@given(st.integers(2, 12), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_rounds_contract_at_the_rate(n, seed):
+    rng = np.random.default_rng(seed)
+    oracle = nx.gnp_random_graph(n, 0.5, seed=int(rng.integers(2**31)))
+    oracle.add_edges_from((i, i + 1) for i in range(n - 1))
+    graph = from_networkx(oracle, n)
+    state = rng.standard_normal(n)
+    for weights in WEIGHTS:
+        W = mixing_matrix(graph, weights)
+        after = W @ state
+        assert after.mean() == pytest.approx(state.mean(), abs=1e-12)
+        before = np.linalg.norm(state - state.mean())
+        assert np.linalg.norm(after - after.mean()) <= mixing_rate(W) * before + 1e-12
+
+
+def test_wrong_mixing_is_refused_in_a_sentence():
+    with pytest.raises(InputError, match="server takes the exact sum"):
+        mixing_matrix(make_graph("star", 4))
+    with pytest.raises(InputError, match="did you mean 'metropolis'"):
+        mixing_matrix(make_graph("cycle", 4), "metropols")
+    with pytest.raises(InputError, match="square"):
+        mixing_rate(np.ones((2, 3)))
+    with pytest.raises(InputError, match="symmetric with rows"):
+        mixing_rate(np.array([[0.5, 0.5], [0.2, 0.8]]))
+    with pytest.raises(InputError, match="symmetric with rows"):
+        mixing_rate(np.full((2, 2), np.nan))

@@ -1,0 +1,61 @@
+"""Cholesky factors of the covariance blocks: what whitens a block, and its log-determinant."""
+import numpy as np
+
+from libc.math cimport isfinite, log
+from libc.string cimport memset
+
+from vpem._core.blas cimport cholesky, invert_lower, real
+
+
+cdef int whiten_block(
+    real* block,             # INOUT (n, n)  covariance in, inverse Cholesky factor out
+    int n,
+    real* log_det,           # OUT   (1,)
+) noexcept nogil:
+    """Factor one block in place; non-zero where it is not positive definite."""
+    cdef int i, j
+    cdef real total = 0
+    if n == 0:
+        log_det[0] = 0
+        return 0
+    if cholesky(block, n) != 0:
+        return 1
+    for i in range(n):
+        if not isfinite(block[i * n + i]) or block[i * n + i] <= 0:
+            return 1
+        total += log(block[i * n + i])
+        for j in range(i + 1, n):
+            block[i * n + j] = 0
+    log_det[0] = 2 * total
+    return invert_lower(block, n)
+
+
+def cholesky_blocks(
+    const real[::1] covariances,          # IN  (n_copies * sum d_b^2,)  block by block, copy by copy
+    const Py_ssize_t[::1] offsets,        # IN  (B + 1,)  first feature of each block
+    Py_ssize_t n_copies,                  # IN  covariances a block: K, or 1 when tied
+    real[::1] whiteners,                  # OUT (n_copies * sum d_b^2,)  inverse Cholesky factors
+    real[:, ::1] log_dets,                # OUT (n_copies, B)
+    unsigned char[:, ::1] failed,         # OUT (n_copies, B)  1 where not positive definite
+):
+    """Whitening factor ``L^-1`` and ``log|Sigma|`` of every covariance block, ``Sigma = L L^T``.
+
+    See `vpem._core.reference.cholesky_blocks`.
+    """
+    cdef Py_ssize_t n_blocks = offsets.shape[0] - 1
+    cdef Py_ssize_t b, c, start = 0, size
+    cdef int n
+    whiteners[:] = covariances
+    with nogil:
+        for b in range(n_blocks):
+            n = <int>(offsets[b + 1] - offsets[b])
+            size = <Py_ssize_t>n * n
+            for c in range(n_copies):
+                failed[c, b] = 0
+                log_dets[c, b] = 0
+                if n > 0 and whiten_block(&whiteners[start], n, &log_dets[c, b]) != 0:
+                    failed[c, b] = 1
+                    log_dets[c, b] = 0
+                    memset(&whiteners[start], 0, size * sizeof(real))
+                start += size
+    return np.asarray(failed).any()

@@ -1,0 +1,277 @@
+"""NumPy twins of the kernels: the same names and arguments, and the equations they compute.
+
+The twins are what tests compare with and what a reader reads first. They write into the same
+output arguments; ``n_threads`` is accepted and has no effect.
+
+Shapes: ``M`` rows, ``d`` features in the order of the blocks, ``K`` components, ``B`` blocks of
+``d_b`` features each with ``offsets (B + 1,)``, ``R`` roots with an estimate of their own (1 when
+all blocks share one, else B), ``n_copies`` covariances a block (K, or 1 when tied). Full covariance
+blocks lie in one flat array: block by block, copy by copy, row by row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+import scipy.special
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.intp]
+
+__all__ = [
+    "cholesky_blocks",
+    "consensus_rounds",
+    "covariances_diag",
+    "covariances_full",
+    "mahalanobis_diag",
+    "mahalanobis_full",
+    "moments_diag",
+    "moments_full",
+    "normalise",
+]
+
+
+def _block_views(flat: Floats, offsets: Indices, n_copies: int) -> list[Floats]:
+    """Views of shape (n_copies, d_b, d_b) into a flat array of covariance blocks."""
+    views = []
+    start = 0
+    for width in np.diff(offsets):
+        size = n_copies * int(width) ** 2
+        views.append(flat[start : start + size].reshape(n_copies, int(width), int(width)))
+        start += size
+    return views
+
+
+def cholesky_blocks(
+    covariances: Floats,
+    offsets: Indices,
+    n_copies: int,
+    whiteners: Floats,
+    log_dets: Floats,
+    failed: NDArray[np.uint8],
+) -> bool:
+    """Whitening factor and log-determinant of every covariance block.
+
+    ``Sigma = L L^T`` (Cholesky), ``whitener = L^-1``, ``log|Sigma| = 2 sum_i log L_ii``.
+    A block that is not positive definite gets ``failed = 1``, a zero whitener and zero log_det.
+
+    Returns
+    -------
+    bool
+        Whether any block failed.
+    """
+    into = _block_views(whiteners, offsets, n_copies)
+    for b, blocks in enumerate(_block_views(covariances, offsets, n_copies)):
+        for c, block in enumerate(blocks):
+            failed[c, b] = 0
+            log_dets[c, b] = 0
+            if block.size == 0:
+                continue
+            try:
+                lower = np.linalg.cholesky(block)
+                if not np.isfinite(lower).all():
+                    raise np.linalg.LinAlgError
+            except np.linalg.LinAlgError:
+                failed[c, b] = 1
+                into[b][c] = 0
+                continue
+            into[b][c] = scipy.linalg.solve_triangular(lower, np.eye(len(block)), lower=True)
+            log_dets[c, b] = 2 * np.log(np.diagonal(lower)).sum()
+    return bool(failed.any())
+
+
+def mahalanobis_full(
+    rows: Floats,
+    offsets: Indices,
+    means: Floats,
+    whiteners: Floats,
+    log_dets: Floats,
+    terms: Floats,
+    n_threads: int,
+) -> None:
+    """Local terms of the E-step, Valdeira et al., equation (12).
+
+    ``terms[b, m, k] = log|Sigma_k^b| + || L_k^b^-1 (x_m^b - mu_k^b) ||^2``.
+    """
+    n_copies = len(log_dets)
+    for b, factors in enumerate(_block_views(whiteners, offsets, n_copies)):
+        block = slice(offsets[b], offsets[b + 1])
+        for k in range(len(means)):
+            c = k if n_copies > 1 else 0
+            white = (rows[:, block] - means[k, block]) @ factors[c].T
+            terms[b, :, k] = log_dets[c, b] + (white**2).sum(axis=1)
+
+
+def mahalanobis_diag(
+    rows: Floats,
+    offsets: Indices,
+    means: Floats,
+    precisions: Floats,
+    log_dets: Floats,
+    terms: Floats,
+    n_threads: int,
+) -> None:
+    """Local terms with diagonal blocks.
+
+    ``terms[b, m, k] = log|Sigma_k^b| + sum_{j in b} (x_mj - mu_kj)^2 p_kj``.
+    """
+    n_copies = len(log_dets)
+    for b in range(len(offsets) - 1):
+        block = slice(offsets[b], offsets[b + 1])
+        for k in range(len(means)):
+            c = k if n_copies > 1 else 0
+            squares = (rows[:, block] - means[k, block]) ** 2
+            terms[b, :, k] = log_dets[c, b] + squares @ precisions[c, block]
+
+
+def normalise(
+    sums: Floats,
+    log_weights: NDArray[np.float64],
+    responsibilities: Floats,
+    log_likelihoods: NDArray[np.float64],
+    n_threads: int,
+) -> None:
+    """Responsibilities and per-row log-likelihood, Valdeira et al., equations (4) and (8).
+
+    ``log g~_mk = log pi_k - s_mk / 2``; responsibilities are its softmax over k, the log-likelihood
+    of row m its log-sum-exp (the constant ``-d/2 log(2 pi)`` is not in it). Where every component
+    is at ``-inf`` the log-likelihood is ``-inf`` and the responsibilities are the mixing weights.
+    """
+    scores = log_weights[:, None, :] - 0.5 * sums.astype(np.float64)
+    log_likelihoods[...] = scipy.special.logsumexp(scores, axis=2)
+    unreached = np.isneginf(log_likelihoods)
+    shift = np.where(unreached, 0.0, log_likelihoods)
+    soft = np.exp(scores - shift[:, :, None])
+    responsibilities[...] = np.where(unreached[:, :, None], np.exp(log_weights)[:, None, :], soft)
+
+
+def _of_block(responsibilities: Floats, b: int) -> Floats:
+    """Responsibilities of the root of block b (M, K)."""
+    shared: Floats = responsibilities[b if len(responsibilities) > 1 else 0]
+    return shared
+
+
+def moments_full(
+    rows: Floats,
+    responsibilities: Floats,
+    offsets: Indices,
+    shifts: Floats,
+    first_moment: NDArray[np.float64],
+    second_moment: NDArray[np.float64],
+    n_threads: int,
+) -> None:
+    """Add the weighted moments of these rows about ``shifts``.
+
+    ``first[k] += sum_m g_mk (x_m - c_k)`` and, a block,
+    ``second[k] += sum_m g_mk (x_m - c_k)(x_m - c_k)^T`` (lower triangle; summed over k when tied).
+    """
+    squares = int((np.diff(offsets) ** 2).sum())
+    tied = len(shifts) > 1 and len(second_moment) == squares
+    views = _block_views(second_moment, offsets, 1 if tied else len(shifts))
+    for b, view in enumerate(views):
+        block = slice(offsets[b], offsets[b + 1])
+        weights = _of_block(responsibilities, b).astype(np.float64)
+        for k in range(len(shifts)):
+            centred = (rows[:, block] - shifts[k, block]).astype(np.float64)
+            first_moment[k, block] += weights[:, k] @ centred
+            view[0 if tied else k] += np.tril((weights[:, k, None] * centred).T @ centred)
+
+
+def moments_diag(
+    rows: Floats,
+    responsibilities: Floats,
+    offsets: Indices,
+    shifts: Floats,
+    first_moment: NDArray[np.float64],
+    second_moment: NDArray[np.float64],
+    n_threads: int,
+) -> None:
+    """Add the weighted moments of these rows about ``shifts``, feature by feature.
+
+    As `moments_full` with ``second[k, j] += sum_m g_mk (x_mj - c_kj)^2``.
+    """
+    tied = len(second_moment) < len(shifts)
+    for b in range(len(offsets) - 1):
+        block = slice(offsets[b], offsets[b + 1])
+        weights = _of_block(responsibilities, b).astype(np.float64)
+        for k in range(len(shifts)):
+            centred = (rows[:, block] - shifts[k, block]).astype(np.float64)
+            first_moment[k, block] += weights[:, k] @ centred
+            second_moment[0 if tied else k, block] += weights[:, k] @ centred**2
+
+
+def covariances_full(
+    first_moment: NDArray[np.float64],
+    second_moment: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    offsets: Indices,
+    reg_covar: float,
+    covariances: NDArray[np.float64],
+) -> None:
+    """Covariance blocks from moments about a shift, Valdeira et al., equation (11).
+
+    ``Sigma_k = U_k / n_k - (t_k / n_k)(t_k / n_k)^T + reg_covar I``; tied:
+    ``Sigma = (sum_k U_k - sum_k t_k t_k^T / n_k) / sum_k n_k + reg_covar I``.
+    A component without any weight gets ``reg_covar I``.
+    """
+    squares = int((np.diff(offsets) ** 2).sum())
+    tied = len(first_moment) > 1 and len(second_moment) == squares
+    n_copies = 1 if tied else len(first_moment)
+    into = _block_views(covariances, offsets, n_copies)
+    for b, seconds in enumerate(_block_views(second_moment, offsets, n_copies)):
+        block = slice(offsets[b], offsets[b + 1])
+        own = counts[b if len(counts) > 1 else 0]
+        for c, second in enumerate(seconds):
+            members = range(len(own)) if tied else [c]
+            total = sum(own[k] for k in members)
+            scatter = np.tril(second) + np.tril(second, -1).T
+            for k in members:
+                if own[k] > 0:
+                    scatter = scatter - np.outer(*[first_moment[k, block]] * 2) / own[k]
+            block_covariance = scatter / total if total > 0 else np.zeros_like(scatter)
+            diagonal = np.maximum(np.diagonal(block_covariance), 0) + reg_covar
+            np.fill_diagonal(block_covariance, diagonal)
+            into[b][c] = block_covariance
+
+
+def covariances_diag(
+    first_moment: NDArray[np.float64],
+    second_moment: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    offsets: Indices,
+    reg_covar: float,
+    spherical: bool,
+    variances: NDArray[np.float64],
+) -> None:
+    """Variances from moments about a shift; their mean over the block if ``spherical``."""
+    tied = len(first_moment) > 1 and len(second_moment) == 1
+    for b in range(len(offsets) - 1):
+        block = slice(offsets[b], offsets[b + 1])
+        own = counts[b if len(counts) > 1 else 0]
+        for c in range(len(second_moment)):
+            members = [k for k in (range(len(own)) if tied else [c]) if own[k] > 0]
+            total = sum(own[k] for k in members)
+            scatter = second_moment[c, block] - sum(
+                first_moment[k, block] ** 2 / own[k] for k in members
+            )
+            value = (np.maximum(scatter / total, 0) if total > 0 else 0 * scatter) + reg_covar
+            variances[c, block] = value.mean() if spherical and len(value) else value
+
+
+def consensus_rounds(
+    indptr: NDArray[np.int32],
+    indices: NDArray[np.int32],
+    weights: Floats,
+    states: Floats,
+    n_rounds: int,
+    n_threads: int,
+) -> None:
+    """Overwrite ``states (N, V)`` by ``W^S states``, Valdeira et al., equation (6)."""
+    n_agents = len(states)
+    mixing = scipy.sparse.csr_matrix((weights, indices, indptr), shape=(n_agents, n_agents))
+    for _ in range(n_rounds):
+        states[...] = mixing @ states

@@ -1,0 +1,88 @@
+"""The errors and warnings of vpem, and the sentences they are made of.
+
+Every message is one sentence a user can act on: what was wrong and where, what was got, what to
+try. The command line prints it and exits with the code of the class.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "FileError",
+    "InputError",
+    "NotConvergedWarning",
+    "NumericalError",
+    "VpemError",
+    "VpemWarning",
+    "check_choice",
+    "did_you_mean",
+    "shorten",
+]
+
+
+class VpemError(Exception):
+    """Base of every error that vpem raises on purpose."""
+
+
+class InputError(VpemError, ValueError):
+    """Data, options or parameters that cannot be used as they are."""
+
+
+class FileError(VpemError, OSError):
+    """A file that cannot be read, is not what it should be, or cannot be written."""
+
+
+class NumericalError(VpemError, ArithmeticError):
+    """A computation that has no finite answer, even after every remedy was tried."""
+
+
+class VpemWarning(UserWarning):
+    """Something a user should know although the computation goes on."""
+
+
+class NotConvergedWarning(VpemWarning):
+    """The log-likelihood was still changing when the iterations ran out."""
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return ``" (did you mean 'x'?)"`` for the choice nearest to ``name``, or an empty string."""
+    close = difflib.get_close_matches(str(name).lower(), [str(c) for c in choices], n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Parameters
+    ----------
+    what : str
+        What the value is, as the user knows it ("topology").
+    value : object
+        What was given.
+    choices : iterable of str
+        What is allowed.
+
+    Returns
+    -------
+    str
+        The value.
+
+    Raises
+    ------
+    InputError
+        If it is not, naming the nearest choice.
+    """
+    allowed = list(choices)
+    if isinstance(value, str) and value in allowed:
+        return value
+    hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
+    raise InputError(f"{what} must be one of {', '.join(allowed)}, got {value!r}{hint}")
+
+
+def shorten(items: Iterable[object], most: int = 5) -> str:
+    """Join the first ``most`` items with commas and say how many more there are."""
+    listed = [str(item) for item in items]
+    extra = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {extra} more" if extra > 0 else "")
