@@ -1,0 +1,67 @@
+"""Units: what each agent divides its own features by before fitting, and how it is undone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SCALES", "Scaling"]
+
+SCALES = ("none", "standard")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A shift and a scale a feature, each computed by the agent that holds it.
+
+    Parameters
+    ----------
+    shift, scale : ndarray of shape (d,)
+        In the user's order: fitted values are ``(x - shift) / scale``.
+    """
+
+    shift: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    @classmethod
+    def none(cls, n_features: int) -> Scaling:
+        """Return the scaling that changes nothing."""
+        return cls(np.zeros(n_features), np.ones(n_features))
+
+    @classmethod
+    def standard(cls, X: NDArray[Any], row_weights: NDArray[np.float64]) -> Scaling:
+        """Centre each feature and divide it by its standard deviation.
+
+        Parameters
+        ----------
+        X : ndarray of shape (M, d)
+        row_weights : ndarray of shape (M,)
+            Weight of each row.
+
+        Returns
+        -------
+        Scaling
+            A constant feature keeps the scale 1.
+        """
+        share = row_weights / row_weights.sum()
+        shift = share @ X.astype(np.float64, copy=False)
+        scale = np.sqrt(share @ np.square(X - shift))
+        magnitude = np.maximum(np.abs(shift), 1.0)
+        scale = np.where(scale > 1e-12 * magnitude, scale, 1.0)
+        return cls(shift, scale)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is changed."""
+        return not self.shift.any() and bool((self.scale == 1).all())
+
+    def apply(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Scale rows of shape (..., d)."""
+        return X if self.is_none else (X - self.shift) / self.scale
+
+    def undo(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Return scaled rows of shape (..., d) to the user's units."""
+        return X if self.is_none else X * self.scale + self.shift

@@ -1,0 +1,1 @@
+"""How it is summed: exactly at a server, or by consensus among neighbours."""

@@ -1,0 +1,32 @@
+"""The exact sum, at a server that every agent reaches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+__all__ = ["ServerSum"]
+
+
+class ServerSum:
+    """Adds the terms of all blocks and returns the total to every root, Valdeira et al., (10).
+
+    Parameters
+    ----------
+    n_blocks : int
+        Number of blocks, B.
+    """
+
+    n_roots = 1
+    """All roots receive the same total."""
+    error = 0.0
+    """Consensus error: none."""
+
+    def __init__(self, n_blocks: int) -> None:
+        self.values_per_item = n_blocks
+
+    def reduce(self, terms: NDArray[Any]) -> NDArray[Any]:
+        """Sum terms (B, m, K) over the blocks, shape (1, m, K)."""
+        total: NDArray[Any] = terms.sum(axis=0, keepdims=True)
+        return total

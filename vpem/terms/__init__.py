@@ -1,0 +1,1 @@
+"""What is summed: the contribution of each agent to the one distributed sum."""

@@ -1,0 +1,262 @@
+"""Data split by features: what each hub adds to the sum, and how it updates its own block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.covariances import covariances_diag, covariances_full
+from vpem._core.mahalanobis import mahalanobis_diag
+from vpem._core.moments import moments_diag, moments_full
+from vpem._core.normalise import normalise
+from vpem.blocks import Blocks
+from vpem.mixture import Factors, Mixture, block_views, factorise
+from vpem.scaling import Scaling
+
+__all__ = ["FeatureTerms", "Statistics"]
+
+CHUNK_BYTES = 1 << 24
+"""Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
+
+
+@dataclass
+class Statistics:
+    """Sufficient statistics of every hub about a shift, summed over rows.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (R, K)
+        ``n_k``, as each root finds it; R = 1 where all roots share one estimate.
+    first : ndarray of shape (K, d)
+        ``sum g (x - shift)``.
+    second : ndarray
+        ``sum g (x - shift)(x - shift)^T``, shaped as the mixture's covariances.
+    shifts : ndarray of shape (K, d)
+        In the precision of the data.
+    """
+
+    counts: NDArray[np.float64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    shifts: NDArray[Any]
+
+
+class FeatureTerms:
+    """Local terms of data split by features over hubs, Valdeira et al., sections 5 and 6.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d)
+        In the user's order and units.
+    blocks : Blocks
+        Features of each hub.
+    covariance_type : str
+        One of `vpem.mixture.COVARIANCE_TYPES`.
+    scaling : Scaling
+        Units to fit in.
+    row_weights : ndarray of shape (M,)
+        Weight of each row, positive.
+    reg_covar : float
+        Added to the diagonal of every covariance, in the units of fitting squared.
+    n_threads : int
+        Threads of the kernels.
+    dtype : dtype
+        Precision of the data and of the terms; statistics are kept in float64.
+    """
+
+    def __init__(
+        self,
+        X: NDArray[Any],
+        blocks: Blocks,
+        covariance_type: str,
+        *,
+        scaling: Scaling,
+        row_weights: NDArray[np.float64] | None = None,
+        reg_covar: float = 1e-6,
+        n_threads: int = 1,
+        dtype: Any = np.float64,
+    ) -> None:
+        self.blocks = blocks
+        self.covariance_type = covariance_type
+        self.scaling = scaling
+        self.rows = blocks.arrange(scaling.apply(X), dtype)
+        self.row_weights = row_weights
+        self.reg_covar = reg_covar
+        self.n_threads = n_threads
+        self.n_samples = len(X)
+        self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
+        constant = -0.5 * blocks.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
+        self.log_constant = float(constant * self.total_weight)
+        self._sample_covariance: NDArray[np.float64] | None = None
+
+    def chunks(self, n_values: int) -> Iterator[slice]:
+        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
+        step = max(64, CHUNK_BYTES // (self.rows.itemsize * max(n_values, 1)))
+        for start in range(0, self.n_samples, step):
+            yield slice(start, min(start + step, self.n_samples))
+
+    # ---- E-step --------------------------------------------------------------------------------
+
+    def prepare(self, mixture: Mixture) -> Factors:
+        """Factor every block for the E-step; `Factors.failed` marks those that cannot be."""
+        return factorise(mixture, self.rows.dtype)
+
+    def local(self, factors: Factors, rows: slice) -> NDArray[Any]:
+        """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12)."""
+        return factors.terms(self.rows[rows], self.blocks.offsets, self.n_threads)
+
+    def distances(self, centres: NDArray[np.float64], rows: slice) -> NDArray[Any]:
+        """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
+        data = self.rows[rows]
+        points = np.ascontiguousarray(centres, dtype=data.dtype)
+        out = np.empty((self.blocks.n_blocks, len(data), len(points)), dtype=data.dtype)
+        ones = np.ones((1, points.shape[1]), dtype=data.dtype)
+        zeros = np.zeros((1, self.blocks.n_blocks), dtype=data.dtype)
+        mahalanobis_diag(data, self.blocks.offsets, points, ones, zeros, out, self.n_threads)
+        return out
+
+    def responsibilities(
+        self, mixture: Mixture, sums: NDArray[Any], rows: slice
+    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows."""
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(np.broadcast_to(mixture.weights, (len(sums), sums.shape[2])))
+        out = np.empty_like(sums)
+        log_likelihoods = np.empty(sums.shape[:2])
+        normalise(sums, np.ascontiguousarray(log_weights), out, log_likelihoods, self.n_threads)
+        if self.row_weights is None:
+            return out, log_likelihoods.sum(axis=1)
+        weights = self.row_weights[rows]
+        out *= weights[:, None].astype(out.dtype)
+        return out, log_likelihoods @ weights
+
+    # ---- M-step --------------------------------------------------------------------------------
+
+    @property
+    def _is_tied(self) -> bool:
+        return self.covariance_type.startswith("tied")
+
+    @property
+    def _is_diagonal(self) -> bool:
+        return not self.covariance_type.endswith(("full", "tied"))
+
+    def empty(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
+        """Statistics of no rows about centres (K, d)."""
+        shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
+        n_components, d = shifts.shape
+        copies = 1 if self._is_tied else n_components
+        squares = int((self.blocks.widths.astype(np.int64) ** 2).sum())
+        shape = (copies, d) if self._is_diagonal else (copies * squares,)
+        return Statistics(
+            np.zeros((n_roots, n_components)),
+            np.zeros((n_components, d)),
+            np.zeros(shape),
+            shifts,
+        )
+
+    def summarize(
+        self, statistics: Statistics, responsibilities: NDArray[Any], rows: slice
+    ) -> None:
+        """Add these rows to the statistics, each hub by its own root's responsibilities."""
+        statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
+        kernel = moments_diag if self._is_diagonal else moments_full
+        kernel(
+            self.rows[rows],
+            responsibilities,
+            self.blocks.offsets,
+            statistics.shifts,
+            statistics.first,
+            statistics.second,
+            self.n_threads,
+        )
+
+    def update(self, statistics: Statistics) -> Mixture:
+        """Parameters from the statistics, Valdeira et al., equations (5a), (9) and (11)."""
+        counts = statistics.counts
+        n = self.blocks.of_feature(counts)
+        means = statistics.shifts.astype(np.float64)
+        np.add(means, statistics.first / np.where(n > 0, n, 1.0), out=means, where=n > 0)
+        covariances = np.empty_like(statistics.second)
+        common = (statistics.first, statistics.second, counts, self.blocks.offsets, self.reg_covar)
+        if self._is_diagonal:
+            spherical = self.covariance_type.endswith("spherical")
+            covariances_diag(*common, spherical, covariances)
+        else:
+            covariances_full(*common, covariances)
+        weights = counts / counts.sum(axis=1, keepdims=True)
+        return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
+
+    # ---- starts and repairs ---------------------------------------------------------------------
+
+    def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
+        return self.rows[indices].astype(np.float64)
+
+    @property
+    def sample_covariance(self) -> NDArray[np.float64]:
+        """Each block's own sample covariance (divisor M) plus ``reg_covar``, for one component."""
+        if self._sample_covariance is None:
+            share = np.ones((1, 1), dtype=np.float64)
+            weights = np.ones(self.n_samples) if self.row_weights is None else self.row_weights
+            mean = np.zeros((1, self.blocks.n_features))
+            for rows in self.chunks(self.blocks.n_features):
+                mean += weights[rows] @ self.rows[rows].astype(np.float64) / self.total_weight
+            statistics = self.empty(mean * share, 1)
+            for rows in self.chunks(self.blocks.n_features):
+                own = weights[None, rows, None].astype(self.rows.dtype)
+                self.summarize(statistics, np.ascontiguousarray(own), rows)
+            self._sample_covariance = self.update(statistics).covariances
+        return self._sample_covariance
+
+    def start(self, centres: NDArray[np.float64]) -> Mixture:
+        """Equal weights, means at ``centres`` (K, d), every covariance the block's sample one."""
+        n_components = len(centres)
+        weights = np.full((1, n_components), 1.0 / n_components)
+        covariances = self.sample_covariance
+        if not self._is_tied:
+            copies = [covariances] * n_components
+            covariances = (
+                np.concatenate(copies) if self._is_diagonal else self._interleave(n_components)
+            )
+        return Mixture(
+            self.blocks,
+            self.covariance_type,
+            weights,
+            np.array(centres, dtype=np.float64),
+            covariances.copy(),
+            self.scaling,
+        )
+
+    def _interleave(self, n_components: int) -> NDArray[np.float64]:
+        """Repeat each block of the sample covariance for every component."""
+        views = block_views(self.sample_covariance, self.blocks.widths, 1)
+        parts = [np.repeat(view, n_components, axis=0).ravel() for view in views]
+        return np.concatenate([np.empty(0), *parts])
+
+    def reseeded(
+        self, mixture: Mixture, component: int, centre: NDArray[np.float64], weight: float
+    ) -> Mixture:
+        """Place one component anew: this mean (d,), the sample covariance, this mixing weight."""
+        weights = mixture.weights.copy()
+        others = np.delete(np.arange(weights.shape[1]), component)
+        rest = weights[:, others].sum(axis=1, keepdims=True)
+        weights[:, others] *= (1 - weight) / np.where(rest > 0, rest, 1.0)
+        weights[:, component] = weight
+        means = mixture.means.copy()
+        means[component] = centre
+        covariances = mixture.covariances
+        if not self._is_tied:
+            covariances = covariances.copy()
+            if self._is_diagonal:
+                covariances[component] = self.sample_covariance[0]
+            else:
+                widths = self.blocks.widths
+                own = block_views(covariances, widths, weights.shape[1])
+                fresh = block_views(self.sample_covariance, widths, 1)
+                for view, sample in zip(own, fresh, strict=True):
+                    view[component] = sample[0]
+        return replace(mixture, weights=weights, means=means, covariances=covariances)
