@@ -1,0 +1,52 @@
+"""Gaussian mixtures from data that cannot be pooled: EM with one distributed sum.
+
+The public names are loaded when they are first used, so that ``import vpem`` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Blocks": "vpem.blocks",
+    "Dataset": "vpem.datasets",
+    "FileError": "vpem.errors",
+    "Fit": "vpem.recipes",
+    "Graph": "vpem.graph",
+    "InputError": "vpem.errors",
+    "Mixture": "vpem.mixture",
+    "Model": "vpem.models",
+    "NotConvergedWarning": "vpem.errors",
+    "NumericalError": "vpem.errors",
+    "Partition": "vpem.partition",
+    "VPEM": "vpem.estimators",
+    "VpemError": "vpem.errors",
+    "VpemWarning": "vpem.errors",
+    "connect": "vpem.recipes",
+    "find_hubs": "vpem.hubs",
+    "fit_vpem": "vpem.recipes",
+    "make_graph": "vpem.graph",
+    "mixing_matrix": "vpem.graph",
+    "mixing_rate": "vpem.graph",
+    "read_dataset": "vpem.datasets",
+    "read_model": "vpem.models",
+    "write_dataset": "vpem.datasets",
+    "write_model": "vpem.models",
+}
+
+__all__ = sorted([*_HOMES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'vpem' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

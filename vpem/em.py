@@ -1,0 +1,308 @@
+"""Expectation-maximization with one distributed sum.
+
+This is the whole algorithm. *What* each hub adds to the sum is a `Terms`, *how* the sum is taken is
+a `Sum`; neither knows of the other, and this loop knows of both only what the protocols say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import NumericalError
+from vpem.mixture import Mixture
+
+__all__ = ["Progress", "Recovery", "Run", "Sum", "Terms", "expect", "fit"]
+
+LEAST_WEIGHT = 0.5
+"""Effective samples (sum of responsibilities) below which a component has collapsed."""
+
+MOST_RECOVERIES = 3
+"""Times one component is placed anew before it is given up with mixing weight zero."""
+
+
+class Terms(Protocol):
+    """What is summed."""
+
+    n_samples: int
+    total_weight: float
+    log_constant: float
+
+    def chunks(self, n_values: int) -> Iterator[slice]:
+        """Runs of rows for which ``n_values`` numbers a row fit in the working memory."""
+
+    def prepare(self, mixture: Mixture) -> Any:
+        """Factor the parameters for an E-step."""
+
+    def local(self, factors: Any, rows: slice) -> NDArray[Any]:
+        """Terms of each hub for these rows, shape (B, m, K)."""
+
+    def responsibilities(
+        self, mixture: Mixture, sums: NDArray[Any], rows: slice
+    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums."""
+
+    def empty(self, centres: NDArray[np.float64], n_roots: int) -> Any:
+        """Statistics of no rows."""
+
+    def summarize(self, statistics: Any, responsibilities: NDArray[Any], rows: slice) -> None:
+        """Add these rows to the statistics."""
+
+    def update(self, statistics: Any) -> Mixture:
+        """Parameters from the total."""
+
+    def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Rows of the data as centres."""
+
+    def reseeded(
+        self, mixture: Mixture, component: int, centre: NDArray[np.float64], weight: float
+    ) -> Mixture:
+        """Place one component anew."""
+
+
+class Sum(Protocol):
+    """How it is summed."""
+
+    n_roots: int
+    values_per_item: int
+
+    def reduce(self, terms: NDArray[Any]) -> NDArray[Any]:
+        """Sum terms (B, m, K) over the hubs: one estimate a root, or one for all, (R, m, K)."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """A component that collapsed and was placed anew.
+
+    Attributes
+    ----------
+    iteration : int
+        Counted from 1; 0 is the start.
+    component, hub : int
+        Which component, and the hub whose root found it.
+    reason : str
+        "weight" or "covariance".
+    row : int or None
+        Row its mean was placed at; None when the component was given up with mixing weight zero.
+    """
+
+    iteration: int
+    component: int
+    hub: int
+    reason: str
+    row: int | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is told after every iteration: log-likelihood per sample, mean over roots."""
+
+    iteration: int
+    log_likelihood: float
+    change: float | None
+
+
+@dataclass
+class Run:
+    """One run of EM.
+
+    Attributes
+    ----------
+    mixture : Mixture
+        Parameters after the last M-step.
+    history : list of ndarray of shape (R,)
+        Total log-likelihood as each root finds it in the E-step of each iteration; the first entry
+        belongs to the start.
+    log_likelihood : ndarray of shape (R,)
+        Total log-likelihood of `mixture`, as each root finds it.
+    converged : bool
+        Whether all roots proposed to stop.
+    recoveries : list of Recovery
+        Components that collapsed.
+    """
+
+    mixture: Mixture
+    history: list[NDArray[np.float64]] = field(default_factory=list)
+    log_likelihood: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    converged: bool = False
+    recoveries: list[Recovery] = field(default_factory=list)
+
+
+def expect(
+    terms: Terms, total: Sum, mixture: Mixture, factors: Any, statistics: Any | None = None
+) -> NDArray[np.float64]:
+    """Run one E-step over all rows: total log-likelihood (R,) as each root finds it.
+
+    Parameters
+    ----------
+    terms, total
+        What is summed and how.
+    mixture : Mixture
+        Current parameters.
+    factors
+        ``terms.prepare(mixture)``.
+    statistics : optional
+        Where the statistics of the M-step are added.
+    """
+    found = np.zeros(total.n_roots)
+    for rows in terms.chunks(total.values_per_item * mixture.n_components):
+        sums = total.reduce(terms.local(factors, rows))
+        responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
+        found += log_likelihoods
+        if statistics is not None:
+            terms.summarize(statistics, responsibilities, rows)
+    return found + terms.log_constant
+
+
+def fit(
+    terms: Terms,
+    total: Sum,
+    start: Mixture,
+    *,
+    tol: float,
+    max_iter: int,
+    draw_row: Callable[[], int],
+    callback: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Fit a mixture by EM.
+
+    Each root watches its own log-likelihood per sample and proposes to stop when it changed by less
+    than ``tol``; the network stops when all roots propose it at the same iteration.
+
+    Parameters
+    ----------
+    terms : Terms
+        What each hub adds to the sum.
+    total : Sum
+        How the sum is taken.
+    start : Mixture
+        Parameters to start from.
+    tol : float
+        In nats per sample.
+    max_iter : int
+        Most iterations.
+    draw_row : callable
+        Next row of the stream shared by all agents, for placing collapsed components.
+    callback : callable, optional
+        Told of every iteration.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    NumericalError
+        If a log-likelihood is not finite, or no component is left.
+    """
+    run = Run(start)
+    repairs = _Repairs(terms, draw_row, run.recoveries)
+    run.mixture, factors = repairs.sound_start(start)
+    for iteration in range(1, max_iter + 1):
+        statistics = terms.empty(run.mixture.means, total.n_roots)
+        found = expect(terms, total, run.mixture, factors, statistics)
+        _check_finite(found, iteration)
+        change = (found - run.history[-1]) / terms.total_weight if run.history else None
+        run.history.append(found)
+        run.mixture, factors, mended = repairs.mend(
+            terms.update(statistics), statistics.counts, iteration
+        )
+        if callback is not None:
+            callback(
+                Progress(
+                    iteration,
+                    float(found.mean() / terms.total_weight),
+                    None if change is None else float(change.mean()),
+                )
+            )
+        if change is not None and not mended and bool((np.abs(change) < tol).all()):
+            run.converged = True
+            break
+    run.log_likelihood = expect(terms, total, run.mixture, factors)
+    _check_finite(run.log_likelihood, len(run.history))
+    return run
+
+
+def _check_finite(found: NDArray[np.float64], iteration: int) -> None:
+    if not np.isfinite(found).all():
+        root = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise NumericalError(
+            f"the log-likelihood of root {root} is {found[root]} at iteration {iteration}: some "
+            "rows lie too far from every component; try scaled features or a larger reg_covar"
+        )
+
+
+class _Repairs:
+    """Finds components that collapsed and places them anew at a row drawn by all agents alike."""
+
+    def __init__(
+        self, terms: Terms, draw_row: Callable[[], int], recoveries: list[Recovery]
+    ) -> None:
+        self.terms = terms
+        self.draw_row = draw_row
+        self.recoveries = recoveries
+        self.counts: dict[int, int] = {}
+        self.given_up: dict[int, NDArray[np.float64]] = {}
+
+    def sound_start(self, start: Mixture) -> tuple[Mixture, Any]:
+        """Return the start with singular components placed anew, and its factors."""
+        enough = np.full((1, start.n_components), np.inf)
+        mixture, factors, _ = self.mend(start, enough, 0)
+        return mixture, factors
+
+    def mend(
+        self, mixture: Mixture, counts: NDArray[np.float64], iteration: int
+    ) -> tuple[Mixture, Any, bool]:
+        """Return the mixture with collapsed components placed anew, and its factors."""
+        for component, centre in self.given_up.items():
+            mixture = self.terms.reseeded(mixture, component, centre, 0.0)
+        factors = self.terms.prepare(mixture)
+        found = self._collapsed(factors.failed, counts)
+        if not found:
+            return mixture, factors, False
+        for component, (hub, reason) in found.items():
+            if mixture.is_tied and reason == "covariance":
+                raise NumericalError(
+                    f"the tied covariance of hub {hub} is not positive definite at iteration "
+                    f"{iteration}; try a larger reg_covar, or fewer components"
+                )
+            self.counts[component] = self.counts.get(component, 0) + 1
+            row = self.draw_row()
+            centre = self.terms.at_rows(np.array([row], dtype=np.intp))[0]
+            give_up = self.counts[component] > MOST_RECOVERIES
+            if give_up:
+                self.given_up[component] = centre
+                if len(self.given_up) == mixture.n_components:
+                    raise NumericalError(
+                        f"every component has collapsed by iteration {iteration}; try fewer "
+                        "components or a larger reg_covar"
+                    )
+            weight = 0.0 if give_up else 1.0 / mixture.n_components
+            mixture = self.terms.reseeded(mixture, component, centre, weight)
+            self.recoveries.append(
+                Recovery(iteration, component, hub, reason, None if give_up else row)
+            )
+        factors = self.terms.prepare(mixture)
+        if factors.failed.any():
+            hub = int(np.argwhere(factors.failed)[0, 1])
+            raise NumericalError(
+                f"the sample covariance of hub {hub} is not positive definite: its features are "
+                "constant or linearly dependent; try a larger reg_covar, or scaled features"
+            )
+        return mixture, factors, True
+
+    def _collapsed(
+        self, failed: NDArray[np.uint8], counts: NDArray[np.float64]
+    ) -> dict[int, tuple[int, str]]:
+        """Component -> (first hub that found it, reason)."""
+        found: dict[int, tuple[int, str]] = {}
+        for copy, hub in np.argwhere(failed):
+            found.setdefault(int(copy), (int(hub), "covariance"))
+        for root, component in np.argwhere(counts < LEAST_WEIGHT):
+            if int(component) not in self.given_up:
+                found.setdefault(int(component), (int(root), "weight"))
+        return found

@@ -1,0 +1,337 @@
+"""Estimators with scikit-learn's interface and names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from vpem.checks import check_data, check_int
+from vpem.errors import InputError
+from vpem.graph import Graph, from_networkx, make_graph
+from vpem.mixture import Mixture
+from vpem.partition import Partition, contiguous, from_lists
+from vpem.recipes import connect, fit_vpem
+
+__all__ = ["VPEM"]
+
+
+class VPEM(DensityMixin, BaseEstimator):
+    """Gaussian mixture of data split by features over agents on a graph.
+
+    VP-EM of Valdeira, Soares and Xavier, "Decentralized EM to Learn Gaussian Mixtures from Datasets
+    Distributed by Features": Algorithm 1 on a star, Algorithm 2 on any other connected graph. With
+    one agent it is the EM of `sklearn.mixture.GaussianMixture`.
+
+    Parameters
+    ----------
+    n_components : int, default=1
+        Number of components, K.
+    agents : None, int or list of lists of int, default=None
+        Which agent holds which features: one feature each, that many contiguous nearly equal parts,
+        or the feature indices of each agent.
+    graph : str, networkx.Graph or vpem.Graph, default="cycle"
+        Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
+    hops : int, default=1
+        Agents at most this many hops from a root send it their features, once; 0: nobody does.
+    n_rounds : int, default=100
+        Consensus rounds of each average.
+    weights : {"metropolis", "laplacian", "max-degree"}, default="metropolis"
+        Mixing weights of the consensus.
+    covariance_type : str, default="full"
+        Shape of the covariance inside a hub: "full", "diag", "spherical", "tied", "tied-diag" or
+        "tied-spherical".
+    init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
+        Where EM starts; see `vpem.fit_vpem`.
+    n_init : int, default=1
+        Restarts; the best is kept.
+    tol : float, default=1e-7
+        Change of the log-likelihood per sample below which a root proposes to stop.
+    max_iter : int, default=1000
+        Most iterations.
+    reg_covar : float, default=1e-6
+        Added to the diagonal of every covariance.
+    scale : {"none", "standard"}, default="none"
+        Whether each agent standardizes its features; results stay in the user's units.
+    consensus : {"auto", "operator", "rounds"}, default="auto"
+        How rounds are computed: the same numbers either way.
+    warm_start : bool, default=False
+        Start from the last fit instead of `init`.
+    random_state : int, RandomState or None, default=None
+        Seeds the graph, the ties between hubs, and the start.
+    n_threads : int or None, default=None
+        Threads of the kernels.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (K,)
+        Mixing weights, mean over roots.
+    means_ : ndarray of shape (K, d)
+        Means.
+    covariances_ : ndarray
+        Covariances, (K, d, d) and block-diagonal over hubs when full; see
+        `vpem.Mixture.assembled_covariances` for the other types.
+    converged_ : bool
+        Whether all roots proposed to stop.
+    n_iter_ : int
+        Iterations of the best restart.
+    lower_bound_ : float
+        Log-likelihood per sample in the E-step of the last iteration, mean over roots.
+    history_ : ndarray of shape (n_iter_, B)
+        Total log-likelihood a iteration and root; the first row belongs to the start.
+    hubs_ : list of Hub
+        Root and agents of each hub.
+    graph_ : Graph
+        The communication graph.
+    mixing_rate_ : float or None
+        Second largest eigenvalue modulus of the mixing weights; None on a star.
+    consensus_error_ : float
+        ``max |C - 1|`` over the operator of the rounds.
+    mixture_ : Mixture
+        Parameters hub by hub.
+    fit_ : Fit
+        Everything the fit has to report.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vpem import VPEM
+    >>> X = np.random.default_rng(0).normal(size=(200, 6))
+    >>> X[:100] += 4
+    >>> model = VPEM(n_components=2, agents=3, graph="cycle", hops=0, random_state=0).fit(X)
+    >>> model.weights_.round(1).tolist()
+    [0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        agents: int | Sequence[Sequence[int]] | None = None,
+        graph: Any = "cycle",
+        hops: int = 1,
+        n_rounds: int = 100,
+        weights: str = "metropolis",
+        covariance_type: str = "full",
+        init: Any = "kmeans",
+        n_init: int = 1,
+        tol: float = 1e-7,
+        max_iter: int = 1000,
+        reg_covar: float = 1e-6,
+        scale: str = "none",
+        consensus: str = "auto",
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_threads: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.agents = agents
+        self.graph = graph
+        self.hops = hops
+        self.n_rounds = n_rounds
+        self.weights = weights
+        self.covariance_type = covariance_type
+        self.init = init
+        self.n_init = n_init
+        self.tol = tol
+        self.max_iter = max_iter
+        self.reg_covar = reg_covar
+        self.scale = scale
+        self.consensus = consensus
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_threads = n_threads
+
+    # ---- fitting -------------------------------------------------------------------------------
+
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> VPEM:
+        """Fit the mixture.
+
+        Parameters
+        ----------
+        X : array of shape (M, d)
+            One row a sample.
+        y : ignored
+            Present by scikit-learn's convention.
+        sample_weight : array of shape (M,), optional
+            Weight of each row: zero has no effect, an integer equals as many copies.
+
+        Returns
+        -------
+        VPEM
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        NumericalError
+            If a computation has no finite answer.
+        """
+        data = self._validate(X, reset=True)
+        seed = self._seed()
+        partition = self._partition(data.shape[1])
+        network = connect(
+            self._graph(partition.n_agents, seed),
+            partition,
+            hops=self.hops,
+            n_rounds=self.n_rounds,
+            weights=self.weights,
+            path=self.consensus,
+            seed=seed,
+            n_threads=self.n_threads,
+        )
+        init = self.init
+        if self.warm_start and hasattr(self, "mixture_"):
+            init = self.mixture_
+        names = getattr(self, "feature_names_in_", None)
+        fit = fit_vpem(
+            data,
+            network,
+            n_components=self.n_components,
+            covariance_type=self.covariance_type,
+            init=init,
+            n_init=self.n_init,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            reg_covar=self.reg_covar,
+            scale=self.scale,
+            sample_weight=None if sample_weight is None else np.asarray(sample_weight),
+            seed=seed,
+            n_threads=self.n_threads,
+            dtype=data.dtype,
+            feature_names=None if names is None else list(names),
+        )
+        self.fit_ = fit
+        self.mixture_: Mixture = fit.mixture
+        self.graph_ = network.graph
+        self.hubs_ = network.hubs
+        self.mixing_rate_ = network.mixing_rate
+        self.consensus_error_ = network.consensus_error
+        self.weights_ = fit.mixture.assembled_weights
+        self.means_ = fit.mixture.assembled_means
+        self.converged_ = fit.converged
+        self.n_iter_ = fit.n_iter
+        self.history_ = fit.history
+        self.lower_bound_ = float(fit.history[-1].mean() / fit.total_weight)
+        return self
+
+    def fit_predict(
+        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> NDArray[np.intp]:
+        """Fit the mixture and return the most responsible component of each row, shape (M,)."""
+        return self.fit(X, y, sample_weight).predict(X)
+
+    def _validate(self, X: ArrayLike, *, reset: bool) -> NDArray[Any]:
+        data = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite=False,
+            ensure_min_samples=1,
+        )
+        names = getattr(self, "feature_names_in_", None)
+        return check_data(data, data.shape[1], None if names is None else list(names))
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool):
+            return check_int("random_state", self.random_state, least=0)
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _partition(self, n_features: int) -> Partition:
+        if self.agents is None:
+            return contiguous(n_features, n_features)
+        if isinstance(self.agents, Integral):
+            return contiguous(n_features, check_int("agents", self.agents, least=1))
+        if isinstance(self.agents, Sequence) and not isinstance(self.agents, str):
+            return from_lists(self.agents, n_features)
+        raise InputError(
+            "agents must be None, a number of agents, or a list of feature-index lists, "
+            f"got {self.agents!r}"
+        )
+
+    def _graph(self, n_agents: int, seed: int) -> Graph:
+        if isinstance(self.graph, Graph):
+            return self.graph
+        if isinstance(self.graph, str):
+            return make_graph(self.graph, n_agents, seed=seed)
+        if hasattr(self.graph, "edges") and hasattr(self.graph, "nodes"):
+            return from_networkx(self.graph, n_agents)
+        raise InputError(
+            f"graph must be a topology's name, a networkx graph or a vpem.Graph, got {self.graph!r}"
+        )
+
+    # ---- use -----------------------------------------------------------------------------------
+
+    @property
+    def covariances_(self) -> NDArray[np.float64]:
+        """Covariances in the user's order and units; see `vpem.Mixture.assembled_covariances`."""
+        if not hasattr(self, "mixture_"):
+            raise AttributeError("covariances_ is there after fit")
+        return self.mixture_.assembled_covariances
+
+    def _fitted(self, X: ArrayLike) -> tuple[Mixture, NDArray[Any]]:
+        check_is_fitted(self, "mixture_")
+        return self.mixture_, self._validate(X, reset=False)
+
+    def predict(self, X: ArrayLike) -> NDArray[np.intp]:
+        """Most responsible component of each row.
+
+        Parameters
+        ----------
+        X : array of shape (M, d)
+
+        Returns
+        -------
+        ndarray of shape (M,)
+        """
+        mixture, data = self._fitted(X)
+        return mixture.predict(data)
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Responsibilities of each row, shape (M, K)."""
+        mixture, data = self._fitted(X)
+        return mixture.predict_proba(data)
+
+    def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Log-likelihood of each row, in nats, shape (M,)."""
+        mixture, data = self._fitted(X)
+        return mixture.score_samples(data)
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Log-likelihood per sample, in nats."""
+        return float(self.score_samples(X).mean())
+
+    def bic(self, X: ArrayLike) -> float:
+        """Bayesian information criterion on ``X``, with the block-diagonal parameter count."""
+        scores = self.score_samples(X)
+        return self.mixture_.bic(float(scores.sum()), len(scores))
+
+    def aic(self, X: ArrayLike) -> float:
+        """Akaike information criterion on ``X``, with the block-diagonal parameter count."""
+        return self.mixture_.aic(float(self.score_samples(X).sum()))
+
+    def sample(self, n_samples: int = 1) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Draw rows from the fitted mixture.
+
+        Parameters
+        ----------
+        n_samples : int
+            How many.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, d)
+        y : ndarray of shape (n_samples,)
+            Component of each row.
+        """
+        check_is_fitted(self, "mixture_")
+        count = check_int("n_samples", n_samples, least=1)
+        return self.mixture_.sample(count, np.random.default_rng(self._seed()))

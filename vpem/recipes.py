@@ -1,0 +1,439 @@
+"""Named algorithms: what is summed, how, and by which step."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem import em
+from vpem.blocks import Blocks
+from vpem.checks import check_data, check_int, check_number, check_rows, check_weights
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice, shorten
+from vpem.graph import WEIGHTS, Graph, check_connected, mixing_matrix, mixing_rate
+from vpem.hubs import Hub, find_hubs
+from vpem.mixture import COVARIANCE_TYPES, Mixture
+from vpem.partition import Partition
+from vpem.scaling import SCALES, Scaling
+from vpem.starts import INITS, RowStream, draw_start
+from vpem.sums.consensus import PATHS, ConsensusSum, consensus_error_bound, rounds_needed
+from vpem.sums.server import ServerSum
+from vpem.terms.features import FeatureTerms
+from vpem.threads import one_blas_thread, thread_count
+
+__all__ = ["Fit", "Network", "connect", "fit_vpem"]
+
+LARGEST_CONSENSUS_ERROR = 1e-3
+"""A run whose operator is further than this from all ones is warned about."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Agents on a graph, grouped in hubs, and how they sum.
+
+    Attributes
+    ----------
+    graph : Graph
+        Who talks to whom.
+    hubs : list of Hub
+        In the order of extraction.
+    blocks : Blocks
+        Features of each hub.
+    total : ServerSum or ConsensusSum
+        The distributed sum.
+    hops : int
+        How far raw features may travel, at setup.
+    n_rounds : int or None
+        Rounds of each average; None where the sum is exact.
+    weights : str or None
+        Name of the mixing weights; None where the sum is exact.
+    mixing_rate : float or None
+        Second largest eigenvalue modulus of the mixing weights; None where the sum is exact.
+    consensus_error : float
+        ``max |C - 1|``: 0 where the sum is exact, its bound where C is too large to form.
+    """
+
+    graph: Graph
+    hubs: list[Hub]
+    blocks: Blocks
+    total: Any
+    hops: int
+    n_rounds: int | None
+    weights: str | None
+    mixing_rate: float | None
+    consensus_error: float
+
+
+def connect(
+    graph: Graph,
+    partition: Partition,
+    *,
+    hops: int = 1,
+    n_rounds: int = 100,
+    weights: str = "metropolis",
+    path: str = "auto",
+    seed: int = 0,
+    n_threads: int | None = None,
+) -> Network:
+    """Group the agents of a graph in hubs and set up their sum.
+
+    Parameters
+    ----------
+    graph : Graph
+        Communication graph of the agents, or a star around a server.
+    partition : Partition
+        Features of each agent.
+    hops : int
+        Agents at most this many hops from a root send it their features, once.
+    n_rounds : int
+        Consensus rounds of each average.
+    weights : {"metropolis", "laplacian", "max-degree"}
+        Mixing weights.
+    path : {"auto", "operator", "rounds"}
+        How the rounds are computed; see `ConsensusSum`.
+    seed : int
+        Settles ties between hubs.
+    n_threads : int, optional
+        Threads of the rounds.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    InputError
+        If the graph is not connected, has another number of agents, or an option is out of range.
+
+    Warns
+    -----
+    VpemWarning
+        If the rounds are too few for the graph, or the hubs centralize the data.
+    """
+    if graph.n_agents != partition.n_agents:
+        raise InputError(
+            f"the graph has {graph.n_agents} agents but the features are held by "
+            f"{partition.n_agents}; give a graph of as many agents, or another partition"
+        )
+    hops = check_int("hops", hops, least=0)
+    n_rounds = check_int("rounds", n_rounds, least=1)
+    check_choice("weights", weights, WEIGHTS)
+    check_choice("consensus path", path, PATHS)
+    check_connected(graph)
+    threads = thread_count(n_threads)
+    hubs = find_hubs(graph, hops, seed=seed)
+    blocks = Blocks.from_hubs(hubs, partition.features)
+    if graph.has_server:
+        total = ServerSum(len(hubs))
+        return Network(graph, hubs, blocks, total, hops, None, None, None, 0.0)
+    mixing = mixing_matrix(graph, weights)
+    rate = mixing_rate(mixing)
+    consensus = ConsensusSum(mixing, hubs, n_rounds, path=path, n_threads=threads)
+    error = consensus.error
+    if error is None:
+        error = consensus_error_bound(rate, hubs, graph.n_agents, n_rounds)
+    if error > LARGEST_CONSENSUS_ERROR:
+        enough = rounds_needed(mixing, hubs, rate, LARGEST_CONSENSUS_ERROR, threads)
+        warnings.warn(
+            f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
+            f"error is {error:.2g}, more than {LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; "
+            f"{enough} rounds would do",
+            VpemWarning,
+            stacklevel=2,
+        )
+    return Network(graph, hubs, blocks, consensus, hops, n_rounds, weights, rate, error)
+
+
+@dataclass
+class Fit:
+    """A fitted mixture and how it came about.
+
+    Attributes
+    ----------
+    mixture : Mixture
+        The parameters, hub by hub.
+    network : Network
+        Who took part.
+    history : ndarray of shape (n_iter, B)
+        Total log-likelihood as each root finds it in the E-step of each iteration; the first row
+        belongs to the start.
+    root_log_likelihood : ndarray of shape (B,)
+        Total log-likelihood of `mixture`, as each root finds it.
+    total_weight : float
+        Sum of the row weights (the number of rows when there are none).
+    n_samples : int
+        Number of rows.
+    converged : bool
+        Whether all roots proposed to stop.
+    recoveries : list of Recovery
+        Components that collapsed and were placed anew.
+    init_rows : tuple of int, or None
+        Rows the means were first placed at; None when started from a model.
+    best_restart : int
+        Which of the restarts this is, from 0.
+    seconds : float
+        Wall time of all restarts.
+    """
+
+    mixture: Mixture
+    network: Network
+    history: NDArray[np.float64]
+    root_log_likelihood: NDArray[np.float64]
+    total_weight: float
+    n_samples: int
+    converged: bool
+    recoveries: list[em.Recovery] = field(default_factory=list)
+    init_rows: tuple[int, ...] | None = None
+    best_restart: int = 0
+    seconds: float = 0.0
+    total_iterations: int = 0
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations of the restart that was kept."""
+        return len(self.history)
+
+    @property
+    def log_likelihood(self) -> float:
+        """Log-likelihood per sample of the fitted mixture, mean over roots."""
+        return float(self.root_log_likelihood.mean() / self.total_weight)
+
+    @property
+    def bic(self) -> float:
+        """Bayesian information criterion, from the mean log-likelihood over roots."""
+        return self.mixture.bic(self.log_likelihood * self.total_weight, self.total_weight)
+
+    @property
+    def aic(self) -> float:
+        """Akaike information criterion, from the mean log-likelihood over roots."""
+        return self.mixture.aic(self.log_likelihood * self.total_weight)
+
+
+def fit_vpem(
+    X: NDArray[Any],
+    network: Network,
+    *,
+    n_components: int = 2,
+    covariance_type: str = "full",
+    init: str | Sequence[int] | NDArray[Any] | Mixture = "kmeans",
+    n_init: int = 1,
+    tol: float = 1e-7,
+    max_iter: int = 1000,
+    reg_covar: float = 1e-6,
+    scale: str = "none",
+    sample_weight: NDArray[Any] | None = None,
+    seed: int = 0,
+    n_threads: int | None = None,
+    dtype: Any = np.float64,
+    feature_names: Sequence[str] | None = None,
+    callback: Callable[[em.Progress], None] | None = None,
+) -> Fit:
+    """Fit a Gaussian mixture to data split by features: VP-EM (Valdeira et al., Algorithms 1, 2).
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d)
+        The data; column j is seen by the agent that holds feature j and, once, by its root.
+    network : Network
+        From `connect`.
+    n_components : int
+        Number of components, K.
+    covariance_type : str
+        Shape of the covariance inside a hub: "full", "diag", "spherical", and "tied", "tied-diag",
+        "tied-spherical" for one shared by all components.
+    init : {"random", "k-means++", "kmeans"}, row indices, or Mixture
+        Where to start. Row indices (K,): means at those rows, equal weights, every covariance the
+        block's sample covariance with divisor M plus ``reg_covar``.
+    n_init : int
+        Restarts; the one with the best log-likelihood at the first root is kept.
+    tol : float
+        Change of the log-likelihood per sample, in nats, below which a root proposes to stop.
+    max_iter : int
+        Most iterations.
+    reg_covar : float
+        Added to the diagonal of every covariance.
+    scale : {"none", "standard"}
+        "standard": each agent centres its features and divides them by their standard deviation;
+        results are in the user's units all the same.
+    sample_weight : ndarray of shape (M,), optional
+        Weight of each row. Zero has no effect, an integer equals as many copies.
+    seed : int
+        Of the stream that all agents share.
+    n_threads : int, optional
+        Threads of the kernels; None takes what the process may use.
+    dtype : {float64, float32}
+        Precision of data and terms.
+    feature_names : sequence of str, optional
+        For messages.
+    callback : callable, optional
+        Told of every iteration.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    InputError
+        If the data or an option cannot be used.
+    NumericalError
+        If a computation has no finite answer.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the iterations ran out.
+    VpemWarning
+        If features are constant, or components collapsed and were placed anew.
+    """
+    began = time.perf_counter()
+    X = check_data(X, network.blocks.n_features, feature_names)
+    n_samples = len(X)
+    check_choice("covariance type", covariance_type, COVARIANCE_TYPES)
+    check_choice("scale", scale, SCALES)
+    n_init = check_int("n_init", n_init, least=1)
+    max_iter = check_int("max_iter", max_iter, least=1)
+    tol = check_number("tol", tol, least=0.0)
+    reg_covar = check_number("reg_covar", reg_covar, least=0.0)
+    if np.dtype(dtype) not in (np.float64, np.float32):
+        raise InputError(f"dtype must be float32 or float64, got {np.dtype(dtype).name}")
+    given = None if isinstance(init, str | Mixture) else init
+    n_components = check_int("n_components", n_components, least=1)
+    row_weights = None
+    if sample_weight is not None:
+        sample_weight = check_weights(sample_weight, n_samples)
+        kept = np.flatnonzero(sample_weight > 0)
+        if given is not None:
+            rows = check_rows(given, n_components, n_samples)
+            if not np.isin(rows, kept).all():
+                raise InputError("init rows must have a positive sample weight")
+            given = np.searchsorted(kept, rows)
+        X, row_weights = X[kept], sample_weight[kept]
+    else:
+        kept = np.arange(n_samples)
+    if len(X) < n_components:
+        raise InputError(
+            f"{n_components} components need at least as many rows, got {len(X)}"
+            f"{'' if row_weights is None else ' with a positive weight'}; try fewer components"
+        )
+    if given is not None:
+        given = check_rows(given, n_components, len(X))
+    elif isinstance(init, str):
+        check_choice("init", init, INITS)
+    ones = np.ones(len(X)) if row_weights is None else row_weights
+    _warn_of_constants(X, feature_names, reg_covar)
+    scaling = Scaling.standard(X, ones) if scale == "standard" else Scaling.none(X.shape[1])
+    threads = thread_count(n_threads)
+
+    with one_blas_thread(), np.errstate(over="ignore"):
+        terms = FeatureTerms(
+            X,
+            network.blocks,
+            covariance_type,
+            scaling=scaling,
+            row_weights=row_weights,
+            reg_covar=reg_covar,
+            n_threads=threads,
+            dtype=dtype,
+        )
+        runs = []
+        total_iterations = 0
+        restarts = n_init if isinstance(init, str) else 1
+        for restart in range(restarts):
+            rng = np.random.default_rng([seed, restart])
+            stream = RowStream(rng, row_weights, len(X))
+            rows_used: NDArray[np.intp] | None
+            if isinstance(init, Mixture):
+                start, rows_used = init.over(network.blocks, covariance_type, scaling), None
+                if start.n_components != n_components:
+                    raise InputError(
+                        f"the starting model has {start.n_components} components, "
+                        f"{n_components} were asked for"
+                    )
+            elif given is not None:
+                rows_used = np.asarray(given, dtype=np.intp)
+                start = terms.start(terms.at_rows(rows_used))
+            else:
+                start, rows_used = draw_start(str(init), terms, network.total, n_components, stream)
+            run = em.fit(
+                terms,
+                network.total,
+                start,
+                tol=tol,
+                max_iter=max_iter,
+                draw_row=stream.draw,
+                callback=callback,
+            )
+            total_iterations += len(run.history)
+            runs.append((run, rows_used))
+    best = int(np.argmax([run.log_likelihood[0] for run, _ in runs]))
+    run, rows_used = runs[best]
+    fit = Fit(
+        mixture=run.mixture,
+        network=network,
+        history=_per_hub(np.array(run.history), network),
+        root_log_likelihood=_per_hub(run.log_likelihood[None], network)[0],
+        total_weight=terms.total_weight,
+        n_samples=n_samples,
+        converged=run.converged,
+        recoveries=run.recoveries,
+        init_rows=None if rows_used is None else tuple(int(kept[row]) for row in rows_used),
+        best_restart=best,
+        seconds=time.perf_counter() - began,
+        total_iterations=total_iterations,
+    )
+    _warn_of_outcome(fit, max_iter, tol)
+    return fit
+
+
+def _per_hub(values: NDArray[np.float64], network: Network) -> NDArray[np.float64]:
+    """Spell out an estimate that all roots share: (n, R) to (n, B)."""
+    return np.broadcast_to(values, (len(values), len(network.hubs))).copy()
+
+
+def _warn_of_constants(
+    X: NDArray[Any], feature_names: Sequence[str] | None, reg_covar: float
+) -> None:
+    constant = np.flatnonzero((X[:1] == X).all(axis=0)) if len(X) > 1 else np.empty(0, dtype=int)
+    if len(constant):
+        listed = shorten(
+            repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
+        )
+        warnings.warn(
+            f"constant features carry nothing to tell rows apart: {listed}; their variance is "
+            f"reg_covar ({reg_covar:g}) alone",
+            VpemWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
+    if fit.recoveries:
+        told = shorten(
+            f"component {r.component} in hub {r.hub} ({r.reason}, iteration {r.iteration}"
+            f"{', given up' if r.row is None else ''})"
+            for r in fit.recoveries
+        )
+        warnings.warn(
+            f"{len(fit.recoveries)} times a collapsed component was placed anew: {told}; "
+            "try fewer components or a larger reg_covar",
+            VpemWarning,
+            stacklevel=3,
+        )
+    if not fit.converged:
+        change = (
+            ""
+            if fit.n_iter < 2
+            else f": the log-likelihood per sample still changed by "
+            f"{np.abs(fit.history[-1] - fit.history[-2]).max() / fit.total_weight:.2g}"
+        )
+        warnings.warn(
+            f"not converged after {max_iter} iterations{change} (tol {tol:g}); try more iterations",
+            NotConvergedWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,170 @@
+"""Where EM starts, over features that no agent may show: by shared rows and by the same sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.em import Sum, Terms
+from vpem.mixture import Mixture
+
+__all__ = ["INITS", "RowStream", "draw_start"]
+
+INITS = ("random", "k-means++", "kmeans")
+
+MOST_LLOYD = 300
+"""Most iterations of the k-means start."""
+
+
+class StartTerms(Terms, Protocol):
+    """What a start needs of the terms besides."""
+
+    def distances(self, centres: NDArray[np.float64], rows: slice) -> NDArray[Any]:
+        """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
+
+    def start(self, centres: NDArray[np.float64]) -> Mixture:
+        """Equal weights, means at the centres, sample covariances."""
+
+
+class RowStream:
+    """Rows drawn in proportion to their weights from a stream all agents share.
+
+    Parameters
+    ----------
+    rng : Generator
+        The shared stream.
+    row_weights : ndarray of shape (M,) or None
+        None: all rows alike.
+    n_samples : int
+        Number of rows, M.
+    """
+
+    def __init__(
+        self, rng: np.random.Generator, row_weights: NDArray[np.float64] | None, n_samples: int
+    ) -> None:
+        self.rng = rng
+        self.row_weights = np.ones(n_samples) if row_weights is None else row_weights
+        self._ends = np.cumsum(self.row_weights)
+
+    def draw(self, potential: NDArray[np.float64] | None = None) -> int:
+        """Draw one row, in proportion to weight times ``potential`` if given."""
+        ends = self._ends if potential is None else np.cumsum(self.row_weights * potential)
+        if not ends[-1] > 0:
+            ends = self._ends
+        at = int(np.searchsorted(ends, self.rng.random() * ends[-1], side="right"))
+        return min(at, len(ends) - 1)
+
+    def draw_distinct(self, count: int) -> NDArray[np.intp]:
+        """Draw ``count`` different rows."""
+        drawn: list[int] = []
+        while len(drawn) < count:
+            row = self.draw()
+            if row not in drawn:
+                drawn.append(row)
+        return np.array(drawn, dtype=np.intp)
+
+
+def draw_start(
+    init: str, terms: StartTerms, total: Sum, n_components: int, stream: RowStream
+) -> tuple[Mixture, NDArray[np.intp]]:
+    """Starting parameters without pooling a feature.
+
+    Parameters
+    ----------
+    init : {"random", "k-means++", "kmeans"}
+        "random": means at rows that all agents draw from a shared seed. "k-means++": rows drawn far
+        from each other, by squared distances summed over hubs as the terms of the E-step are; the
+        root of the first hub draws by its own estimate and tells the row's number. "kmeans": from
+        there Lloyd's iterations, each root assigning rows by its own estimate of the distances, and
+        one M-step from the hard assignment.
+    terms : StartTerms
+        Distances of each hub's features.
+    total : Sum
+        How they are summed.
+    n_components : int
+        Number of components, K.
+    stream : RowStream
+        The agents' shared random stream.
+
+    Returns
+    -------
+    mixture : Mixture
+        Starting parameters.
+    rows : ndarray of shape (K,)
+        Rows the means were placed at (before Lloyd's iterations).
+    """
+    if init == "random":
+        rows = stream.draw_distinct(n_components)
+        return terms.start(terms.at_rows(rows)), rows
+    rows = _spread_rows(terms, total, n_components, stream)
+    centres = terms.at_rows(rows)
+    if init == "k-means++":
+        return terms.start(centres), rows
+    return _lloyd(terms, total, centres, stream), rows
+
+
+def _summed_distances(
+    terms: StartTerms, total: Sum, centres: NDArray[np.float64]
+) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Squared distances to centres, (R, m, L), a chunk of rows a time."""
+    for rows in terms.chunks(total.values_per_item * len(centres)):
+        yield rows, np.maximum(total.reduce(terms.distances(centres, rows)), 0)
+
+
+def _spread_rows(
+    terms: StartTerms, total: Sum, n_components: int, stream: RowStream
+) -> NDArray[np.intp]:
+    """Greedy k-means++ (Arthur and Vassilvitskii 2007), by the first root's distances."""
+    n_trials = 2 + int(np.log(n_components))
+    chosen = [stream.draw()]
+    nearest = np.full(terms.n_samples, np.inf)
+    latest = chosen
+    while True:
+        trials = np.empty((terms.n_samples, len(latest)))
+        for rows, distances in _summed_distances(terms, total, terms.at_rows(np.array(latest))):
+            trials[rows] = distances[0]
+        trials = np.minimum(trials, nearest[:, None])
+        best = int((stream.row_weights @ trials).argmin())
+        nearest = trials[:, best]
+        if latest is not chosen:
+            chosen.append(latest[best])
+        nearest[chosen] = 0.0
+        if len(chosen) == n_components:
+            return np.array(chosen, dtype=np.intp)
+        if not (stream.row_weights @ nearest) > 0:
+            # Fewer different rows than components: the rest are drawn among those not taken.
+            rest = stream.draw_distinct(n_components)
+            fresh = [int(row) for row in rest if row not in chosen]
+            chosen += fresh[: n_components - len(chosen)]
+            if len(chosen) == n_components:
+                return np.array(chosen, dtype=np.intp)
+        latest = [stream.draw(nearest) for _ in range(n_trials)]
+
+
+def _lloyd(
+    terms: StartTerms, total: Sum, centres: NDArray[np.float64], stream: RowStream
+) -> Mixture:
+    """Lloyd's iterations, each root by its own distances, then one M-step."""
+    n_components = len(centres)
+    labels = np.full((total.n_roots, terms.n_samples), -1)
+    for _ in range(MOST_LLOYD):
+        statistics = terms.empty(centres, total.n_roots)
+        changed = False
+        for rows, distances in _summed_distances(terms, total, centres):
+            nearest = distances.argmin(axis=2)
+            changed = changed or not np.array_equal(nearest, labels[:, rows])
+            labels[:, rows] = nearest
+            hard = (nearest[:, :, None] == np.arange(n_components)).astype(distances.dtype)
+            hard *= stream.row_weights[rows][:, None].astype(distances.dtype)
+            terms.summarize(statistics, hard, rows)
+        mixture = terms.update(statistics)
+        centres = mixture.means.copy()
+        empty = np.flatnonzero((statistics.counts <= 0).any(axis=0))
+        for component in empty:
+            centres[component] = terms.at_rows(np.array([stream.draw()], dtype=np.intp))[0]
+        if not changed:
+            break
+    return mixture
