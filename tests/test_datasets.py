@@ -1,0 +1,412 @@
+import importlib.util
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_wine
+
+from vpem.datasets import (
+    Dataset,
+    check_finite,
+    default_names,
+    read_dataset,
+    summarize_features,
+    write_dataset,
+)
+from vpem.errors import FileError, InputError, VpemError, VpemWarning
+from vpem.partition import contiguous, from_lists
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "data.h5"
+
+
+def full(n_samples=7, n_features=4, dtype=float):
+    rng = np.random.default_rng(n_samples)
+    return Dataset(
+        rng.normal(size=(n_samples, n_features)).astype(dtype),
+        tuple("\u00e9bcdefgh"[:n_features]),
+        ids=np.arange(100, 100 + n_samples),
+        labels=np.array([["no", "yes"][m % 2] for m in range(n_samples)]),
+        partition=from_lists([range(1, n_features), [0]], n_features, ["many", "one"]),
+        edges=np.array([[0, 1]]),
+    )
+
+
+def stored(path, **items):
+    with h5py.File(path, "w") as file:
+        for name, value in items.items():
+            file[name.replace("__", "/")] = value
+    return path
+
+
+def same(left, right):
+    assert left.X.dtype == right.X.dtype
+    np.testing.assert_array_equal(left.X, right.X)
+    assert left.feature_names == right.feature_names
+    for name in ("ids", "labels", "edges"):
+        one, other = getattr(left, name), getattr(right, name)
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert one.dtype.kind == other.dtype.kind
+            np.testing.assert_array_equal(one, other)
+    assert (left.partition is None) == (right.partition is None)
+    if left.partition is not None:
+        assert left.partition.names == right.partition.names
+        np.testing.assert_array_equal(left.partition.agent_of, right.partition.agent_of)
+
+
+# Round trips --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_written_is_read(path, dtype):
+    data = full(dtype=dtype)
+    write_dataset(path, data)
+    read = read_dataset(path)
+    same(read, data)
+    assert read.source == str(path)
+    assert read.X.flags.c_contiguous
+
+
+def test_a_bare_matrix_is_enough(path):
+    data = Dataset(np.ones((3, 2)), default_names(2))
+    write_dataset(path, data)
+    same(read_dataset(path), data)
+    assert read_dataset(path).feature_names == ("feature 0", "feature 1")
+
+
+def test_relays_and_empty_graphs_survive(path):
+    with pytest.warns(VpemWarning, match="'relay' holds no features"):
+        partition = from_lists([[0, 1], []], 2, ["all", "relay"])
+    data = Dataset(
+        np.ones((3, 2)), ("a", "b"), partition=partition, edges=np.empty((0, 2), dtype=int)
+    )
+    write_dataset(path, data)
+    with pytest.warns(VpemWarning, match="'relay' holds no features"):
+        same(read_dataset(path), data)
+
+
+def test_every_element_describes_itself(path):
+    write_dataset(path, full(), truth={"weights": [0.5, 0.5], "overlap": 0.1})
+    missing = []
+    with h5py.File(path) as file:
+        assert file.attrs["encoding-type"] == "vpem-dataset"
+        file.visititems(
+            lambda name, item: missing.append(name) if "encoding-type" not in item.attrs else None
+        )
+        assert file["truth/weights"][()].tolist() == [0.5, 0.5]
+        assert file["truth/overlap"][()] == 0.1
+    assert missing == []
+
+
+def test_x_is_stored_in_chunks_of_whole_rows(path):
+    write_dataset(path, Dataset(np.zeros((50_000, 8)), default_names(8)))
+    with h5py.File(path) as file:
+        rows, columns = file["X"].chunks
+    assert columns == 8
+    assert rows * columns * 8 == 1 << 20
+
+
+def test_the_same_data_make_the_same_bytes(tmp_path, path):
+    write_dataset(path, full())
+    write_dataset(tmp_path / "again.h5", full())
+    assert path.read_bytes() == (tmp_path / "again.h5").read_bytes()
+
+
+def test_names_that_cannot_be_stored_leave_nothing(path):
+    data = Dataset(np.ones((2, 1)), ("nul\0",))
+    with pytest.raises(InputError, match="feature_names holds"):
+        write_dataset(path, data)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_precision_can_be_chosen(path):
+    stored(path, X=np.array([[1.0, 1e300]]))
+    assert read_dataset(path, dtype="float64").X.dtype == np.float64
+    with pytest.raises(InputError, match="too large for float32"):
+        read_dataset(path, dtype="float32")
+    with pytest.raises(InputError, match="dtype must be one of float32, float64, got 'int8'"):
+        read_dataset(path, dtype="int8")
+    with pytest.raises(InputError, match="got 'quad'"):
+        read_dataset(path, dtype="quad")
+    stored(path, X=np.array([[1.0, np.inf]]))
+    assert read_dataset(path, dtype=np.float32).X.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("i1", "f8"), ("u8", "f8"), (">i4", "f8"), ("f2", "f4"), (">f4", "f4"), ("g", "f8")],
+)
+def test_numbers_of_other_types_are_converted(path, kind, expected):
+    stored(path, X=np.arange(6).reshape(2, 3).astype(kind))
+    X = read_dataset(path).X
+    assert X.dtype == np.dtype(expected)
+    assert X.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("X", "sentence"),
+    [
+        (np.ones(3), "must have 2 dimensions, got 3"),
+        (np.ones((2, 2, 2)), "must have 2 dimensions, got 2 x 2 x 2"),
+        (5.0, "must have 2 dimensions, got a single value"),
+        (np.ones((2, 2), dtype=bool), "true/false"),
+        (np.ones((2, 2), dtype=complex), "complex"),
+        ([["a", "b"]], "strings"),
+        (np.zeros((2, 2), dtype=[("a", int)]), "records"),
+        (np.ones((0, 2)), "no values"),
+        (np.ones((2, 0)), "no values"),
+    ],
+)
+def test_other_matrices_are_refused(path, X, sentence):
+    with pytest.raises(VpemError, match=sentence):
+        read_dataset(stored(path, X=X))
+
+
+@pytest.mark.parametrize(
+    ("items", "sentence"),
+    [
+        ({"feature_names": ["a", "b", "c"]}, "2 features but 3 feature_names"),
+        ({"feature_names": [1, 2]}, "feature_names holds integers"),
+        ({"ids": [1, 2]}, "X has 3 rows, but ids have shape 2"),
+        ({"labels": ["a", "b"]}, "X has 3 rows, but labels have shape 2"),
+        ({"labels": np.ones((3, 1))}, "labels must have 1 dimension"),
+        ({"labels": np.ones(3, dtype=complex)}, "labels holds complex"),
+        ({"labels__deeper": [1, 2, 3]}, "labels is a group"),
+        ({"partition": [0]}, "partition must have shape 2, got 1"),
+        ({"partition": [0.0, 1.0]}, "partition holds real numbers"),
+        ({"partition": [0, 2]}, "agent 1 holds no feature"),
+        ({"partition": [0, -1]}, "feature 1 has agent -1"),
+        ({"partition": [0, 1], "agent_names": ["a"]}, "agent 1, but only 1"),
+        ({"partition": [0, 1], "agent_names": ["a", "a"]}, "two agents are called 'a'"),
+        ({"agent_names": ["a"]}, "agent_names but no partition"),
+        ({"graph__edges": [[0, 1, 2]]}, "pairs of agent numbers"),
+        ({"graph__edges": [0, 1]}, "pairs of agent numbers"),
+        ({"graph__edges": [[0.0, 1.0]]}, "pairs of agent numbers"),
+        ({"graph__edges": [[0, 1], [-1, 0]]}, "edge 1 .* joins -1 and 0"),
+        ({"graph__edges": [[0, 2]], "partition": [0, 1]}, "numbered 0 to 1"),
+        ({"graph__edges": [[0, 1], [1, 1]]}, "edge 1 .* joins agent 1 to itself"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(path, items, sentence):
+    stored(path, X=np.ones((3, 2)), **items)
+    with pytest.raises(VpemError, match=sentence) as caught:
+        read_dataset(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_dataset_made_in_memory_is_checked_too():
+    X = np.ones((3, 2))
+    for items, sentence in (
+        ({"partition": contiguous(3, 2)}, "divides 3 features, but X has 2"),
+        ({"ids": [object()] * 3}, "ids must be strings or numbers"),
+        ({"labels": np.array(["2020-01-01"] * 3, dtype="M8[D]")}, "labels must be strings"),
+        ({"ids": 3}, "ids have shape of a single value"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            Dataset(X, ("a", "b"), **items)
+    with pytest.raises(InputError, match="must have two dimensions"):
+        Dataset(np.ones(3), ("a",))
+    with pytest.raises(InputError, match="must hold real numbers"):
+        Dataset(np.array([["a"]]), ("a",))
+    mixed = Dataset(X, ("a", "b"), ids=np.array(["a", "b", "c"], dtype=object), labels=[True] * 3)
+    assert mixed.ids.dtype.kind == "U"
+    assert mixed.labels.tolist() == [1, 1, 1]
+
+
+def test_another_kind_of_file_is_refused(path):
+    stored(path, X=np.ones((2, 2)))
+    for kind, version, sentence in (
+        ("vpem-model", "0.1.0", "is a vpem-model file"),
+        ("vpem-dataset", "2.0.0", "newer vpem"),
+    ):
+        with h5py.File(path, "a") as file:
+            file.attrs["encoding-type"] = kind
+            file.attrs["encoding-version"] = version
+        with pytest.raises(FileError, match=sentence):
+            read_dataset(path)
+
+
+def test_a_dataset_cut_anywhere_is_refused(path):
+    write_dataset(path, full(200, 5))
+    content = path.read_bytes()
+    for length in np.linspace(0, len(content) - 1, 40).astype(int):
+        path.write_bytes(content[:length])
+        with pytest.raises(FileError, match=re.escape(str(path))):
+            read_dataset(path)
+
+
+# Other HDF5 files ---------------------------------------------------------------------------------
+
+
+def test_any_matrix_of_any_file(path):
+    stored(path, deep__matrix=np.arange(6).reshape(2, 3), deep__vector=[1], other=np.ones((4, 1)))
+    read = read_dataset(path, "deep/matrix")
+    assert read.X.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert read.feature_names == ("feature 0", "feature 1", "feature 2")
+    with pytest.raises(FileError, match=r"--dataset: deep/matrix \(2 x 3\), other \(4 x 1\)"):
+        read_dataset(path)
+    with pytest.raises(FileError, match=r"no deep/matrx; .* \(did you mean 'deep/matrix'\?\)"):
+        read_dataset(path, "deep/matrx")
+    with pytest.raises(FileError, match="deep/vector must have 2 dimensions"):
+        read_dataset(path, "deep/vector")
+    with pytest.raises(FileError, match="deep is a group"):
+        read_dataset(path, "deep")
+
+
+def test_a_file_without_a_matrix(path):
+    stored(path, vector=[1, 2], text=[["a"]])
+    with pytest.raises(FileError, match="has no X; nor another 2-D dataset"):
+        read_dataset(path)
+
+
+def test_naming_x_reads_the_numbers_only(path):
+    stored(path, X=np.ones((3, 2)), labels=["something", "else"])
+    assert read_dataset(path, "X").labels is None
+
+
+def h5ad(path, X, index="_index", nullable=False, **attributes):
+    with h5py.File(path, "w") as file:
+        file.attrs["encoding-type"] = "anndata"
+        file.attrs["encoding-version"] = "0.1.0"
+        if isinstance(X, dict):
+            for name, values in X.items():
+                file[f"X/{name}"] = values
+            file["X"].attrs.update(attributes)
+        else:
+            file["X"] = X
+        for group, names in (("obs", ["cell 1", "cell 2"]), ("var", ["g1", "g2", "g3"])):
+            frame = file.create_group(group)
+            frame.attrs["_index"] = index
+            frame[f"{index}/values" if nullable else index] = names
+    return path
+
+
+@pytest.mark.parametrize("index", ["_index", "gene_id"])
+@pytest.mark.parametrize("nullable", [False, True])
+def test_dense_anndata(tmp_path, index, nullable):
+    path = h5ad(tmp_path / "cells.h5ad", np.ones((2, 3), "f4"), index, nullable)
+    read = read_dataset(path)
+    assert read.X.dtype == np.float32
+    assert read.feature_names == ("g1", "g2", "g3")
+    assert read.ids.tolist() == ["cell 1", "cell 2"]
+
+
+@pytest.mark.parametrize("name", ["encoding-type", "h5sparse_format"])
+def test_sparse_anndata_is_refused(tmp_path, name):
+    path = h5ad(tmp_path / "cells.h5ad", {"data": [1.0], "indices": [0]}, **{name: "csr_matrix"})
+    with pytest.raises(FileError, match=r"X is sparse \(csr_matrix\); make it dense first"):
+        read_dataset(path)
+
+
+def test_anndata_that_does_not_fit_is_refused(tmp_path):
+    path = h5ad(tmp_path / "cells.h5ad", np.ones((2, 4)))
+    with pytest.raises(InputError, match="4 features but 3 feature_names"):
+        read_dataset(path)
+    stored(path, X=np.ones((2, 3)), obs=[1], var=[1])
+    with pytest.raises(FileError, match="not in the layout of current AnnData"):
+        read_dataset(path)
+
+
+# Values -------------------------------------------------------------------------------------------
+
+
+def test_finite_values_pass():
+    check_finite(np.full((3, 2), 1e308), ("a", "b"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 5, 699_999])
+def test_the_first_value_that_is_not_finite_is_named(value, row):
+    X = np.zeros((700_000, 2), dtype=np.float32)
+    X[row, 1] = value
+    with pytest.raises(InputError, match=f"row {row} .* feature 'b' is {value};"):
+        check_finite(X, ("a", "b"))
+    X[-1, 0] = value
+    X[-1, 1] = value
+    count = 2 if row == 699_999 else 3
+    with pytest.raises(InputError, match=f"; {count} values in all"):
+        check_finite(X, ("a", "b"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_summary_equals_numpy(dtype):
+    X = np.random.default_rng(0).normal(1e3, 1.0, size=(400_000, 3)).astype(dtype)
+    X[:, 2] = 4
+    found = summarize_features(X)
+    wide = X.astype(float)
+    np.testing.assert_allclose(found.mean, wide.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.sd, wide.std(axis=0), rtol=1e-9)
+    np.testing.assert_array_equal(found.min, wide.min(axis=0))
+    np.testing.assert_array_equal(found.max, wide.max(axis=0))
+    assert found.constant.tolist() == [False, False, True]
+    assert found.non_finite.tolist() == [0, 0, 0]
+
+
+def test_the_summary_leaves_out_what_is_not_finite():
+    found = summarize_features(np.array([[1.0, np.nan], [3.0, np.inf], [np.nan, -np.inf]]))
+    assert found.non_finite.tolist() == [1, 3]
+    assert (found.mean[0], found.sd[0], found.min[0], found.max[0]) == (2.0, 1.0, 1.0, 3.0)
+    assert np.isnan([found.mean[1], found.sd[1], found.min[1], found.max[1]]).all()
+    assert found.constant.tolist() == [False, False]
+
+
+# The files in data/ -------------------------------------------------------------------------------
+
+
+def make_datasets():
+    spec = importlib.util.spec_from_file_location("make_datasets", ROOT / "data/make_datasets.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "load"), [("breast_cancer", load_breast_cancer), ("wine", load_wine)]
+)
+def test_the_stored_datasets_are_what_the_script_makes(name, load):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read = read_dataset(ROOT / "data" / f"{name}.h5")
+    same(read, getattr(make_datasets(), name)())
+    bunch = load()
+    np.testing.assert_array_equal(read.X, bunch.data)
+    assert read.labels.tolist() == bunch.target_names[bunch.target].tolist()
+
+
+def test_each_agent_of_breast_cancer_holds_one_quantity():
+    read = read_dataset(ROOT / "data/breast_cancer.h5")
+    for name, held in zip(read.partition.names, read.partition.features, strict=True):
+        names = [read.feature_names[column] for column in held]
+        assert names == [f"mean {name}", f"{name} error", f"worst {name}"]
+    assert read.edges.tolist() == [[n, (n + 1) % 10] for n in range(10)]
+
+
+def test_the_script_writes_the_stored_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["make_datasets.py", "--folder", str(tmp_path)])
+    make_datasets().main()
+    assert capsys.readouterr().out.count("wrote") == 2
+    for name in ("breast_cancer.h5", "wine.h5"):
+        same(read_dataset(tmp_path / name), read_dataset(ROOT / "data" / name))
+
+
+def test_the_example_of_the_documentation_works(tmp_path, monkeypatch):
+    text = (ROOT / "docs/file-formats.md").read_text()
+    code = re.search(r"```python\n(.*?mine\.h5.*?)```", text, re.DOTALL).group(1)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    read = read_dataset("mine.h5")
+    assert read.feature_names == ("height", "weight", "pulse", "age")
+    assert read.partition.names == ("clinic", "registry")
+    assert read.edges.tolist() == [[0, 1]]

@@ -1,0 +1,336 @@
+import datetime
+import decimal
+import gzip
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from vpem.errors import FileError, InputError, VpemError, VpemWarning
+from vpem.importers import read_table
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Return a function that writes text to a file and gives its path."""
+
+    def write(text, name="table.csv"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def columns(tmp_path):
+    """Return a function that writes columns to a Parquet file and gives its path."""
+
+    def write(**items):
+        path = tmp_path / "table.parquet"
+        parquet.write_table(pa.table(items), path)
+        return path
+
+    return write
+
+
+PEOPLE = "name,age,height,sick\nann,30,1.7,true\nbob,41,1.8,false\n"
+
+
+def test_csv_with_labels_and_ids(table):
+    data = read_table(table(PEOPLE), label_column="sick", id_column="name")
+    assert data.feature_names == ("age", "height")
+    assert data.X.tolist() == [[30, 1.7], [41, 1.8]]
+    assert data.X.dtype == np.float64
+    assert data.X.flags.c_contiguous
+    assert data.ids.tolist() == ["ann", "bob"]
+    assert data.labels.tolist() == ["true", "false"]
+    assert data.source.endswith("table.csv")
+
+
+def test_columns_by_number(table):
+    data = read_table(table(PEOPLE), label_column=-1, id_column="0", drop_columns=["-2"])
+    assert data.feature_names == ("age",)
+    assert data.ids.tolist() == ["ann", "bob"]
+    assert data.labels.tolist() == ["true", "false"]
+
+
+def test_a_name_goes_before_a_number(table):
+    data = read_table(table("1,0,x\n5,7,2\n6,8,2\n"), label_column="0", id_column=0)
+    assert data.ids.tolist() == [5, 6]
+    assert data.labels.tolist() == [7, 8]
+
+
+def test_no_header(table):
+    data = read_table(table("1,2,9\n3,4,8\n"), header=False, label_column=1)
+    assert data.feature_names == ("column 0", "column 2")
+    assert data.X.tolist() == [[1, 9], [3, 8]]
+    assert data.labels.tolist() == [2, 4]
+    assert data.labels.dtype == np.int64
+
+
+def test_true_and_false_become_one_and_zero(table):
+    assert read_table(table("a,b\ntrue,1\nfalse,2\n")).X.tolist() == [[1, 1], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [("t.csv", ","), ("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", "\t"), ("t.txt", " ")],
+)
+def test_the_delimiter_is_found(table, name, mark):
+    data = read_table(table(f"a{mark}b\n1{mark}2\n3{mark}4\n", name))
+    assert data.X.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(("given", "mark"), [("|", "|"), ("tab", "\t"), ("\\t", "\t"), (";", ";")])
+def test_the_delimiter_is_given(table, given, mark):
+    data = read_table(table(f"a,x{mark}b\n1{mark}2\n"), delimiter=given)
+    assert data.feature_names == ("a,x", "b")
+
+
+@pytest.mark.parametrize("given", ["", "ab", "\n", '"', "\u20ac", "\0"])
+def test_other_delimiters_are_refused(table, given):
+    with pytest.raises(InputError, match="delimiter must be one character"):
+        read_table(table("a,b\n1,2\n"), delimiter=given)
+
+
+def test_gzip_quotes_blanks_and_byte_order_mark(table):
+    text = '\ufeff"a", b ,c\r\n1, 2,"x, y"\r\n\r\n3,4,z \r\n'
+    data = read_table(table(gzip.compress(text.encode()), "t.csv.gz"), label_column="c")
+    assert data.feature_names == ("a", "b")
+    assert data.X.tolist() == [[1, 2], [3, 4]]
+    assert data.labels.tolist() == ["x, y", "z"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1", "-2"], [1, -2]),
+        (["007", "8"], ["007", "8"]),
+        (["1.0", "2"], ["1.0", "2"]),
+        (["1e5", "2"], ["1e5", "2"]),
+        (["NA", "nan"], ["NA", "nan"]),
+        (["2020-01-01", "2021-01-01"], ["2020-01-01", "2021-01-01"]),
+        (["9" * 25, "1"], ["9" * 25, "1"]),
+    ],
+)
+def test_integers_stay_integers_and_the_rest_is_text(table, values, expected):
+    rows = "".join(f"{value},1\n" for value in values)
+    assert read_table(table("id,x\n" + rows), id_column="id").ids.tolist() == expected
+
+
+def test_types_may_change_late_in_a_long_file(table):
+    rows = "1,2\n" * 400_000
+    assert read_table(table("a,b\n" + rows + "1.5,2\n")).X[-1].tolist() == [1.5, 2]
+    with pytest.raises(InputError, match=r"column 'a' holds text .*'x' in row 400000"):
+        read_table(table("a,b\n" + rows + "x,2\n"))
+
+
+def test_a_first_row_of_numbers_is_warned_about(table):
+    with pytest.warns(VpemWarning, match="first row was taken for names .* --no-header"):
+        assert read_table(table("1.5,2\n3,4\n")).n_samples == 1
+    with pytest.warns(VpemWarning, match="--no-header"):
+        read_table(table("1.5,2,x\n3,4,y\n"), label_column="x")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "sentence"),
+    [
+        ("", FileError, "is empty"),
+        ("\n\n", FileError, "the file has no rows"),
+        ("a,b\n", InputError, "has no rows"),
+        ("a,b\n1,2\n3\n", FileError, r"row 1 \(counted from 0\) has 1 fields instead of 2"),
+        ("a,b\n1,2\n3,4,5\n", FileError, "row 1 .* has 3 fields instead of 2"),
+        ("a,a\n1,2\n", InputError, "columns 0 and 1 are both called 'a'"),
+        ("1,1\n1,2\n", InputError, "both called '1'; .* --no-header"),
+        (",a\n0,2\n", InputError, "column 0 .* has no name; .* --id-column 0"),
+        ("a,b\n1,x\n2,y\n", InputError, "column 'b' holds text .*'x' in row 0.* --drop-column"),
+        ("a,b\n1,2\n2,?\n", InputError, r"column 'b' holds text \(for example '\?' in row 1"),
+        ("a,b,c\nx,2,y\n", InputError, "columns 'a', 'c' hold text"),
+        ("a,b\n1,2020-01-01\n", InputError, "column 'b' holds dates or times"),
+        ("a,b\n1,10:30\n", InputError, "column 'b' holds dates or times"),
+        ("a,b\n1,\n2,\n", InputError, "column 'b' holds no values"),
+        ("a,b\n1,2\n2,\n", InputError, "row 1 .* of feature 'b' is nan; fill in or remove"),
+        ("a,b\n1,NA\n,2\n", InputError, "row 0 .* feature 'b' is nan; 2 values in all"),
+        ("a,b\n1,2\n1,1e999\n", InputError, "row 1 .* feature 'b' is inf"),
+        ("a,b\n1,\u00fc\n".encode("latin-1"), InputError, "column 'b' holds text"),
+        ("a,\u00fc\n1,2\n".encode("latin-1"), FileError, "not UTF-8 text"),
+        ("a,b\n1,2\n".encode("utf-16"), FileError, "not UTF-8 text"),
+        (b"a,b\n1,\0\n", FileError, "not UTF-8 text"),
+    ],
+)
+def test_bad_csv_is_refused(table, text, kind, sentence):
+    path = table(text)
+    with pytest.raises(kind, match=sentence) as caught:
+        read_table(path)
+    assert str(path) in str(caught.value)
+
+
+def test_rows_are_counted_without_header_too(table):
+    with pytest.raises(FileError, match=r"row 1 .* has 1 fields instead of 2"):
+        read_table(table("1,2\n3\n"), header=False)
+
+
+def test_an_open_quotation_mark_swallows_nothing(table):
+    for text, sentence in (
+        ('x,y\n1,a\n2,"b\n3,c\n4,"d"\n', "row 1 .* has a line break in column 'y'; is a quot"),
+        ('x,"y\n1,a\n2,"b\n3,c\n', "a column name has a line break; is a quotation mark"),
+    ):
+        with pytest.raises(VpemError, match=sentence):
+            read_table(table(text), label_column=1)
+
+
+def test_rows_longer_than_a_block_are_refused(table, monkeypatch):
+    monkeypatch.setattr("vpem.importers.BLOCK_BYTES", 64)
+    with pytest.raises(FileError, match="a row is longer than 64 bytes"):
+        read_table(table("x,y\n" + "1,2\n" * 100 + "1," + "2" * 200 + "\n"))
+
+
+def test_bad_labels_are_refused(table):
+    with pytest.raises(InputError, match=r"row 1 .* has no value in column 'y'"):
+        read_table(table("x,y\n1,a\n2, \n"), label_column="y")
+    with pytest.raises(FileError, match="not UTF-8 text"):
+        read_table(table("x,y\n1,\u00fc\n".encode("latin-1")), label_column="y")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"label_column": "sik"}, r"no label column 'sik' \(did you mean 'sick'\?\); the columns"),
+        ({"id_column": 4}, "no id column 4; the 4 columns are numbered from 0 to 3"),
+        ({"id_column": "-5"}, "no id column -5"),
+        ({"id_column": 1.0}, "must be a name or a number, got 1.0"),
+        ({"id_column": True}, "must be a name or a number, got True"),
+        ({"drop_columns": ["what"]}, "no column to drop 'what'"),
+        ({"label_column": "name", "id_column": 0}, "'name' cannot hold both labels and ids"),
+        ({"label_column": "name", "drop_columns": [0]}, "label column 'name' is also dropped"),
+        ({"id_column": "name", "drop_columns": [0]}, "id column 'name' is also dropped"),
+        ({"drop_columns": [0, 1, 2, 3]}, "no column is left"),
+    ],
+)
+def test_columns_that_cannot_be_used_are_refused(table, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        read_table(table(PEOPLE), **options)
+
+
+def test_a_column_named_twice_is_refused(table):
+    with pytest.raises(InputError, match="several columns are called 'a'"):
+        read_table(table("a,a\n1,2\n"), label_column="a")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("t.xlsx", "must be a .csv, .tsv or .txt file"),
+        ("t", "must be a .csv"),
+        ("t.h5", "HDF5 files are used as they are"),
+    ],
+)
+def test_other_formats_are_refused(table, name, sentence):
+    with pytest.raises(InputError, match=sentence):
+        read_table(table("a\n1\n", name))
+
+
+def test_missing_and_broken_files_are_refused(table, tmp_path):
+    with pytest.raises(FileError, match="does not exist"):
+        read_table(tmp_path / "none.csv")
+    with pytest.raises(FileError, match="cannot be read"):
+        read_table(table("a,b\n1,2\n", "t.csv.gz"))
+    packed = gzip.compress(np.random.default_rng(0).bytes(100_000).hex().encode())
+    with pytest.raises(FileError, match=r"t.csv.gz"):
+        read_table(table(packed[:50_000], "t.csv.gz"))
+    with pytest.raises(FileError, match="cannot be read as Parquet"):
+        read_table(table("a,b\n1,2\n", "t.parquet"))
+
+
+# Parquet ------------------------------------------------------------------------------------------
+
+
+def test_parquet(columns):
+    path = columns(
+        whole=pa.array([1, 2], pa.int16()),
+        real=[0.5, 1.5],
+        flag=[True, False],
+        exact=[decimal.Decimal("1.25"), decimal.Decimal("2.50")],
+        coded=pa.array([3, 4]).dictionary_encode(),
+        half=pa.array(np.array([0.5, 2], "f2")),
+        who=pa.array(["b", "a"]).dictionary_encode(),
+        day=[datetime.date(2020, 1, 1), datetime.date(2021, 1, 1)],
+    )
+    data = read_table(path, label_column="who", id_column="day")
+    assert data.feature_names == ("whole", "real", "flag", "exact", "coded", "half")
+    assert data.X.tolist() == [[1, 0.5, 1, 1.25, 3, 0.5], [2, 1.5, 0, 2.5, 4, 2]]
+    assert data.labels.tolist() == ["b", "a"]
+    assert data.ids.tolist() == ["2020-01-01", "2021-01-01"]
+
+
+def test_parquet_of_float32_stays_float32(columns):
+    values = pa.array([0.1, 0.2], pa.float32())
+    assert read_table(columns(a=values, b=values)).X.dtype == np.float32
+    assert read_table(columns(a=values, b=[1, 2])).X.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3, 4], [3, 4]),
+        ([0.5, 1.5], [0.5, 1.5]),
+        ([True, False], [1, 0]),
+        (["7", "8"], [7, 8]),
+        (pa.array(["a", "b"], pa.string_view()), ["a", "b"]),
+    ],
+)
+def test_parquet_labels_keep_their_type(columns, values, expected):
+    assert read_table(columns(x=[1, 2], y=values), label_column="y").labels.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (["a", "b"], "'bad' holds text"),
+        ([b"a", b"b"], "'bad' holds text"),
+        ([datetime.date(2020, 1, 1)] * 2, "'bad' holds dates or times"),
+        ([datetime.timedelta(1)] * 2, "'bad' holds dates or times"),
+        ([[1], [2]], "'bad' holds nested or other values"),
+        (pa.nulls(2), "'bad' holds no values"),
+        ([1, None], "row 1 .* feature 'bad' is nan"),
+        ([1.0, float("nan")], "row 1 .* feature 'bad' is nan"),
+    ],
+)
+def test_bad_parquet_features_are_refused(columns, values, sentence):
+    with pytest.raises(InputError, match=sentence):
+        read_table(columns(x=[1, 2], bad=values))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ([[1], [2]], "column 'bad' holds list"),
+        ([b"a", b"b"], "column 'bad' holds binary"),
+        ([datetime.timedelta(1)] * 2, "column 'bad' holds duration"),
+        ([1, None], "row 1 .* has no value in column 'bad'"),
+        ([1.0, float("nan")], "row 1 .* has no value"),
+        (["a", None], "row 1 .* has no value"),
+    ],
+)
+def test_bad_parquet_labels_are_refused(columns, values, sentence):
+    with pytest.raises(InputError, match=sentence):
+        read_table(columns(x=[1, 2], bad=values), label_column="bad")
+
+
+def test_the_index_of_pandas_is_no_feature(tmp_path):
+    path = tmp_path / "t.parquet"
+    index = {"pandas": b'{"index_columns": ["__index_level_0__"], "columns": []}'}
+    made = pa.table({"a": [1, 2], "a.b": [3, 4], "__index_level_0__": ["x", "y"]})
+    parquet.write_table(made.replace_schema_metadata(index), path)
+    assert read_table(path).feature_names == ("a", "a.b")
+    assert read_table(path, id_column="__index_level_0__").ids.tolist() == ["x", "y"]
+
+
+def test_parquet_has_no_csv_options(columns):
+    for options in ({"header": False}, {"delimiter": ","}):
+        with pytest.raises(InputError, match="neither delimiter nor header"):
+            read_table(columns(a=[1]), **options)
+    with pytest.raises(InputError, match="has no rows"):
+        read_table(columns(a=pa.array([], pa.float64())))

@@ -1,0 +1,177 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vpem.errors import FileError, InputError, VpemWarning
+from vpem.partition import (
+    Partition,
+    contiguous,
+    from_agent_of_feature,
+    from_lists,
+    read_partition,
+)
+
+
+def columns(partition):
+    return [part.tolist() for part in partition.features]
+
+
+def test_contiguous_is_nearly_equal():
+    partition = contiguous(10, 4)
+    assert columns(partition) == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
+    assert partition.names == ("agent 0", "agent 1", "agent 2", "agent 3")
+    assert (partition.n_agents, partition.n_features) == (4, 10)
+    assert partition.agent_of.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("n_agents", [0, -1, 5, 2.0, True, None])
+def test_contiguous_refuses(n_agents):
+    with pytest.raises(InputError, match="agents"):
+        contiguous(4, n_agents)
+
+
+def test_contiguous_takes_names():
+    assert contiguous(2, 2, ["left", "right"]).names == ("left", "right")
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["a"], "2 agents but 1 agent names"),
+        (["a", "a"], "two agents are called 'a'"),
+        (["a", ""], "non-empty"),
+        (["a", 3], "strings"),
+    ],
+)
+def test_names_must_fit(names, sentence):
+    with pytest.raises(InputError, match=sentence):
+        contiguous(4, 2, names)
+
+
+@given(st.data())
+def test_the_ways_to_make_a_partition_agree(data):
+    n_agents = data.draw(st.integers(1, 6))
+    rest = data.draw(st.lists(st.integers(0, n_agents - 1), max_size=20))
+    agent_of = data.draw(st.permutations([*range(n_agents), *rest]))
+    made = from_agent_of_feature(agent_of)
+    assert made.agent_of.tolist() == list(agent_of)
+    shuffled = [data.draw(st.permutations(part.tolist())) for part in made.features]
+    assert columns(from_lists(shuffled, len(agent_of))) == columns(made)
+
+
+def test_a_named_agent_without_features_is_a_relay():
+    with pytest.warns(VpemWarning, match="'hub' holds no features"):
+        partition = from_agent_of_feature([0, 2, 2], ["a", "hub", "b"])
+    assert columns(partition) == [[0], [], [1, 2]]
+    with pytest.warns(VpemWarning, match="'agent 1', 'agent 2' hold no features"):
+        partition = from_lists([[0], [], []], 1)
+    assert partition.agent_of.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("agent_of", "names", "sentence"),
+    [
+        ([0, 2], None, "agent 1 holds no feature although agent 2 does"),
+        ([1, 1], None, "agent 0 holds no feature"),
+        ([0, -1], None, "feature 1 has agent -1"),
+        ([0, 3], ["a", "b"], "feature 1 is given to agent 3, but only 2"),
+        ([0.0, 1.0], None, "integers"),
+        ([True, False], None, "integers"),
+        ([], None, "integers"),
+        ([[0, 1]], None, r"shape \(1, 2\)"),
+    ],
+)
+def test_agent_of_feature_refuses(agent_of, names, sentence):
+    with pytest.raises(InputError, match=sentence):
+        from_agent_of_feature(agent_of, names)
+
+
+@pytest.mark.parametrize(
+    ("lists", "sentence"),
+    [
+        ([[0, 1], [3]], "misses feature 2;"),
+        ([[0, 1, 1], [2, 3]], "repeats feature 1;"),
+        ([[0, 1], [1]], "misses feature 2, 3 and repeats feature 1;"),
+        ([[0, 1], [2, 3, 4]], "names feature 4, but the 4 features are numbered 0 to 3"),
+        ([[0, 1], [2, -1]], "names feature -1"),
+        ([[0, 1], [2, 3.0]], "agent 1: features are given by integers, got 3.0"),
+        ([[0, True], [2, 3]], "agent 0: features are given by integers, got True"),
+        ([[0, 10**30], [2, 3]], "there is no feature 10000"),
+        ([[0, 1], 2], "agent 1 must have a list"),
+        ([[0, 1], "23"], "agent 1 must have a list"),
+        ([], "at least one agent"),
+        (7, "list of lists"),
+        ("0123", "list of lists"),
+    ],
+)
+def test_lists_refuse(lists, sentence):
+    with pytest.raises(InputError, match=sentence):
+        from_lists(lists, 4)
+
+
+def test_lists_may_be_arrays():
+    assert columns(from_lists(np.array([[3, 1], [0, 2]]), 4)) == [[1, 3], [0, 2]]
+
+
+def test_a_partition_made_by_hand_is_checked():
+    with pytest.raises(InputError, match="increasing"):
+        Partition((np.array([1, 0]),), ("a",))
+    with pytest.raises(InputError, match="exactly one"):
+        Partition((np.array([0, 2]),), ("a",))
+    with pytest.raises(InputError, match="at least one feature"):
+        Partition((np.array([], dtype=int),), ("a",))
+
+
+def test_read_by_name_and_number(tmp_path):
+    path = tmp_path / "partition.json"
+    path.write_text(json.dumps({"lab": ["pulse", 0], "ward": [1]}))
+    partition = read_partition(path, 3, ["age", "height", "pulse"])
+    assert partition.names == ("lab", "ward")
+    assert columns(partition) == [[0, 2], [1]]
+    path.write_text("[[2, 0], [1]]")
+    assert columns(read_partition(path, 3)) == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "sentence"),
+    [
+        ("{", FileError, "not a JSON file"),
+        ("\u20ac", FileError, "not a JSON file"),
+        ("[" * 100_000, FileError, "not a JSON file"),
+        ("[[" + "9" * 10_000 + "]]", FileError, "not a JSON file"),
+        ("[[NaN]]", InputError, "integers, got nan"),
+        ('"text"', InputError, "list of lists"),
+        ("[0, 1, 2]", InputError, "list of lists"),
+        ('{"a": 0}', InputError, "list of lists"),
+        ("[]", InputError, "at least one agent"),
+        ('{"a": [0], "a": [1, 2]}', InputError, "agent 'a' appears more than once"),
+        ('[["puls"], [0, 1]]', InputError, r"no feature 'puls' \(did you mean 'pulse'\?\)"),
+        ("[[0, 1]]", InputError, "misses feature 2"),
+        ("[[0, 1.5, 2]]", InputError, "integers, got 1.5"),
+        ("[[0, null, 2]]", InputError, "integers, got None"),
+        ('{"": [0, 1, 2]}', InputError, "non-empty"),
+    ],
+)
+def test_read_refuses(tmp_path, text, kind, sentence):
+    path = tmp_path / "partition.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(kind, match=sentence) as caught:
+        read_partition(path, 3, ["age", "height", "pulse"])
+    assert str(path) in str(caught.value)
+
+
+def test_read_refuses_names_that_are_not_clear(tmp_path):
+    path = tmp_path / "partition.json"
+    path.write_text('[["a", 1]]')
+    with pytest.raises(InputError, match="several features are called 'a'"):
+        read_partition(path, 2, ["a", "a"])
+    with pytest.raises(InputError, match="have no names"):
+        read_partition(path, 2)
+
+
+def test_read_refuses_a_missing_file(tmp_path):
+    with pytest.raises(FileError, match="does not exist"):
+        read_partition(tmp_path / "none.json", 2)

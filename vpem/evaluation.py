@@ -1,0 +1,129 @@
+"""Clusters held against labels that fitting never saw."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpem.errors import FileError, InputError
+from vpem.hdf5 import find, open_read, read_column
+
+__all__ = ["Agreement", "compare", "read_labels"]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well clusters agree with labels.
+
+    Attributes
+    ----------
+    accuracy : float
+        Share of rows that agree under the best one-to-one mapping of clusters to labels.
+    adjusted_rand_index : float
+        1 for the same partition, about 0 for independent ones.
+    normalized_mutual_information : float
+        Between 0 and 1, arithmetic mean of the entropies below.
+    classes : ndarray of shape (L,)
+        The different labels, sorted.
+    confusion : ndarray of shape (L, K)
+        Rows of each label in each cluster.
+    mapping : dict
+        Label given to each cluster; clusters beyond the number of labels have none.
+    """
+
+    accuracy: float
+    adjusted_rand_index: float
+    normalized_mutual_information: float
+    classes: NDArray[Any]
+    confusion: NDArray[np.intp]
+    mapping: dict[int, Any]
+
+
+def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreement:
+    """Compare clusters with labels.
+
+    Parameters
+    ----------
+    labels : array of shape (M,)
+        What the rows are known to be.
+    clusters : array of shape (M,)
+        Cluster of each row, from 0.
+    n_clusters : int
+        Number of clusters, K.
+
+    Returns
+    -------
+    Agreement
+
+    Raises
+    ------
+    InputError
+        If the lengths differ or there are no rows.
+    """
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    truth = np.asarray(labels)
+    found = np.asarray(clusters)
+    if truth.shape != found.shape or truth.ndim != 1 or len(truth) == 0:
+        raise InputError(f"{len(found)} rows need as many labels, got {len(truth)}")
+    classes, codes = np.unique(truth, return_inverse=True)
+    confusion = np.zeros((len(classes), n_clusters), dtype=np.intp)
+    np.add.at(confusion, (codes, found), 1)
+    rows, columns = linear_sum_assignment(confusion, maximize=True)
+    return Agreement(
+        accuracy=float(confusion[rows, columns].sum() / len(truth)),
+        adjusted_rand_index=float(adjusted_rand_score(codes, found)),
+        normalized_mutual_information=float(normalized_mutual_info_score(codes, found)),
+        classes=classes,
+        confusion=confusion,
+        mapping={
+            int(column): classes[row].item() for row, column in zip(rows, columns, strict=True)
+        },
+    )
+
+
+def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> NDArray[Any]:
+    """Read labels from a text file with one a line, or from a place inside an HDF5 dataset.
+
+    Parameters
+    ----------
+    where : str
+        Name of a text file, or path of a one-dimensional dataset inside ``data``.
+    data : path
+        The HDF5 file.
+    n_samples : int
+        Number of rows, M.
+
+    Returns
+    -------
+    ndarray of shape (M,)
+        Numbers or strings.
+
+    Raises
+    ------
+    FileError
+        If there is neither, or it is not what it should be.
+    InputError
+        If there is another number of labels.
+    """
+    labels: NDArray[Any]
+    if Path(where).is_file():
+        try:
+            labels = np.array(Path(where).read_text(encoding="utf-8").split("\n"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileError(f"{where} cannot be read as text: {error}") from error
+        labels = labels[:-1] if len(labels) and labels[-1] == "" else labels
+    else:
+        with open_read(data) as file:
+            if find(file, where) is None:
+                raise FileError(f"there is neither a file {where!r} nor such a dataset in {data}")
+            labels = read_column(file, where)
+    if labels.shape != (n_samples,):
+        raise InputError(f"{data} has {n_samples} rows, {where} has {len(labels)} labels")
+    return labels

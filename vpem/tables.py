@@ -1,0 +1,73 @@
+"""Results as columns: CSV or HDF5 files, or CSV on standard output."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError
+from vpem.hdf5 import atomic_write, create, write_array, write_strings
+
+__all__ = ["check_format", "write_columns"]
+
+PathLike = str | os.PathLike[str]
+HDF5_SUFFIXES = (".h5", ".hdf5")
+VERSION = "0.1.0"
+
+
+def check_format(path: PathLike) -> None:
+    """Raise InputError if ``path`` ends in neither .csv, .h5 nor .hdf5."""
+    if Path(path).suffix not in (".csv", *HDF5_SUFFIXES):
+        raise InputError(f"results are written to .csv or .h5 files, got {os.fspath(path)}")
+
+
+def write_columns(
+    path: PathLike | None, columns: dict[str, NDArray[Any]], kind: str, force: bool = False
+) -> None:
+    """Write columns of one length, all or nothing.
+
+    Parameters
+    ----------
+    path : path or None
+        A .csv or .h5 file; None writes CSV to standard output.
+    columns : dict of name to ndarray of shape (M,)
+    kind : str
+        ``encoding-type`` of an HDF5 file.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    InputError
+        If the file's name has another ending.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    if path is None:
+        _write_csv(sys.stdout, columns)
+        return
+    check_format(path)
+    with atomic_write(path, force) as temporary:
+        if Path(path).suffix == ".csv":
+            with open(temporary, "w", newline="", encoding="utf-8") as stream:
+                _write_csv(stream, columns)
+            return
+        with create(temporary, kind, VERSION) as file:
+            for name, column in columns.items():
+                if column.dtype.kind in "iuf":
+                    write_array(file, name, column)
+                else:
+                    write_strings(file, name, column.astype(np.str_))
+
+
+def _write_csv(stream: TextIO, columns: dict[str, NDArray[Any]]) -> None:
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    # Python's own numbers print with all the digits it takes to read them back.
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
