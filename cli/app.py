@@ -1,0 +1,58 @@
+"""The tree of commands."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from . import data, fit, model, use
+
+__all__ = ["app", "command"]
+
+app = typer.Typer(
+    name="vpem",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Fit one Gaussian mixture to data whose features are spread over agents that cannot pool "
+        "them.\n\n"
+        "Exit codes: 0 done, 1 a defect of vpem, 2 input or options that cannot be used, 3 not "
+        "converged under --strict, 130 interrupted.\n\n"
+        "Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 --output model.h5"
+    ),
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from vpem import __version__
+
+        print(f"vpem {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("fit")(fit.fit)
+app.command("predict")(use.predict)
+app.command("score")(use.score)
+app.command("sample")(use.sample)
+app.command("evaluate")(use.evaluate)
+app.add_typer(data.app, name="data")
+app.add_typer(model.app, name="model")
+
+
+def command() -> Any:
+    """Return the parser of the whole tree."""
+    return typer.main.get_command(app)

@@ -1,0 +1,293 @@
+"""`vpem data`: make datasets and look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vpem.datasets import Dataset
+    from vpem.partition import Partition
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Import, simulate and describe datasets.\n\n"
+    "Example: vpem data describe data/breast_cancer.h5",
+)
+
+MOST_ROWS = 100  # rows of one table; --json has them all
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="The HDF5 file to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")]
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="A .csv, .tsv, .txt (also .gz) or .parquet file.")],
+    output: Output,
+    label_column: Annotated[
+        str | None,
+        typer.Option(help="Column of known classes: its name, or its number (-1 is the last)."),
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option(help="Column that names the rows: its name or number.")
+    ] = None,
+    no_header: Annotated[
+        bool, typer.Option("--no-header", help="The first row is data, not names.")
+    ] = False,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(help="Character between fields, or 'tab'; found in the first line if absent."),
+    ] = None,
+    drop_column: Annotated[
+        list[str] | None, typer.Option(help="Column to leave out; may be repeated.")
+    ] = None,
+    agents: Annotated[
+        int | None, typer.Option(help="Divide the features among so many agents, in order.")
+    ] = None,
+    partition: Annotated[
+        Path | None, typer.Option(help="JSON file that says which agent holds which features.")
+    ] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Turn a CSV or Parquet table into a dataset.
+
+    Every column that is not dropped and holds neither labels nor ids becomes a feature.
+
+    Example: vpem data import pulsars.csv --no-header --label-column -1 --agents 8 -o pulsars.h5
+    """
+    from .output import Screen
+
+    with Screen(quiet) as screen:
+        from dataclasses import replace
+
+        from vpem.datasets import write_dataset
+        from vpem.errors import InputError
+        from vpem.hdf5 import check_writable
+        from vpem.importers import read_table
+        from vpem.partition import contiguous, read_partition
+
+        if agents is not None and partition is not None:
+            raise InputError("give --agents or --partition, not both")
+        check_writable(output, force)
+        dataset = read_table(
+            source,
+            label_column=label_column,
+            id_column=id_column,
+            header=not no_header,
+            delimiter=delimiter,
+            drop_columns=drop_column or (),
+        )
+        if agents is not None:
+            dataset = replace(dataset, partition=contiguous(dataset.n_features, agents))
+        elif partition is not None:
+            chosen = read_partition(partition, dataset.n_features, dataset.feature_names)
+            dataset = replace(dataset, partition=chosen)
+        write_dataset(output, dataset, force)
+        screen.say(f"wrote {output}: {_size(dataset)}")
+
+
+@app.command()
+def simulate(
+    output: Output,
+    samples: Annotated[int, typer.Option("--samples", "-n", help="Number of examples.")] = 1000,
+    features: Annotated[int, typer.Option("--features", "-d", help="Number of features.")] = 10,
+    components: Annotated[
+        int, typer.Option("--components", "-k", help="Number of components.")
+    ] = 3,
+    overlap: Annotated[
+        float,
+        typer.Option(
+            help="Share of examples that the true mixture itself would assign to a wrong component."
+        ),
+    ] = 0.05,
+    agents: Annotated[
+        int | None, typer.Option(help="Divide the features among so many agents, in order.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same data.")] = 0,
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw a dataset from a random Gaussian mixture with full covariances.
+
+    The labels are the true components; the true parameters are stored in the group "truth".
+
+    Example: vpem data simulate -n 5000 -d 12 -k 4 --overlap 0.1 --agents 6 -o mixture.h5
+    """
+    from .output import Screen
+
+    with Screen(quiet) as screen:
+        from vpem.datasets import write_dataset
+        from vpem.hdf5 import check_writable
+        from vpem.simulate import simulate as draw
+
+        check_writable(output, force)
+        dataset, truth = draw(
+            samples, features, components, overlap=overlap, n_agents=agents, seed=seed
+        )
+        write_dataset(output, dataset, force, truth)
+        screen.say(
+            f"wrote {output}: {_size(dataset)}, {components} components, overlap "
+            f"{float(truth['overlap']):.4g}"
+        )
+
+
+@app.command()
+def describe(
+    data: Annotated[Path, typer.Argument(help="A dataset: vpem HDF5, dense .h5ad, or any HDF5.")],
+    dataset: Annotated[
+        str | None, typer.Option(help="Path of a 2-D dataset inside the file, instead of X.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+    ] = False,
+) -> None:
+    """Show what a dataset holds: its size, agents, labels, graph and features.
+
+    Example: vpem data describe data/breast_cancer.h5
+    """
+    from .output import Screen, out, print_json
+
+    with Screen():
+        from vpem.datasets import read_dataset
+
+        summary = _describe(read_dataset(data, dataset))
+    if json:
+        print_json(summary)
+        return
+    console = out()
+    for made in _tables(summary):
+        console.print(made)
+
+
+def _size(dataset: Dataset) -> str:
+    """Return what was written, in words."""
+    parts = [f"{dataset.n_samples} rows", f"{dataset.n_features} features"]
+    parts += ["ids"] if dataset.ids is not None else []
+    parts += ["labels"] if dataset.labels is not None else []
+    if dataset.partition is not None:
+        parts.append(f"{dataset.partition.n_agents} agents")
+    return ", ".join(parts)
+
+
+def _describe(dataset: Dataset) -> dict[str, Any]:
+    """Return everything that `describe` shows, as plain values."""
+    import numpy as np
+
+    from vpem.datasets import summarize_features
+
+    held = dataset.partition
+    of = None if held is None else held.agent_of
+    statistics = summarize_features(dataset.X)
+    counts = None
+    if dataset.labels is not None:
+        values, times = np.unique(dataset.labels, return_counts=True)
+        counts = [
+            {"label": value, "count": count}
+            for value, count in zip(values.tolist(), times.tolist(), strict=True)
+        ]
+    features = [
+        {
+            "name": name,
+            "agent": None if held is None or of is None else held.names[of[column]],
+            "mean": float(statistics.mean[column]),
+            "sd": float(statistics.sd[column]),
+            "min": float(statistics.min[column]),
+            "max": float(statistics.max[column]),
+            "constant": bool(statistics.constant[column]),
+            "non_finite": int(statistics.non_finite[column]),
+        }
+        for column, name in enumerate(dataset.feature_names)
+    ]
+    return {
+        "path": dataset.source,
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "dtype": str(dataset.X.dtype),
+        "bytes": dataset.X.nbytes,
+        "has_ids": dataset.ids is not None,
+        "n_agents": None if held is None else held.n_agents,
+        "agents": None if held is None else _agents(held, dataset.feature_names),
+        "labels": counts,
+        "edges": None if dataset.edges is None else dataset.edges.tolist(),
+        "n_non_finite": int(statistics.non_finite.sum()),
+        "n_constant": int(statistics.constant.sum()),
+        "features": features,
+    }
+
+
+def _agents(partition: Partition, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return name and features of each agent."""
+    return [
+        {"name": name, "features": [names[column] for column in part]}
+        for name, part in zip(partition.names, partition.features, strict=True)
+    ]
+
+
+def _printable(text: object) -> str:
+    """Return ``text`` without control characters, which a file could hold to fool a terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+
+
+def _tables(summary: dict[str, Any]) -> list[Table]:
+    """Return the tables of `describe`: the whole, agents, labels, features."""
+    from vpem.errors import shorten
+
+    from .output import number
+
+    edges, labels, agents = summary["edges"], summary["labels"], summary["agents"]
+    facts = [
+        ("file", summary["path"]),
+        ("rows", summary["n_samples"]),
+        ("features", summary["n_features"]),
+        ("type", f"{summary['dtype']}, {summary['bytes'] / 1e6:.4g} MB"),
+        ("ids", "yes" if summary["has_ids"] else "no"),
+        ("labels", "no" if labels is None else f"{len(labels)} different"),
+        ("agents", "not assigned" if agents is None else summary["n_agents"]),
+        ("graph", "none" if edges is None else f"{len(edges)} edges"),
+        ("constant features", summary["n_constant"]),
+        ("values not finite", summary["n_non_finite"]),
+    ]
+    tables = [_filled(facts, "dataset", "")]
+    if agents is not None:
+        held = [(a["name"], len(a["features"]), shorten(a["features"])) for a in agents]
+        tables.append(_filled(held, "agent", "number", "features", right=("number",)))
+    if labels is not None:
+        counts = [(item["label"], item["count"]) for item in labels]
+        tables.append(_filled(counts, "label", "rows", right=("rows",)))
+    heads = ("mean", "sd", "min", "max")
+    features = [
+        (f["name"], *(number(f[head]) for head in heads), _notes(f)) for f in summary["features"]
+    ]
+    tables.append(_filled(features, "feature", *heads, "note", right=heads))
+    return tables
+
+
+def _notes(feature: dict[str, Any]) -> str:
+    """Return what is unusual about a feature."""
+    notes = ["constant"] if feature["constant"] else []
+    if feature["non_finite"]:
+        notes.append(f"{feature['non_finite']} not finite")
+    return ", ".join(notes)
+
+
+def _filled(rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ...] = ()) -> Table:
+    """Return a table of the first rows, saying how many it leaves out."""
+    from .output import table
+
+    made = table(*columns, right=right)
+    for row in rows[:MOST_ROWS]:
+        made.add_row(*map(_printable, row))
+    if len(rows) > MOST_ROWS:
+        made.caption = f"and {len(rows) - MOST_ROWS} more; --json shows all"
+    return made

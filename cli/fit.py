@@ -1,0 +1,359 @@
+"""`vpem fit`: a mixture from data split by features over agents on a graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from vpem.datasets import Dataset
+    from vpem.graph import Graph
+    from vpem.partition import Partition
+
+__all__ = ["fit"]
+
+NETWORK = "Network"
+MODEL = "Model"
+RUN = "Run"
+OUTPUT = "Output"
+
+
+def fit(
+    data: Annotated[Path, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
+    components: Annotated[
+        int, typer.Option("-k", "--components", help="Number of components.")
+    ] = 2,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="Graph of the agents: star (exact sum at a server), cycle, path, complete, grid, "
+            "geometric, erdos-renyi, small-world, scale-free, tree. Default: the graph stored in "
+            "the dataset, or else star.",
+        ),
+    ] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(help="Graph from a file: edge list, GraphML, or node-link JSON."),
+    ] = None,
+    radius: Annotated[
+        float | None, typer.Option(help="Radius of a geometric graph in the unit square.")
+    ] = None,
+    mean_degree: Annotated[
+        float | None, typer.Option(help="Mean degree wanted of a random graph.")
+    ] = None,
+    hops: Annotated[
+        int,
+        typer.Option(
+            help="Agents at most this many hops from a root send it their features, once; "
+            "0: no agent shows its data.",
+        ),
+    ] = 0,
+    rounds: Annotated[int, typer.Option(help="Consensus rounds of each average.")] = 100,
+    weights: Annotated[
+        str, typer.Option(help="Mixing weights: metropolis, laplacian (best constant), max-degree.")
+    ] = "metropolis",
+    consensus: Annotated[
+        str,
+        typer.Option(
+            help="Compute the rounds one by one (rounds), as the equal small matrix (operator), "
+            "or whichever is cheaper (auto).",
+        ),
+    ] = "auto",
+    agents: Annotated[
+        int | None,
+        typer.Option(
+            help="Split the features into this many contiguous, nearly equal parts. Default: the "
+            "partition stored in the dataset, or else one feature an agent.",
+        ),
+    ] = None,
+    partition: Annotated[
+        Path | None,
+        typer.Option(help='Features of each agent, JSON: {"name": [feature, ...], ...}.'),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X."),
+    ] = None,
+    init: Annotated[
+        str, typer.Option(help="Start: random (shared rows), k-means++, kmeans.")
+    ] = "kmeans",
+    init_rows: Annotated[
+        str | None,
+        typer.Option(help="Start with means at these rows, counted from 0: 3,77,120."),
+    ] = None,
+    init_model: Annotated[
+        Path | None, typer.Option(help="Start from the parameters of a model.")
+    ] = None,
+    n_init: Annotated[int, typer.Option(help="Restarts; the best is kept.")] = 1,
+    covariance: Annotated[
+        str,
+        typer.Option(
+            help="Covariance inside a hub: full, diag, spherical; tied, tied-diag, tied-spherical "
+            "for one shared by all components.",
+        ),
+    ] = "full",
+    reg_covar: Annotated[
+        float, typer.Option(help="Added to the diagonal of every covariance.")
+    ] = 1e-6,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="none, or standard: each agent standardizes its features, undone in outputs."
+        ),
+    ] = "none",
+    tol: Annotated[
+        float,
+        typer.Option(help="Stop when the log-likelihood per sample changes by less at all roots."),
+    ] = 1e-7,
+    max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 1000,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if not converged.")] = False,
+    dtype: Annotated[str, typer.Option(help="Precision: float64 or float32.")] = "float64",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of the kernels. Default: all processors.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seeds the start, and the graph unless --graph-seed is given.")
+    ] = 0,
+    graph_seed: Annotated[
+        int | None, typer.Option(help="Seeds random graphs and ties between hubs.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="No messages and no progress.")
+    ] = False,
+) -> None:
+    """Fit a Gaussian mixture to features spread over agents (VP-EM).
+
+    Hubs of agents share features within --hops; nothing else leaves an agent but terms of one
+    sum, taken at a server (star) or by consensus rounds between neighbours.
+
+    Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 -o model.h5
+    """
+    from .output import Progress, Screen, print_json
+
+    with Screen(quiet) as screen:
+        from vpem.checks import check_int
+        from vpem.datasets import check_finite, read_dataset
+        from vpem.errors import InputError, check_choice
+        from vpem.hdf5 import check_writable
+        from vpem.models import Model, current_versions, read_model, write_model
+        from vpem.recipes import connect, fit_vpem
+        from vpem.reports import describe_fit
+
+        if output is not None:
+            check_writable(output, force)
+        check_choice("--dtype", dtype, ("float64", "float32"))
+        seed = check_int("--seed", seed, least=0)
+        graph_seed = seed if graph_seed is None else check_int("--graph-seed", graph_seed, least=0)
+        if init_rows is not None and init_model is not None:
+            raise InputError("give --init-rows or --init-model, not both")
+        options = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in locals().items()
+            if name in _OPTIONS
+        }
+        source = read_dataset(data, dataset)
+        check_finite(source.X, source.feature_names)
+        held = _partition(source, agents, partition)
+        network = connect(
+            _graph(source, held, topology, graph, radius, mean_degree, graph_seed),
+            held,
+            hops=hops,
+            n_rounds=rounds,
+            weights=weights,
+            path=consensus,
+            seed=graph_seed,
+            n_threads=threads,
+        )
+        start: Any = init
+        if init_rows is not None:
+            start = _rows(init_rows)
+        elif init_model is not None:
+            start = read_model(init_model).mixture
+        progress = Progress(quiet)
+        try:
+            found = fit_vpem(
+                source.X,
+                network,
+                n_components=components,
+                covariance_type=covariance,
+                init=start,
+                n_init=n_init,
+                tol=tol,
+                max_iter=max_iter,
+                reg_covar=reg_covar,
+                scale=scale,
+                seed=seed,
+                n_threads=threads,
+                dtype=dtype,
+                feature_names=source.feature_names,
+                callback=progress,
+            )
+        finally:
+            progress.close()
+        report = describe_fit(found, held.names, source.feature_names)
+        report["warnings"] = list(screen.warnings)
+        report["seed"] = seed
+        report["data"] = str(data)
+        if output is not None:
+            kept = {name: value for name, value in report.items() if name != "history"}
+            write_model(
+                output,
+                Model(
+                    found.mixture,
+                    source.feature_names,
+                    kept,
+                    found.history,
+                    options,
+                    current_versions(),
+                ),
+                force,
+            )
+        report["model"] = None if output is None else str(output)
+        if json:
+            print_json(report)
+        else:
+            _show(report, found, held)
+        if strict and not found.converged:
+            raise typer.Exit(3)
+
+
+_OPTIONS = (
+    "data", "components", "topology", "graph", "radius", "mean_degree", "hops", "rounds",
+    "weights", "consensus", "agents", "partition", "dataset", "init", "init_rows", "init_model",
+    "n_init", "covariance", "reg_covar", "scale", "tol", "max_iter", "dtype", "threads", "seed",
+    "graph_seed",
+)  # fmt: skip
+
+
+def _rows(text: str) -> list[int]:
+    """Read row indices given as 3,77,120."""
+    from vpem.errors import InputError
+
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"--init-rows must be row numbers with commas between, such as 3,77,120, got {text!r}"
+        ) from None
+
+
+def _partition(source: Dataset, agents: int | None, file: Path | None) -> Partition:
+    """Choose who holds which features."""
+    from vpem.errors import InputError
+    from vpem.partition import contiguous, read_partition
+
+    if agents is not None and file is not None:
+        raise InputError("give --agents or --partition, not both")
+    if file is not None:
+        return read_partition(file, source.n_features, source.feature_names)
+    if agents is not None:
+        return contiguous(source.n_features, agents)
+    if source.partition is not None:
+        return source.partition
+    return contiguous(source.n_features, source.n_features, names=source.feature_names)
+
+
+def _graph(
+    source: Dataset,
+    held: Partition,
+    topology: str | None,
+    file: Path | None,
+    radius: float | None,
+    mean_degree: float | None,
+    seed: int,
+) -> Graph:
+    """Choose who talks to whom."""
+    from vpem.errors import InputError
+    from vpem.graph import from_edges, make_graph
+    from vpem.graph_files import read_graph
+
+    if topology is not None and file is not None:
+        raise InputError("give --topology or --graph, not both")
+    if topology is None and (radius is not None or mean_degree is not None):
+        raise InputError("--radius and --mean-degree need the --topology of a random graph")
+    if file is not None:
+        return read_graph(file, held.n_agents, held.names)
+    if topology is not None:
+        return make_graph(
+            topology,
+            held.n_agents,
+            seed=seed,
+            radius=radius,
+            mean_degree=mean_degree,
+            names=held.names,
+        )
+    if source.edges is None:
+        return make_graph("star", held.n_agents, names=held.names)
+    stored = held if source.partition is None else source.partition
+    if stored.n_agents != held.n_agents:
+        raise InputError(
+            f"the graph stored in the dataset joins {stored.n_agents} agents, the features are "
+            f"held by {held.n_agents}; give --topology or --graph"
+        )
+    return from_edges(source.edges, held.n_agents, held.names, topology="dataset")
+
+
+def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
+    """Print what a reader wants to know."""
+    from .output import number, out, plural, table
+
+    console = out()
+    hubs = len(report["hubs"])
+    exact = report["server"] is not None
+    how = (
+        "exact at the server"
+        if exact
+        else f"{report['rounds']} rounds, {report['weights']} weights, "
+        f"mixing rate {report['mixing_rate']:.4f}, consensus error {report['consensus_error']:.2g}"
+    )
+    facts = table("", "")
+    facts.show_header = False
+    network = [
+        plural(report["n_agents"], "agent"),
+        report["topology"],
+        f"{plural(hubs, 'hub')} of {plural(report['hops'], 'hop')}",
+    ]
+    mixture = [
+        plural(report["n_components"], "component"),
+        f"{report['covariance_type']} covariance in hubs",
+        f"{report['n_parameters']} parameters",
+    ]
+    iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
+    if not report["converged"]:
+        iterations.insert(1, "not converged")
+    for name, value in (
+        ("data", f"{report['n_samples']} rows x {report['n_features']} features"),
+        ("network", ", ".join(network)),
+        ("sum", how),
+        ("mixture", ", ".join(mixture)),
+        ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
+        ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
+        ("iterations", ", ".join(iterations)),
+        ("model", report["model"] or "not kept (give --output)"),
+    ):
+        facts.add_row(name, value)
+    console.print(facts)
+    weights = table(
+        "component", "mixing weight", title="Components", right=("component", "mixing weight")
+    )
+    for component, weight in enumerate(report["mixing_weights"]):
+        weights.add_row(str(component), f"{weight:.4f}")
+    console.print(weights)
+    if hubs <= 20:
+        listing = table(
+            "hub", "root", "agents", "features", title="Hubs", right=("hub", "features")
+        )
+        for place, hub in enumerate(report["hubs"]):
+            root = "server" if hub["root"] == report["server"] else held.names[hub["root"]]
+            members = ", ".join(held.names[agent] for agent in hub["agents"])
+            listing.add_row(str(place), root, members, str(len(hub["features"])))
+        console.print(listing)

@@ -1,0 +1,255 @@
+"""`vpem predict`, `score`, `sample` and `evaluate`: a fitted model at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from vpem.datasets import Dataset
+    from vpem.models import Model
+
+__all__ = ["evaluate", "predict", "sample", "score"]
+
+ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
+DataFile = Annotated[Path, typer.Argument(help="Dataset with the model's features.")]
+Inside = Annotated[
+    str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")]
+
+
+def _load(model: Path, data: Path, inside: str | None) -> tuple[Model, Dataset, NDArray[Any]]:
+    """Read a model and the data it is used on, its features in the model's order."""
+    from vpem.datasets import check_finite, read_dataset
+    from vpem.models import match_features, read_model
+
+    found = read_model(model)
+    source = read_dataset(data, inside)
+    columns = match_features(found, source.feature_names)
+    X = source.X if columns is None else source.X[:, columns]
+    check_finite(X, found.feature_names)
+    return found, source, X
+
+
+def predict(
+    model: ModelFile,
+    data: DataFile,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write here: .csv or .h5. Default: CSV on stdout."),
+    ] = None,
+    proba: Annotated[
+        bool, typer.Option("--proba", help="Add the responsibilities of every component.")
+    ] = False,
+    dataset: Inside = None,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Assign each row to its most responsible component.
+
+    Example: vpem predict model.h5 data/breast_cancer.h5 --proba -o labels.csv
+    """
+    import numpy as np
+
+    from vpem.hdf5 import check_writable
+    from vpem.tables import check_format, write_columns
+
+    from .output import Screen, print_json
+
+    if output is not None:
+        check_format(output)
+        check_writable(output, force)
+    found, source, X = _load(model, data, dataset)
+    responsibilities = found.mixture.predict_proba(X)
+    labels = responsibilities.argmax(axis=1)
+    columns: dict[str, NDArray[Any]] = {
+        "id" if source.ids is not None else "row": (
+            np.arange(len(X)) if source.ids is None else source.ids
+        ),
+        "label": labels,
+    }
+    if proba:
+        columns |= {f"proba_{k}": column for k, column in enumerate(responsibilities.T)}
+    if output is not None or not json:
+        write_columns(output, columns, "vpem-predictions", force)
+    if json:
+        report: dict[str, Any] = {
+            "n_samples": len(X),
+            "counts": np.bincount(labels, minlength=found.mixture.n_components),
+            "output": None if output is None else str(output),
+        }
+        if output is None:
+            report["labels"] = labels
+            if proba:
+                report["proba"] = responsibilities
+        print_json(report)
+    if output is not None:
+        Screen(quiet).say(f"wrote {len(labels)} rows to {output}")
+
+
+def score(model: ModelFile, data: DataFile, dataset: Inside = None, json: Json = False) -> None:
+    """Log-likelihood, BIC and AIC of data under a model.
+
+    Example: vpem score model.h5 data/breast_cancer.h5 --json
+    """
+    from .output import out, print_json, table
+
+    found, _, X = _load(model, data, dataset)
+    scores = found.mixture.score_samples(X)
+    total = float(scores.sum())
+    report = {
+        "n_samples": len(X),
+        "n_parameters": found.mixture.n_parameters,
+        "log_likelihood": total / len(X),
+        "total_log_likelihood": total,
+        "bic": found.mixture.bic(total, len(X)),
+        "aic": found.mixture.aic(total),
+    }
+    if json:
+        print_json(report)
+        return
+    facts = table("", "")
+    facts.show_header = False
+    facts.add_row("rows", str(report["n_samples"]))
+    facts.add_row("parameters", str(report["n_parameters"]))
+    facts.add_row("log-likelihood per sample", f"{report['log_likelihood']:.6f}")
+    facts.add_row("log-likelihood, total", f"{total:.4f}")
+    facts.add_row("BIC", f"{report['bic']:.4f}")
+    facts.add_row("AIC", f"{report['aic']:.4f}")
+    out().print(facts)
+
+
+def sample(
+    model: ModelFile,
+    n: Annotated[int, typer.Option("-n", "--samples", help="Rows to draw.")] = 100,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write here: .csv or .h5. Default: CSV on stdout."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw rows from a model, with the component of each as its label.
+
+    Example: vpem sample model.h5 -n 1000 -o drawn.h5
+    """
+    import numpy as np
+
+    from vpem.checks import check_int
+    from vpem.datasets import Dataset, write_dataset
+    from vpem.hdf5 import check_writable
+    from vpem.models import read_model
+    from vpem.tables import check_format, write_columns
+
+    from .output import Screen
+
+    count = check_int("-n", n, least=1)
+    if output is not None:
+        check_format(output)
+        check_writable(output, force)
+    found = read_model(model)
+    X, labels = found.mixture.sample(count, np.random.default_rng(check_int("seed", seed, least=0)))
+    if output is not None and output.suffix != ".csv":
+        write_dataset(
+            output,
+            Dataset(
+                X=X,
+                feature_names=found.feature_names,
+                ids=None,
+                labels=labels,
+                partition=None,
+                edges=None,
+                source=str(output),
+            ),
+            force,
+        )
+    else:
+        columns = dict(zip(found.feature_names, X.T, strict=True))
+        write_columns(output, columns | {"component": labels}, "vpem-samples", force)
+    if output is not None:
+        Screen(quiet).say(f"wrote {count} rows to {output}")
+
+
+def evaluate(
+    model: ModelFile,
+    data: DataFile,
+    labels: Annotated[
+        str,
+        typer.Option(
+            help="Where the labels are: a dataset inside the HDF5 file, or a text file with one a "
+            "line."
+        ),
+    ] = "labels",
+    dataset: Inside = None,
+    json: Json = False,
+) -> None:
+    """Compare a model's components with labels that fitting never saw.
+
+    Accuracy is taken under the best one-to-one mapping of components to labels.
+
+    Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
+    """
+    from vpem.evaluation import compare
+
+    from .output import out, print_json, table
+
+    found, source, X = _load(model, data, dataset)
+    truth = _labels(labels, data, source)
+    k = found.mixture.n_components
+    agreement = compare(truth, found.mixture.predict(X), k)
+    if json:
+        print_json(
+            {
+                "n_samples": len(X),
+                "accuracy": agreement.accuracy,
+                "adjusted_rand_index": agreement.adjusted_rand_index,
+                "normalized_mutual_information": agreement.normalized_mutual_information,
+                "labels": agreement.classes,
+                "confusion": agreement.confusion,
+                "mapping": agreement.mapping,
+            }
+        )
+        return
+    console = out()
+    facts = table("", "")
+    facts.show_header = False
+    facts.add_row("accuracy, best one-to-one mapping", f"{agreement.accuracy:.4f}")
+    facts.add_row("adjusted Rand index", f"{agreement.adjusted_rand_index:.4f}")
+    facts.add_row("normalized mutual information", f"{agreement.normalized_mutual_information:.4f}")
+    console.print(facts)
+    heads = [
+        f"{c} = {agreement.mapping[c]}" if c in agreement.mapping else str(c) for c in range(k)
+    ]
+    listing = table(
+        "label", *heads, title="Rows of each label in each component", right=tuple(heads)
+    )
+    for label, row in zip(agreement.classes, agreement.confusion, strict=True):
+        listing.add_row(str(label), *(str(count) for count in row))
+    console.print(listing)
+
+
+def _labels(where: str, data: Path, source: Dataset) -> np.ndarray[Any, Any]:
+    """Read labels from the dataset, another place in its file, or a text file."""
+    import numpy as np
+
+    from vpem.errors import InputError
+    from vpem.evaluation import read_labels
+
+    if where == "labels":
+        if source.labels is None:
+            raise InputError(
+                f"{data} has no labels; name where they are with --labels, or import the data with "
+                "--label-column"
+            )
+        return np.asarray(source.labels)
+    return read_labels(where, data, source.n_samples)

@@ -1,0 +1,77 @@
+"""Write docs/cli.md, the reference of the command line, from the commands themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vpem_cli.app import command
+
+TARGET = Path(__file__).with_name("cli.md")
+
+HEAD = """# Command line
+
+Written by `make docs` from the commands themselves; `vpem COMMAND --help` shows the same.
+
+Data and results go to standard output, messages and progress to standard error. `--json` prints one
+JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only warnings and errors.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a defect of vpem |
+| 2 | input, options or files that cannot be used: one sentence on standard error, nothing written |
+| 3 | not converged, under `--strict` |
+| 130 | interrupted |
+"""
+
+
+def leaves(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command below a group with its path."""
+    for name, member in group.commands.items():
+        if hasattr(member, "commands"):
+            yield from leaves(member, (*path, name))
+        else:
+            yield (*path, name), member
+
+
+def default_of(option: Any) -> str:
+    """Default of an option as the reader types it."""
+    value = option.default
+    if value is None or value is False or value == () or callable(value):
+        return ""
+    return f"`{value}`"
+
+
+def section(path: tuple[str, ...], member: Any) -> str:
+    """Markdown of one command."""
+    arguments = [p for p in member.params if p.param_type_name == "argument"]
+    options = [p for p in member.params if p.param_type_name == "option" and p.name != "help"]
+    usage = " ".join([*path, *(p.name.upper() for p in arguments), "[OPTIONS]"])
+    help_text = "\n".join(line.strip() for line in (member.help or "").splitlines())
+    lines = [f"## {' '.join(path)}", "", f"    {usage}", "", help_text.strip(), ""]
+    if arguments:
+        lines += ["| argument | |", "|---|---|"]
+        lines += [f"| `{p.name.upper()}` | {p.help or ''} |" for p in arguments]
+        lines.append("")
+    if options:
+        lines += ["| option | default | |", "|---|---|---|"]
+        for option in options:
+            names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+            cells = [names, default_of(option), (option.help or "").replace("|", "\\|")]
+            lines.append("| " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def reference() -> str:
+    """Return the whole page."""
+    pages = [HEAD, *(section(path, member) for path, member in leaves(command(), ("vpem",)))]
+    return "\n".join(pages)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(reference(), encoding="utf-8")
+    print(f"wrote {TARGET.name}", file=sys.stderr)
