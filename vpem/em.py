@@ -46,6 +46,11 @@ class Terms(Protocol):
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums."""
 
+    def sweep(
+        self, mixture: Mixture, factors: Any, mix: NDArray[np.float64], statistics: Any | None
+    ) -> NDArray[np.float64]:
+        """Do it all in one pass for the sum ``mix @ terms``: log-likelihood (R,)."""
+
     def empty(self, centres: NDArray[np.float64], n_roots: int) -> Any:
         """Statistics of no rows."""
 
@@ -69,6 +74,8 @@ class Sum(Protocol):
 
     n_roots: int
     values_per_item: int
+    mix: NDArray[np.float64] | None
+    """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
 
     def reduce(self, terms: NDArray[Any]) -> NDArray[Any]:
         """Sum terms (B, m, K) over the hubs: one estimate a root, or one for all, (R, m, K)."""
@@ -137,6 +144,9 @@ def expect(
 ) -> NDArray[np.float64]:
     """Run one E-step over all rows: total log-likelihood (R,) as each root finds it.
 
+    A sum that is a fixed matrix is taken inside one compiled sweep; any other is applied chunk by
+    chunk between the two halves of the same arithmetic.
+
     Parameters
     ----------
     terms, total
@@ -148,6 +158,8 @@ def expect(
     statistics : optional
         Where the statistics of the M-step are added.
     """
+    if total.mix is not None:
+        return terms.sweep(mixture, factors, total.mix, statistics) + terms.log_constant
     found = np.zeros(total.n_roots)
     for rows in terms.chunks(total.values_per_item * mixture.n_components):
         sums = total.reduce(terms.local(factors, rows))

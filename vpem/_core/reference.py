@@ -32,6 +32,7 @@ __all__ = [
     "moments_diag",
     "moments_full",
     "normalise",
+    "sweep",
 ]
 
 
@@ -275,3 +276,54 @@ def consensus_rounds(
     mixing = scipy.sparse.csr_matrix((weights, indices, indptr), shape=(n_agents, n_agents))
     for _ in range(n_rounds):
         states[...] = mixing @ states
+
+
+def sweep(
+    rows: Floats,
+    row_weights: NDArray[np.float64],
+    offsets: Indices,
+    means: Floats,
+    inverse: Floats,
+    diagonal: bool,
+    log_dets: Floats,
+    mix: NDArray[np.float64],
+    log_weights: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    first_moment: NDArray[np.float64],
+    second_moment: NDArray[np.float64],
+    least: float,
+    n_threads: int,
+) -> NDArray[np.float64]:
+    """Run the E-step and add up the statistics of the M-step in one sweep.
+
+    ``Q`` by `mahalanobis_full` or `mahalanobis_diag`, ``s = C Q`` over the blocks, responsibilities
+    and log-likelihoods by `normalise`, times the row weights, and the moments about the means by
+    `moments_full` or `moments_diag`, leaving out responsibilities up to ``least``.
+
+    Returns
+    -------
+    ndarray of shape (R,)
+        Log-likelihood of all rows as each root finds it, without the constant of 2 pi.
+    """
+    n_blocks, n_components = len(offsets) - 1, len(means)
+    terms = np.empty((n_blocks, len(rows), n_components), dtype=rows.dtype)
+    if diagonal:
+        precisions = inverse.reshape(len(log_dets), -1)
+        mahalanobis_diag(rows, offsets, means, precisions, log_dets, terms, n_threads)
+    else:
+        mahalanobis_full(rows, offsets, means, inverse, log_dets, terms, n_threads)
+    sums = np.tensordot(mix.astype(rows.dtype), terms, axes=1)
+    responsibilities = np.empty_like(sums)
+    log_likelihoods = np.empty(sums.shape[:2])
+    normalise(sums, log_weights, responsibilities, log_likelihoods, n_threads)
+    weights = row_weights if len(row_weights) else np.ones(len(rows))
+    if len(counts):
+        responsibilities *= weights[:, None].astype(rows.dtype)
+        counts += responsibilities.sum(axis=1, dtype=np.float64)
+        kept = np.where(responsibilities > least, responsibilities, 0)
+        if diagonal:
+            second = second_moment.reshape(len(log_dets), -1)
+            moments_diag(rows, kept, offsets, means, first_moment, second, n_threads)
+        else:
+            moments_full(rows, kept, offsets, means, first_moment, second_moment, n_threads)
+    return log_likelihoods @ weights

@@ -101,6 +101,7 @@ class ConsensusSum:
             self.error = float(np.abs(self.operator - 1).max())
         self._exact = path == "operator" and self.error is not None and self.error <= ALL_ONES
         self.n_roots = 1 if self._exact else n_hubs
+        self.mix = self._as_matrix()
         self.values_per_item = n_agents if path == "rounds" else n_hubs
 
     def _form_operator(self) -> NDArray[np.float64]:
@@ -108,6 +109,12 @@ class ConsensusSum:
         self._layout.run(states, self.n_rounds, self.n_threads)
         operator: NDArray[np.float64] = states[self._layout.roots]
         return operator
+
+    def _as_matrix(self) -> NDArray[np.float64] | None:
+        """The sum as a matrix over the hubs' terms, where it is computed as one."""
+        if self._exact:
+            return np.ones((1, self._layout.n_hubs))
+        return self.operator if self.path == "operator" else None
 
     def reduce(self, terms: NDArray[Any]) -> NDArray[Any]:
         """Sum terms (B, m, K) over the hubs: one estimate a root, (B, m, K).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["ServerSum"]
@@ -25,6 +26,7 @@ class ServerSum:
 
     def __init__(self, n_blocks: int) -> None:
         self.values_per_item = n_blocks
+        self.mix = np.ones((1, n_blocks))
 
     def reduce(self, terms: NDArray[Any]) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K)."""

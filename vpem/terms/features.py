@@ -13,11 +13,15 @@ from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
+from vpem._core.sweep import sweep
 from vpem.blocks import Blocks
 from vpem.mixture import Factors, Mixture, block_views, factorise
 from vpem.scaling import Scaling
 
 __all__ = ["FeatureTerms", "Statistics"]
+
+NEGLIGIBLE = 1e-22
+"""Responsibilities that together weigh less than this are left out of a component's moments."""
 
 CHUNK_BYTES = 1 << 24
 """Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
@@ -66,6 +70,9 @@ class FeatureTerms:
         Threads of the kernels.
     dtype : dtype
         Precision of the data and of the terms; statistics are kept in float64.
+    skip_negligible : bool
+        Leave rows out of a component's moments where their responsibility is so small (below
+        `NEGLIGIBLE` / M) that all of them together are below the rounding of one row's weight.
     """
 
     def __init__(
@@ -79,15 +86,17 @@ class FeatureTerms:
         reg_covar: float = 1e-6,
         n_threads: int = 1,
         dtype: Any = np.float64,
+        skip_negligible: bool = True,
     ) -> None:
         self.blocks = blocks
         self.covariance_type = covariance_type
         self.scaling = scaling
         self.rows = blocks.arrange(scaling.apply(X), dtype)
-        self.row_weights = row_weights
+        self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
         self.reg_covar = reg_covar
         self.n_threads = n_threads
         self.n_samples = len(X)
+        self.least = NEGLIGIBLE / max(len(X), 1) if skip_negligible else 0.0
         self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
         constant = -0.5 * blocks.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
         self.log_constant = float(constant * self.total_weight)
@@ -133,6 +142,52 @@ class FeatureTerms:
         weights = self.row_weights[rows]
         out *= weights[:, None].astype(out.dtype)
         return out, log_likelihoods @ weights
+
+    def sweep(
+        self,
+        mixture: Mixture,
+        factors: Factors,
+        mix: NDArray[np.float64],
+        statistics: Statistics | None = None,
+    ) -> NDArray[np.float64]:
+        """Take the sum ``mix @ Q`` and all that depends on it in one pass over the rows.
+
+        Parameters
+        ----------
+        mixture : Mixture
+            Current parameters.
+        factors : Factors
+            From `prepare`.
+        mix : ndarray of shape (R, B)
+            The sum, as a matrix over the blocks' terms.
+        statistics : Statistics, optional
+            About the current means; the rows are added to it.
+
+        Returns
+        -------
+        ndarray of shape (R,)
+            Log-likelihood without `log_constant`.
+        """
+        nothing = np.zeros((0, 0))
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(np.broadcast_to(mixture.weights, (len(mix), len(factors.means))))
+        found: NDArray[np.float64] = sweep(
+            self.rows,
+            np.zeros(0) if self.row_weights is None else self.row_weights,
+            self.blocks.offsets,
+            factors.means,
+            factors.inverse.reshape(-1),
+            mixture.is_diagonal,
+            factors.log_dets,
+            mix,
+            log_weights,
+            nothing if statistics is None else statistics.counts,
+            nothing if statistics is None else statistics.first,
+            np.zeros(0) if statistics is None else statistics.second.reshape(-1),
+            self.least,
+            self.n_threads,
+        )
+        return found
 
     # ---- M-step --------------------------------------------------------------------------------
 

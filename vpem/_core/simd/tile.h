@@ -1,0 +1,143 @@
+/* The tile kernels for every precision and instruction set, chosen when the program runs. */
+#ifndef VPEM_TILE_H
+#define VPEM_TILE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#define VPEM_X86 1
+#else
+#define VPEM_X86 0
+#endif
+
+#define REAL double
+#define INTEGER int64_t
+#define REAL_IS_DOUBLE 1
+#define REAL_SQRT sqrt
+#define LANES 2
+#define SUFFIX _d_base
+#define TARGET
+#include "tile.inc"
+#undef LANES
+#undef SUFFIX
+#undef TARGET
+#if VPEM_X86
+#define LANES 4
+#define SUFFIX _d_avx2
+#define TARGET __attribute__((target("avx2,fma")))
+#include "tile.inc"
+#undef LANES
+#undef SUFFIX
+#undef TARGET
+#define LANES 8
+#define SUFFIX _d_avx512
+#define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
+#include "tile.inc"
+#undef LANES
+#undef SUFFIX
+#undef TARGET
+#endif
+#undef REAL
+#undef INTEGER
+#undef REAL_IS_DOUBLE
+#undef REAL_SQRT
+
+#define REAL float
+#define INTEGER int32_t
+#define REAL_IS_DOUBLE 0
+#define REAL_SQRT sqrtf
+#define LANES 4
+#define SUFFIX _f_base
+#define TARGET
+#include "tile.inc"
+#undef LANES
+#undef SUFFIX
+#undef TARGET
+#if VPEM_X86
+#define LANES 8
+#define SUFFIX _f_avx2
+#define TARGET __attribute__((target("avx2,fma")))
+#include "tile.inc"
+#undef LANES
+#undef SUFFIX
+#undef TARGET
+#define LANES 16
+#define SUFFIX _f_avx512
+#define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
+#include "tile.inc"
+#undef LANES
+#undef SUFFIX
+#undef TARGET
+#endif
+#undef REAL
+#undef INTEGER
+#undef REAL_IS_DOUBLE
+#undef REAL_SQRT
+
+/* 0: what every machine has, 1: AVX2 with FMA, 2: AVX-512.
+ *
+ * VPEM_INSTRUCTIONS=base or avx2 keeps to a smaller set than the machine has.
+ */
+static int vpem_instruction_set(void)
+{
+    int best = 0;
+    const char *wanted = getenv("VPEM_INSTRUCTIONS");
+#if VPEM_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        best = 1;
+    if (best && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"))
+        best = 2;
+#endif
+    if (wanted && strcmp(wanted, "base") == 0)
+        return 0;
+    if (wanted && strcmp(wanted, "avx2") == 0 && best > 1)
+        return 1;
+    return best;
+}
+
+#if VPEM_X86
+#define VPEM_CHOOSE(name, type, set, call) \
+    ((set) == 2 ? name##_##type##_avx512 call : (set) == 1 ? name##_##type##_avx2 call \
+                                                           : name##_##type##_base call)
+#else
+#define VPEM_CHOOSE(name, type, set, call) ((void)(set), name##_##type##_base call)
+#endif
+
+#define VPEM_DISPATCH(type, REAL) \
+    static void vpem_whiten_##type(int set, const REAL *x, long tile, long width, \
+        const REAL *mean, const REAL *panels, REAL log_det, REAL *centred, REAL *out) \
+    { VPEM_CHOOSE(whiten, type, set, (x, tile, width, mean, panels, log_det, centred, out)); } \
+    static void vpem_distances_##type(int set, const REAL *x, long tile, long width, \
+        const REAL *mean, const REAL *precision, REAL log_det, REAL *out) \
+    { VPEM_CHOOSE(distances, type, set, (x, tile, width, mean, precision, log_det, out)); } \
+    static void vpem_add_##type(int set, const REAL *from, REAL weight, long n, REAL *to) \
+    { VPEM_CHOOSE(add, type, set, (from, weight, n, to)); } \
+    static int vpem_soften_##type(int set, REAL *sums, long tile, long n_components, \
+        const REAL *log_weights, REAL *tops, REAL *scales) \
+    { return VPEM_CHOOSE(soften, type, set, (sums, tile, n_components, log_weights, tops, scales)); } \
+    static void vpem_line_moments_##type(int set, const REAL *x, long tile, long width, \
+        const REAL *mean, const REAL *g, double *first, double *second) \
+    { VPEM_CHOOSE(line_moments, type, set, (x, tile, width, mean, g, first, second)); } \
+    static double vpem_total_##type(int set, const REAL *g, long n) \
+    { return VPEM_CHOOSE(total, type, set, (g, n)); } \
+    static void vpem_narrow_moments_##type(int set, const REAL *x, long tile, long width, \
+        const REAL *mean, const REAL *g, REAL *work, double *first, double *second) \
+    { VPEM_CHOOSE(narrow_moments, type, set, (x, tile, width, mean, g, work, first, second)); } \
+    static void vpem_wide_moments_##type(int set, const REAL *rows, long stride_of_rows, \
+        long n_rows, long width, const REAL *mean, const REAL *g, REAL least, REAL *roots, \
+        REAL *sums, REAL *packed, long capacity, long stride, double *first, double *gram) \
+    { VPEM_CHOOSE(wide_moments, type, set, (rows, stride_of_rows, n_rows, width, mean, g, least, \
+        roots, sums, packed, capacity, stride, first, gram)); }
+
+/* Numbers in one vector register. */
+static long vpem_lanes_d(int set) { return set == 2 ? 8 : set == 1 ? 4 : 2; }
+static long vpem_lanes_f(int set) { return 2 * vpem_lanes_d(set); }
+
+VPEM_DISPATCH(d, double)
+VPEM_DISPATCH(f, float)
+
+#endif

@@ -1,0 +1,535 @@
+"""One sweep over the data: terms, their sum, responsibilities and moments, tile by tile in cache.
+
+This is the E-step and the sums of the M-step fused, for sums that are a fixed linear map of the
+blocks. The arithmetic of a tile is in simd/, for several instruction sets chosen at run time.
+"""
+import numpy as np
+
+from cython.parallel cimport prange, threadid
+from libc.math cimport INFINITY, exp, isnan, log
+from libc.stdint cimport uintptr_t
+from libc.string cimport memset
+from scipy.linalg.cython_blas cimport dgemm, sgemm
+
+from vpem._core.blas cimport real
+
+cdef extern from "simd/tile.h" nogil:
+    int vpem_instruction_set()
+    long vpem_lanes_d(int)
+    long vpem_lanes_f(int)
+    void vpem_whiten_d(
+        int, const double*, long, long, const double*, const double*, double, double*, double*)
+    void vpem_whiten_f(
+        int, const float*, long, long, const float*, const float*, float, float*, float*)
+    void vpem_distances_d(
+        int, const double*, long, long, const double*, const double*, double, double*)
+    void vpem_distances_f(
+        int, const float*, long, long, const float*, const float*, float, float*)
+    void vpem_add_d(int, const double*, double, long, double*)
+    void vpem_add_f(int, const float*, float, long, float*)
+    int vpem_soften_d(int, double*, long, long, const double*, double*, double*)
+    int vpem_soften_f(int, float*, long, long, const float*, float*, float*)
+    double vpem_total_d(int, const double*, long)
+    double vpem_total_f(int, const float*, long)
+    void vpem_line_moments_d(
+        int, const double*, long, long, const double*, const double*, double*, double*)
+    void vpem_line_moments_f(
+        int, const float*, long, long, const float*, const float*, double*, double*)
+    void vpem_narrow_moments_d(
+        int, const double*, long, long, const double*, const double*, double*, double*, double*)
+    void vpem_narrow_moments_f(
+        int, const float*, long, long, const float*, const float*, float*, double*, double*)
+    void vpem_wide_moments_d(
+        int, const double*, long, long, long, const double*, const double*, double, double*,
+        double*, double*, long, long, double*, double*)
+    void vpem_wide_moments_f(
+        int, const float*, long, long, long, const float*, const float*, float, float*,
+        float*, float*, long, long, double*, double*)
+
+cdef enum:
+    NARROWEST_WIDE = 28      # from this many features on, vectors run over features
+    CAPACITY = 128           # rows packed before their Gram matrix is added
+    TILE_BYTES = 393216      # aimed at for what one tile keeps in cache
+    LARGEST_TILE = 256
+    SMALLEST_TILE = 32
+    ROWS_A_LOG = 64          # normalisers multiplied before their logarithm is taken
+
+
+cdef struct Plan:
+    # Sizes, the same for all tiles.
+    Py_ssize_t n_samples, d, n_blocks, n_components, n_roots, n_copies
+    Py_ssize_t tile, widest, lanes, collect, diagonal
+    int isa
+    double least
+    # Shared, read only.
+    const Py_ssize_t* offsets
+    const Py_ssize_t* panel_starts     # (B,) first panel number of each block
+    const Py_ssize_t* gram_starts      # (B,) first gram number of each block
+    const void* rows
+    const void* means
+    const void* panels
+    const void* log_dets
+    const void* mix                    # (R, B), used where R > 1
+    const void* log_weights
+    const double* row_weights          # (M,) or NULL
+
+
+cdef struct Work:
+    # One thread's own.
+    void* x                            # (d, tile)
+    void* terms                        # (B, K, tile), or (1, K, tile) where R = 1
+    void* sums                         # (R, K, tile)
+    void* tops                         # (tile,)
+    void* scales                       # (tile,)
+    void* centred                      # scratch of `whiten`
+    void* packed                       # scratch of the moments
+    double* log_likelihoods            # (R,)
+    double* counts                     # (R, K)
+    double* first                      # (K, d)
+    double* second                     # grams, block by block, component by component
+
+
+cdef inline Py_ssize_t round_up(Py_ssize_t n, Py_ssize_t step) noexcept nogil:
+    return (n + step - 1) // step * step
+
+
+cdef inline Py_ssize_t gram_size(Py_ssize_t width, bint diagonal, Py_ssize_t lanes) noexcept nogil:
+    """Numbers that accumulate the second moments of one block and component."""
+    if diagonal or width <= 1:
+        return width
+    if width < NARROWEST_WIDE:
+        return width * width
+    return round_up(width, 4) * round_up(width, 2 * lanes)
+
+
+cdef void load_tile(
+    const real* rows, Py_ssize_t n_rows, Py_ssize_t d, Py_ssize_t tile, real* x,
+) noexcept nogil:
+    """Put rows side by side, feature by feature; what a last tile lacks repeats its last row."""
+    cdef Py_ssize_t t, j, step, left
+    cdef const real* row
+    for t in range(0, n_rows, 8):
+        left = min(<Py_ssize_t>8, n_rows - t)
+        row = rows + t * d
+        if left == 8:
+            for j in range(d):
+                for step in range(8):
+                    x[j * tile + t + step] = row[step * d + j]
+        else:
+            for j in range(d):
+                for step in range(left):
+                    x[j * tile + t + step] = row[step * d + j]
+    for j in range(d):
+        for t in range(n_rows, tile):
+            x[j * tile + t] = x[j * tile + n_rows - 1]
+
+
+cdef void block_terms(
+    Plan* plan, Work* work, Py_ssize_t b, Py_ssize_t k, real* out,
+) noexcept nogil:
+    """Terms of one block and component for the tile."""
+    cdef Py_ssize_t left = plan.offsets[b], width = plan.offsets[b + 1] - left
+    cdef Py_ssize_t c = k if plan.n_copies > 1 else 0
+    cdef Py_ssize_t panels = (width + 3) // 4, t
+    cdef const real* x = <const real*>work.x + left * plan.tile
+    cdef const real* mean = <const real*>plan.means + k * plan.d + left
+    cdef const real* factor = <const real*>plan.panels
+    cdef real log_det = (<const real*>plan.log_dets)[c * plan.n_blocks + b]
+    if width == 0:
+        for t in range(plan.tile):
+            out[t] = log_det
+    elif plan.diagonal or width == 1:
+        factor += c * plan.d + left if plan.diagonal else plan.panel_starts[b] + c * 16
+        if real is double:
+            vpem_distances_d(plan.isa, x, plan.tile, width, mean, factor, log_det, out)
+        else:
+            vpem_distances_f(plan.isa, x, plan.tile, width, mean, factor, log_det, out)
+    else:
+        factor += plan.panel_starts[b] + c * 8 * panels * (panels + 1)
+        if real is double:
+            vpem_whiten_d(
+                plan.isa, x, plan.tile, width, mean, factor, log_det, <double*>work.centred, out)
+        else:
+            vpem_whiten_f(
+                plan.isa, x, plan.tile, width, mean, factor, log_det, <float*>work.centred, out)
+
+
+cdef void tile_sums(Plan* plan, Work* work, real* witness) noexcept nogil:
+    """Sum the terms of all blocks for every root: ``sums = C terms``."""
+    cdef Py_ssize_t run = plan.n_components * plan.tile, b, k
+    cdef real* terms = <real*>work.terms
+    cdef real* sums = <real*>work.sums
+    cdef int n_values = <int>run, n_blocks = <int>plan.n_blocks, n_roots = <int>plan.n_roots
+    cdef char plain = b"N"
+    cdef real one = 1, zero = 0
+    if plan.n_roots == 1:
+        for k in range(plan.n_components):
+            block_terms(plan, work, 0, k, sums + k * plan.tile)
+        for b in range(1, plan.n_blocks):
+            for k in range(plan.n_components):
+                block_terms(plan, work, b, k, terms + k * plan.tile)
+            if real is double:
+                vpem_add_d(plan.isa, terms, 1.0, run, sums)
+            else:
+                vpem_add_f(plan.isa, terms, 1.0, run, sums)
+        return
+    for b in range(plan.n_blocks):
+        for k in range(plan.n_components):
+            block_terms(plan, work, b, k, terms + b * run + k * plan.tile)
+    if real is double:
+        dgemm(&plain, &plain, &n_values, &n_roots, &n_blocks, &one, terms, &n_values,
+              <double*>plan.mix, &n_blocks, &zero, sums, &n_values)
+    else:
+        sgemm(&plain, &plain, &n_values, &n_roots, &n_blocks, &one, terms, &n_values,
+              <float*>plan.mix, &n_blocks, &zero, sums, &n_values)
+
+
+cdef void soften_by_rows(Plan* plan, Work* work, Py_ssize_t r, real* sums) noexcept nogil:
+    """`soften` for a tile with a number that is not finite; see `normalise`."""
+    cdef Py_ssize_t t, k
+    cdef const real* log_weights = <const real*>plan.log_weights + r * plan.n_components
+    cdef double top, total, value
+    for t in range(plan.tile):
+        top = -INFINITY
+        total = 0
+        for k in range(plan.n_components):
+            value = log_weights[k] - 0.5 * sums[k * plan.tile + t]
+            if isnan(value):
+                top = value
+                break
+            top = max(top, value)
+        for k in range(plan.n_components):
+            value = log_weights[k]
+            if top != -INFINITY:
+                value = value - 0.5 * sums[k * plan.tile + t] - top
+            value = exp(value)
+            sums[k * plan.tile + t] = <real>value
+            total += value
+        for k in range(plan.n_components):
+            sums[k * plan.tile + t] = <real>(sums[k * plan.tile + t] / total)
+        (<real*>work.tops)[t] = <real>top
+        (<real*>work.scales)[t] = <real>(total if top != -INFINITY else 1.0)
+
+
+cdef double tile_log_likelihood(
+    Plan* plan, Work* work, Py_ssize_t first, Py_ssize_t n_rows, real* witness,
+) noexcept nogil:
+    """Sum of the rows' log-likelihoods, weighted if rows have weights."""
+    cdef const real* tops = <const real*>work.tops
+    cdef const real* scales = <const real*>work.scales
+    cdef double total = 0, product = 1
+    cdef Py_ssize_t t
+    if plan.row_weights != NULL:
+        for t in range(n_rows):
+            total += plan.row_weights[first + t] * (tops[t] + log(<double>scales[t]))
+        return total
+    for t in range(n_rows):
+        total += tops[t]
+        product *= scales[t]
+        # A normaliser is at most K: the product of a few is far from the largest double.
+        if (t + 1) % ROWS_A_LOG == 0 or product > 1e250:
+            total += log(product)
+            product = 1
+    return total + log(product)
+
+
+cdef void root_moments(
+    Plan* plan, Work* work, Py_ssize_t first, Py_ssize_t n_rows, Py_ssize_t b, real* g,
+) noexcept nogil:
+    """Add the moments of one block, weighted by the responsibilities ``g`` of its root."""
+    cdef Py_ssize_t left = plan.offsets[b], width = plan.offsets[b + 1] - left, k, stride
+    cdef Py_ssize_t size = gram_size(width, plan.diagonal, plan.lanes)
+    cdef const real* x = <const real*>work.x + left * plan.tile
+    cdef const real* rows = <const real*>plan.rows + first * plan.d + left
+    cdef const real* mean
+    cdef real* packed = <real*>work.packed
+    cdef double* first_moment
+    cdef double* second_moment
+    stride = round_up(width, 2 * plan.lanes)
+    for k in range(plan.n_components):
+        mean = <const real*>plan.means + k * plan.d + left
+        first_moment = work.first + k * plan.d + left
+        second_moment = work.second + plan.gram_starts[b] + k * size
+        if plan.diagonal or width <= 1:
+            if real is double:
+                vpem_line_moments_d(plan.isa, x, plan.tile, width, mean, g + k * plan.tile,
+                                    first_moment, second_moment)
+            else:
+                vpem_line_moments_f(plan.isa, x, plan.tile, width, mean, g + k * plan.tile,
+                                    first_moment, second_moment)
+        elif width < NARROWEST_WIDE:
+            if real is double:
+                vpem_narrow_moments_d(plan.isa, x, plan.tile, width, mean, g + k * plan.tile,
+                                      packed, first_moment, second_moment)
+            else:
+                vpem_narrow_moments_f(plan.isa, x, plan.tile, width, mean, g + k * plan.tile,
+                                      packed, first_moment, second_moment)
+        else:
+            if real is double:
+                vpem_wide_moments_d(
+                    plan.isa, rows, plan.d, n_rows, width, mean, g + k * plan.tile, plan.least,
+                    <double*>work.tops, packed, packed + stride, CAPACITY, stride,
+                    first_moment, second_moment)
+            else:
+                vpem_wide_moments_f(
+                    plan.isa, rows, plan.d, n_rows, width, mean, g + k * plan.tile,
+                    <float>plan.least, <float*>work.tops, packed, packed + stride, CAPACITY, stride,
+                    first_moment, second_moment)
+
+
+cdef void sweep_tile(Plan* plan, Work* work, Py_ssize_t number, real* witness) noexcept nogil:
+    """One tile's contribution to everything."""
+    cdef Py_ssize_t first = number * plan.tile, r, k, t, b
+    cdef Py_ssize_t n_rows = min(plan.tile, plan.n_samples - first)
+    cdef Py_ssize_t run = plan.n_components * plan.tile
+    cdef real* sums = <real*>work.sums
+    cdef real* g
+    cdef int fine
+    load_tile(<const real*>plan.rows + first * plan.d, n_rows, plan.d, plan.tile, <real*>work.x)
+    tile_sums(plan, work, witness)
+    for r in range(plan.n_roots):
+        g = sums + r * run
+        if real is double:
+            fine = vpem_soften_d(
+                plan.isa, g, plan.tile, plan.n_components,
+                <const double*>plan.log_weights + r * plan.n_components,
+                <double*>work.tops, <double*>work.scales)
+        else:
+            fine = vpem_soften_f(
+                plan.isa, g, plan.tile, plan.n_components,
+                <const float*>plan.log_weights + r * plan.n_components,
+                <float*>work.tops, <float*>work.scales)
+        if not fine:
+            soften_by_rows(plan, work, r, g)
+        work.log_likelihoods[r] += tile_log_likelihood(plan, work, first, n_rows, witness)
+        if not plan.collect:
+            continue
+        for k in range(plan.n_components):
+            if plan.row_weights != NULL:
+                for t in range(n_rows):
+                    g[k * plan.tile + t] *= <real>plan.row_weights[first + t]
+            for t in range(n_rows, plan.tile):
+                g[k * plan.tile + t] = 0
+            if real is double:
+                work.counts[r * plan.n_components + k] += vpem_total_d(
+                    plan.isa, g + k * plan.tile, plan.tile)
+            else:
+                work.counts[r * plan.n_components + k] += vpem_total_f(
+                    plan.isa, g + k * plan.tile, plan.tile)
+    if plan.collect:
+        for b in range(plan.n_blocks):
+            root_moments(plan, work, first, n_rows, b, sums + (b if plan.n_roots > 1 else 0) * run)
+
+
+cdef void pack_panels(const real* lower, Py_ssize_t width, real* panels) noexcept nogil:
+    """Lay a lower triangular factor out in panels of 4 rows, column by column."""
+    cdef Py_ssize_t p, j, i
+    if width == 1:
+        panels[0] = lower[0] * lower[0]
+        return
+    for p in range((width + 3) // 4):
+        for j in range(4 * p + 4):
+            for i in range(4 * p, 4 * p + 4):
+                panels[0] = lower[i * width + j] if i < width and j <= i else 0
+                panels += 1
+
+
+cdef void unpack_gram(
+    Plan* plan, Py_ssize_t b, const double* gram, double* second,
+) noexcept nogil:
+    """Add what was accumulated for one block and component to its flat lower triangle."""
+    cdef Py_ssize_t width = plan.offsets[b + 1] - plan.offsets[b], i, j, stride = width
+    if plan.diagonal:
+        for j in range(width):
+            second[j] += gram[j]
+        return
+    if width >= NARROWEST_WIDE:
+        stride = round_up(width, 2 * plan.lanes)
+    for i in range(width):
+        for j in range(i + 1):
+            second[i * width + j] += gram[i * stride + j]
+
+
+def _aligned(Py_ssize_t n, dtype):
+    """Zeros that start at a multiple of 64 bytes."""
+    size = np.dtype(dtype).itemsize
+    buffer = np.zeros(n * size + 64, dtype=np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start:start + n * size].view(dtype)
+
+
+def sweep(
+    const real[:, ::1] rows,            # IN  (M, d)   features in the order of the blocks
+    const double[::1] row_weights,      # IN  (M,), or (0,) where all rows weigh 1
+    const Py_ssize_t[::1] offsets,      # IN  (B + 1,)
+    const real[:, ::1] means,           # IN  (K, d)   also the shift of the moments
+    const real[::1] inverse,            # IN  inverse Cholesky factors, or (n_copies * d) precisions
+    bint diagonal,                      # IN  which of the two
+    const real[:, ::1] log_dets,        # IN  (n_copies, B)
+    const double[:, ::1] mix,           # IN  (B, B) operator C, or (1, B) ones: the exact sum
+    const double[:, ::1] log_weights,   # IN  (R, K)
+    double[:, ::1] counts,              # INOUT (R, K), added to; (0, 0): no moments are taken
+    double[:, ::1] first_moment,        # INOUT (K, d), added to
+    double[::1] second_moment,          # INOUT shaped as the covariances, flat, added to
+    double least,                       # responsibilities up to this are left out of the moments
+    int n_threads,
+):
+    """Log-likelihood (R,) and, added to the arrays given, the statistics of all rows.
+
+    See `vpem._core.reference.sweep`.
+    """
+    dtype = np.float64 if real is double else np.float32
+    cdef Plan plan
+    cdef Py_ssize_t width, b, c, k, r, v, panels, n_panels = 0, n_gram = 0, size, start = 0, at
+    memset(&plan, 0, sizeof(Plan))
+    plan.n_samples = rows.shape[0]
+    plan.d = rows.shape[1]
+    plan.n_blocks = offsets.shape[0] - 1
+    plan.n_components = means.shape[0]
+    plan.n_copies = log_dets.shape[0]
+    plan.n_roots = mix.shape[0]
+    plan.collect = counts.shape[0] > 0
+    plan.isa = vpem_instruction_set()
+    plan.lanes = vpem_lanes_d(plan.isa) if real is double else vpem_lanes_f(plan.isa)
+    plan.least = least
+    plan.widest = 1
+    for b in range(plan.n_blocks):
+        width = offsets[b + 1] - offsets[b]
+        plan.widest = max(plan.widest, width)
+    plan.diagonal = diagonal
+    found = np.zeros(plan.n_roots)
+    if plan.n_samples == 0:
+        return found
+
+    # Factors in panels, and where each block's accumulators start.
+    starts = np.zeros((2, plan.n_blocks), dtype=np.intp)
+    cdef Py_ssize_t[:, ::1] begin = starts
+    for b in range(plan.n_blocks):
+        width = offsets[b + 1] - offsets[b]
+        panels = (width + 3) // 4
+        begin[0, b] = n_panels
+        begin[1, b] = n_gram
+        n_panels += plan.n_copies * 8 * panels * (panels + 1)
+        n_gram += plan.n_components * gram_size(width, plan.diagonal, plan.lanes)
+    packed_factors = np.zeros(1 if plan.diagonal else max(n_panels, 1), dtype=dtype)
+    cdef real[::1] factors = packed_factors
+    if not plan.diagonal:
+        for b in range(plan.n_blocks):
+            width = offsets[b + 1] - offsets[b]
+            panels = (width + 3) // 4
+            for c in range(plan.n_copies):
+                if width:
+                    pack_panels(
+                        &inverse[start], width, &factors[begin[0, b] + c * 8 * panels * (panels + 1)]
+                    )
+                start += width * width
+    mixing = np.ascontiguousarray(mix, dtype=dtype)
+    logs = np.ascontiguousarray(log_weights, dtype=dtype)
+    cdef real[:, ::1] mixing_view = mixing, logs_view = logs
+    cdef double[::1] found_view = found
+
+    # Tile and memory of each thread.
+    cdef Py_ssize_t spread = plan.n_blocks if plan.n_roots > 1 else 1
+    cdef Py_ssize_t per_row = plan.d + (spread + plan.n_roots) * plan.n_components + 2
+    plan.tile = TILE_BYTES // (per_row * <Py_ssize_t>sizeof(real)) // SMALLEST_TILE * SMALLEST_TILE
+    plan.tile = max(<Py_ssize_t>SMALLEST_TILE, min(plan.tile, <Py_ssize_t>LARGEST_TILE))
+    cdef Py_ssize_t n_tiles = (plan.n_samples + plan.tile - 1) // plan.tile
+    n_threads = max(1, min(n_threads, <int>n_tiles))
+    cdef Py_ssize_t narrow = 2 * round_up(min(plan.widest, <Py_ssize_t>NARROWEST_WIDE), 4)
+    cdef Py_ssize_t n_packed = max(
+        narrow * plan.tile, (CAPACITY + 1) * round_up(plan.widest, 2 * plan.lanes)
+    )
+    cdef Py_ssize_t n_centred = round_up(plan.widest, 4) * 2 * plan.lanes
+    sizes = [
+        plan.d * plan.tile, spread * plan.n_components * plan.tile,
+        plan.n_roots * plan.n_components * plan.tile, plan.tile, plan.tile, n_centred, n_packed,
+    ]
+    sizes = [(int(n) + 15) // 16 * 16 for n in sizes]
+    totals = [
+        plan.n_roots, plan.n_roots * plan.n_components,
+        plan.n_components * plan.d if plan.collect else 0, n_gram if plan.collect else 0,
+    ]
+    own_sizes = [(int(n) + 7) // 8 * 8 for n in totals]
+    memory = [_aligned(sum(sizes), dtype) for _ in range(n_threads)]
+    sums = [_aligned(sum(own_sizes) + 8, np.float64) for _ in range(n_threads)]
+    works = np.zeros(n_threads * sizeof(Work), dtype=np.uint8)
+    cdef unsigned char[::1] works_view = works
+    cdef Work* work = <Work*>&works_view[0]
+    cdef uintptr_t base
+    item = np.dtype(dtype).itemsize
+    for v in range(n_threads):
+        places = np.concatenate([[0], np.cumsum(sizes)]) * item + memory[v].ctypes.data
+        base = places[0]
+        work[v].x = <void*>base
+        base = places[1]
+        work[v].terms = <void*>base
+        base = places[2]
+        work[v].sums = <void*>base
+        base = places[3]
+        work[v].tops = <void*>base
+        base = places[4]
+        work[v].scales = <void*>base
+        base = places[5]
+        work[v].centred = <void*>base
+        base = places[6]
+        work[v].packed = <void*>base
+        places = np.concatenate([[0], np.cumsum(own_sizes)]) * 8 + sums[v].ctypes.data
+        base = places[0]
+        work[v].log_likelihoods = <double*>base
+        base = places[1]
+        work[v].counts = <double*>base
+        base = places[2]
+        work[v].first = <double*>base
+        base = places[3]
+        work[v].second = <double*>base
+
+    plan.offsets = &offsets[0]
+    plan.panel_starts = &begin[0, 0] if plan.n_blocks else NULL
+    plan.gram_starts = &begin[1, 0] if plan.n_blocks else NULL
+    plan.rows = <const void*>&rows[0, 0] if plan.d else NULL
+    plan.means = <const void*>&means[0, 0] if plan.d else NULL
+    if plan.diagonal:
+        plan.panels = <const void*>&inverse[0] if inverse.shape[0] else NULL
+    else:
+        plan.panels = <const void*>&factors[0]
+    plan.log_dets = <const void*>&log_dets[0, 0]
+    plan.mix = <const void*>&mixing_view[0, 0]
+    plan.log_weights = <const void*>&logs_view[0, 0]
+    plan.row_weights = &row_weights[0] if row_weights.shape[0] else NULL
+
+    cdef Plan* shared = &plan
+    cdef Py_ssize_t tile
+    cdef real* witness = NULL
+    for tile in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+        sweep_tile(shared, &work[threadid()], tile, witness)
+
+    # Threads are added in order, so that a result is the same again.
+    cdef bint one_copy
+    for v in range(n_threads):
+        for r in range(plan.n_roots):
+            found_view[r] += work[v].log_likelihoods[r]
+        if not plan.collect:
+            continue
+        for r in range(plan.n_roots):
+            for k in range(plan.n_components):
+                counts[r, k] += work[v].counts[r * plan.n_components + k]
+        for k in range(plan.n_components):
+            for at in range(plan.d):
+                first_moment[k, at] += work[v].first[k * plan.d + at]
+        start = 0
+        for b in range(plan.n_blocks):
+            width = offsets[b + 1] - offsets[b]
+            size = gram_size(width, plan.diagonal, plan.lanes)
+            if width == 0:
+                continue
+            for k in range(plan.n_components):
+                c = k if plan.n_copies > 1 else 0
+                at = c * plan.d + offsets[b] if plan.diagonal else start + c * width * width
+                unpack_gram(shared, b, work[v].second + begin[1, b] + k * size, &second_moment[at])
+            start += plan.n_copies * width * width
+    return found
+
+
+def instruction_set():
+    """Name of the instruction set that `sweep` uses on this machine."""
+    return ("base", "avx2", "avx512")[vpem_instruction_set()]
