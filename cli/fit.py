@@ -273,8 +273,9 @@ def _graph(
 ) -> Graph:
     """Choose who talks to whom."""
     from vpem.errors import InputError
-    from vpem.graph import from_edges, make_graph
+    from vpem.graph import from_edges
     from vpem.graph_files import read_graph
+    from vpem.topologies import make_graph
 
     if topology is not None and file is not None:
         raise InputError("give --topology or --graph, not both")

@@ -7,17 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vpem.errors import InputError, VpemWarning
-from vpem.graph import (
-    TOPOLOGIES,
-    WEIGHTS,
-    Graph,
-    check_connected,
-    from_edges,
-    from_networkx,
-    make_graph,
-    mixing_matrix,
-    mixing_rate,
-)
+from vpem.graph import Graph, check_connected, from_edges, from_networkx
+from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
+from vpem.topologies import TOPOLOGIES, make_graph
 
 RANDOM = ("geometric", "erdos-renyi", "small-world", "scale-free", "tree")
 MIXING = [topology for topology in TOPOLOGIES if topology != "star"]

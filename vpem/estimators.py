@@ -14,10 +14,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vpem.checks import check_data, check_int
 from vpem.errors import InputError
-from vpem.graph import Graph, from_networkx, make_graph
+from vpem.graph import Graph, from_networkx
 from vpem.mixture import Mixture
 from vpem.partition import Partition, contiguous, from_lists
 from vpem.recipes import connect, fit_vpem
+from vpem.topologies import make_graph
 
 __all__ = ["VPEM"]
 

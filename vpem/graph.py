@@ -1,12 +1,11 @@
-"""Who talks to whom: topologies, graphs from labels, mixing weights and how fast they mix."""
+"""Who talks to whom: the graph of agents, from edges or networkx, and whether it is connected."""
 
 from __future__ import annotations
 
-import operator
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,45 +13,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError, VpemWarning, check_choice, shorten
+from vpem.checks import check_int
+from vpem.errors import InputError, VpemWarning, shorten
 
 if TYPE_CHECKING:
     import networkx as nx
-    from scipy.sparse import csr_array
 
 __all__ = [
-    "TOPOLOGIES",
-    "WEIGHTS",
     "Graph",
+    "agent_labels",
     "check_connected",
-    "check_count",
     "check_seed",
+    "components",
     "from_edges",
     "from_networkx",
-    "make_graph",
-    "mixing_matrix",
-    "mixing_rate",
+    "sorted_edges",
 ]
 
-TOPOLOGIES: tuple[str, ...] = (
-    "star",
-    "cycle",
-    "path",
-    "complete",
-    "grid",
-    "geometric",
-    "erdos-renyi",
-    "small-world",
-    "scale-free",
-    "tree",
-)
-SPARSE = ("geometric", "erdos-renyi", "small-world", "scale-free")  # have a mean degree to choose
-WEIGHTS: tuple[str, ...] = ("metropolis", "laplacian", "max-degree")
-
-DRAWS = 100  # how often a random graph is drawn before it is given up as never connected
-DENSE = 400  # up to this many nodes eigenvalues come from the whole matrix
-TREELIKE = 3.2  # with fewer nonzeros a row than this, factorising costs next to nothing
-RATE_ZERO = 1e-13  # a mixing rate below this is rounding
+NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +67,7 @@ class Graph:
     has_server: bool = False
 
     def __post_init__(self) -> None:
-        check_count("n_agents", self.n_agents)
+        check_int("n_agents", self.n_agents, least=1)
         _check_names(self.names, self.n_agents)
         low, high = np.asarray(self.edges).reshape(-1, 2).T
         code = low * self.n_nodes + high
@@ -135,24 +113,11 @@ class Graph:
         return str(node) if self.names is None else self.names[node]
 
 
-def check_count(what: str, value: object, least: int = 1) -> int:
-    """Return ``value`` as an int, or raise `InputError` unless it is one and at least ``least``."""
-    if not isinstance(value, bool | np.bool_):
-        try:
-            number = operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            pass
-        else:
-            if number >= least:
-                return number
-    raise InputError(f"{what} must be an integer of at least {least}, got {value!r}")
-
-
 def check_seed(seed: int | np.random.Generator) -> np.random.Generator:
     """Return the generator of a seed (an integer of at least 0), or the generator given."""
     if isinstance(seed, np.random.Generator):
         return seed
-    return np.random.default_rng(check_count("seed", seed, least=0))
+    return np.random.default_rng(check_int("seed", seed, least=0))
 
 
 def _check_names(names: tuple[str, ...] | None, n_agents: int) -> None:
@@ -170,181 +135,11 @@ def _repeated(items: Iterable[str]) -> list[str]:
     return [item for item, times in Counter(items).items() if times > 1]
 
 
-def _sorted_edges(pairs: Any, n_nodes: int) -> NDArray[np.intp]:
+def sorted_edges(pairs: Any, n_nodes: int) -> NDArray[np.intp]:
     """Return pairs of different nodes as unique edges (i < j) in ascending order."""
     ends = np.sort(np.asarray(pairs, dtype=np.intp).reshape(-1, 2), axis=1)
     code = np.unique(ends[:, 0] * n_nodes + ends[:, 1])
     return np.column_stack([code // n_nodes, code % n_nodes])
-
-
-# --- topologies ------------------------------------------------------------------------------
-
-
-def make_graph(
-    topology: str,
-    n_agents: int,
-    *,
-    seed: int | np.random.Generator = 0,
-    radius: float | None = None,
-    mean_degree: float | None = None,
-    names: Sequence[str] | None = None,
-) -> Graph:
-    """Make a connected graph of a named topology.
-
-    Parameters
-    ----------
-    topology : str
-        One of `TOPOLOGIES`. The star has a server in the middle, an extra node that holds no
-        data; "grid" is a full rectangle if one with sides of at most 3 to 1 exists, else rows of
-        ``ceil(sqrt(n_agents))`` with a shorter last one; "small-world" is a Watts-Strogatz ring
-        with a tenth of its edges rewired; "scale-free" is Barabasi-Albert; "tree" is uniform
-        among labelled trees.
-    n_agents : int
-        Number of agents.
-    seed : int or Generator
-        Randomness; the same seed gives the same graph. Graphs that come out disconnected are
-        drawn again from the same stream.
-    radius : float, optional
-        Geometric only: agents nearer than this in the unit square are joined.
-    mean_degree : float, optional
-        Mean number of neighbours (geometric, erdos-renyi, small-world, scale-free), met as nearly
-        as the model can: small-world takes the nearest even degree, scale-free the nearest
-        ``2 m (N - m) / N``. By default 4 for small-world and scale-free and ``max(4, 2 ln N)``
-        for the others, never more than ``N - 1``.
-    names : sequence of str, optional
-        Names of the agents.
-
-    Returns
-    -------
-    Graph
-        The graph.
-
-    Raises
-    ------
-    InputError
-        For an unknown topology, an option it does not use or that is out of range, or when no
-        connected graph came out of 100 draws.
-    """
-    check_choice("topology", topology, TOPOLOGIES)
-    n = check_count("n_agents", n_agents)
-    rng = check_seed(seed)
-    agents = _agent_names(names)
-    _check_options(topology, n, radius, mean_degree)
-    if topology == "star":
-        spokes = np.column_stack([np.arange(n), np.full(n, n)])
-        return Graph(n, spokes, topology, agents, has_server=True)
-    for _ in range(DRAWS):
-        pairs, positions = _draw(topology, n, rng, radius, mean_degree)
-        graph = Graph(n, _sorted_edges(pairs, n), topology, agents, positions)
-        if len(_components(graph)) == 1:
-            return graph
-    option = "mean_degree" if radius is None else "radius"
-    raise InputError(
-        f"none of {DRAWS} {topology} graphs of {n} agents was connected: raise {option}"
-        f" (the last one had {graph.mean_degree:.3g} neighbours an agent)"
-    )
-
-
-def _check_options(topology: str, n: int, radius: Any, mean_degree: Any) -> None:
-    """Refuse options that the topology does not use or that are out of range."""
-    for option, value, users, most in (
-        ("radius", radius, ("geometric",), None),
-        ("mean_degree", mean_degree, SPARSE, n - 1),
-    ):
-        if value is None:
-            continue
-        if topology not in users:
-            raise InputError(f"{option} is for {', '.join(users)}, a {topology} graph has none")
-        if most == 0:
-            raise InputError(f"{option} says nothing about a single agent: leave it out")
-        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if not (number and 0 < value < np.inf and (most is None or value <= most)):
-            upper = "" if most is None else f" and at most {most} for {n} agents"
-            raise InputError(f"{option} must be a number above 0{upper}, got {value!r}")
-    if radius is not None and mean_degree is not None:
-        raise InputError("give radius or mean_degree, not both: one follows from the other")
-    most_connected = 2 * (n // 2) * ((n + 1) // 2) / n
-    if topology == "scale-free" and mean_degree is not None and mean_degree > most_connected + 1:
-        warnings.warn(
-            f"a scale-free graph of {n} agents has a mean degree of {most_connected:.4g} at most,"
-            f" which is used in place of {mean_degree}",
-            VpemWarning,
-            stacklevel=3,
-        )
-
-
-def _draw(
-    topology: str,
-    n: int,
-    rng: np.random.Generator,
-    radius: float | None,
-    mean_degree: float | None,
-) -> tuple[Any, NDArray[np.float64] | None]:
-    """Return the edges of one graph, in any order, and where its agents are if that is known."""
-    usual = 4.0 if topology in ("small-world", "scale-free") else max(4.0, 2.0 * np.log(n))
-    degree = min(n - 1.0, usual) if mean_degree is None else float(mean_degree)
-    one = np.arange(n)
-    line = np.column_stack([one[:-1], one[1:]])
-    if topology == "grid":
-        return _grid(n)
-    if topology == "geometric":
-        return _geometric(rng.random((n, 2)), degree, radius)
-    if topology == "path" or n <= 2:
-        return line, None
-    if topology == "cycle":
-        return np.concatenate([line, [[0, n - 1]]]), None
-    if topology == "complete":
-        return np.column_stack(np.triu_indices(n, 1)), None
-    import networkx as nx
-
-    if topology == "tree":  # Pruefer's sequences and labelled trees are one to one
-        return list(nx.from_prufer_sequence(rng.integers(n, size=n - 2).tolist()).edges), None
-    seed = int(rng.integers(2**31))
-    if topology == "erdos-renyi":
-        graph = nx.fast_gnp_random_graph(n, degree / (n - 1), seed=seed)
-    elif topology == "small-world":
-        nearest = min(max(2 * int(degree / 2 + 0.5), 2), 2 * ((n - 1) // 2))
-        graph = nx.watts_strogatz_graph(n, nearest, 0.1, seed=seed)
-    else:
-        new = one[1:]
-        m = int(new[np.argmin(np.abs(2 * new * (n - new) / n - degree))])
-        graph = nx.barabasi_albert_graph(n, m, seed=seed)
-    return list(graph.edges), None
-
-
-def _grid(n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return edges and positions of a nearly square grid, numbered row by row."""
-    rows = max(side for side in range(1, int(np.sqrt(n)) + 1) if n % side == 0)
-    columns = n // rows if n <= 3 * rows * rows else int(np.ceil(np.sqrt(n)))
-    one = np.arange(n)
-    right = one[(one % columns < columns - 1) & (one < n - 1)]
-    down = one[: max(n - columns, 0)]
-    edges = np.concatenate([[right, right + 1], [down, down + columns]], axis=1).T
-    return edges, np.column_stack([one % columns, one // columns]).astype(np.float64)
-
-
-def _geometric(
-    points: NDArray[np.float64], degree: float, radius: float | None
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Join the points nearer than ``radius``, or the nearest pairs that make the mean degree."""
-    from scipy.spatial import cKDTree
-
-    tree = cKDTree(points)
-    if radius is not None:
-        return tree.query_pairs(float(radius), output_type="ndarray"), points
-    wanted = round(len(points) * degree / 2)
-    reach = np.sqrt((degree + 1) / (np.pi * len(points)))
-    pairs = tree.query_pairs(reach, output_type="ndarray")
-    while len(pairs) < wanted:
-        reach *= 1.1
-        pairs = tree.query_pairs(reach, output_type="ndarray")
-    length = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1)
-    return pairs[np.argsort(length, kind="stable")[:wanted]], points
-
-
-# --- graphs from labels ----------------------------------------------------------------------
-
-NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def from_networkx(
@@ -442,7 +237,7 @@ def _label(node: object) -> str:
     return str(node)
 
 
-def _agent_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
+def agent_labels(names: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return names of agents as a tuple of text."""
     if isinstance(names, str | bytes):
         raise InputError(f"names of agents must be a list of names, got {names!r}")
@@ -465,12 +260,12 @@ def _from_labels(
     whole: bool,
 ) -> Graph:
     """Match labels with agents (see `from_edges`); ``whole``: every agent must have its label."""
-    agents = _agent_names(names)
+    agents = agent_labels(names)
     if n_agents is None:
         n_agents = len(labels) if agents is None else len(agents)
         if n_agents == 0:
             raise InputError("the graph has no nodes")
-    n = check_count("n_agents", n_agents)
+    n = check_int("n_agents", n_agents, least=1)
     _check_names(agents, n)
     if len(labels) > n or (whole and len(labels) < n):
         raise InputError(f"the graph has {len(labels)} nodes but there are {n} agents")
@@ -499,13 +294,10 @@ def _from_labels(
             f"self-loops of the graph were dropped, at {shorten(loops)}", VpemWarning, stacklevel=3
         )
     joined = [(number[u], number[v]) for u, v in pairs if u != v]
-    return Graph(n, _sorted_edges(joined, n), topology, agents)
+    return Graph(n, sorted_edges(joined, n), topology, agents)
 
 
-# --- connectedness and mixing ----------------------------------------------------------------
-
-
-def _components(graph: Graph) -> list[NDArray[np.intp]]:
+def components(graph: Graph) -> list[NDArray[np.intp]]:
     """Return the nodes of each connected component, in order of their smallest node."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -520,157 +312,10 @@ def _components(graph: Graph) -> list[NDArray[np.intp]]:
 
 def check_connected(graph: Graph) -> None:
     """Raise `InputError`, naming the components, unless every node reaches every other."""
-    parts = _components(graph)
+    parts = components(graph)
     if len(parts) > 1:
         shown = [f"({shorten(graph.name(int(node)) for node in part)})" for part in parts]
         raise InputError(
             f"the graph is not connected: its agents fall into {len(parts)} components,"
             f" {shorten(shown)}; add edges between them"
         )
-
-
-def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
-    """Return the matrix of one consensus round (Valdeira et al., section 3).
-
-    Parameters
-    ----------
-    graph : Graph
-        A graph without a server.
-    weights : str
-        "metropolis": ``W_ij = 1 / (1 + max(deg_i, deg_j))``; "laplacian": ``W = I - alpha L``
-        with the fastest constant, ``alpha = 2 / (lambda_2(L) + lambda_max(L))``; "max-degree":
-        the same with ``alpha = 1 / (1 + max degree)``.
-
-    Returns
-    -------
-    csr_array of shape (n_agents, n_agents)
-        Symmetric, each row summing to 1, nonzero on the edges and (stored) on the diagonal.
-
-    Raises
-    ------
-    InputError
-        For unknown weights, a graph with a server, or "laplacian" on a disconnected graph.
-    """
-    check_choice("weights", weights, WEIGHTS)
-    if graph.has_server:
-        raise InputError(
-            "a star has no mixing weights: its server takes the exact sum; to mix among the agents"
-            " take another topology"
-        )
-    if weights == "laplacian":
-        check_connected(graph)
-    one, two = graph.edges.T
-    most = graph.degrees.max()
-    if weights == "metropolis":
-        return _weighted(graph, 1.0 / (1.0 + np.maximum(graph.degrees[one], graph.degrees[two])))
-    matrix = _weighted(graph, np.full(len(one), 1.0 / (1.0 + most)))
-    if weights == "max-degree" or graph.n_agents == 1:
-        return matrix
-    second, last = _extreme(matrix, +1), _extreme(matrix, -1)
-    alpha = 2.0 / ((1.0 + most) * (2.0 - second - last))
-    return _weighted(graph, np.full(len(one), alpha))
-
-
-def _weighted(graph: Graph, weight: NDArray[np.float64]) -> csr_array:
-    """Return the symmetric matrix with ``weight`` on the edges whose rows sum to 1."""
-    from scipy.sparse import csr_array
-
-    one, two = graph.edges.astype(np.int32).T
-    every = np.arange(graph.n_agents, dtype=np.int32)
-    given = np.bincount(one, weight, graph.n_agents) + np.bincount(two, weight, graph.n_agents)
-    matrix = csr_array(
-        (
-            np.concatenate([weight, weight, 1.0 - given]),
-            (np.concatenate([one, two, every]), np.concatenate([two, one, every])),
-        ),
-        shape=(graph.n_agents, graph.n_agents),
-    )
-    matrix.sort_indices()
-    return matrix
-
-
-def mixing_rate(W: Any) -> float:
-    """Return the second largest eigenvalue modulus, by which the error falls in each round.
-
-    Parameters
-    ----------
-    W : sparse array or ndarray of shape (n_agents, n_agents)
-        A symmetric matrix whose rows sum to 1.
-
-    Returns
-    -------
-    float
-        ``max(|lambda_2|, |lambda_N|)``; 0 if one round is exact up to rounding, 1 (or more) if
-        the agents never come to agree.
-
-    Raises
-    ------
-    InputError
-        If the matrix is not square and symmetric with rows that sum to 1.
-    """
-    from scipy.sparse import csr_array
-
-    matrix = csr_array(W, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"a mixing matrix must be square, got shape {matrix.shape}")
-    wrong = max(abs(matrix - matrix.T).max(), np.abs(matrix.sum(axis=1) - 1.0).max())
-    if not wrong < 1e-9:
-        raise InputError(
-            f"a mixing matrix must be symmetric with rows that sum to 1, this one is off by {wrong}"
-        )
-    if matrix.shape[0] == 1:
-        return 0.0
-    rate = abs(_extreme(matrix, +1))
-    if -_bound(matrix, -1) > rate:
-        rate = max(rate, abs(_extreme(matrix, -1)))
-    return 0.0 if rate < RATE_ZERO else rate
-
-
-def _bound(matrix: csr_array, end: int) -> float:
-    """Return Gershgorin's bound of the eigenvalues, from above (end = 1) or below (end = -1)."""
-    diagonal = matrix.diagonal()
-    around = abs(matrix).sum(axis=1) - np.abs(diagonal)
-    return float(end * np.max(end * diagonal + around))
-
-
-def _extreme(matrix: csr_array, end: int) -> float:
-    """Return the greatest (end = 1) or least (end = -1) eigenvalue but that of the ones.
-
-    Large matrices are never made dense. Lanczos comes first, quick where mixing is. Where it does
-    not converge, and on trees, paths and rings, the matrix is factorised about its Gershgorin
-    bound, cheap on such graphs, and Lanczos runs on the inverse. The constant vector is deflated
-    and the start vector fixed, so that results are reproducible.
-    """
-    from scipy.sparse import eye_array
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
-
-    n = matrix.shape[0]
-    away = 2.0 * abs(matrix).sum(axis=1).max()  # takes the ones to the other end of the spectrum
-    if n <= DENSE:
-        return end * float(np.linalg.eigvalsh(end * matrix.toarray() - away / n)[-1])
-    start = np.random.default_rng(0).standard_normal(n)
-
-    def lanczos(apply: Callable[[NDArray[np.float64]], NDArray[np.float64]], **more: int) -> float:
-        linear = LinearOperator(matrix.shape, matvec=apply, dtype=np.float64)
-        options = {"k": 1, "which": "LA", "v0": start - start.mean(), "tol": 1e-11, **more}
-        return float(eigsh(linear, return_eigenvectors=False, **options)[0])
-
-    if matrix.nnz > TREELIKE * n:
-        try:  # on I + end W, whose eigenvalues stay away from 0, where tol would mean nothing
-            top = lanczos(lambda x: x + end * (matrix @ x) - away * x.mean(), ncv=32, maxiter=200)
-            return end * (top - 1.0)
-        except ArpackNoConvergence:
-            pass
-    shift = _bound(matrix, end) + end * 1e-9
-    factor = splu(
-        (end * (shift * eye_array(n) - matrix)).tocsc(),
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
-    )
-
-    def inverse(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        y = factor.solve(x)
-        return np.asarray(y - y.mean())
-
-    return shift - end / lanczos(inverse)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpem._core.balls import ball
+from vpem.checks import check_int
 from vpem.errors import VpemWarning
-from vpem.graph import Graph, check_count, check_seed
+from vpem.graph import Graph, check_seed
 
 __all__ = ["Hub", "find_hubs"]
 
@@ -69,7 +70,7 @@ def find_hubs(graph: Graph, hops: int, seed: int | np.random.Generator = 0) -> l
     and only nodes at the top of a heap of bounds are counted again: the result is that of counting
     all nodes each time.
     """
-    hops = check_count("hops", hops, least=0)
+    hops = check_int("hops", hops, least=0)
     rng = check_seed(seed)
     n = graph.n_agents
     if hops == 0:

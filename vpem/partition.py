@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vpem.checks import check_int
 from vpem.errors import FileError, InputError, VpemWarning, did_you_mean, shorten
 
 __all__ = ["Partition", "contiguous", "from_agent_of_feature", "from_lists", "read_partition"]
@@ -89,8 +90,8 @@ def contiguous(n_features: int, n_agents: int, names: Sequence[str] | None = Non
     InputError
         If there are no agents, or more of them than features.
     """
-    n_features = _check_count("n_features", n_features)
-    n_agents = _check_count("the number of agents", n_agents)
+    n_features = check_int("n_features", n_features, least=1)
+    n_agents = check_int("the number of agents", n_agents, least=1)
     if n_agents > n_features:
         raise InputError(
             f"{n_agents} agents cannot share {n_features} features, since each needs at least one; "
@@ -174,7 +175,7 @@ def from_lists(
     InputError
         If a feature is missing, repeated, out of range or not an integer.
     """
-    n_features = _check_count("n_features", n_features)
+    n_features = check_int("n_features", n_features, least=1)
     if isinstance(lists, str | bytes) or not isinstance(lists, Iterable):
         raise InputError(f"agents must be a list of lists of feature numbers, got {lists!r}")
     parts = [_integers(part, agent) for agent, part in enumerate(lists)]
@@ -321,10 +322,3 @@ def _check_names(names: tuple[str, ...], n_agents: int) -> None:
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         raise InputError(f"two agents are called {repeated!r}; agent names must differ")
-
-
-def _check_count(what: str, value: Any) -> int:
-    """Return ``value`` as an int if it is an integer of at least 1."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{what} must be an integer of at least 1, got {value!r}")
-    return int(value)

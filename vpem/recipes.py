@@ -15,8 +15,9 @@ from vpem import em
 from vpem.blocks import Blocks
 from vpem.checks import check_data, check_int, check_number, check_rows, check_weights
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice, shorten
-from vpem.graph import WEIGHTS, Graph, check_connected, mixing_matrix, mixing_rate
+from vpem.graph import Graph, check_connected
 from vpem.hubs import Hub, find_hubs
+from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
 from vpem.mixture import COVARIANCE_TYPES, Mixture
 from vpem.partition import Partition
 from vpem.scaling import SCALES, Scaling

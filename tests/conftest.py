@@ -1,0 +1,51 @@
+"""What several test modules share: threads, data whose clusters overlap, runs of a fixed length."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from vpem import NotConvergedWarning, fit_vpem
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Take one thread where a test names no number: a few hundred rows are not worth two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="session")
+def breast_cancer():
+    data = load_breast_cancer().data
+    data.setflags(write=False)
+    return data
+
+
+@pytest.fixture(scope="session")
+def overlapping():
+    """Function: rows of ``k`` correlated Gaussian clusters about two standard deviations apart."""
+
+    def draw(seed, n_samples=300, n_features=6, k=3):
+        rng = np.random.default_rng(seed)
+        parts = []
+        for count in np.bincount(rng.integers(k, size=n_samples), minlength=k):
+            shape = np.eye(n_features) + 0.5 * rng.normal(size=(n_features, n_features))
+            centre = 2.0 * rng.normal(size=n_features) / np.sqrt(n_features)
+            parts.append(centre + rng.normal(size=(count, n_features)) @ shape.T)
+        return rng.permutation(np.concatenate(parts))
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def iterate():
+    """Function: fit for exactly so many iterations, whatever the change of the log-likelihood."""
+
+    def run(X, network, n_iter, **options):
+        with pytest.warns(NotConvergedWarning):
+            fit = fit_vpem(X, network, max_iter=n_iter, tol=0.0, **options)
+        assert fit.n_iter == n_iter
+        return fit
+
+    return run

@@ -1,0 +1,185 @@
+"""The house: every kernel is built and has a twin, and arrows between the rooms run one way."""
+
+import ast
+import importlib
+import inspect
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import vpem
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ROOT / "vpem" / "_core"
+KERNELS = sorted(path.stem for path in CORE.glob("*.pyx"))
+TWINS = ("reference", "reference_graph")
+
+
+def module_name(path):
+    """Dotted name of a source file of the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path):
+    """Dotted names that a source file imports, wherever in it, relative ones resolved."""
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            home = ".".join([*base, *([node.module] if node.module else [])])
+            yield home
+            yield from (f"{home}.{alias.name}" for alias in node.names)
+
+
+def inside(name, *rooms):
+    """Whether a dotted name lies in one of the rooms."""
+    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+
+
+# ---- kernels and twins --------------------------------------------------------------------------
+
+
+def public_functions(name):
+    """The Python functions that a compiled module defines itself."""
+    module = importlib.import_module(f"vpem._core.{name}")
+    source = (CORE / f"{name}.pyx").read_text(encoding="utf-8")
+    found = [line[4:].split("(")[0] for line in source.splitlines() if line.startswith("def ")]
+    return {word: getattr(module, word) for word in found if not word.startswith("_")}
+
+
+def parameters(function):
+    """Names of a function's parameters."""
+    return list(inspect.signature(function).parameters)
+
+
+def test_there_are_kernels():
+    assert len(KERNELS) >= 5
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_is_built_from_its_source(name):
+    module = importlib.import_module(f"vpem._core.{name}")
+    assert Path(module.__file__).suffix in (".so", ".pyd")
+    assert public_functions(name)
+    assert module.__doc__
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_has_a_twin_of_the_same_arguments(name):
+    twins = [importlib.import_module(f"vpem._core.{twin}") for twin in TWINS]
+    for word, kernel in public_functions(name).items():
+        if not parameters(kernel):  # tells how it was built, computes nothing
+            continue
+        found = [getattr(twin, word) for twin in twins if word in twin.__all__]
+        assert len(found) == 1, f"{word} needs one twin"
+        assert parameters(kernel) == parameters(found[0]), word
+        assert found[0].__doc__
+
+
+def test_every_twin_has_a_kernel():
+    kernels = {word for name in KERNELS for word in public_functions(name)}
+    for twin in TWINS:
+        module = importlib.import_module(f"vpem._core.{twin}")
+        assert set(module.__all__) <= kernels
+
+
+# ---- who imports whom ---------------------------------------------------------------------------
+
+LIBRARY = sorted((ROOT / "vpem").rglob("*.py"))
+
+
+def test_this_test_reads_imports(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / "vpem" / "sums").mkdir(parents=True)
+    path = tmp_path / "vpem" / "sums" / "x.py"
+    path.write_text("def f():\n    from ..terms import features\n    import vpem.em as e\n")
+    assert set(imports(path)) == {"vpem.terms", "vpem.terms.features", "vpem.em"}
+
+
+@pytest.mark.parametrize(
+    ("room", "never"),
+    [
+        ("vpem/terms", ["vpem.sums"]),
+        ("vpem/sums", ["vpem.terms", "vpem.mixture"]),
+        ("vpem/em.py", ["vpem.sums", "vpem.terms", "vpem.graph", "vpem.hubs", "vpem.recipes"]),
+        ("vpem/_core", ["vpem.em", "vpem.terms", "vpem.sums", "vpem.mixture", "vpem.recipes"]),
+        ("vpem/mixture.py", ["vpem.em", "vpem.terms", "vpem.sums", "vpem.recipes", "vpem.hdf5"]),
+        ("vpem/graph.py", ["vpem.hubs", "vpem.sums", "vpem.em", "vpem.recipes", "vpem.mixture"]),
+        ("vpem/recipes.py", ["vpem.estimators", "vpem.hdf5", "vpem.models", "vpem.datasets"]),
+        ("vpem/errors.py", ["vpem"]),
+    ],
+)
+def test_arrows_run_one_way(room, never):
+    files = [ROOT / room] if room.endswith(".py") else sorted((ROOT / room).glob("*.py"))
+    assert files
+    for path in files:
+        wrong = [name for name in imports(path) if inside(name, *never)]
+        assert not wrong, f"{path.name} imports {wrong}"
+
+
+def test_nothing_in_the_library_imports_the_command_line():
+    assert LIBRARY
+    for path in LIBRARY:
+        wrong = [n for n in imports(path) if inside(n, "cli", "vpem_cli", "typer", "rich", "tests")]
+        assert not wrong, f"{path.name} imports {wrong}"
+
+
+def top_level_imports(path):
+    """What is imported when the module is, and not only for type checkers."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.split(".")[0]
+
+
+def test_scikit_learn_is_for_estimators_only():
+    for path in LIBRARY:
+        if path.name != "estimators.py":
+            assert not set(top_level_imports(path)) & {"sklearn", "networkx", "pyarrow"}, path.name
+
+
+# ---- what is installed --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_no_module_called_cli_is_installed(project):
+    tools = project["tool"]["setuptools"]
+    assert tools["package-dir"] == {"vpem_cli": "cli"}
+    assert {name.split(".")[0] for name in tools["packages"]} == {"vpem", "vpem_cli"}
+    assert project["project"]["scripts"] == {"vpem": "vpem_cli:main"}
+
+
+def test_every_room_is_installed(project):
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "vpem").rglob("__init__.py")}
+    rooms = {".".join(folder.parts) for folder in folders}
+    assert rooms | {"vpem_cli"} == set(project["tool"]["setuptools"]["packages"])
+
+
+def test_the_version_is_said_once_more_and_the_same(project):
+    assert project["project"]["version"] == vpem.__version__
+
+
+def test_what_is_imported_is_what_is_required(project):
+    required = {
+        requirement.split(">")[0].strip().lower()
+        for requirement in project["project"]["dependencies"]
+    }
+    names = {"scikit-learn": "sklearn"}
+    declared = {names.get(name, name) for name in required}
+    used = set()
+    for path in [*LIBRARY, *sorted((ROOT / "cli").glob("*.py"))]:
+        used |= {name.split(".")[0] for name in imports(path) if name}
+    outside = used - set(sys.stdlib_module_names) - {"vpem", "cli"}
+    assert outside == declared

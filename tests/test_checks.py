@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+
+from vpem.checks import check_data, check_int, check_number, check_rows, check_weights
+from vpem.errors import InputError
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
+def test_integers(value):
+    found = check_int("rounds", value, least=3)
+    assert found == 3
+    assert type(found) is int
+
+
+@pytest.mark.parametrize("value", [2, -1, 3.0, "3", None, True, np.float64(3), [3], np.nan])
+def test_what_is_no_integer_of_at_least_three(value):
+    with pytest.raises(InputError, match="rounds must be an integer of at least 3, got "):
+        check_int("rounds", value, least=3)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 1e-300, np.float32(0.5), 2])
+def test_numbers(value):
+    found = check_number("tol", value, least=0.0)
+    assert found == float(value)
+    assert type(found) is float
+
+
+@pytest.mark.parametrize("value", [-1e-9, np.nan, np.inf, -np.inf, "1", None, True, 1j, [1.0]])
+def test_what_is_no_finite_number_of_at_least_zero(value):
+    with pytest.raises(InputError, match="tol must be a finite number of at least 0, got "):
+        check_number("tol", value, least=0.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_real_data_pass_as_they_are(dtype):
+    X = np.ones((3, 2), dtype=dtype)
+    assert check_data(X, 2) is X
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, bool, np.float16, np.longdouble])
+def test_other_numbers_become_double(dtype):
+    found = check_data(np.ones((3, 2), dtype=dtype), 2)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, 1)
+
+
+@pytest.mark.parametrize(
+    ("X", "said"),
+    [
+        (np.ones((3, 2), dtype=complex), "must be real numbers, got values of type complex128"),
+        ([["a", "b"]], "must be real numbers, got values of type <U1"),
+        (np.array([[None, 1.0]], dtype=object), "must be real numbers, got values of type object"),
+        (np.ones(2), "must be 2-D .* got 1 dimension"),
+        (np.ones((1, 1, 2)), "must be 2-D .* got 3 dimension"),
+        (np.float64(1), "must be 2-D .* got 0 dimension"),
+        (np.ones((3, 4)), "the agents hold 2 features, the data have 4"),
+        (np.ones((0, 2)), "the data have no rows"),
+    ],
+)
+def test_data_of_another_kind(X, said):
+    with pytest.raises(InputError, match=said):
+        check_data(X, 2)
+
+
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "-inf")])
+def test_row_and_feature_of_a_value_that_is_not_finite(value, word):
+    X = np.zeros((5, 3))
+    X[3, 1] = value
+    with pytest.raises(InputError, match=f"^row 3, feature 1 is {word}; remove or impute"):
+        check_data(X, 3)
+    with pytest.raises(InputError, match=rf"^row 3, feature 1 \('pulse'\) is {word};"):
+        check_data(X, 3, ["age", "pulse", "iron"])
+    X[4] = np.nan
+    with pytest.raises(InputError, match=r"^row 3, feature 1 is .*, and so are 3 other values;"):
+        check_data(X, 3)
+
+
+@pytest.mark.parametrize("weights", [[0, 2, 1], np.array([0.5, 0.0, 1e-9]), [True, False, True], 2])
+def test_weights(weights):
+    found = check_weights(weights, 3)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, np.broadcast_to(np.asarray(weights, float), 3))
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([1.0, 2.0], r"must be 3 numbers, got shape \(2,\)"),
+        (np.ones((3, 1)), r"must be 3 numbers, got shape \(3, 1\)"),
+        (["a", "b", "c"], "of type <U1"),
+        ([1.0, -1e-9, 1.0], "finite and not negative"),
+        ([1.0, np.nan, 1.0], "finite and not negative"),
+        ([1.0, np.inf, 1.0], "finite and not negative"),
+        ([0.0, 0.0, 0.0], "must not all be zero"),
+    ],
+)
+def test_what_is_no_weights(weights, said):
+    with pytest.raises(InputError, match=said):
+        check_weights(weights, 3)
+
+
+def test_rows_keep_their_order():
+    assert check_rows([7, 0, 3], 3, 8).tolist() == [7, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([1, 2], "3 components need as many init rows, got 2"),
+        ([1, 2, 3, 4], "3 components need as many init rows, got 4"),
+        ([1, 2, 8], "must lie between 0 and 7, got"),
+        ([-1, 2, 3], "must lie between 0 and 7, got"),
+        ([1, 2, 1], "must differ from each other, got"),
+        ([1.0, 2.0, 3.0], "must be a list of row indices"),
+        ([[1, 2, 3]], "must be a list of row indices"),
+        ([1, 2, 10**30], "must be a list of row indices"),
+        (["1", "2", "3"], "must be a list of row indices"),
+        (3, "must be a list of row indices"),
+    ],
+)
+def test_rows_that_cannot_be_a_start(rows, said):
+    with pytest.raises(InputError, match=said):
+        check_rows(rows, 3, 8)

@@ -1,0 +1,407 @@
+import json
+
+import h5py
+import networkx as nx
+import numpy as np
+import pytest
+
+from vpem import read_model
+from vpem.mixture import COVARIANCE_TYPES
+from vpem.topologies import TOPOLOGIES
+
+from .cli_support import AGENTS, HELD, NAMES, done, make_data, run, spawn
+
+PROMISED = {
+    "n_samples": int, "n_features": int, "n_agents": int, "n_components": int, "hubs": list,
+    "edges": list, "topology": str, "hops": int, "rounds": (int, type(None)),
+    "weights": (str, type(None)), "mixing_rate": (float, type(None)), "consensus_error": float,
+    "converged": bool, "n_iter": int, "log_likelihood": float, "history": list, "bic": float,
+    "aic": float, "seconds": float, "iterations_per_second": float, "model": (str, type(None)),
+    "warnings": list,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("data") / "patients.h5")
+
+
+@pytest.fixture(scope="module")
+def nameless(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("data") / "numbers.h5", named=False)
+
+
+@pytest.fixture
+def fit(capsys, data):
+    """Function: run `vpem fit` on the data and return its JSON."""
+
+    def call(*words, source=data):
+        return done(capsys, "fit", source, "--json", *words).json
+
+    return call
+
+
+# ---- the JSON object ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [(), ("--topology", "star"), ("--hops", 1), ("--max-iter", 2)])
+def test_everything_promised_is_there(fit, words):
+    report = fit(*words)
+    for name, kind in PROMISED.items():
+        assert isinstance(report[name], kind), name
+        assert isinstance(report[name], bool) == (name == "converged"), name
+    assert (report["n_samples"], report["n_features"]) == (150, 6)
+    assert (report["n_agents"], report["n_components"]) == (3, 2)
+    exact = report["topology"] == "star"
+    for name in ("rounds", "weights", "mixing_rate"):
+        assert (report[name] is None) == exact
+    assert report["bic"] > report["aic"]
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("hops", [0, 1])
+def test_hubs_divide_agents_and_features(fit, nameless, topology, hops):
+    report = fit("--topology", topology, "--hops", hops, "--max-iter", 2, source=nameless)
+    n = report["n_agents"]
+    assert n == 6
+    assert report["topology"] == topology
+    assert sorted(agent for hub in report["hubs"] for agent in hub["agents"]) == list(range(n))
+    assert sorted(column for hub in report["hubs"] for column in hub["features"]) == list(range(6))
+    nodes = set(range(n + (topology == "star")))
+    joined = {frozenset(edge) for edge in report["edges"]}
+    assert len(joined) == len(report["edges"])
+    assert set().union(*joined) == nodes
+    for hub in report["hubs"]:
+        for agent in hub["agents"]:
+            assert agent == hub["root"] or (hops and {agent, hub["root"]} in joined)
+            assert agent in hub["features"]  # one feature an agent
+    assert all(len(hub["agents"]) == 1 for hub in report["hubs"]) or hops
+
+
+def test_history_is_a_list_over_iterations_and_roots(fit):
+    report = fit("--rounds", 30)
+    history = np.array(report["history"])
+    assert history.shape == (report["n_iter"], len(report["hubs"]))
+    assert report["converged"]
+    per_sample = history.mean(axis=1) / 150
+    assert per_sample[-1] == pytest.approx(report["log_likelihood"], abs=1e-6)
+    assert per_sample[0] < per_sample[-1]
+
+
+def test_history_begins_at_the_start(fit, data):
+    """Equal weights, means at the rows, every covariance the block's own (divisor M)."""
+    from scipy.special import logsumexp
+    from scipy.stats import multivariate_normal
+
+    report = fit("--topology", "star", "--init-rows", "3,77", "--reg-covar", 1e-3)
+    with h5py.File(data) as file:
+        X = file["X"][()]
+    logs = np.full((150, 2), np.log(0.5))
+    for part in HELD:
+        block = X[:, part]
+        sample = np.cov(block.T, bias=True).reshape(len(part), -1) + 1e-3 * np.eye(len(part))
+        for k, row in enumerate((3, 77)):
+            logs[:, k] += multivariate_normal(block[row], sample).logpdf(block)
+    start = logsumexp(logs, axis=1).sum()
+    np.testing.assert_allclose(report["history"][0], start, rtol=1e-11)
+    assert report["init_rows"] == [3, 77]
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag", "tied"])
+@pytest.mark.parametrize("scale", ["none", "standard"])
+def test_the_log_likelihood_is_that_of_the_written_model(
+    fit, capsys, data, tmp_path, covariance, scale
+):
+    report = fit("--topology", "star", "--covariance", covariance, "--scale", scale,
+                 "-o", tmp_path / "m.h5")  # fmt: skip
+    score = done(capsys, "score", tmp_path / "m.h5", data, "--json").json
+    assert report["model"] == str(tmp_path / "m.h5")
+    for name in ("log_likelihood", "bic", "aic"):
+        assert report[name] == pytest.approx(score[name], rel=1e-10)
+    assert score["n_parameters"] == report["n_parameters"]
+
+
+def test_scaling_moves_nothing_but_the_start_in_exact_arithmetic(fit):
+    rows = ("--topology", "star", "--init-rows", "3,77", "--reg-covar", 0)
+    plain, scaled = fit(*rows), fit(*rows, "--scale", "standard")
+    np.testing.assert_allclose(scaled["history"], plain["history"], rtol=1e-8)
+
+
+def test_one_process_prints_one_object_and_nothing_else(data, tmp_path):
+    result = spawn("fit", data, "--json", "--quiet", "-o", tmp_path / "m.h5")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert json.loads(result.stdout)["n_samples"] == 150
+    assert result.stdout.endswith("}\n")
+    assert result.stdout.count("\n") == 1
+
+
+# ---- options -----------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_model(fit, tmp_path):
+    words = ("--topology", "geometric", "--hops", 1, "--init", "random", "-k", 3, "--seed", 5)
+    one = fit(*words, "-o", tmp_path / "a.h5")
+    two = fit(*words, "-o", tmp_path / "b.h5")
+    for name in set(one) - {"seconds", "iterations_per_second", "model"}:
+        assert one[name] == two[name], name
+    a, b = read_model(tmp_path / "a.h5"), read_model(tmp_path / "b.h5")
+    np.testing.assert_array_equal(a.mixture.means, b.mixture.means)
+    np.testing.assert_array_equal(a.mixture.covariances, b.mixture.covariances)
+
+
+def test_seeds_make_a_difference(fit):
+    words = ("--init", "random", "-k", 3, "--max-iter", 1)
+    starts = {tuple(fit(*words, "--seed", seed)["init_rows"]) for seed in range(5)}
+    assert len(starts) > 1
+
+
+def test_the_graph_has_a_seed_of_its_own(fit, nameless):
+    words = ("--topology", "tree", "--max-iter", 1, "--init", "random")
+    one = fit(*words, "--graph-seed", 1, "--seed", 2, source=nameless)
+    two = fit(*words, "--graph-seed", 1, "--seed", 3, source=nameless)
+    assert one["edges"] == two["edges"]
+    assert one["init_rows"] != two["init_rows"]
+    graphs = {str(fit(*words, "--graph-seed", seed, source=nameless)["edges"]) for seed in range(4)}
+    assert len(graphs) > 1
+
+
+def test_restarts_keep_the_best(fit):
+    words = ("--topology", "star", "--init", "random", "-k", 4, "--seed", 3)
+    one, many = fit(*words), fit(*words, "--n-init", 6)
+    assert many["log_likelihood"] >= one["log_likelihood"]
+    assert 0 <= many["restart"] < 6
+    assert many["log_likelihood"] > one["log_likelihood"] or many["restart"] == 0
+
+
+@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+def test_starts(fit, init):
+    report = fit("--init", init)
+    assert report["converged"]
+    assert len(set(report["init_rows"])) == 2
+
+
+@pytest.mark.parametrize("covariance", COVARIANCE_TYPES)
+def test_covariances(fit, tmp_path, covariance):
+    report = fit("--covariance", covariance, "-o", tmp_path / "m.h5")
+    entries = {"full": 3 + 1 + 6, "diag": 6, "spherical": 3}  # blocks of 2, 1 and 3 features
+    shape = "full" if covariance == "tied" else covariance.removeprefix("tied-")
+    copies = 1 if covariance.startswith("tied") else 2
+    assert report["n_parameters"] == 1 + 2 * 6 + copies * entries[shape]
+    assert read_model(tmp_path / "m.h5").mixture.covariance_type == covariance
+
+
+def test_a_model_as_a_start(fit, tmp_path):
+    first = fit("--max-iter", 5, "--tol", 0, "-o", tmp_path / "m.h5")
+    whole = fit("--max-iter", 9, "--tol", 0)
+    rest = fit("--max-iter", 4, "--tol", 0, "--init-model", tmp_path / "m.h5")
+    # Every root goes on from the mean of the mixing weights, which differ by consensus error only.
+    np.testing.assert_allclose(rest["history"], whole["history"][5:], rtol=1e-7)
+    assert first["history"] == whole["history"][:5]
+    assert rest["init_rows"] is None
+
+
+def test_a_converged_model_stays_where_it_is(fit, tmp_path):
+    first = fit("--tol", 1e-12, "-o", tmp_path / "m.h5")
+    again = fit("--init-model", tmp_path / "m.h5")
+    assert again["n_iter"] <= 2
+    assert again["log_likelihood"] == pytest.approx(first["log_likelihood"], abs=1e-9)
+
+
+def test_single_precision_is_near(fit):
+    words = ("--init-rows", "3,77", "--hops", 1, "--topology", "path")
+    double, single = fit(*words), fit(*words, "--dtype", "float32", "--tol", 1e-5)
+    assert single["log_likelihood"] == pytest.approx(double["log_likelihood"], abs=1e-3)
+    assert single["history"] != double["history"][: single["n_iter"]]
+
+
+def test_threads_change_nothing_but_the_time(fit):
+    words = ("--init-rows", "3,77", "--consensus", "rounds", "--rounds", 20)
+    one, two = fit(*words, "--threads", 1), fit(*words, "--threads", 2)
+    np.testing.assert_allclose(two["history"], one["history"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("weights", ["metropolis", "laplacian", "max-degree"])
+def test_rounds_and_operator_are_the_same(fit, nameless, weights):
+    words = ("--topology", "path", "--weights", weights, "--rounds", 4, "--init", "random",
+             "--max-iter", 30, "--tol", 0)  # fmt: skip
+    rounds = fit(*words, "--consensus", "rounds", source=nameless)
+    operator = fit(*words, "--consensus", "operator", source=nameless)
+    assert (rounds["consensus_path"], operator["consensus_path"]) == ("rounds", "operator")
+    np.testing.assert_allclose(operator["history"], rounds["history"], rtol=1e-10)
+    assert rounds["weights"] == weights
+    assert np.ptp(rounds["history"][-1]) > 1e-3  # four rounds leave the roots in disagreement
+
+
+def test_enough_rounds_are_the_exact_sum(fit):
+    words = ("--init-rows", "3,77", "--hops", 0)
+    exact = fit(*words, "--topology", "star")
+    many = fit(*words, "--topology", "complete", "--rounds", 1)
+    np.testing.assert_allclose(many["history"], exact["history"], rtol=1e-9)
+
+
+# ---- who holds what, and who talks to whom -------------------------------------------------------
+
+
+def test_by_default_partition_and_graph_are_those_of_the_dataset(fit):
+    report = fit()
+    assert report["topology"] == "dataset"
+    assert report["edges"] == [[0, 1], [1, 2]]
+    assert report["agent_names"] == list(AGENTS)
+    assert [hub["features"] for hub in report["hubs"]] == list(map(list, HELD))
+
+
+def test_without_them_each_feature_is_an_agent_of_a_star(fit, nameless):
+    report = fit(source=nameless)
+    assert report["topology"] == "star"
+    assert [hub["features"] for hub in report["hubs"]] == [[j] for j in range(6)]
+
+
+def test_a_number_of_agents(fit):
+    report = fit("--agents", 4, "--topology", "cycle")
+    assert [hub["features"] for hub in report["hubs"]] == [[0, 1], [2, 3], [4], [5]]
+
+
+def test_a_partition_from_a_file(fit, tmp_path):
+    (tmp_path / "p.json").write_text('{"one": ["sugar", 0], "two": ["age", "weight", 2, "iron"]}')
+    report = fit("--partition", tmp_path / "p.json", "--topology", "path")
+    assert report["agent_names"] == ["one", "two"]
+    assert [hub["features"] for hub in report["hubs"]] == [[0, 5], [1, 2, 3, 4]]
+
+
+def write_graph(path, nodes, edges):
+    """Write a graph in the format its name says."""
+    graph = nx.Graph()
+    graph.add_nodes_from(nodes)
+    graph.add_edges_from(edges)
+    if path.suffix == ".graphml":
+        nx.write_graphml(graph, path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
+    else:
+        comma = "," if path.suffix == ".csv" else "\t" if path.suffix == ".tsv" else " "
+        path.write_text("\n".join(comma.join(map(str, edge)) for edge in edges))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".edges", ".csv", ".tsv", ".graphml", ".json"])
+@pytest.mark.parametrize("named", [True, False], ids=["names", "numbers"])
+def test_a_graph_from_a_file(fit, tmp_path, suffix, named):
+    nodes = AGENTS if named else (0, 1, 2)
+    edges = [(nodes[0], nodes[2]), (nodes[2], nodes[1])]
+    report = fit("--graph", write_graph(tmp_path / f"g{suffix}", nodes, edges))
+    assert report["topology"] == "file"
+    assert report["edges"] == [[0, 2], [1, 2]]
+
+
+def test_random_graphs_take_a_radius_or_a_degree(fit, nameless):
+    near = fit("--topology", "geometric", "--radius", 2.0, source=nameless)
+    assert len(near["edges"]) == 15  # everybody is within reach
+    sparse = fit("--topology", "erdos-renyi", "--mean-degree", 3, source=nameless)
+    assert len(sparse["edges"]) < 15
+
+
+def test_another_dataset_of_the_file(fit, data, tmp_path):
+    with h5py.File(data) as file, h5py.File(tmp_path / "any.h5", "w") as other:
+        other["deep/inside"] = file["X"][()]
+    inside = fit("--dataset", "deep/inside", source=tmp_path / "any.h5")
+    assert inside["feature_names"] == [f"feature {j}" for j in range(6)]
+    assert inside["n_agents"] == 6
+
+
+# ---- what is written and what is said ------------------------------------------------------------
+
+
+def test_the_model_remembers_how_it_was_made(fit, data, tmp_path):
+    report = fit("--seed", 4, "--rounds", 90, "-o", tmp_path / "m.h5", "--init-rows", "1,2")
+    model = read_model(tmp_path / "m.h5")
+    assert model.options["data"] == str(data)
+    assert model.options["seed"] == 4
+    assert model.options["rounds"] == 90
+    assert model.options["init_rows"] == "1,2"
+    assert model.feature_names == NAMES
+    assert model.report["log_likelihood"] == report["log_likelihood"]
+    np.testing.assert_array_equal(model.history, report["history"])
+    assert set(model.versions) >= {"vpem", "python", "numpy", "scipy", "h5py"}
+
+
+def test_force_replaces(fit, capsys, data, tmp_path):
+    path = tmp_path / "m.h5"
+    path.write_text("precious")
+    assert run(capsys, "fit", data, "-o", path).code == 2
+    assert path.read_text() == "precious"
+    fit("-o", path, "--force")
+    assert read_model(path).mixture.n_components == 2
+    assert [file.name for file in tmp_path.iterdir()] == ["m.h5"]
+
+
+def test_strict_tells_a_script_that_it_has_not_converged(capsys, data, tmp_path):
+    words = ("fit", data, "--max-iter", 1, "--json")
+    loose = done(capsys, *words)
+    assert "not converged after 1 iterations" in loose.err
+    assert loose.json["converged"] is False
+    strict = run(capsys, *words, "--strict", "-o", tmp_path / "m.h5")
+    assert strict.code == 3
+    assert strict.json["warnings"] == loose.json["warnings"] != []
+    assert (tmp_path / "m.h5").exists()
+    assert run(capsys, "fit", data, "--strict", "--quiet").code == 0
+
+
+def test_a_star_with_hops_says_that_it_centralizes(capsys, data):
+    result = done(capsys, "fit", data, "--topology", "star", "--hops", 1, "--json")
+    report = result.json
+    assert len(report["warnings"]) == 1
+    assert "centralizes" in report["warnings"][0]
+    assert result.err == f"vpem: warning: {report['warnings'][0]}\n"
+    assert report["hubs"] == [{"root": 3, "agents": [0, 1, 2], "features": [0, 3, 1, 2, 4, 5]}]
+
+
+def test_few_rounds_say_how_many_would_do(capsys, nameless):
+    words = ("fit", nameless, "--topology", "path", "--json")
+    few = done(capsys, *words, "--rounds", 5)
+    (warning,) = few.json["warnings"]
+    assert "5 rounds are too few" in warning
+    assert few.json["consensus_error"] > 1e-3
+    enough = int(warning.split("; ")[-1].split()[0])
+    quiet = done(capsys, *words, "--rounds", enough, "--quiet")
+    assert quiet.err == ""
+    assert quiet.json["consensus_error"] <= 1e-3
+    short = done(capsys, *words, "--rounds", enough - 1)
+    assert "too few" in short.err
+    assert short.json["consensus_error"] > 1e-3
+
+
+def test_constant_features_are_named_and_fitted(capsys, data, tmp_path):
+    with h5py.File(data) as file, h5py.File(tmp_path / "d.h5", "w") as other:
+        X = file["X"][()]
+        X[:, 2] = 7
+        other["X"] = X
+        other["feature_names"] = list(NAMES)
+    result = done(capsys, "fit", tmp_path / "d.h5", "--json")
+    (warning,) = result.json["warnings"]
+    assert "constant features" in warning
+    assert "'pulse'" in warning
+    assert result.err == f"vpem: warning: {warning}\n"
+
+
+def test_a_clean_run_leaves_stderr_empty(capsys, data, tmp_path):
+    for words in (("--quiet",), ("--quiet", "--json"), ("-q", "-o", tmp_path / "m.h5")):
+        assert done(capsys, "fit", data, *words).err == ""
+
+
+def test_tables_without_json(capsys, data, tmp_path):
+    out = done(capsys, "fit", data, "-o", tmp_path / "m.h5").out
+    for said in ("150 rows x 6 features", "3 agents", "metropolis", "per sample", "clinic",
+                 "0.", "mixing weight"):  # fmt: skip
+        assert said in out
+    assert "exact at the server" in done(capsys, "fit", data, "--topology", "star").out
+
+
+@pytest.mark.parametrize("color", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_a_pipe_gets_no_escape_codes(data, monkeypatch, capsys, color):
+    for name in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in color.items():
+        monkeypatch.setenv(name, value)
+    result = done(capsys, "fit", data)
+    assert "\x1b" not in result.out + result.err

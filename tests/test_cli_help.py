@@ -1,0 +1,139 @@
+"""Help answers at once, shows an example of every command, and the examples are true."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import vpem_cli
+from vpem_cli.app import command
+
+from .cli_support import MAIN, ROOT, done, run
+
+
+def commands(member, path=()):
+    """Every command and group of commands: its words and its help."""
+    yield path, member.help
+    for name, below in getattr(member, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+HELP = dict(commands(command()))
+
+
+def example(path):
+    """Words of the example in a command's help."""
+    (line,) = [line for line in HELP[path].splitlines() if line.startswith("Example: ")]
+    return shlex.split(line.removeprefix("Example: "))
+
+
+def test_the_commands():
+    leaves = {" ".join(path) for path in HELP}
+    assert leaves == {
+        "", "fit", "predict", "score", "sample", "evaluate", "data", "data import",
+        "data simulate", "data describe", "model", "model show", "model export",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", HELP, ids=" ".join)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_has_usage_options_and_an_example(capsys, path, flag):
+    result = done(capsys, *path, flag)
+    assert result.err == ""
+    assert result.out.startswith(f"Usage: {' '.join(('vpem', *path))} ")
+    assert "Example: vpem " in result.out
+    assert "--help" in result.out
+    assert "\x1b" not in result.out
+
+
+@pytest.mark.parametrize("path", HELP, ids=" ".join)
+def test_an_example_is_of_the_command_it_stands_at(path):
+    words = example(path)
+    assert words[0] == "vpem"
+    assert tuple(words[1 : 1 + len(path)]) == path
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder such as a newcomer has: the datasets, a table, a fitted model."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "data").mkdir()
+    shutil.copy(ROOT / "data" / "breast_cancer.h5", home / "data")
+    rng = np.random.default_rng(0)
+    table = np.column_stack([rng.standard_normal((50, 8)), np.arange(50) % 2])
+    np.savetxt(home / "pulsars.csv", table, delimiter=",")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        assert vpem_cli.run([*example(("fit",))[1:], "--quiet"]) == 0
+    assert (home / "model.h5").exists()
+    return home
+
+
+@pytest.mark.parametrize("path", HELP, ids=" ".join)
+def test_examples_run(capsys, monkeypatch, home, path):
+    monkeypatch.chdir(home)
+    words = example(path)[1:]
+    made = [words[place + 1] for place, word in enumerate(words) if word in ("-o", "--output")]
+    before = {file: (home / file).read_bytes() for file in made if (home / file).exists()}
+    done(capsys, *words, *(["--force"] if before else []))
+    for file in made:
+        assert (home / file).stat().st_size > 0
+
+
+def test_the_version(capsys):
+    from vpem import __version__
+
+    assert done(capsys, "--version").out == f"vpem {__version__}\n"
+
+
+def test_an_option_that_is_not_there_points_to_the_help(capsys):
+    result = run(capsys, "model", "show", "m.h5", "--jsn")
+    assert result.code == 2
+    assert result.sentence.endswith("(did you mean '--json'?); see 'vpem model show --help'")
+
+
+# ---- what is loaded -----------------------------------------------------------------------------
+
+
+def loaded_after(program, *words):
+    """Modules a new process has loaded when a program is done."""
+    tell = "\nimport sys; print(*sys.modules, file=sys.stderr)"
+    process = subprocess.run(
+        [sys.executable, "-c", program + tell, *words],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return {name.split(".")[0] for name in process.stderr.split()}
+
+
+def test_help_loads_nothing_heavy():
+    program = MAIN.replace("vpem_cli.main(sys.argv[1:])", "assert vpem_cli.run(['--help']) == 0")
+    heavy = {"numpy", "h5py", "sklearn", "networkx", "scipy", "pyarrow", "pandas", "matplotlib"}
+    loaded = loaded_after(program)
+    assert "vpem_cli" in loaded
+    assert not loaded & heavy
+
+
+def test_help_of_every_command_loads_nothing_heavy():
+    calls = "; ".join(f"assert vpem_cli.run({[*path, '--help']}) == 0" for path in HELP)
+    loaded = loaded_after(f"import vpem_cli; {calls}")
+    assert not loaded & {"numpy", "h5py", "sklearn", "networkx", "scipy", "pyarrow"}
+
+
+def test_importing_vpem_is_light():
+    heavy = {"sklearn", "networkx", "matplotlib", "h5py", "pandas", "pyarrow", "typer", "rich"}
+    loaded = loaded_after("import vpem")
+    assert "vpem" in loaded
+    assert not loaded & heavy
+
+
+def test_public_names_are_there_and_listed():
+    import vpem
+
+    for name in vpem.__all__:
+        assert getattr(vpem, name) is not None
+    assert dir(vpem) == sorted(vpem.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'VPEN'"):
+        _ = vpem.VPEN

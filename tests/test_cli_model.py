@@ -1,0 +1,116 @@
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+import vpem_cli
+from vpem import read_model
+
+from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model whose roots differ a little: few rounds, scaled features."""
+    folder = tmp_path_factory.mktemp("model")
+    make_data(folder / "d.h5")
+    words = ["fit", folder / "d.h5", "--rounds", 40, "--scale", "standard", "--seed", 3,
+             "-q", "-o", folder / "m.h5"]  # fmt: skip
+    assert vpem_cli.run([str(word) for word in words]) == 0
+    return folder / "m.h5"
+
+
+def test_show_has_what_a_reader_wants(capsys, model):
+    result = done(capsys, "model", "show", model)
+    assert result.err == ""
+    assert "\x1b" not in result.out
+    mixture = read_model(model).mixture
+    for said in (*NAMES, *AGENTS, "2 components, 6 features", "40 rounds", "150 rows", "vpem 0.1",
+                 f"{mixture.assembled_weights[0]:.4f}", "spread over roots",
+                 f"{mixture.assembled_means[1, 3]:.6g}"):  # fmt: skip
+        assert said in result.out
+
+
+def test_show_as_json(capsys, model):
+    found = done(capsys, "model", "show", model, "--json").json
+    kept = read_model(model)
+    assert found["encoding-type"] == "vpem-model"
+    assert found["feature_names"] == list(NAMES)
+    assert [hub["features"] for hub in found["hubs"]] == list(map(list, HELD))
+    assert len({str(hub["weights"]) for hub in found["hubs"]}) == 3
+    np.testing.assert_array_equal(found["means"], kept.mixture.assembled_means)
+    np.testing.assert_array_equal(found["history"], kept.history)
+    assert found["options"]["seed"] == 3
+    assert found["scaling"]["scale"] == kept.mixture.scaling.scale.tolist()
+
+
+def test_exports_agree_with_each_other_and_with_the_model(capsys, model, tmp_path):
+    for name in ("m.npz", "m.json"):
+        result = done(capsys, "model", "export", model, "-o", tmp_path / name)
+        assert (result.out, result.err) == ("", f"wrote {tmp_path / name}\n")
+    assert done(capsys, "model", "export", model, "-q", "-o", tmp_path / "n.npz").err == ""
+    mixture = read_model(model).mixture
+    plain = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
+    with np.load(tmp_path / "m.npz", allow_pickle=False) as archive:
+        for name in ("weights", "means", "covariances"):
+            wanted = getattr(mixture, f"assembled_{name}")
+            np.testing.assert_array_equal(archive[name], wanted)
+            np.testing.assert_array_equal(plain[name], wanted)
+        assert archive["feature_names"].tolist() == list(NAMES)
+    assert plain["report"]["agent_names"] == list(AGENTS)
+
+
+def test_the_exported_mixture_is_in_the_units_of_the_data(capsys, model, tmp_path):
+    from scipy.special import logsumexp
+    from scipy.stats import multivariate_normal
+
+    done(capsys, "model", "export", model, "-o", tmp_path / "m.npz", "-q")
+    found = done(capsys, "score", model, model.with_name("d.h5"), "--json").json
+    with h5py.File(model.with_name("d.h5")) as file:
+        X = file["X"][()]
+    with np.load(tmp_path / "m.npz", allow_pickle=False) as archive:
+        logs = [
+            np.log(weight) + multivariate_normal(mean, covariance).logpdf(X)
+            for weight, mean, covariance in zip(
+                archive["weights"], archive["means"], archive["covariances"], strict=True
+            )
+        ]
+    assert logsumexp(logs, axis=0).mean() == pytest.approx(found["log_likelihood"], rel=1e-10)
+
+
+@pytest.mark.parametrize("name", ["m.txt", "m", "m.NPZ", "m.pkl"])
+def test_other_formats_are_refused(capsys, model, tmp_path, name):
+    result = run(capsys, "model", "export", model, "-o", tmp_path / name)
+    assert result.code == 2
+    assert "exported to .npz or .json" in result.sentence
+    assert listing(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", ["m.npz", "m.json"])
+def test_an_existing_export_is_replaced_only_by_force(capsys, model, tmp_path, name):
+    (tmp_path / name).write_text("precious")
+    words = ("model", "export", model, "-o", tmp_path / name)
+    result = run(capsys, *words)
+    assert result.code == 2
+    assert "exists; pass --force" in result.sentence
+    assert listing(tmp_path) == {name: b"precious"}
+    done(capsys, *words, "--force")
+    assert listing(tmp_path)[name] != b"precious"
+
+
+@pytest.mark.parametrize("command", ["show", "export"])
+def test_what_is_no_model(capsys, model, tmp_path, command):
+    more = ("-o", tmp_path / "m.npz") if command == "export" else ()
+    (tmp_path / "cut.h5").write_bytes(model.read_bytes()[:3000])
+    before = listing(tmp_path)
+    for file, said in (
+        (model.with_name("d.h5"), "is a vpem-dataset file, not a vpem-model file"),
+        (tmp_path / "nothing.h5", "does not exist"),
+        (tmp_path / "cut.h5", "cut short"),
+        (tmp_path, "is a folder"),
+    ):
+        result = run(capsys, "model", command, file, *more)
+        assert (result.code, result.out) == (2, "")
+        assert said in result.sentence
+    assert listing(tmp_path) == before

@@ -1,0 +1,319 @@
+"""The estimator: scikit-learn's contract, its names, and what it passes on to the fit."""
+
+import pickle
+
+import networkx as nx
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.mixture import GaussianMixture
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from vpem import VPEM, InputError, NotConvergedWarning, VpemWarning, connect, fit_vpem, make_graph
+from vpem.mixture import COVARIANCE_TYPES
+from vpem.partition import contiguous
+
+
+@pytest.fixture
+def X(overlapping):
+    return overlapping(0, 250, 6)
+
+
+def model(**options):
+    return VPEM(**{"n_components": 3, "random_state": 0, "tol": 1e-4, **options})
+
+
+# ---- scikit-learn's contract ---------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")  # the checks fit tiny, constant and unnamed data on purpose
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        VPEM(),
+        VPEM(graph="star", hops=0),
+        VPEM(covariance_type="diag"),
+        VPEM(graph="path", hops=0, covariance_type="tied", scale="standard", init="random"),
+        VPEM(agents=1, covariance_type="spherical"),
+    ],
+    ids=str,
+)
+def test_scikit_learns_own_checks(estimator):
+    told = check_estimator(estimator, on_skip=None)
+    assert sum(check["status"] == "passed" for check in told) > 40
+    assert not [check["check_name"] for check in told if check["status"] == "failed"]
+
+
+def test_clone_and_parameters():
+    ours = VPEM(4, agents=[[0, 1], [2]], graph="path", hops=0, n_rounds=7, weights="laplacian")
+    copy = clone(ours)
+    assert copy.get_params() == ours.get_params()
+    assert copy.set_params(n_components=2).n_components == 2
+    assert ours.n_components == 4
+
+
+def test_a_fitted_model_survives_pickling(X):
+    ours = model().fit(X)
+    again = pickle.loads(pickle.dumps(ours))
+    np.testing.assert_array_equal(again.predict_proba(X), ours.predict_proba(X))
+    np.testing.assert_array_equal(again.covariances_, ours.covariances_)
+
+
+def test_in_a_pipeline(X):
+    pipeline = make_pipeline(StandardScaler(), model())
+    labels = pipeline.fit_predict(X)
+    np.testing.assert_array_equal(labels, pipeline.predict(X))
+
+
+@pytest.mark.parametrize(
+    "use", ["predict", "predict_proba", "score", "score_samples", "bic", "sample"]
+)
+def test_use_before_fit_is_refused(use, X):
+    with pytest.raises(NotFittedError):
+        getattr(VPEM(), use)(*([] if use == "sample" else [X]))
+    assert not hasattr(VPEM(), "covariances_")
+
+
+def test_another_number_of_features_is_refused(X):
+    ours = model().fit(X)
+    with pytest.raises(ValueError, match="5 features"):
+        ours.predict(X[:, :5])
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+def test_shapes_of_attributes(kind, X):
+    ours = model(covariance_type=kind, hops=0).fit(X)
+    shape = {
+        "full": (3, 6, 6),
+        "tied": (6, 6),
+        "diag": (3, 6),
+        "tied-diag": (6,),
+        "spherical": (3, 6),
+        "tied-spherical": (6,),
+    }[kind]
+    assert ours.covariances_.shape == shape
+    assert ours.weights_.shape == (3,)
+    assert ours.means_.shape == (3, 6)
+    assert ours.history_.shape == (ours.n_iter_, 6)
+    assert len(ours.hubs_) == 6
+    assert ours.converged_
+    assert ours.n_features_in_ == 6
+    assert ours.lower_bound_ == pytest.approx(ours.history_[-1].mean() / 250)
+    assert ours.weights_.sum() == pytest.approx(1)
+
+
+def test_covariances_are_block_diagonal_over_hubs(X):
+    ours = model(graph="path").fit(X)
+    hub_of = np.empty(6, dtype=int)
+    for number, hub in enumerate(ours.hubs_):
+        hub_of[list(hub.agents)] = number
+    same = hub_of[:, None] == hub_of
+    assert not same.all()
+    assert (ours.covariances_[:, ~same] == 0).all()
+    assert (ours.covariances_[:, same] != 0).all()
+
+
+def test_it_is_the_fit_of_the_recipe(X):
+    ours = model(graph="tree", agents=6, n_rounds=200, random_state=3).fit(X)
+    network = connect(make_graph("tree", 6, seed=3), contiguous(6, 6), n_rounds=200, seed=3)
+    fit = fit_vpem(X, network, n_components=3, seed=3, tol=1e-4)
+    np.testing.assert_array_equal(ours.history_, fit.history)
+    np.testing.assert_array_equal(ours.means_, fit.mixture.assembled_means)
+    np.testing.assert_array_equal(ours.predict(X), fit.mixture.predict(X))
+    assert ours.mixing_rate_ == network.mixing_rate
+    assert ours.consensus_error_ == network.consensus_error
+
+
+def test_one_agent_scores_like_scikit_learn(X):
+    rows = [10, 90, 200]
+    ours = VPEM(3, agents=1, graph="star", hops=0, init=rows, tol=1e-10, max_iter=5000).fit(X)
+    start = np.linalg.inv(np.cov(X.T, bias=True) + 1e-6 * np.eye(6))
+    theirs = GaussianMixture(
+        3,
+        weights_init=np.full(3, 1 / 3),
+        means_init=X[rows],
+        precisions_init=np.stack([start] * 3),
+        tol=1e-10,
+        max_iter=5000,
+    ).fit(X)
+    assert ours.bic(X) == pytest.approx(theirs.bic(X), rel=1e-7)
+    assert ours.aic(X) == pytest.approx(theirs.aic(X), rel=1e-7)
+    assert ours.score(X) == pytest.approx(theirs.score(X), rel=1e-7)
+    assert ours.lower_bound_ == pytest.approx(theirs.lower_bound_, rel=1e-7)
+    np.testing.assert_allclose(ours.score_samples(X), theirs.score_samples(X), rtol=1e-4)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-3)
+
+
+@pytest.mark.parametrize("graph", ["cycle", "star"])
+def test_fit_predict_is_fit_and_predict(graph, X):
+    options = {"graph": graph, "hops": 0}
+    np.testing.assert_array_equal(
+        model(**options).fit_predict(X), model(**options).fit(X).predict(X)
+    )
+
+
+def test_sample(X):
+    ours = model().fit(X)
+    drawn, labels = ours.sample(40)
+    assert drawn.shape == (40, 6)
+    assert labels.shape == (40,)
+    np.testing.assert_array_equal(ours.sample(40)[0], drawn)
+    assert ours.sample()[0].shape == (1, 6)
+    with pytest.raises(InputError, match="n_samples"):
+        ours.sample(0)
+
+
+def test_single_precision_data_are_fitted_in_single_precision(X):
+    single = model().fit(X.astype(np.float32))
+    double = model().fit(X)
+    assert single.fit_.mixture.means.dtype == np.float64
+    assert not np.array_equal(single.history_[0], double.history_[0])
+    np.testing.assert_allclose(single.history_[0], double.history_[0], rtol=1e-5)
+
+
+def test_integer_and_list_data(X):
+    whole = np.round(10 * X).astype(int)
+    one = model().fit(whole)
+    two = model().fit(whole.astype(float).tolist())
+    np.testing.assert_array_equal(one.means_, two.means_)
+
+
+def test_labels_are_ignored(X):
+    y = np.arange(250)
+    np.testing.assert_array_equal(model().fit(X, y).means_, model().fit(X).means_)
+
+
+def test_sample_weight_reaches_the_fit(X):
+    weights = np.ones(250)
+    weights[100:] = 0
+    ours = model(init=[1, 2, 3]).fit(X, sample_weight=weights)
+    kept = model(init=[1, 2, 3]).fit(X[:100])
+    np.testing.assert_allclose(ours.means_, kept.means_, rtol=1e-9)
+    assert ours.lower_bound_ == pytest.approx(kept.lower_bound_, rel=1e-10)
+    twice = model(init=[1, 2, 3]).fit(X[:100], sample_weight=[2] * 100)
+    np.testing.assert_allclose(twice.means_, kept.means_, rtol=1e-9)
+
+
+# ---- agents and graphs ---------------------------------------------------------------------------
+
+
+def test_agents(X):
+    holdings = {
+        None: [[0], [1], [2], [3], [4], [5]],
+        4: [[0, 1], [2, 3], [4], [5]],
+        1: [[0, 1, 2, 3, 4, 5]],
+    }
+    for agents, parts in holdings.items():
+        ours = model(agents=agents, hops=0, n_rounds=150).fit(X)
+        found = [columns.tolist() for columns in ours.mixture_.blocks.features]
+        assert found == parts
+    lists = [[5, 0], [1, 2, 3], [4]]
+    for given in (lists, tuple(map(tuple, lists)), [np.array(part) for part in lists]):
+        ours = model(agents=given, hops=0).fit(X)
+        found = [columns.tolist() for columns in ours.mixture_.blocks.features]
+        assert found == [[0, 5], [1, 2, 3], [4]]
+
+
+def test_graphs(X):
+    by_name = model(graph="path", hops=0, n_rounds=150).fit(X)
+    for graph in (nx.path_graph(6), make_graph("path", 6)):
+        ours = model(graph=graph, hops=0, n_rounds=150).fit(X)
+        np.testing.assert_array_equal(ours.graph_.edges, by_name.graph_.edges)
+        np.testing.assert_array_equal(ours.means_, by_name.means_)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"agents": 0}, "agents must be an integer of at least 1"),
+        ({"agents": 7}, "7 agents cannot share 6 features"),
+        ({"agents": True}, "agents"),
+        ({"agents": "two"}, "agents must be None"),
+        ({"agents": 2.5}, "agents must be None"),
+        ({"agents": [[0, 1], [2, 3]]}, "misses feature 4, 5"),
+        ({"agents": [[0, 1, 2, 3, 4, 5], [0]]}, "repeats feature 0"),
+        ({"graph": "ring"}, "topology must be one of"),
+        ({"graph": 3}, "graph must be"),
+        ({"graph": nx.path_graph(5)}, "5 nodes"),
+        ({"graph": make_graph("cycle", 5)}, "5 agents but the features are held by 6"),
+        ({"graph": nx.empty_graph(6)}, "not connected"),
+        ({"n_components": 0}, "n_components"),
+        ({"n_components": 251}, "251 components need at least as many rows"),
+        ({"covariance_type": "ful"}, "did you mean 'full'"),
+        ({"init": "k-mean"}, "did you mean"),
+        ({"tol": -1}, "tol"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"reg_covar": -1e-9}, "reg_covar"),
+        ({"n_init": 0}, "n_init"),
+        ({"scale": "robust"}, "scale must be one of"),
+        ({"consensus": "exact"}, "consensus path"),
+        ({"hops": -1}, "hops"),
+        ({"n_rounds": 0}, "rounds"),
+        ({"weights": "equal"}, "weights must be one of"),
+        ({"random_state": -1}, "random_state"),
+        ({"n_threads": 0}, "threads"),
+    ],
+    ids=str,
+)
+def test_parameters_out_of_range_are_refused(options, match, X):
+    with pytest.raises(InputError, match=match):
+        model(**options).fit(X)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_named(bad, X):
+    X[17, 3] = bad
+    with pytest.raises(InputError, match="row 17, feature 3"):
+        model().fit(X)
+    fitted = model().fit(np.delete(X, 17, axis=0))
+    with pytest.raises(InputError, match="row 17, feature 3"):
+        fitted.predict(X)
+
+
+def test_a_hub_of_everyone_is_warned_about(X):
+    with pytest.warns(VpemWarning, match="centralizes"):
+        model(graph="complete").fit(X)
+
+
+# ---- again ---------------------------------------------------------------------------------------
+
+
+def test_warm_start_goes_on_where_the_last_fit_ended(X):
+    ours = model(warm_start=True, max_iter=4, tol=0.0)
+    with pytest.warns(NotConvergedWarning):
+        ours.fit(X)
+    first = ours.history_
+    with pytest.warns(NotConvergedWarning):
+        ours.fit(X)
+    with pytest.warns(NotConvergedWarning):
+        whole = model(max_iter=8, tol=0.0).fit(X)
+    # Roots that share one estimate lose nothing when their weights are averaged.
+    np.testing.assert_allclose(np.concatenate([first, ours.history_]), whole.history_, rtol=1e-6)
+    with pytest.warns(NotConvergedWarning):
+        cold = model(max_iter=4, tol=0.0).fit(X)
+    np.testing.assert_array_equal(cold.history_, first)
+
+
+def test_the_same_state_gives_the_same_model(X):
+    for init in ("random", "k-means++", "kmeans"):
+        options = {"graph": "geometric", "hops": 0, "n_rounds": 300, "init": init}
+        one, two = (model(random_state=7, **options).fit(X) for _ in range(2))
+        np.testing.assert_array_equal(one.means_, two.means_)
+        np.testing.assert_array_equal(one.graph_.edges, two.graph_.edges)
+    a, b = (model(random_state=np.random.RandomState(5), init="random").fit(X) for _ in range(2))
+    np.testing.assert_array_equal(a.means_, b.means_)
+    starts = {model(random_state=s, init="random").fit(X).fit_.init_rows for s in range(4)}
+    assert len(starts) > 1
+
+
+def test_not_converged_is_told_and_marked(X):
+    with pytest.warns(NotConvergedWarning, match="after 2 iterations"):
+        ours = model(max_iter=2).fit(X)
+    assert not ours.converged_
+    assert ours.n_iter_ == 2

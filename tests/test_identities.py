@@ -1,0 +1,404 @@
+"""What EM over split features must equal: other software, plain NumPy, itself done otherwise."""
+
+import numpy as np
+import pytest
+import scipy.special
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from vpem import connect, fit_vpem, make_graph
+from vpem.hubs import Hub
+from vpem.partition import contiguous, from_lists
+
+KINDS = ("full", "diag", "spherical", "tied")
+TIED = ("tied", "tied-diag", "tied-spherical")
+ITERATIONS = 8
+REG = 1e-6
+
+
+def star(*parts):
+    d = sum(len(part) for part in parts)
+    return connect(make_graph("star", len(parts)), from_lists(parts, d), hops=0)
+
+
+def alone(d):
+    return star(list(range(d)))
+
+
+@pytest.fixture(params=["breast cancer", "overlapping 0", "overlapping 1", "overlapping 2"])
+def problem(request, breast_cancer, overlapping):
+    """Data and the rows to start from."""
+    if request.param == "breast cancer":
+        return breast_cancer, [3, 77, 120]
+    seed = int(request.param[-1])
+    rows = np.random.default_rng(seed).choice(400, 3, replace=False)
+    return overlapping(seed, 400, 5), rows.tolist()
+
+
+# ---- scikit-learn --------------------------------------------------------------------------------
+
+
+def sklearn_start(X, rows, kind):
+    """Start at given rows: uniform weights, means there, sample covariance with divisor M."""
+    d = X.shape[1]
+    covariance = np.cov(X.T, bias=True) + REG * np.eye(d)
+    variances = np.diag(covariance)
+    precisions = {
+        "full": np.linalg.inv(covariance)[None].repeat(len(rows), axis=0),
+        "tied": np.linalg.inv(covariance),
+        "diag": np.tile(1 / variances, (len(rows), 1)),
+        "spherical": np.full(len(rows), 1 / variances.mean()),
+    }[kind]
+    uniform = np.full(len(rows), 1 / len(rows))
+    return {"weights_init": uniform, "means_init": X[rows], "precisions_init": precisions}
+
+
+def sklearn_after(X, rows, kind, n_iter):
+    mixture = GaussianMixture(
+        len(rows),
+        covariance_type=kind,
+        reg_covar=REG,
+        tol=0,
+        max_iter=n_iter,
+        **sklearn_start(X, rows, kind),
+    )
+    with pytest.warns(ConvergenceWarning):
+        return mixture.fit(X)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_agent_is_scikit_learns_mixture(problem, kind, iterate):
+    X, rows = problem
+    fit = iterate(X, alone(X.shape[1]), ITERATIONS, n_components=3, covariance_type=kind, init=rows)
+    for i in range(ITERATIONS):
+        theirs = sklearn_after(X, rows, kind, i + 1)
+        assert fit.history[i, 0] == pytest.approx(theirs.lower_bound_ * len(X), rel=1e-8)
+    assert fit.log_likelihood == pytest.approx(theirs.score(X), rel=1e-8)
+    mixture = fit.mixture
+    np.testing.assert_allclose(mixture.assembled_weights, theirs.weights_, rtol=1e-6)
+    np.testing.assert_allclose(mixture.assembled_means, theirs.means_, rtol=1e-6, atol=1e-6)
+    size = np.abs(theirs.covariances_).max()
+    np.testing.assert_allclose(
+        mixture.assembled_covariances, theirs.covariances_, rtol=1e-6, atol=1e-8 * size
+    )
+
+
+def test_one_feature_an_agent_is_scikit_learns_diagonal_mixture(problem, iterate):
+    X, rows = problem
+    network = star(*([j] for j in range(X.shape[1])))
+    fit = iterate(X, network, ITERATIONS, n_components=3, init=rows)
+    for i in range(ITERATIONS):
+        theirs = sklearn_after(X, rows, "diag", i + 1)
+        np.testing.assert_allclose(fit.history[i], theirs.lower_bound_ * len(X), rtol=1e-8)
+
+
+@pytest.mark.parametrize(("kind", "same"), [("full", "diag"), ("tied", "tied-diag")])
+def test_one_feature_an_agent_has_nothing_but_variances(problem, kind, same, iterate):
+    X, rows = problem
+    singles = star(*([j] for j in range(X.shape[1])))
+    options = {"n_components": 3, "init": rows}
+    one = iterate(X, singles, 6, covariance_type=kind, **options)
+    two = iterate(X, alone(X.shape[1]), 6, covariance_type=same, **options)
+    np.testing.assert_allclose(one.history[:, 0], two.history[:, 0], rtol=1e-10)
+    np.testing.assert_allclose(one.mixture.assembled_means, two.mixture.assembled_means, rtol=1e-8)
+
+
+# ---- plain NumPy ---------------------------------------------------------------------------------
+
+
+def shape_covariance(covariance, kind):
+    if kind in ("diag", "tied-diag"):
+        return np.diag(np.diag(covariance))
+    if kind in ("spherical", "tied-spherical"):
+        return np.mean(np.diag(covariance)) * np.eye(len(covariance))
+    return covariance
+
+
+class PlainRoot:
+    """What one hub's root holds, and nothing else."""
+
+    def __init__(self, X, columns, rows, kind):
+        self.X, self.kind, self.k = X[:, columns], kind, len(rows)
+        self.weights = np.full(self.k, 1 / self.k)
+        self.means = self.X[rows]
+        start = np.atleast_2d(np.cov(self.X.T, bias=True)) + REG * np.eye(len(columns))
+        self.covariances = [shape_covariance(start, kind)] * self.k
+
+    def terms(self):
+        columns = []
+        for mean, covariance in zip(self.means, self.covariances, strict=True):
+            centred = self.X - mean
+            squares = (centred * np.linalg.solve(covariance, centred.T).T).sum(axis=1)
+            columns.append(np.linalg.slogdet(covariance)[1] + squares)
+        return np.column_stack(columns)
+
+    def expect(self, sums, d):
+        """Log-likelihood by this root's own estimate of the sum and its own mixing weights."""
+        scores = np.log(self.weights) - 0.5 * sums
+        self.gamma = scipy.special.softmax(scores, axis=1)
+        constant = 0.5 * len(self.X) * d * np.log(2 * np.pi)
+        return scipy.special.logsumexp(scores, axis=1).sum() - constant
+
+    def maximise(self):
+        counts = self.gamma.sum(axis=0)
+        self.weights = counts / len(self.X)
+        self.means = (self.gamma.T @ self.X) / counts[:, None]
+        scatters = []
+        for k in range(self.k):
+            centred = self.X - self.means[k]
+            scatters.append((self.gamma[:, k, None] * centred).T @ centred)
+        if self.kind.startswith("tied"):
+            shared = sum(scatters) / len(self.X)
+            each = [shared] * self.k
+        else:
+            each = [scatter / count for scatter, count in zip(scatters, counts, strict=True)]
+        ridge = REG * np.eye(self.X.shape[1])
+        self.covariances = [shape_covariance(c + ridge, self.kind) for c in each]
+
+
+def plain_vpem(X, features, rows, kind, n_iter, total):
+    """Algorithms 1 and 2: ``total`` turns the blocks' terms into what each root has of the sum."""
+    roots = [PlainRoot(X, columns, rows, kind) for columns in features]
+    history = []
+    for _ in range(n_iter):
+        sums = total([root.terms() for root in roots])
+        own = zip(roots, sums, strict=True)
+        history.append([root.expect(estimate, X.shape[1]) for root, estimate in own])
+        for root in roots:
+            root.maximise()
+    return np.array(history), roots
+
+
+def plain_rounds(graph, hubs, n_rounds):
+    """Consensus over Metropolis weights, written agent by agent."""
+    n = graph.n_agents
+    W = np.zeros((n, n))
+    for i, j in graph.edges:
+        W[i, j] = W[j, i] = 1 / (1 + max(graph.degrees[i], graph.degrees[j]))
+    W += np.diag(1 - W.sum(axis=1))
+
+    def total(terms):
+        state = np.empty((n, *terms[0].shape))
+        for own, hub in zip(terms, hubs, strict=True):
+            state[list(hub.agents)] = n / len(hub.agents) * own
+        for _ in range(n_rounds):
+            state = np.tensordot(W, state, axes=1)
+        return state[[hub.root for hub in hubs]]
+
+    return total
+
+
+def assert_same_parameters(mixture, roots, tolerance):
+    for b, root in enumerate(roots):
+        weights, means, covariances = mixture.block(b)
+        np.testing.assert_allclose(weights, root.weights, rtol=tolerance)
+        scale = np.sqrt(np.diag(root.covariances[0]).max())
+        np.testing.assert_allclose(means, root.means, rtol=tolerance, atol=tolerance * scale)
+        for k, wanted in enumerate(root.covariances):
+            found = covariances[k if len(covariances) > 1 else 0]
+            found = np.diag(found) if found.ndim == 1 else found
+            atol = tolerance * scale**2
+            np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=atol)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *TIED[1:]])
+def test_exact_sum_over_blocks_is_block_diagonal_em(kind, overlapping, iterate):
+    X, rows = overlapping(3, 300, 6), [5, 50, 200]
+    parts = [[4, 0], [5], [1, 2, 3]]
+    network = star(*parts)
+    fit = iterate(X, network, ITERATIONS, n_components=3, covariance_type=kind, init=rows)
+    history, roots = plain_vpem(
+        X, network.blocks.features, rows, kind, ITERATIONS, lambda terms: [sum(terms)] * 3
+    )
+    np.testing.assert_allclose(fit.history, history, rtol=1e-10)
+    assert_same_parameters(fit.mixture, roots, 1e-7)
+
+
+def test_exact_sum_on_breast_cancer(breast_cancer, iterate):
+    X, rows = breast_cancer, [3, 77]
+    parts = [[j, j + 10, j + 20] for j in range(10)]
+    network = star(*parts)
+    fit = iterate(X, network, ITERATIONS, n_components=2, init=rows)
+    history, roots = plain_vpem(X, parts, rows, "full", ITERATIONS, lambda t: [sum(t)] * 10)
+    np.testing.assert_allclose(fit.history, history, rtol=1e-8)
+    assert_same_parameters(fit.mixture, roots, 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*rounds are too few:vpem.VpemWarning")
+@pytest.mark.parametrize("path", ["operator", "rounds"])
+@pytest.mark.parametrize(
+    ("topology", "hops", "n_rounds", "kind"),
+    [
+        ("path", 0, 12, "full"),
+        ("path", 1, 6, "full"),
+        ("cycle", 1, 4, "full"),
+        ("cycle", 1, 6, "tied"),
+        ("tree", 0, 20, "diag"),
+        ("tree", 1, 9, "tied-spherical"),
+        ("grid", 1, 7, "spherical"),
+        ("small-world", 0, 9, "tied-diag"),
+    ],
+)
+def test_each_root_goes_by_its_own_estimate(
+    topology, hops, n_rounds, kind, path, overlapping, iterate
+):
+    """Algorithm 2: no root learns more than its own estimate of the sum."""
+    X, rows = overlapping(4, 250, 8), [9, 99, 149]
+    graph = make_graph(topology, 8, seed=2)
+    network = connect(graph, contiguous(8, 8), hops=hops, n_rounds=n_rounds, path=path, seed=1)
+    fit = iterate(X, network, 5, n_components=3, covariance_type=kind, init=rows)
+    total = plain_rounds(graph, network.hubs, n_rounds)
+    history, roots = plain_vpem(X, network.blocks.features, rows, kind, 5, total)
+    np.testing.assert_allclose(fit.history, history, rtol=1e-9)
+    assert_same_parameters(fit.mixture, roots, 1e-6)
+    # The roots do disagree, or this test would show nothing.
+    assert np.ptp(history[-1]) > 1e-6 * np.abs(history[-1]).max()
+    assert np.ptp(fit.mixture.weights, axis=0).max() > 1e-6
+
+
+# ---- the same thing done otherwise ---------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*rounds are too few:vpem.VpemWarning")
+@pytest.mark.parametrize("weights", ["metropolis", "laplacian", "max-degree"])
+@pytest.mark.parametrize("hops", [0, 1, 2])
+@pytest.mark.parametrize("topology", ["cycle", "path", "grid", "tree"])
+def test_rounds_and_their_operator_agree(topology, hops, weights, overlapping, iterate):
+    X = overlapping(5, 200, 12)
+    graph = make_graph(topology, 12, seed=3)
+    fits = []
+    for path in ("operator", "rounds"):
+        options = {"hops": hops, "n_rounds": 30, "weights": weights, "path": path}
+        network = connect(graph, contiguous(12, 12), **options)
+        fits.append(iterate(X, network, 10, n_components=3, init=[1, 80, 150]))
+    one, two = fits
+    np.testing.assert_allclose(one.history, two.history, rtol=1e-10)
+    np.testing.assert_allclose(one.mixture.weights, two.mixture.weights, atol=1e-10)
+    np.testing.assert_allclose(one.mixture.means, two.mixture.means, atol=1e-10)
+    np.testing.assert_allclose(one.mixture.covariances, two.mixture.covariances, atol=1e-10)
+
+
+@pytest.mark.parametrize("path", ["operator", "rounds"])
+@pytest.mark.parametrize(("topology", "n_rounds"), [("complete", 1), ("cycle", 400)])
+def test_enough_rounds_are_a_server(topology, n_rounds, path, overlapping, iterate):
+    X, options = overlapping(6, 300, 6), {"n_components": 3, "init": [7, 70, 170]}
+    everyone = connect(
+        make_graph(topology, 6), contiguous(6, 6), hops=0, n_rounds=n_rounds, path=path
+    )
+    fit = iterate(X, everyone, 12, **options)
+    server = iterate(X, star(*([j] for j in range(6))), 12, **options)
+    np.testing.assert_allclose(fit.history, server.history, rtol=1e-10)
+    np.testing.assert_allclose(
+        fit.mixture.assembled_means, server.mixture.assembled_means, atol=1e-8
+    )
+
+
+def test_a_hub_is_an_agent_that_holds_its_features(overlapping, iterate):
+    X, options = overlapping(7, 300, 6), {"n_components": 2, "init": [7, 70]}
+    network = connect(make_graph("cycle", 6), contiguous(6, 6), hops=1, n_rounds=300)
+    fit = iterate(X, network, 8, **options)
+    parts = [part.tolist() for part in network.blocks.features]
+    server = iterate(X, star(*parts), 8, **options)
+    np.testing.assert_allclose(fit.history[:, 0], server.history[:, 0], rtol=1e-10)
+
+
+def test_which_hub_holds_what_first_does_not_matter(overlapping, iterate):
+    X, options = overlapping(8, 300, 5), {"n_components": 3, "init": [7, 70, 270]}
+    one = iterate(X, star([0, 1], [2, 3, 4]), 8, **options)
+    two = iterate(X, star([4, 2, 3], [1, 0]), 8, **options)
+    np.testing.assert_allclose(one.history, two.history, rtol=1e-11)
+    ours, theirs = one.mixture, two.mixture
+    np.testing.assert_allclose(ours.assembled_means, theirs.assembled_means, rtol=1e-8)
+    np.testing.assert_allclose(
+        ours.assembled_covariances, theirs.assembled_covariances, rtol=1e-8, atol=1e-10
+    )
+
+
+def test_agents_that_only_relay_add_nothing(overlapping, iterate):
+    X, options = overlapping(9, 300, 4), {"n_components": 3, "init": [7, 70, 270]}
+    with pytest.warns(UserWarning, match="only relays"):
+        partition = from_lists([[0, 1], [], [2, 3]], 4)
+    network = connect(make_graph("path", 3), partition, hops=0, n_rounds=200)
+    assert network.blocks.widths.tolist() == [2, 0, 2]
+    fit = iterate(X, network, 6, **options)
+    server = iterate(X, star([0, 1], [2, 3]), 6, **options)
+    np.testing.assert_allclose(fit.history[:, 0], server.history[:, 0], rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *TIED[1:]])
+def test_threads_change_nothing_but_rounding(kind, overlapping, iterate):
+    X = overlapping(10, 700, 6)
+    network = connect(make_graph("cycle", 6), contiguous(6, 6), n_rounds=60)
+    options = {"n_components": 3, "covariance_type": kind, "init": [1, 2, 3]}
+    one, two = (iterate(X, network, 10, n_threads=n, **options) for n in (1, 2))
+    np.testing.assert_allclose(one.history, two.history, rtol=1e-11)
+    np.testing.assert_allclose(one.mixture.means, two.mixture.means, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *TIED[1:]])
+def test_single_precision_is_close_to_double(kind, overlapping, iterate):
+    X = overlapping(11, 700, 6)
+    network = connect(make_graph("cycle", 6), contiguous(6, 6), n_rounds=60)
+    options = {"n_components": 2, "covariance_type": kind, "init": [1, 2]}
+    double, single = (iterate(X, network, 8, dtype=t, **options) for t in (np.float64, np.float32))
+    np.testing.assert_allclose(single.history, double.history, rtol=1e-5)
+    np.testing.assert_allclose(single.mixture.means, double.mixture.means, atol=1e-3)
+
+
+@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+def test_the_same_seed_gives_the_same_bits(init, topology, overlapping):
+    X = overlapping(12, 300, 6)
+    hops = 0 if topology == "star" else 1
+    fits = []
+    for _ in range(2):
+        network = connect(make_graph(topology, 6), contiguous(6, 6), hops=hops, seed=5)
+        fits.append(fit_vpem(X, network, n_components=3, init=init, seed=5, tol=1e-5))
+    one, two = fits
+    assert one.init_rows == two.init_rows
+    for name in ("weights", "means", "covariances"):
+        np.testing.assert_array_equal(getattr(one.mixture, name), getattr(two.mixture, name))
+    np.testing.assert_array_equal(one.history, two.history)
+
+
+# ---- units ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["full", "diag", "tied"])
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+def test_scaling_is_undone(kind, topology, overlapping, iterate):
+    units = np.array([1e-3, 1.0, 50.0, 1e4, 7.0, 0.1])
+    X = overlapping(13, 300, 6) * units + 20 * units
+    shift, scale = X.mean(axis=0), X.std(axis=0)
+    network = connect(make_graph(topology, 6), contiguous(6, 6), hops=0, n_rounds=80)
+    options = {"n_components": 3, "covariance_type": kind, "init": [4, 44, 144]}
+    fit = iterate(X, network, 9, scale="standard", **options)
+    by_hand = iterate((X - shift) / scale, network, 9, **options)
+    offset = len(X) * np.log(scale).sum()
+    np.testing.assert_allclose(fit.history, by_hand.history - offset, rtol=1e-9)
+    means = by_hand.mixture.assembled_means * scale + shift
+    np.testing.assert_allclose(fit.mixture.assembled_means, means, rtol=1e-8)
+    factor = scale**2 if kind == "diag" else np.outer(scale, scale)
+    found = fit.mixture.assembled_covariances / factor
+    np.testing.assert_allclose(found, by_hand.mixture.assembled_covariances, atol=1e-8)
+    scores = by_hand.mixture.score_samples((X - shift) / scale) - np.log(scale).sum()
+    np.testing.assert_allclose(fit.mixture.score_samples(X), scores, rtol=1e-8)
+    np.testing.assert_array_equal(
+        fit.mixture.predict(X), by_hand.mixture.predict((X - shift) / scale)
+    )
+
+
+def test_exact_fits_report_the_density_of_their_mixture(overlapping):
+    X = overlapping(14, 300, 6)
+    fit = fit_vpem(X, star([0, 1, 2], [3, 4, 5]), n_components=2, tol=1e-6)
+    scores = fit.mixture.score_samples(X)
+    assert fit.log_likelihood == pytest.approx(scores.mean(), rel=1e-10)
+    np.testing.assert_allclose(fit.root_log_likelihood, scores.sum(), rtol=1e-10)
+    assert fit.bic == pytest.approx(fit.mixture.bic(scores.sum(), 300), rel=1e-10)
+    assert fit.aic == pytest.approx(fit.mixture.aic(scores.sum()), rel=1e-10)
+    assert fit.history.shape == (fit.n_iter, 2)
+    assert network_roots(fit.network.hubs) == [0, 1]
+
+
+def network_roots(hubs: list[Hub]) -> list[int]:
+    return [hub.root for hub in hubs]

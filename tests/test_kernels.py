@@ -1,0 +1,281 @@
+"""Every kernel against its NumPy twin."""
+
+import numpy as np
+import pytest
+
+from vpem._core import reference
+from vpem._core.cholesky import cholesky_blocks
+from vpem._core.consensus import consensus_rounds
+from vpem._core.covariances import covariances_diag, covariances_full
+from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
+from vpem._core.moments import moments_diag, moments_full
+from vpem._core.normalise import normalise
+from vpem.mixing import mixing_matrix
+from vpem.topologies import make_graph
+
+LAYOUTS = {
+    "one feature": (1,),
+    "one block": (7,),
+    "singles": (1, 1, 1),
+    "unequal": (1, 4, 2),
+    "empty blocks": (0, 3, 0, 2, 0),
+    "wide": (1, 40),
+}
+ROWS = (1, 200, 256, 257)  # a tile has 256
+KINDS = [  # components, one covariance for all, one estimate for all roots
+    (1, False, True),
+    (3, False, True),
+    (3, True, True),
+    (3, False, False),
+    (3, True, False),
+]
+DTYPES = (np.float64, np.float32)
+
+layouts = pytest.mark.parametrize("layout", LAYOUTS)
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+threads = pytest.mark.parametrize("n_threads", [1, 2])
+sizes = pytest.mark.parametrize("m", ROWS)
+
+
+class Problem:
+    """Random arguments of the kernels for one layout of blocks."""
+
+    def __init__(self, layout, k, tied, shared, dtype, m=1, scale=1.0):
+        rng = np.random.default_rng([m, k, len(layout)])
+        widths = LAYOUTS[layout]
+        d = sum(widths)
+        self.dtype = dtype
+        self.copies = 1 if tied else k
+        self.roots = 1 if shared else len(widths)
+        self.n_blocks = len(widths)
+        self.offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.intp)
+        self.rows = (scale * rng.normal(size=(m, d)) + 3 * scale).astype(dtype)
+        self.means = (scale * rng.normal(size=(k, d)) + 3 * scale).astype(dtype)
+        soft = rng.dirichlet(np.full(k, 0.3), size=(self.roots, m))
+        self.responsibilities = np.ascontiguousarray(soft, dtype=dtype)
+        covariances = []
+        for width in widths:
+            root = rng.normal(size=(self.copies, width, width)) / np.sqrt(max(width, 1))
+            block = root @ root.transpose(0, 2, 1) + 0.5 * np.eye(width)
+            covariances.append(block.ravel() * scale**2)
+        self.covariances = np.concatenate(covariances).astype(dtype)
+        self.precisions = (rng.uniform(0.2, 4, size=(self.copies, d)) / scale**2).astype(dtype)
+        self.log_dets = rng.normal(size=(self.copies, self.n_blocks)).astype(dtype)
+        self.counts = rng.uniform(0.5, 9, size=(self.roots, k))
+
+    def whitened(self, kernel):
+        """Outputs of a Cholesky kernel: whiteners, log-determinants, failures."""
+        out = (
+            np.full_like(self.covariances, 7),
+            np.full((self.copies, self.n_blocks), 7, dtype=self.dtype),
+            np.full((self.copies, self.n_blocks), 7, dtype=np.uint8),
+        )
+        any_failed = kernel(self.covariances, self.offsets, self.copies, *out)
+        assert bool(any_failed) == bool(out[2].any())
+        return out
+
+    def terms(self, kernel, factors, log_dets, n_threads):
+        out = np.full((self.n_blocks, len(self.rows), len(self.means)), np.nan, dtype=self.dtype)
+        kernel(self.rows, self.offsets, self.means, factors, log_dets, out, n_threads)
+        return out
+
+    def moments(self, kernel, full, n_threads):
+        """Moments added to what is there already."""
+        first = np.full(self.means.shape, 0.5)
+        if full:
+            second = np.zeros(len(self.covariances))
+        else:
+            second = np.full((self.copies, self.means.shape[1]), 0.25)
+        arguments = (self.rows, self.responsibilities, self.offsets, self.means)
+        kernel(*arguments, first, second, n_threads)
+        return first, second
+
+
+def assert_close(found, wanted, dtype):
+    """Equal but for some ten units in the last place of the largest entry."""
+    assert found.shape == wanted.shape
+    assert np.isfinite(found).all()
+    size = np.abs(wanted).max(initial=0.0)
+    tolerance = 50 * np.finfo(dtype).eps
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * max(size, 1e-300))
+
+
+@layouts
+@dtypes
+@pytest.mark.parametrize(("k", "tied"), [(1, False), (3, False), (3, True)])
+def test_cholesky_blocks(layout, dtype, k, tied):
+    problem = Problem(layout, k, tied, True, dtype)
+    found = problem.whitened(cholesky_blocks)
+    wanted = problem.whitened(reference.cholesky_blocks)
+    assert not found[2].any()
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=200 * np.finfo(dtype).eps)
+
+
+@layouts
+def test_whiteners_turn_covariances_into_the_identity(layout):
+    problem = Problem(layout, 3, False, True, np.float64)
+    whiteners, log_dets, _ = problem.whitened(cholesky_blocks)
+    start = 0
+    for b, width in enumerate(LAYOUTS[layout]):
+        for k in range(3):
+            part = slice(start, start + width * width)
+            whitener = whiteners[part].reshape(width, width)
+            covariance = problem.covariances[part].reshape(width, width)
+            np.testing.assert_array_equal(whitener, np.tril(whitener))
+            white = whitener @ covariance @ whitener.T
+            np.testing.assert_allclose(white, np.eye(width), atol=1e-9)
+            sign, log_det = np.linalg.slogdet(covariance) if width else (1.0, 0.0)
+            assert sign == 1
+            assert log_dets[k, b] == pytest.approx(log_det, rel=1e-10, abs=1e-10)
+            start += width * width
+
+
+@layouts
+@sizes
+@dtypes
+@threads
+def test_mahalanobis_full(layout, m, dtype, n_threads):
+    for k, tied, shared in KINDS[:3]:
+        problem = Problem(layout, k, tied, shared, dtype, m)
+        whiteners, log_dets, _ = problem.whitened(reference.cholesky_blocks)
+        found = problem.terms(mahalanobis_full, whiteners, log_dets, n_threads)
+        wanted = problem.terms(reference.mahalanobis_full, whiteners, log_dets, 1)
+        assert_close(found, wanted, dtype)
+
+
+@layouts
+@sizes
+@dtypes
+@threads
+def test_mahalanobis_diag(layout, m, dtype, n_threads):
+    for k, tied, shared in KINDS[:3]:
+        problem = Problem(layout, k, tied, shared, dtype, m)
+        factors = (problem.precisions, problem.log_dets)
+        found = problem.terms(mahalanobis_diag, *factors, n_threads)
+        wanted = problem.terms(reference.mahalanobis_diag, *factors, 1)
+        assert_close(found, wanted, dtype)
+
+
+@dtypes
+@threads
+@pytest.mark.parametrize("roots", [1, 4])
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (1, 3), (257, 1), (257, 5)])
+def test_normalise(roots, m, k, dtype, n_threads):
+    rng = np.random.default_rng([roots, m, k])
+    sums = (30 * rng.normal(size=(roots, m, k))).astype(dtype)
+    log_weights = np.log(rng.dirichlet(np.ones(k), size=roots))
+    results = []
+    for kernel in (normalise, reference.normalise):
+        responsibilities = np.full_like(sums, np.nan)
+        log_likelihoods = np.full((roots, m), np.nan)
+        kernel(sums, log_weights, responsibilities, log_likelihoods, n_threads)
+        results.append((responsibilities, log_likelihoods))
+    (found, found_log), (wanted, wanted_log) = results
+    assert_close(found, wanted, dtype)
+    assert_close(found_log, wanted_log, np.float64)
+    np.testing.assert_allclose(found.sum(axis=2), 1, rtol=10 * np.finfo(dtype).eps)
+
+
+@layouts
+@sizes
+@dtypes
+@threads
+@pytest.mark.parametrize("full", [True, False])
+def test_moments(layout, m, dtype, n_threads, full):
+    kernel = moments_full if full else moments_diag
+    twin = reference.moments_full if full else reference.moments_diag
+    for kind in KINDS:
+        problem = Problem(layout, *kind, dtype, m)
+        first, second = problem.moments(kernel, full, n_threads)
+        wanted_first, wanted_second = problem.moments(twin, full, 1)
+        assert_close(first, wanted_first, dtype)
+        if full:
+            second, wanted_second = (lower(problem, s) for s in (second, wanted_second))
+        assert_close(second, wanted_second, dtype)
+
+
+def lower(problem, flat):
+    """Lower triangles of flat blocks: the kernels promise nothing above the diagonal."""
+    parts = []
+    start = 0
+    for width in np.diff(problem.offsets):
+        for _ in range(problem.copies):
+            block = flat[start : start + width * width].reshape(width, width)
+            parts.append(block[np.tril_indices(width)])
+            start += width * width
+    return np.concatenate(parts)
+
+
+@layouts
+@pytest.mark.parametrize("full", [True, False])
+def test_moments_of_two_halves_are_the_moments_of_the_whole(layout, full):
+    kernel = moments_full if full else moments_diag
+    problem = Problem(layout, 3, False, False, np.float64, 600)
+    whole = problem.moments(kernel, full, 1)
+    first = np.full_like(whole[0], 0.5)
+    second = np.zeros_like(whole[1]) if full else np.full_like(whole[1], 0.25)
+    for part in (slice(0, 301), slice(301, 600)):
+        kernel(
+            np.ascontiguousarray(problem.rows[part]),
+            np.ascontiguousarray(problem.responsibilities[:, part]),
+            problem.offsets,
+            problem.means,
+            first,
+            second,
+            2,
+        )
+    np.testing.assert_allclose(first, whole[0], rtol=1e-12, atol=1e-10)
+    np.testing.assert_allclose(second, whole[1], rtol=1e-12, atol=1e-10)
+
+
+@layouts
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reg_covar", [0.0, 1e-3])
+def test_covariances_full(layout, kind, reg_covar):
+    problem = Problem(layout, *kind, np.float64, 200)
+    first, second = problem.moments(reference.moments_full, True, 1)
+    counts = problem.responsibilities.sum(axis=1)
+    results = []
+    for kernel in (covariances_full, reference.covariances_full):
+        out = np.full_like(second, np.nan)
+        kernel(first, second, counts, problem.offsets, reg_covar, out)
+        results.append(out)
+    assert_close(*results, np.float64)
+
+
+@layouts
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spherical", [True, False])
+def test_covariances_diag(layout, kind, spherical):
+    problem = Problem(layout, *kind, np.float64, 200)
+    first, second = problem.moments(reference.moments_diag, False, 1)
+    counts = problem.responsibilities.sum(axis=1)
+    results = []
+    for kernel in (covariances_diag, reference.covariances_diag):
+        out = np.full_like(second, np.nan)
+        kernel(first, second, counts, problem.offsets, 1e-3, spherical, out)
+        results.append(out)
+    assert_close(*results, np.float64)
+    if spherical:
+        for left, right in zip(problem.offsets[:-1], problem.offsets[1:], strict=True):
+            assert (results[0][:, left:right] == results[0][:, left : left + 1]).all()
+
+
+@dtypes
+@threads
+@pytest.mark.parametrize("n_agents", [1, 2, 9])
+@pytest.mark.parametrize("n_rounds", [0, 1, 2, 7])
+@pytest.mark.parametrize("n_values", [0, 1, 33, 5000])
+def test_consensus_rounds(n_agents, n_rounds, n_values, dtype, n_threads):
+    mixing = mixing_matrix(make_graph("path", n_agents))
+    csr = (mixing.indptr.astype(np.int32), mixing.indices.astype(np.int32))
+    weights = mixing.data.astype(dtype)
+    start = np.random.default_rng(n_agents).normal(size=(n_agents, n_values)).astype(dtype)
+    found, wanted = start.copy(), start.copy()
+    consensus_rounds(*csr, weights, found, n_rounds, n_threads)
+    reference.consensus_rounds(*csr, weights, wanted, n_rounds, 1)
+    assert_close(found, wanted, dtype)
+    power = np.linalg.matrix_power(mixing.toarray(), n_rounds)
+    assert_close(found, (power @ start).astype(dtype), dtype)

@@ -1,0 +1,300 @@
+"""The fitted mixture against SciPy's and scikit-learn's densities, and its parts put together."""
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from sklearn.mixture import GaussianMixture
+
+from vpem import Blocks, InputError, Mixture, NumericalError
+from vpem.mixture import COVARIANCE_TYPES
+from vpem.scaling import Scaling
+
+K = 3
+FEATURES = ([4, 1], [0], [], [5, 2, 3])
+kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+scalings = pytest.mark.parametrize("scaled", [False, True])
+
+
+def blocks_of(features=FEATURES):
+    parts = tuple(np.array(part, dtype=np.intp) for part in features)
+    return Blocks(parts, tuple(range(len(parts))), tuple((n,) for n in range(len(parts))))
+
+
+def made(kind, scaled=False, seed=0, features=FEATURES, per_root=False):
+    """Random mixture of this covariance type."""
+    rng = np.random.default_rng(seed)
+    blocks = blocks_of(features)
+    d = blocks.n_features
+    copies = 1 if kind.startswith("tied") else K
+    if kind in ("full", "tied"):
+        parts = []
+        for width in blocks.widths:
+            root = rng.normal(size=(copies, width, width))
+            parts.append((root @ root.transpose(0, 2, 1) + np.eye(width)).ravel())
+        covariances = np.concatenate(parts)
+    elif kind.endswith("diag"):
+        covariances = rng.uniform(0.3, 3, size=(copies, d))
+    else:
+        own = rng.uniform(0.3, 3, size=(copies, blocks.n_blocks))
+        covariances = np.ascontiguousarray(own[:, blocks.block_of])
+    scaling = Scaling.none(d)
+    if scaled:
+        scaling = Scaling(rng.normal(size=d), rng.uniform(0.1, 10, size=d))
+    weights = rng.dirichlet(np.full(K, 4.0), size=blocks.n_blocks if per_root else 1)
+    return Mixture(blocks, kind, weights, rng.normal(size=(K, d)), covariances, scaling)
+
+
+def dense(mixture):
+    """Means and covariances (K, d, d) in the user's order and units, block by block."""
+    d = mixture.n_features
+    means, covariances = np.zeros((K, d)), np.zeros((K, d, d))
+    shift, scale = mixture.scaling.shift, mixture.scaling.scale
+    for b, columns in enumerate(mixture.blocks.features):
+        _, own_means, own = mixture.block(b)
+        means[:, columns] = own_means * scale[columns] + shift[columns]
+        for k in range(K):
+            block = own[k if len(own) > 1 else 0]
+            block = np.diag(block) if block.ndim == 1 else block
+            units = np.outer(scale[columns], scale[columns])
+            covariances[k][np.ix_(columns, columns)] = block * units
+    return means, covariances
+
+
+def log_densities(mixture, X):
+    """Log of weight times density, (M, K), by SciPy."""
+    means, covariances = dense(mixture)
+    parts = zip(means, covariances, strict=True)
+    columns = [scipy.stats.multivariate_normal(mean, cov).logpdf(X) for mean, cov in parts]
+    return np.log(mixture.assembled_weights) + np.column_stack(columns)
+
+
+@kinds
+@scalings
+def test_density_and_responsibilities(kind, scaled):
+    mixture = made(kind, scaled)
+    X = mixture.sample(257, np.random.default_rng(1))[0]
+    wanted = log_densities(mixture, X)
+    np.testing.assert_allclose(
+        mixture.score_samples(X), scipy.special.logsumexp(wanted, axis=1), rtol=1e-11
+    )
+    proba = mixture.predict_proba(X)
+    np.testing.assert_allclose(proba, scipy.special.softmax(wanted, axis=1), atol=1e-12)
+    np.testing.assert_array_equal(mixture.predict(X), wanted.argmax(axis=1))
+
+
+def test_rows_far_away_have_finite_densities():
+    mixture = made("full")
+    X = np.full((2, 6), 1e6)
+    np.testing.assert_allclose(mixture.predict_proba(X).sum(axis=1), 1)
+    assert (mixture.score_samples(X) < -1e10).all()
+    assert np.isfinite(mixture.score_samples(X)).all()
+
+
+def test_many_rows_are_the_rows_one_by_one(monkeypatch):
+    mixture = made("full")
+    X = mixture.sample(300, np.random.default_rng(1))[0]
+    whole = mixture.score_samples(X)
+    monkeypatch.setattr("vpem.mixture.CHUNK_VALUES", 1)
+    np.testing.assert_allclose(mixture.score_samples(X), whole, rtol=1e-13)
+    one = np.concatenate([mixture.score_samples(row[None]) for row in X[:20]])
+    np.testing.assert_allclose(one, whole[:20], rtol=1e-13)
+
+
+def test_no_rows():
+    mixture = made("full")
+    assert mixture.score_samples(np.empty((0, 6))).shape == (0,)
+    assert mixture.predict_proba(np.empty((0, 6))).shape == (0, K)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4, 7), (6,), (1, 2, 6)])
+def test_data_of_another_shape_are_refused(shape):
+    with pytest.raises(InputError, match="the model has 6 features"):
+        made("full").score_samples(np.zeros(shape))
+
+
+# ---- assembled view ------------------------------------------------------------------------------
+
+
+@kinds
+@scalings
+def test_assembled_parameters(kind, scaled):
+    mixture = made(kind, scaled, per_root=True)
+    means, covariances = dense(mixture)
+    np.testing.assert_allclose(mixture.assembled_means, means, rtol=1e-14)
+    weights = mixture.weights.mean(axis=0)
+    np.testing.assert_allclose(mixture.assembled_weights, weights / weights.sum(), rtol=1e-14)
+    assembled = mixture.assembled_covariances
+    variances = np.diagonal(covariances, axis1=1, axis2=2)
+    hubs = [columns[0] for columns in mixture.blocks.features if len(columns)]
+    wanted = {
+        "full": covariances,
+        "tied": covariances[0],
+        "diag": variances,
+        "tied-diag": variances[0],
+        "spherical": variances if scaled else variances[:, hubs],
+        "tied-spherical": variances[0] if scaled else variances[0][hubs],
+    }[kind]
+    assert assembled.shape == wanted.shape
+    np.testing.assert_allclose(assembled, wanted, rtol=1e-14)
+
+
+def test_spherical_covariances_of_one_hub_have_scikit_learns_shape():
+    mixture = made("spherical", features=([2, 0, 1],))
+    assert mixture.assembled_covariances.shape == (K,)
+
+
+@kinds
+def test_number_of_parameters(kind):
+    widths = [2, 1, 3]
+    entries = {"full": 3 + 1 + 6, "diag": 6, "spherical": 3}
+    shape = {"tied": "full"}.get(kind, kind.removeprefix("tied-"))
+    copies = 1 if kind.startswith("tied") else K
+    wanted = K - 1 + K * sum(widths) + copies * entries[shape]
+    assert made(kind).n_parameters == wanted
+
+
+@pytest.mark.parametrize("kind", ["full", "diag", "spherical", "tied"])
+def test_criteria_of_one_block_are_scikit_learns(kind, overlapping):
+    X = overlapping(0, 200, 4)
+    theirs = GaussianMixture(K, covariance_type=kind, random_state=0, max_iter=300).fit(X)
+    flat = theirs.covariances_
+    covariances = flat.ravel()
+    if kind == "diag":
+        covariances = flat
+    elif kind == "spherical":
+        covariances = np.repeat(flat[:, None], 4, axis=1)
+    ours = Mixture(
+        Blocks.one(4), kind, theirs.weights_[None], theirs.means_, covariances, Scaling.none(4)
+    )
+    np.testing.assert_allclose(ours.score_samples(X), theirs.score_samples(X), rtol=1e-10)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-10)
+    np.testing.assert_allclose(ours.assembled_covariances, flat, rtol=1e-14)
+    total = float(ours.score_samples(X).sum())
+    assert ours.bic(total, 200) == pytest.approx(theirs.bic(X), rel=1e-12)
+    assert ours.aic(total) == pytest.approx(theirs.aic(X), rel=1e-12)
+
+
+# ---- sampling ------------------------------------------------------------------------------------
+
+
+@kinds
+@scalings
+def test_sample_moments(kind, scaled):
+    mixture = made(kind, scaled)
+    X, labels = mixture.sample(60_000, np.random.default_rng(2))
+    means, covariances = dense(mixture)
+    assert (np.diff(labels) >= 0).all()
+    for k in range(K):
+        own = X[labels == k]
+        spread = np.sqrt(np.diagonal(covariances[k]))
+        standard = spread / np.sqrt(len(own))
+        assert (np.abs(own.mean(axis=0) - means[k]) < 5 * standard).all()
+        ratio = (np.cov(own.T) - covariances[k]) / np.outer(spread, spread)
+        assert np.abs(ratio).max() < 8 / np.sqrt(len(own))
+        expected = mixture.assembled_weights[k]
+        assert len(own) / len(X) == pytest.approx(expected, abs=5 / np.sqrt(len(X)))
+
+
+def test_sample_depends_on_the_generator_only():
+    mixture = made("full")
+    one, two, other = (mixture.sample(50, np.random.default_rng(seed))[0] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(one, other)
+    assert mixture.sample(0, np.random.default_rng(0))[0].shape == (0, 6)
+
+
+# ---- order, blocks, validity ---------------------------------------------------------------------
+
+
+@kinds
+def test_permuted_components(kind):
+    mixture = made(kind, scaled=True, per_root=True)
+    order = np.array([2, 0, 1])
+    other = mixture.permuted(order)
+    X = mixture.sample(40, np.random.default_rng(3))[0]
+    np.testing.assert_allclose(other.score_samples(X), mixture.score_samples(X), rtol=1e-13)
+    np.testing.assert_allclose(
+        other.predict_proba(X), mixture.predict_proba(X)[:, order], atol=1e-13
+    )
+
+
+@kinds
+@pytest.mark.parametrize("per_root", [False, True])
+def test_block_gives_what_its_root_holds(kind, per_root):
+    mixture = made(kind, per_root=per_root)
+    copies = 1 if kind.startswith("tied") else K
+    for b, width in enumerate(mixture.blocks.widths):
+        weights, means, covariances = mixture.block(b)
+        np.testing.assert_array_equal(weights, mixture.weights[b if per_root else 0])
+        assert means.shape == (K, width)
+        square = (width, width) if kind in ("full", "tied") else (width,)
+        assert covariances.shape == (copies, *square)
+
+
+@kinds
+@scalings
+def test_over_the_same_blocks_nothing_changes(kind, scaled):
+    mixture = made(kind, scaled, per_root=True)
+    again = mixture.over(mixture.blocks, kind, mixture.scaling)
+    np.testing.assert_allclose(again.weights, mixture.assembled_weights[None], rtol=1e-15)
+    np.testing.assert_allclose(again.means, mixture.means, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(again.covariances, mixture.covariances, rtol=1e-14)
+
+
+@kinds
+@scalings
+@pytest.mark.parametrize("target", COVARIANCE_TYPES)
+def test_over_other_blocks(kind, scaled, target):
+    mixture = made(kind, scaled)
+    scaling = Scaling(np.arange(6.0), np.linspace(0.5, 3, 6)) if scaled else mixture.scaling
+    blocks = blocks_of(([0, 1, 4], [5], [3, 2]))
+    other = mixture.over(blocks, target, scaling)
+    means, covariances = dense(mixture)
+    np.testing.assert_allclose(other.assembled_means, means, rtol=1e-12, atol=1e-13)
+    units = 1 / np.outer(scaling.scale, scaling.scale)
+    if target.startswith("tied"):
+        covariances = np.tensordot(mixture.assembled_weights, covariances, axes=1)[None]
+    for b, columns in enumerate(blocks.features):
+        found = other.block(b)[2]
+        wanted = (covariances * units)[:, columns[:, None], columns]
+        if target.endswith(("diag", "spherical")):
+            wanted = np.diagonal(wanted, axis1=1, axis2=2)
+        if target.endswith("spherical"):
+            wanted = np.repeat(wanted.mean(axis=1, keepdims=True), len(columns), axis=1)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_over_another_number_of_features_is_refused():
+    with pytest.raises(InputError, match="6 features, the data 4"):
+        made("full").over(Blocks.one(4), "full", Scaling.none(4))
+
+
+def test_a_singular_covariance_is_named():
+    mixture = made("full")
+    mixture.covariance_blocks[3][1] = 0
+    with pytest.raises(NumericalError, match="component 1 in hub 3"):
+        mixture.score_samples(np.zeros((1, 6)))
+    other = made("diag")
+    other.covariances[2, 2] = 0
+    with pytest.raises(NumericalError, match="component 2 in hub 1"):
+        other.score_samples(np.zeros((1, 6)))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"means": np.zeros((K, 5))}, "means of shape"),
+        ({"means": np.zeros((2, 6))}, "means of shape"),
+        ({"weights": np.full((2, K), 1 / K)}, "one set a hub"),
+        ({"weights": np.full(K, 1 / K)}, "mixture"),
+        ({"covariances": np.zeros(3)}, "must have shape"),
+        ({"covariance_type": "fulll"}, "did you mean 'full'"),
+        ({"covariance_type": "diag"}, "must have shape"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(change, match):
+    from dataclasses import replace
+
+    with pytest.raises(InputError, match=match):
+        replace(made("full"), **change)

@@ -1,0 +1,323 @@
+"""How a run ends, and what becomes of components that collapse on the way."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from vpem import (
+    Blocks,
+    Mixture,
+    NotConvergedWarning,
+    NumericalError,
+    VpemWarning,
+    connect,
+    em,
+    fit_vpem,
+    make_graph,
+)
+from vpem.partition import contiguous
+from vpem.scaling import Scaling
+from vpem.sums.server import ServerSum
+from vpem.terms.features import FeatureTerms
+
+placed_anew = pytest.mark.filterwarnings("ignore:.*collapsed component:vpem.VpemWarning")
+
+
+def star(d):
+    return connect(make_graph("star", d), contiguous(d, d), hops=0)
+
+
+def ring(d, n_rounds=80):
+    return connect(make_graph("cycle", d), contiguous(d, d), hops=0, n_rounds=n_rounds)
+
+
+# ---- stopping ------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """Terms whose log-likelihoods per sample, one a root, are written down in advance."""
+
+    n_samples = 10
+    total_weight = 10.0
+    log_constant = 0.0
+
+    def __init__(self, script):
+        self.script = iter([*script, script[-1]])
+        self.n_roots = len(script[0])
+
+    def chunks(self, n_values):
+        yield slice(0, 10)
+
+    def prepare(self, mixture):
+        return SimpleNamespace(failed=np.zeros((2, self.n_roots), np.uint8))
+
+    def local(self, factors, rows):
+        return np.zeros((self.n_roots, 10, 2))
+
+    def responsibilities(self, mixture, sums, rows):
+        return np.full((self.n_roots, 10, 2), 0.5), 10 * np.array(next(self.script), dtype=float)
+
+    def empty(self, centres, n_roots):
+        return SimpleNamespace(counts=np.full((n_roots, 2), 5.0))
+
+    def summarize(self, statistics, responsibilities, rows):
+        pass
+
+    def update(self, statistics):
+        return anything()
+
+
+def anything():
+    weights = np.full((1, 2), 0.5)
+    return Mixture(
+        Blocks.one(1), "diag", weights, np.zeros((2, 1)), np.ones((2, 1)), Scaling.none(1)
+    )
+
+
+def run_script(script, tol=0.1):
+    total = SimpleNamespace(
+        mix=None, n_roots=len(script[0]), values_per_item=1, reduce=lambda terms: terms
+    )
+    return em.fit(
+        Scripted(script), total, anything(), tol=tol, max_iter=len(script), draw_row=lambda: 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "stops"),
+    [
+        ([[0], [1], [1.05], [9]], 3),
+        ([[0], [1], [1.1], [1.3]], None),  # a change of just tol is no proposal
+        ([[0], [1], [0.95], [9]], 3),  # a small fall is a small change
+        ([[0], [1], [0.5], [0.49]], 4),  # a large fall is not
+        ([[0, 0], [1, 1], [1.01, 2], [1.02, 3]], None),  # one root alone stops nothing
+        ([[0, 0], [1, 1], [0.5, 2], [0.49, 3], [0.48, 3.01]], 5),
+        ([[0, 0], [0.5, 1], [0.2, 1.01], [0, 1.02], [0.05, 1.03]], 5),  # falls while others rise
+        ([[0, 0], [1, -1], [2, -2], [3, -3]], None),  # the mean stands still, no root does
+        ([[0], [0]], 2),
+        ([[5]], None),
+    ],
+)
+def test_the_network_stops_when_all_roots_propose_it_at_once(script, stops):
+    run = run_script(script)
+    assert run.converged == (stops is not None)
+    assert len(run.history) == (stops or len(script))
+    np.testing.assert_allclose(run.history, 10 * np.array(script[: len(run.history)]))
+
+
+def test_without_tolerance_nothing_stops():
+    assert not run_script([[1], [1], [1]], tol=0.0).converged
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_log_likelihood_that_is_not_finite_ends_the_run(bad):
+    with pytest.raises(NumericalError, match=r"root 1 is .* at iteration 2"):
+        run_script([[0, 0], [1, bad]])
+
+
+@pytest.mark.filterwarnings("ignore:.*rounds are too few:vpem.VpemWarning")
+@pytest.mark.parametrize(("topology", "n_rounds"), [("path", 10), ("cycle", 6)])
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_roots_that_fall_while_others_rise_do_not_stop_the_network(
+    topology, n_rounds, seed, overlapping
+):
+    X = overlapping(seed, 300, 8)
+    network = connect(make_graph(topology, 8), contiguous(8, 8), hops=0, n_rounds=n_rounds)
+    fit = fit_vpem(X, network, n_components=3, init=[1, 2, 3], tol=1e-5, max_iter=400)
+    change = np.diff(fit.history, axis=0) / 300
+    mixed = (change < -1e-5).any(axis=1) & (change > 1e-5).any(axis=1)
+    settled = np.abs(change) < 1e-5
+    assert mixed.any()
+    assert settled[:-1].any()
+    assert not settled[:-1].all(axis=1).any()
+    assert fit.converged
+    assert settled[-1].all()
+
+
+def test_running_out_of_iterations_is_told(overlapping):
+    X = overlapping(0, 200, 4)
+    with pytest.warns(NotConvergedWarning, match="after 3 iterations: .* still changed by") as told:
+        fit = fit_vpem(X, star(4), n_components=3, max_iter=3)
+    assert len(told) == 1
+    assert not fit.converged
+    assert fit.n_iter == 3
+    with pytest.warns(NotConvergedWarning, match="after 1 iterations"):
+        fit_vpem(X, star(4), n_components=3, max_iter=1)
+
+
+def test_tolerance_is_of_the_log_likelihood_per_sample(overlapping):
+    X = overlapping(1, 200, 4)
+    loose = fit_vpem(X, star(4), n_components=3, tol=1e-3, seed=1)
+    tight = fit_vpem(X, star(4), n_components=3, tol=1e-9, seed=1)
+    for fit, tol in ((loose, 1e-3), (tight, 1e-9)):
+        change = np.abs(np.diff(fit.history[:, 0])) / 200
+        assert change[-1] < tol
+        assert (change[:-1] >= tol).all()
+    np.testing.assert_array_equal(tight.history[: loose.n_iter], loose.history)
+
+
+def test_callback_is_told_of_every_iteration(overlapping):
+    X = overlapping(2, 200, 4)
+    told = []
+    fit = fit_vpem(X, ring(4), n_components=2, tol=1e-4, callback=told.append)
+    assert [progress.iteration for progress in told] == list(range(1, fit.n_iter + 1))
+    assert told[0].change is None
+    means = fit.history.mean(axis=1) / 200
+    np.testing.assert_allclose([progress.log_likelihood for progress in told], means)
+    np.testing.assert_allclose(
+        [progress.change for progress in told[1:]], np.diff(means), atol=1e-14
+    )
+
+
+# ---- components that collapse --------------------------------------------------------------------
+
+
+def start_of(network, means, kind="full"):
+    """Mixture of unit covariances with these means in the user's order."""
+    blocks = network.blocks
+    k, d = means.shape
+    covariances = np.ones((k, d))
+    if kind == "full":
+        squares = [np.tile(np.eye(width).ravel(), k) for width in blocks.widths]
+        covariances = np.concatenate(squares)
+    weights = np.full((1, k), 1 / k)
+    means = np.ascontiguousarray(means[:, blocks.order], dtype=float)
+    return Mixture(blocks, kind, weights, means, covariances, Scaling.none(d))
+
+
+@pytest.mark.parametrize("make", [star, ring])
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_a_component_without_rows_is_placed_anew(make, kind, overlapping):
+    X = overlapping(3, 200, 4)
+    network = make(4)
+    start = start_of(network, np.stack([X[0], X[1], np.full(4, 500.0)]), kind)
+    options = {"n_components": 3, "init": start, "covariance_type": kind, "tol": 1e-5}
+    with pytest.warns(VpemWarning, match=r"component 2 in hub 0 \(weight, iteration 1\)"):
+        fit = fit_vpem(X, network, **options)
+    first = fit.recoveries[0]
+    assert (first.iteration, first.component, first.hub, first.reason) == (1, 2, 0, "weight")
+    assert 0 <= first.row < 200
+    assert fit.converged
+    assert fit.mixture.weights.min() > 0
+    assert np.abs(fit.mixture.means).max() < 20
+
+
+@pytest.mark.parametrize("make", [star, ring])
+def test_a_component_on_one_point_is_placed_anew(make, overlapping):
+    X = np.concatenate([np.tile([30.0, 0, 0, 0], (25, 1)), overlapping(4, 200, 4)])
+    network = make(4)
+    means = np.stack([X[0], X[100], X[150]])
+    options = {"n_components": 3, "init": start_of(network, means), "reg_covar": 0.0}
+    with pytest.warns(VpemWarning, match=r"component 0 in hub \d \(covariance, iteration \d"):
+        fit = fit_vpem(X, network, tol=1e-3, **options)
+    first = fit.recoveries[0]
+    assert (first.component, first.reason) == (0, "covariance")
+    assert first.iteration >= 1
+    assert 0 <= first.row < 225
+    assert np.isfinite(fit.history).all()
+    assert np.isfinite(fit.mixture.covariances).all()
+
+
+@placed_anew
+def test_a_singular_start_is_mended_before_the_first_iteration(overlapping):
+    X = overlapping(5, 200, 4)
+    start = start_of(star(4), X[:3], "diag")
+    start.covariances[1, 2] = 0.0
+    fit = fit_vpem(X, star(4), n_components=3, init=start, covariance_type="diag", tol=1e-4)
+    assert (fit.recoveries[0].iteration, fit.recoveries[0].component) == (0, 1)
+    assert (fit.recoveries[0].hub, fit.recoveries[0].reason) == (2, "covariance")
+
+
+class Brittle(FeatureTerms):
+    """Terms after whose every M-step some components have a singular block."""
+
+    def __init__(self, X, broken, kind="diag"):
+        d = X.shape[1]
+        super().__init__(X, star(d).blocks, kind, scaling=Scaling.none(d))
+        self.broken, self.drawn = [], []
+        self.first = self.start(self.at_rows(np.arange(3)))
+        self.broken = broken
+
+    def update(self, statistics):
+        mixture = super().update(statistics)
+        covariances = mixture.covariances.copy()
+        covariances[self.broken, 1] = 0.0
+        return replace(mixture, covariances=covariances)
+
+    def draw_row(self):
+        self.drawn.append(10 * len(self.drawn) + 7)
+        return self.drawn[-1]
+
+
+def fit_brittle(terms, max_iter=8, tol=1e-12):
+    total = ServerSum(terms.blocks.n_blocks)
+    return em.fit(terms, total, terms.first, tol=tol, max_iter=max_iter, draw_row=terms.draw_row)
+
+
+def test_after_three_times_a_component_is_given_up(overlapping):
+    terms = Brittle(overlapping(6, 200, 4), [1])
+    run = fit_brittle(terms)
+    assert [(r.iteration, r.component, r.hub, r.reason) for r in run.recoveries] == [
+        (i, 1, 1, "covariance") for i in (1, 2, 3, 4)
+    ]
+    assert [r.row for r in run.recoveries] == [7, 17, 27, None]
+    assert run.mixture.weights[0, 1] == 0
+    assert run.mixture.weights.sum() == pytest.approx(1)
+    assert len(run.history) == 8
+    assert np.isfinite(run.history).all()
+    assert np.isfinite(run.log_likelihood).all()
+    assert (np.diff(np.ravel(run.history))[4:] >= 0).all()
+    assert (run.mixture.predict_proba(terms.rows)[:, 1] == 0).all()
+
+
+def test_a_component_placed_anew_gets_its_share_of_weight(overlapping):
+    terms = Brittle(overlapping(7, 200, 4), [2])
+    run = fit_brittle(terms, max_iter=1)
+    assert run.mixture.weights[0, 2] == pytest.approx(1 / 3)
+    assert run.mixture.weights.sum() == pytest.approx(1)
+    np.testing.assert_array_equal(run.mixture.means[2], terms.rows[7])
+    np.testing.assert_array_equal(run.mixture.covariances[2], terms.sample_covariance[0])
+
+
+def test_a_run_does_not_stop_at_an_iteration_that_mended(overlapping):
+    run = fit_brittle(Brittle(overlapping(8, 200, 4), [1]), max_iter=50, tol=1e9)
+    assert run.converged
+    assert len(run.history) == 5  # four that mended, and the next
+
+
+def test_when_all_components_are_given_up_the_run_ends(overlapping):
+    with pytest.raises(NumericalError, match="every component has collapsed by iteration 4"):
+        fit_brittle(Brittle(overlapping(9, 200, 4), [0, 1, 2]))
+
+
+def test_a_tied_covariance_cannot_be_placed_anew(overlapping):
+    with pytest.raises(NumericalError, match=r"tied covariance of hub 1 .* at iteration 1"):
+        fit_brittle(Brittle(overlapping(10, 200, 4), [0], "tied-diag"))
+
+
+def test_constant_features_need_regularisation(overlapping):
+    X = overlapping(11, 200, 4)
+    X[:, 2] = 3.0
+    with (
+        pytest.warns(VpemWarning, match=r"constant features .*: 2; .* reg_covar \(0\) alone"),
+        pytest.raises(NumericalError, match="sample covariance of hub 2"),
+    ):
+        fit_vpem(X, star(4), n_components=2, reg_covar=0.0)
+    with pytest.warns(VpemWarning, match="'width'"):
+        fit = fit_vpem(X, star(4), n_components=2, tol=1e-4, feature_names=["a", "b", "width", "c"])
+    assert np.isfinite(fit.history).all()
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@pytest.mark.parametrize("kind", ["full", "diag", "spherical", "tied"])
+@pytest.mark.parametrize("make", [star, ring])
+def test_more_components_than_different_rows_give_a_finite_mixture(make, kind, overlapping):
+    X = np.tile(overlapping(12, 40, 4)[:3], (20, 1))
+    for seed in range(3):
+        fit = fit_vpem(X, make(4), n_components=5, covariance_type=kind, seed=seed, max_iter=60)
+        for values in (fit.history, fit.mixture.weights, fit.mixture.means):
+            assert np.isfinite(values).all()
+        assert np.isfinite(fit.mixture.score_samples(X)).all()
+        np.testing.assert_allclose(fit.mixture.predict_proba(X).sum(axis=1), 1)

@@ -1,0 +1,273 @@
+"""Where EM starts: rows shared by all agents, rows far apart, k-means over split features."""
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+
+from vpem import InputError, connect, fit_vpem, make_graph
+from vpem.partition import contiguous, from_lists
+from vpem.scaling import Scaling
+from vpem.starts import INITS, RowStream, draw_start
+from vpem.terms.features import FeatureTerms
+
+inits = pytest.mark.parametrize("init", INITS)
+
+
+def network_of(topology, d=6, n_rounds=60):
+    hops = 0 if topology == "star" else 1
+    return connect(make_graph(topology, d), contiguous(d, d), hops=hops, n_rounds=n_rounds)
+
+
+def terms_of(X, network, kind="full", weights=None):
+    none = Scaling.none(X.shape[1])
+    return FeatureTerms(X, network.blocks, kind, scaling=none, row_weights=weights)
+
+
+def stream_of(X, seed=0, weights=None):
+    return RowStream(np.random.default_rng(seed), weights, len(X))
+
+
+# ---- the shared stream ---------------------------------------------------------------------------
+
+
+def test_rows_are_drawn_in_proportion_to_their_weights():
+    weights = np.array([1.0, 0.0, 5.0, 2.0])
+    stream = RowStream(np.random.default_rng(0), weights, 4)
+    counts = np.bincount([stream.draw() for _ in range(8000)], minlength=4)
+    np.testing.assert_allclose(counts / 8000, weights / 8, atol=0.02)
+    potential = np.array([8.0, 1.0, 0.0, 4.0])
+    counts = np.bincount([stream.draw(potential) for _ in range(8000)], minlength=4)
+    np.testing.assert_allclose(counts / 8000, [0.5, 0, 0, 0.5], atol=0.02)
+
+
+def test_without_potential_rows_are_drawn_by_weight():
+    stream = RowStream(np.random.default_rng(0), np.array([0.0, 3.0, 0.0]), 3)
+    assert {stream.draw(np.zeros(3)) for _ in range(20)} == {1}
+
+
+def test_distinct_rows_can_be_all_rows():
+    stream = RowStream(np.random.default_rng(0), None, 40)
+    assert sorted(stream.draw_distinct(40)) == list(range(40))
+
+
+# ---- every start ---------------------------------------------------------------------------------
+
+
+@inits
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+def test_rows_differ_and_depend_on_the_seed_only(init, topology, overlapping):
+    X = overlapping(0, 250, 6)
+    network = network_of(topology)
+    chosen = []
+    for seed in range(6):
+        runs = [
+            draw_start(init, terms_of(X, network), network.total, 4, stream_of(X, seed))
+            for _ in range(2)
+        ]
+        (one, rows), (two, again) = runs
+        assert len(set(rows.tolist())) == 4
+        np.testing.assert_array_equal(rows, again)
+        np.testing.assert_array_equal(one.means, two.means)
+        chosen.append(tuple(rows.tolist()))
+    assert len(set(chosen)) > 1
+
+
+@pytest.mark.parametrize("topology", ["star", "cycle", "path"])
+def test_random_rows_are_the_same_on_every_network(topology, overlapping):
+    X = overlapping(1, 250, 6)
+    fit = fit_vpem(X, network_of(topology, n_rounds=200), init="random", tol=1e-2, seed=4)
+    alone = fit_vpem(X, network_of("star"), init="random", tol=1e-2, seed=4)
+    assert fit.init_rows == alone.init_rows
+
+
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+@pytest.mark.parametrize("init", ["random", "k-means++"])
+def test_means_stand_at_rows(init, topology, overlapping):
+    X = overlapping(2, 250, 6)
+    network = network_of(topology)
+    start, rows = draw_start(init, terms_of(X, network), network.total, 4, stream_of(X))
+    np.testing.assert_allclose(start.assembled_means, X[rows], rtol=1e-15)
+    np.testing.assert_allclose(start.weights, 0.25)
+
+
+def test_spread_rows_are_farther_apart_than_random_ones(overlapping):
+    X = overlapping(3, 400, 6)
+    network = network_of("cycle")
+    terms = terms_of(X, network)
+    potential = {init: [] for init in ("random", "k-means++")}
+    for seed in range(12):
+        for init, costs in potential.items():
+            rows = draw_start(init, terms, network.total, 5, stream_of(X, seed))[1]
+            squares = ((X[:, None] - X[rows]) ** 2).sum(axis=2)
+            costs.append(squares.min(axis=1).sum())
+    assert np.mean(potential["k-means++"]) < 0.9 * np.mean(potential["random"])
+
+
+def test_enough_rounds_choose_the_rows_the_server_chooses(overlapping):
+    X = overlapping(4, 250, 6)
+    for seed in range(5):
+        starts = []
+        for network in (network_of("star"), network_of("cycle", n_rounds=400)):
+            terms = terms_of(X, network)
+            starts.append(draw_start("kmeans", terms, network.total, 4, stream_of(X, seed)))
+        (one, rows), (two, again) = starts
+        np.testing.assert_array_equal(rows, again)
+        np.testing.assert_allclose(one.assembled_means, two.assembled_means, rtol=1e-9)
+
+
+# ---- k-means -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_kmeans_start_is_one_m_step_from_converged_lloyd(seed, weighted, overlapping):
+    X = overlapping(seed, 300, 6)
+    weights = np.random.default_rng(seed).uniform(0.2, 3, size=300) if weighted else None
+    network = connect(make_graph("star", 2), from_lists([[5, 0, 1], [2, 4, 3]], 6), hops=0)
+    terms = terms_of(X, network, weights=weights)
+    start, rows = draw_start("kmeans", terms, network.total, 3, stream_of(X, seed, weights))
+    centres = start.assembled_means
+    labels = ((X[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    w = np.ones(300) if weights is None else weights
+    for k in range(3):
+        own = labels == k
+        share = w[own] / w[own].sum()
+        np.testing.assert_allclose(centres[k], share @ X[own], rtol=1e-10)
+        assert start.weights[0, k] == pytest.approx(w[own].sum() / w.sum(), rel=1e-12)
+        for columns in ([5, 0, 1], [2, 4, 3]):
+            found = start.assembled_covariances[k][np.ix_(sorted(columns), sorted(columns))]
+            wanted = np.cov(X[own][:, sorted(columns)].T, bias=True, aweights=w[own])
+            np.testing.assert_allclose(found, wanted + 1e-6 * np.eye(3), rtol=1e-8, atol=1e-10)
+    lloyd = KMeans(3, init=X[rows], n_init=1, algorithm="lloyd", tol=0).fit(X, sample_weight=w)
+    np.testing.assert_allclose(centres, lloyd.cluster_centers_, rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:.*rounds are too few:vpem.VpemWarning")
+def test_each_root_assigns_rows_by_its_own_distances(overlapping):
+    X = overlapping(5, 300, 6)
+    few = connect(make_graph("path", 6), contiguous(6, 6), hops=0, n_rounds=8)
+    start, rows = draw_start("kmeans", terms_of(X, few), few.total, 3, stream_of(X))
+    assert start.weights.shape == (6, 3)
+    assert np.ptp(start.weights, axis=0).max() > 0
+    # By hand, from the rows it began with: a root's centres are means of what it assigned itself.
+    operator = few.total.operator
+    centres = X[rows]
+    for _ in range(300):
+        squares = (X[None, :, None, :] - centres).transpose(3, 0, 1, 2)[:, 0] ** 2
+        labels = np.maximum(np.tensordot(operator, squares, axes=1), 0).argmin(axis=2)
+        means = np.array(
+            [[X[own == k, j].mean() for k in range(3)] for j, own in enumerate(labels)]
+        )
+        if np.array_equal(means.T, centres):
+            break
+        centres = means.T
+    np.testing.assert_allclose(start.assembled_means, centres, rtol=1e-8)
+    shares = np.array([np.bincount(own, minlength=3) / 300 for own in labels])
+    np.testing.assert_allclose(start.weights, shares, rtol=1e-12)
+
+
+# ---- few different rows --------------------------------------------------------------------------
+
+
+@inits
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+@pytest.mark.parametrize("distinct", [1, 2, 3])
+def test_fewer_different_rows_than_components(init, topology, distinct, overlapping):
+    X = np.tile(overlapping(6, 40, 6)[:distinct], (20, 1))
+    network = network_of(topology)
+    for seed in range(3):
+        start, rows = draw_start(init, terms_of(X, network), network.total, 5, stream_of(X, seed))
+        assert len(set(rows.tolist())) == 5
+        assert np.isfinite(start.means).all()
+        assert np.isfinite(start.covariances).all()
+        np.testing.assert_allclose(start.weights.sum(axis=1), 1)
+
+
+def test_spread_rows_take_every_different_row_before_any_twice(overlapping):
+    base = overlapping(7, 40, 6)[:4]
+    X = np.repeat(base, 30, axis=0)
+    network = network_of("star")
+    for seed in range(10):
+        rows = draw_start("k-means++", terms_of(X, network), network.total, 4, stream_of(X, seed))[
+            1
+        ]
+        assert sorted(rows // 30) == [0, 1, 2, 3]
+
+
+@inits
+def test_as_many_components_as_rows(init, overlapping):
+    X = overlapping(8, 12, 3)
+    network = connect(make_graph("star", 3), contiguous(3, 3), hops=0)
+    _, rows = draw_start(init, terms_of(X, network), network.total, 12, stream_of(X))
+    assert sorted(rows) == list(range(12))
+
+
+# ---- from rows, from a model ---------------------------------------------------------------------
+
+
+def test_given_rows(overlapping, iterate):
+    X = overlapping(9, 200, 6)
+    fit = iterate(X, network_of("star"), 1, n_components=2, init=[150, 3])
+    assert fit.init_rows == (150, 3)
+
+
+def test_from_a_model_of_the_same_blocks_the_first_entry_is_its_log_likelihood(
+    overlapping, iterate
+):
+    X = overlapping(10, 200, 6)
+    network = network_of("star")
+    before = iterate(X, network, 5, n_components=3)
+    after = iterate(X, network, 4, n_components=3, init=before.mixture)
+    whole = iterate(X, network, 9, n_components=3)
+    np.testing.assert_allclose(after.history[0], before.root_log_likelihood, rtol=1e-12)
+    np.testing.assert_allclose(after.history, whole.history[5:], rtol=1e-10)
+    assert after.init_rows is None
+
+
+@pytest.mark.parametrize("target", ["full", "diag", "tied", "spherical", "tied-diag"])
+def test_from_a_model_of_other_blocks(target, overlapping, iterate):
+    X = overlapping(11, 200, 6)
+    one = connect(make_graph("star", 1), contiguous(6, 1), hops=0)
+    before = iterate(X, one, 5, n_components=2).mixture
+    network = network_of("cycle")
+    fit = iterate(X, network, 2, n_components=2, init=before, covariance_type=target)
+    start = before.over(network.blocks, target, Scaling.none(6))
+    np.testing.assert_allclose(fit.history[0], start.score_samples(X).sum(), rtol=1e-6)
+
+
+def test_a_model_of_another_number_of_components_is_refused(overlapping, iterate):
+    X = overlapping(12, 200, 6)
+    network = network_of("star")
+    before = iterate(X, network, 2, n_components=3)
+    with pytest.raises(InputError, match="3 components, 2 were asked for"):
+        fit_vpem(X, network, n_components=2, init=before.mixture)
+
+
+def test_restarts_keep_the_best(overlapping):
+    X = overlapping(13, 200, 6, k=5)
+    network = network_of("star")
+    options = {"n_components": 5, "init": "random", "tol": 1e-4, "seed": 2}
+    best = fit_vpem(X, network, n_init=5, **options)
+    single = fit_vpem(X, network, n_init=1, **options)
+    assert best.log_likelihood >= single.log_likelihood
+    assert 0 <= best.best_restart < 5
+    assert best.total_iterations > best.n_iter
+    if best.best_restart == 0:
+        assert best.init_rows == single.init_rows
+
+
+@pytest.mark.parametrize(
+    ("init", "match"),
+    [
+        ("kmean", "did you mean 'kmeans'"),
+        ([1, 2, 3], "2 components need as many init rows, got 3"),
+        ([1, 1], "must differ"),
+        ([0, 200], "between 0 and 199"),
+        ([-1, 3], "between 0 and 199"),
+        ([0.0, 1.0], "list of row indices"),
+        ([[0, 1]], "list of row indices"),
+    ],
+)
+def test_starts_that_cannot_be_used(init, match, overlapping):
+    with pytest.raises(InputError, match=match):
+        fit_vpem(overlapping(14, 200, 6), network_of("star"), n_components=2, init=init)

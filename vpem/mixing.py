@@ -1,0 +1,170 @@
+"""Mixing weights of consensus rounds, and how fast they mix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError, check_choice
+from vpem.graph import Graph, check_connected
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["WEIGHTS", "mixing_matrix", "mixing_rate"]
+
+WEIGHTS: tuple[str, ...] = ("metropolis", "laplacian", "max-degree")
+
+DENSE = 400  # up to this many nodes eigenvalues come from the whole matrix
+TREELIKE = 3.2  # with fewer nonzeros a row than this, factorising costs next to nothing
+RATE_ZERO = 1e-13  # a mixing rate below this is rounding
+
+
+def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
+    """Return the matrix of one consensus round (Valdeira et al., section 3).
+
+    Parameters
+    ----------
+    graph : Graph
+        A graph without a server.
+    weights : str
+        "metropolis": ``W_ij = 1 / (1 + max(deg_i, deg_j))``; "laplacian": ``W = I - alpha L``
+        with the fastest constant, ``alpha = 2 / (lambda_2(L) + lambda_max(L))``; "max-degree":
+        the same with ``alpha = 1 / (1 + max degree)``.
+
+    Returns
+    -------
+    csr_array of shape (n_agents, n_agents)
+        Symmetric, each row summing to 1, nonzero on the edges and (stored) on the diagonal.
+
+    Raises
+    ------
+    InputError
+        For unknown weights, a graph with a server, or "laplacian" on a disconnected graph.
+    """
+    check_choice("weights", weights, WEIGHTS)
+    if graph.has_server:
+        raise InputError(
+            "a star has no mixing weights: its server takes the exact sum; to mix among the agents"
+            " take another topology"
+        )
+    if weights == "laplacian":
+        check_connected(graph)
+    one, two = graph.edges.T
+    most = graph.degrees.max()
+    if weights == "metropolis":
+        return _weighted(graph, 1.0 / (1.0 + np.maximum(graph.degrees[one], graph.degrees[two])))
+    matrix = _weighted(graph, np.full(len(one), 1.0 / (1.0 + most)))
+    if weights == "max-degree" or graph.n_agents == 1:
+        return matrix
+    second, last = _extreme(matrix, +1), _extreme(matrix, -1)
+    alpha = 2.0 / ((1.0 + most) * (2.0 - second - last))
+    return _weighted(graph, np.full(len(one), alpha))
+
+
+def _weighted(graph: Graph, weight: NDArray[np.float64]) -> csr_array:
+    """Return the symmetric matrix with ``weight`` on the edges whose rows sum to 1."""
+    from scipy.sparse import csr_array
+
+    one, two = graph.edges.astype(np.int32).T
+    every = np.arange(graph.n_agents, dtype=np.int32)
+    given = np.bincount(one, weight, graph.n_agents) + np.bincount(two, weight, graph.n_agents)
+    matrix = csr_array(
+        (
+            np.concatenate([weight, weight, 1.0 - given]),
+            (np.concatenate([one, two, every]), np.concatenate([two, one, every])),
+        ),
+        shape=(graph.n_agents, graph.n_agents),
+    )
+    matrix.sort_indices()
+    return matrix
+
+
+def mixing_rate(W: Any) -> float:
+    """Return the second largest eigenvalue modulus, by which the error falls in each round.
+
+    Parameters
+    ----------
+    W : sparse array or ndarray of shape (n_agents, n_agents)
+        A symmetric matrix whose rows sum to 1.
+
+    Returns
+    -------
+    float
+        ``max(|lambda_2|, |lambda_N|)``; 0 if one round is exact up to rounding, 1 (or more) if
+        the agents never come to agree.
+
+    Raises
+    ------
+    InputError
+        If the matrix is not square and symmetric with rows that sum to 1.
+    """
+    from scipy.sparse import csr_array
+
+    matrix = csr_array(W, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"a mixing matrix must be square, got shape {matrix.shape}")
+    wrong = max(abs(matrix - matrix.T).max(), np.abs(matrix.sum(axis=1) - 1.0).max())
+    if not wrong < 1e-9:
+        raise InputError(
+            f"a mixing matrix must be symmetric with rows that sum to 1, this one is off by {wrong}"
+        )
+    if matrix.shape[0] == 1:
+        return 0.0
+    rate = abs(_extreme(matrix, +1))
+    if -_bound(matrix, -1) > rate:
+        rate = max(rate, abs(_extreme(matrix, -1)))
+    return 0.0 if rate < RATE_ZERO else rate
+
+
+def _bound(matrix: csr_array, end: int) -> float:
+    """Return Gershgorin's bound of the eigenvalues, from above (end = 1) or below (end = -1)."""
+    diagonal = matrix.diagonal()
+    around = abs(matrix).sum(axis=1) - np.abs(diagonal)
+    return float(end * np.max(end * diagonal + around))
+
+
+def _extreme(matrix: csr_array, end: int) -> float:
+    """Return the greatest (end = 1) or least (end = -1) eigenvalue but that of the ones.
+
+    Large matrices are never made dense. Lanczos comes first, quick where mixing is. Where it does
+    not converge, and on trees, paths and rings, the matrix is factorised about its Gershgorin
+    bound, cheap on such graphs, and Lanczos runs on the inverse. The constant vector is deflated
+    and the start vector fixed, so that results are reproducible.
+    """
+    from scipy.sparse import eye_array
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
+
+    n = matrix.shape[0]
+    away = 2.0 * abs(matrix).sum(axis=1).max()  # takes the ones to the other end of the spectrum
+    if n <= DENSE:
+        return end * float(np.linalg.eigvalsh(end * matrix.toarray() - away / n)[-1])
+    start = np.random.default_rng(0).standard_normal(n)
+
+    def lanczos(apply: Callable[[NDArray[np.float64]], NDArray[np.float64]], **more: int) -> float:
+        linear = LinearOperator(matrix.shape, matvec=apply, dtype=np.float64)
+        options = {"k": 1, "which": "LA", "v0": start - start.mean(), "tol": 1e-11, **more}
+        return float(eigsh(linear, return_eigenvectors=False, **options)[0])
+
+    if matrix.nnz > TREELIKE * n:
+        try:  # on I + end W, whose eigenvalues stay away from 0, where tol would mean nothing
+            top = lanczos(lambda x: x + end * (matrix @ x) - away * x.mean(), ncv=32, maxiter=200)
+            return end * (top - 1.0)
+        except ArpackNoConvergence:
+            pass
+    shift = _bound(matrix, end) + end * 1e-9
+    factor = splu(
+        (end * (shift * eye_array(n) - matrix)).tocsc(),
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0.0,
+        options={"SymmetricMode": True},
+    )
+
+    def inverse(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        y = factor.solve(x)
+        return np.asarray(y - y.mean())
+
+    return shift - end / lanczos(inverse)
