@@ -141,7 +141,7 @@ def fit(
 
     with Screen(quiet) as screen:
         from vpem.checks import check_int
-        from vpem.datasets import check_finite, read_dataset
+        from vpem.datasets import read_dataset
         from vpem.errors import InputError, check_choice
         from vpem.hdf5 import check_writable
         from vpem.models import Model, current_versions, read_model, write_model
@@ -161,7 +161,6 @@ def fit(
             if name in _OPTIONS
         }
         source = read_dataset(data, dataset)
-        check_finite(source.X, source.feature_names)
         held = _partition(source, agents, partition)
         network = connect(
             _graph(source, held, topology, graph, radius, mean_degree, graph_seed),

@@ -28,7 +28,8 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")]
 
 def _load(model: Path, data: Path, inside: str | None) -> tuple[Model, Dataset, NDArray[Any]]:
     """Read a model and the data it is used on, its features in the model's order."""
-    from vpem.datasets import check_finite, read_dataset
+    from vpem.checks import check_finite
+    from vpem.datasets import read_dataset
     from vpem.models import match_features, read_model
 
     found = read_model(model)

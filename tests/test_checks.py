@@ -66,12 +66,14 @@ def test_data_of_another_kind(X, said):
 def test_row_and_feature_of_a_value_that_is_not_finite(value, word):
     X = np.zeros((5, 3))
     X[3, 1] = value
-    with pytest.raises(InputError, match=f"^row 3, feature 1 is {word}; remove or impute"):
+    with pytest.raises(InputError, match=f"^row 3, feature 1 is {word}; fill in or remove"):
         check_data(X, 3)
     with pytest.raises(InputError, match=rf"^row 3, feature 1 \('pulse'\) is {word};"):
         check_data(X, 3, ["age", "pulse", "iron"])
     X[4] = np.nan
-    with pytest.raises(InputError, match=r"^row 3, feature 1 is .*, and so are 3 other values;"):
+    with pytest.raises(
+        InputError, match=r"^row 3, feature 1 is .*; 4 values in all are not finite;"
+    ):
         check_data(X, 3)
 
 

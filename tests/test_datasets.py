@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 
+from vpem.checks import check_finite
 from vpem.datasets import (
     Dataset,
-    check_finite,
     default_names,
     read_dataset,
     summarize_features,
@@ -331,7 +331,8 @@ def test_finite_values_pass():
 def test_the_first_value_that_is_not_finite_is_named(value, row):
     X = np.zeros((700_000, 2), dtype=np.float32)
     X[row, 1] = value
-    with pytest.raises(InputError, match=f"row {row} .* feature 'b' is {value};"):
+    word = "NaN" if np.isnan(value) else str(value)
+    with pytest.raises(InputError, match=rf"row {row}, feature 1 \('b'\) is {word}"):
         check_finite(X, ("a", "b"))
     X[-1, 0] = value
     X[-1, 1] = value

@@ -151,9 +151,9 @@ def test_a_first_row_of_numbers_is_warned_about(table):
         ("a,b\n1,2020-01-01\n", InputError, "column 'b' holds dates or times"),
         ("a,b\n1,10:30\n", InputError, "column 'b' holds dates or times"),
         ("a,b\n1,\n2,\n", InputError, "column 'b' holds no values"),
-        ("a,b\n1,2\n2,\n", InputError, "row 1 .* of feature 'b' is nan; fill in or remove"),
-        ("a,b\n1,NA\n,2\n", InputError, "row 0 .* feature 'b' is nan; 2 values in all"),
-        ("a,b\n1,2\n1,1e999\n", InputError, "row 1 .* feature 'b' is inf"),
+        ("a,b\n1,2\n2,\n", InputError, r"row 1, feature 1 \('b'\) is NaN; fill in or remove"),
+        ("a,b\n1,NA\n,2\n", InputError, r"row 0, feature 1 \('b'\) is NaN; 2 values in all"),
+        ("a,b\n1,2\n1,1e999\n", InputError, r"row 1, feature 1 \('b'\) is inf"),
         ("a,b\n1,\u00fc\n".encode("latin-1"), InputError, "column 'b' holds text"),
         ("a,\u00fc\n1,2\n".encode("latin-1"), FileError, "not UTF-8 text"),
         ("a,b\n1,2\n".encode("utf-16"), FileError, "not UTF-8 text"),
@@ -294,8 +294,8 @@ def test_parquet_labels_keep_their_type(columns, values, expected):
         ([datetime.timedelta(1)] * 2, "'bad' holds dates or times"),
         ([[1], [2]], "'bad' holds nested or other values"),
         (pa.nulls(2), "'bad' holds no values"),
-        ([1, None], "row 1 .* feature 'bad' is nan"),
-        ([1.0, float("nan")], "row 1 .* feature 'bad' is nan"),
+        ([1, None], r"row 1, feature \d+ \('bad'\) is NaN"),
+        ([1.0, float("nan")], r"row 1, feature \d+ \('bad'\) is NaN"),
     ],
 )
 def test_bad_parquet_features_are_refused(columns, values, sentence):

@@ -4,12 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from vpem import connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
 from vpem.models import Model, model_as_json
 from vpem.partition import contiguous
-from vpem.recipes import connect, fit_vpem
 from vpem.reports import describe_fit
-from vpem.topologies import make_graph
 
 NAMES = tuple("abcdef")
 AGENTS = ("north", "east", "south", "west")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError
 
-__all__ = ["check_data", "check_int", "check_number", "check_rows", "check_weights"]
+__all__ = [
+    "check_data",
+    "check_finite",
+    "check_int",
+    "check_number",
+    "check_rows",
+    "check_weights",
+    "row_blocks",
+]
+
+BLOCK_VALUES = 1 << 20
 
 
 def check_int(what: str, value: object, *, least: int) -> int:
@@ -32,7 +42,7 @@ def check_number(what: str, value: object, *, least: float) -> float:
 def check_data(
     X: Any, n_features: int, feature_names: Sequence[str] | None = None
 ) -> NDArray[np.floating[Any]]:
-    """Return ``X`` as a finite float array of shape (M, d).
+    """Return ``X`` as a finite float array of shape (M, d); a `FileMatrix` stays one.
 
     Raises
     ------
@@ -40,7 +50,7 @@ def check_data(
         If it has another shape or type, no rows, or a value that is not finite (row and feature
         named).
     """
-    data = np.asarray(X)
+    data = X if hasattr(X, "runs") else np.asarray(X)
     if data.dtype.kind not in "iufb":
         raise InputError(f"the data must be real numbers, got values of type {data.dtype}")
     if data.ndim != 2:
@@ -51,23 +61,50 @@ def check_data(
         raise InputError("the data have no rows")
     if data.dtype not in (np.float32, np.float64):
         data = data.astype(np.float64)
-    bad = ~np.isfinite(data)
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        name = f" ({feature_names[column]!r})" if feature_names is not None else ""
-        raise InputError(
-            f"row {row}, feature {column}{name} is {_word(data[row, column])}"
-            f"{_and_others(int(bad.sum()))}; remove or impute values that are not finite"
-        )
+    check_finite(data, feature_names)
     return data
 
 
-def _word(value: float) -> str:
-    return "NaN" if np.isnan(value) else str(float(value))
+def check_finite(X: Any, feature_names: Sequence[str] | None = None) -> None:
+    """Raise InputError if a value is not finite.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The values, looked at a block of rows at a time.
+    feature_names : sequence of str, optional
+        Names of the columns, for the message.
+
+    Raises
+    ------
+    InputError
+        Naming row and feature of the first such value, and how many there are.
+    """
+    count = 0
+    first = None
+    for start, part in row_blocks(X):
+        finite = np.isfinite(part)
+        if not finite.all():
+            count += int(finite.size - np.count_nonzero(finite))
+            if first is None:
+                row, column = divmod(int(np.argmin(finite)), X.shape[1])
+                value = float(part[row, column])
+                first = (start + row, column, "NaN" if np.isnan(value) else str(value))
+    if first is not None:
+        row, column, word = first
+        name = "" if feature_names is None else f" ({feature_names[column]!r})"
+        others = f"; {count} values in all are not finite" if count > 1 else ""
+        raise InputError(
+            f"row {row}, feature {column}{name} is {word}{others}; fill in or remove such "
+            "rows first"
+        )
 
 
-def _and_others(count: int) -> str:
-    return f", and so are {count - 1} other values" if count > 1 else ""
+def row_blocks(X: Any) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield (first row, rows) over a matrix, about a million values a time."""
+    step = getattr(X, "step", None) or max(1, BLOCK_VALUES // max(X.shape[1], 1))
+    for start in range(0, len(X), step):
+        yield start, X[start : start + step]
 
 
 def check_weights(weights: Any, n_samples: int) -> NDArray[np.float64]:

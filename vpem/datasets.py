@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from vpem.checks import row_blocks
 from vpem.errors import FileError, InputError, did_you_mean, shorten
 from vpem.hdf5 import (
     atomic_write,
@@ -28,6 +29,7 @@ from vpem.hdf5 import (
     write_strings,
 )
 from vpem.partition import Partition, from_agent_of_feature
+from vpem.rows import FileMatrix
 
 if TYPE_CHECKING:
     import h5py
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Dataset",
     "FeatureSummary",
-    "check_finite",
     "default_names",
     "read_dataset",
     "summarize_features",
@@ -45,17 +46,17 @@ __all__ = [
 ENCODING = "vpem-dataset"
 VERSION = "0.1.0"
 CHUNK_BYTES = 1 << 20
-BLOCK_VALUES = 1 << 20
 
 
 @dataclass
 class Dataset:
-    """Examples by features, in memory.
+    """Examples by features.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        The values. Kept as C-contiguous float32 or float64 (integers become float64).
+        The values. Kept as C-contiguous float32 or float64 (integers become float64), or as a
+        `FileMatrix` that stays on disk.
     feature_names : tuple of str of length n_features
         Names of the columns.
     ids : ndarray of shape (n_samples,), optional
@@ -75,7 +76,7 @@ class Dataset:
         If the parts do not fit each other.
     """
 
-    X: NDArray[Any]
+    X: Any
     feature_names: tuple[str, ...]
     ids: NDArray[Any] | None = None
     labels: NDArray[Any] | None = None
@@ -84,7 +85,8 @@ class Dataset:
     source: str = "data"
 
     def __post_init__(self) -> None:
-        self.X = _as_matrix(self.X, self.source)
+        if not isinstance(self.X, FileMatrix):
+            self.X = _as_matrix(self.X, self.source)
         n_samples, n_features = self.X.shape
         self.feature_names = tuple(str(name) for name in self.feature_names)
         if len(self.feature_names) != n_features:
@@ -191,7 +193,11 @@ def _as_edges(values: Any, n_agents: int | None, source: str) -> NDArray[np.intp
 
 
 def read_dataset(
-    path: str | os.PathLike[str], dataset: str | None = None, dtype: DTypeLike | None = None
+    path: str | os.PathLike[str],
+    dataset: str | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    memory_limit: int | None = None,
 ) -> Dataset:
     """Read a dataset from a vpem file, a dense ``.h5ad``, or any HDF5 file.
 
@@ -204,6 +210,8 @@ def read_dataset(
         by default ``X`` is, with everything stored beside it.
     dtype : {"float32", "float64"}, optional
         Precision in memory; by default that of the file, float64 for integers.
+    memory_limit : int, optional
+        In bytes: larger values stay on disk, as a `FileMatrix`. By default all are read.
 
     Returns
     -------
@@ -222,7 +230,7 @@ def read_dataset(
     with open_read(path) as file:
         name = "X" if dataset is None else dataset
         kind = check_encoding(file, ENCODING, VERSION) if dataset is None else None
-        X = _as_matrix(_read_matrix(file, name), source, precision)
+        X = _read_matrix(file, name, source, precision, memory_limit)
         if dataset is not None:
             return Dataset(X, default_names(X.shape[1]), source=source)
         if kind == "anndata" or (kind is None and find(file, "obs") and find(file, "var")):
@@ -252,7 +260,13 @@ def _check_dtype(dtype: DTypeLike | None) -> np.dtype[Any] | None:
     raise InputError(f"dtype must be one of float32, float64, got {dtype!r}")
 
 
-def _read_matrix(file: h5py.File, name: str) -> NDArray[Any]:
+def _read_matrix(
+    file: h5py.File,
+    name: str,
+    source: str,
+    dtype: DTypeLike | None,
+    memory_limit: int | None,
+) -> Any:
     """Read the two-dimensional dataset ``name``, or say which ones there are."""
     import h5py
 
@@ -272,7 +286,12 @@ def _read_matrix(file: h5py.File, name: str) -> NDArray[Any]:
                 f"{file.filename}: {name} is sparse ({encoding}); make it dense first "
                 "(adata.X = adata.X.toarray()) and save again"
             )
-    return read_array(file, name, ndim=2)
+    if memory_limit is not None and isinstance(item, h5py.Dataset):
+        matrix = FileMatrix(source, name)
+        if matrix.nbytes > memory_limit:
+            return matrix
+        matrix.close()
+    return _as_matrix(read_array(file, name, ndim=2), source, dtype)
 
 
 def _matrices(file: h5py.File) -> dict[str, str]:
@@ -365,9 +384,9 @@ def write_dataset(
     InputError
         If a name cannot be stored in HDF5.
     """
-    rows = max(1, min(dataset.n_samples, CHUNK_BYTES // dataset.X[:1].nbytes))
+    rows = max(1, min(dataset.n_samples, CHUNK_BYTES // max(1, dataset.X[:1].nbytes)))
     with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
-        write_array(file, "X", dataset.X, chunks=(rows, dataset.n_features))
+        _write_matrix(file, dataset.X, rows)
         write_strings(file, "feature_names", dataset.feature_names)
         for name, column in (("ids", dataset.ids), ("labels", dataset.labels)):
             if column is not None:
@@ -384,46 +403,26 @@ def write_dataset(
                 write_array(group, name, values)
 
 
+def _write_matrix(file: h5py.File, X: Any, rows: int) -> None:
+    """Write ``X`` in chunks of whole rows, a run of rows at a time if it is on disk."""
+    if not isinstance(X, FileMatrix):
+        write_array(file, "X", X, chunks=(rows, X.shape[1]))
+        return
+    dataset = file.create_dataset(
+        "X", shape=X.shape, dtype=X.dtype, chunks=(rows, X.shape[1]), track_times=False
+    )
+    dataset.attrs["encoding-type"] = "array"
+    dataset.attrs["encoding-version"] = "0.2.0"
+    for start, part in X.runs():
+        dataset[start : start + len(part)] = part
+
+
 def _group(file: h5py.File, name: str) -> h5py.Group:
     """Make a group with the attributes that AnnData gives a mapping."""
     group = file.create_group(name)
     group.attrs["encoding-type"] = "dict"
     group.attrs["encoding-version"] = "0.1.0"
     return group
-
-
-def check_finite(X: NDArray[Any], feature_names: tuple[str, ...]) -> None:
-    """Raise InputError if a value is not finite.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        The values.
-    feature_names : tuple of str
-        Names of the columns, for the message.
-
-    Raises
-    ------
-    InputError
-        Naming row and feature of the first such value, and how many there are.
-    """
-    count = 0
-    first = None
-    block = max(1, BLOCK_VALUES // X.shape[1])
-    for start in range(0, X.shape[0], block):
-        finite = np.isfinite(X[start : start + block])
-        if not finite.all():
-            count += int(finite.size - np.count_nonzero(finite))
-            if first is None:
-                row, column = divmod(int(np.argmin(finite)), X.shape[1])
-                first = (start + row, column)
-    if first is not None:
-        row, column = first
-        others = f"; {count} values in all are not finite" if count > 1 else ""
-        raise InputError(
-            f"row {row} (counted from 0) of feature {feature_names[column]!r} is {X[first]}"
-            f"{others}; fill in or remove such rows first"
-        )
 
 
 @dataclass(frozen=True)
@@ -456,12 +455,10 @@ def summarize_features(X: NDArray[Any]) -> FeatureSummary:
         The statistics, in float64 and by two passes over blocks of rows.
     """
     n_samples, n_features = X.shape
-    block = max(1, BLOCK_VALUES // n_features)
-    blocks = [X[start : start + block] for start in range(0, n_samples, block)]
     used = np.zeros(n_features, dtype=np.intp)
     total, squares = np.zeros(n_features), np.zeros(n_features)
     low, high = np.full(n_features, np.inf), np.full(n_features, -np.inf)
-    for part in blocks:
+    for _, part in row_blocks(X):
         finite = np.isfinite(part)
         used += finite.sum(axis=0)
         total += np.where(finite, part, 0.0).sum(axis=0, dtype=np.float64)
@@ -469,7 +466,7 @@ def summarize_features(X: NDArray[Any]) -> FeatureSummary:
         high = np.maximum(high, np.where(finite, part, -np.inf).max(axis=0))
     with np.errstate(all="ignore"):
         mean = np.where(used > 0, total / used, np.nan)
-        for part in blocks:
+        for _, part in row_blocks(X):
             away = np.where(np.isfinite(part), part - mean, 0.0)
             squares += (away * away).sum(axis=0)
         sd = np.where(used > 0, np.sqrt(squares / used), np.nan)

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "atomic_write",
     "check_encoding",
+    "check_matrix",
     "check_memory",
     "check_readable",
     "check_writable",
     "create",
     "find",
+    "open_file",
     "open_read",
     "read_array",
     "read_attribute",
@@ -89,6 +91,28 @@ def check_readable(path: PathLike) -> Path:
     return file
 
 
+def open_file(path: PathLike) -> h5py.File:
+    """Open an HDF5 file for reading; whoever calls closes it.
+
+    Raises
+    ------
+    FileError
+        If it is missing, a folder, not readable, not HDF5, or cut short.
+    """
+    import h5py
+
+    check_readable(path)
+    name = os.fspath(path)
+    if not h5py.is_hdf5(name):
+        raise FileError(f"{path} is not an HDF5 file")
+    try:
+        return h5py.File(name, "r", locking="best-effort")
+    except (OSError, RuntimeError, ValueError) as error:
+        if "truncated" in str(error):
+            raise FileError(f"{path} is cut short; copy or download it again") from error
+        raise FileError(f"{path} cannot be opened; it is damaged ({error})") from error
+
+
 @contextmanager
 def open_read(path: PathLike) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading.
@@ -106,23 +130,9 @@ def open_read(path: PathLike) -> Iterator[h5py.File]:
     Raises
     ------
     FileError
-        If it is missing, a folder, not readable, not HDF5, or cut short.
+        As `open_file`.
     """
-    import h5py
-
-    check_readable(path)
-    name = os.fspath(path)
-    if not h5py.is_hdf5(name):
-        table = name.lower().endswith(TABLES)
-        hint = "; 'vpem data import' makes one of a table" if table else ""
-        raise FileError(f"{path} is not an HDF5 file{hint}")
-    try:
-        file = h5py.File(name, "r", locking="best-effort")
-    except (OSError, RuntimeError, ValueError) as error:
-        if "truncated" in str(error):
-            raise FileError(f"{path} is cut short; copy or download it again") from error
-        raise FileError(f"{path} cannot be opened; it is damaged ({error})") from error
-    with file:
+    with open_file(path) as file:
         yield file
 
 
@@ -206,6 +216,26 @@ def read_array(
         _check_shape(dataset, where, ndim, shape)
         values = np.asarray(dataset[()])
         return np.ascontiguousarray(values, dtype=dtype.newbyteorder("=")).reshape(values.shape)
+
+
+def check_matrix(group: h5py.Group, name: str) -> h5py.Dataset:
+    """Return a two-dimensional numeric dataset unread, to be read a run of rows at a time.
+
+    Raises
+    ------
+    FileError
+        If there is no such dataset or it is not what it must be.
+    """
+    where = _where(group, name)
+    dataset = _dataset(group, name)
+    with _reading(where):
+        if dataset.dtype.kind not in "iuf":
+            found = KINDS.get(dataset.dtype.kind, dataset.dtype)
+            raise FileError(f"{where} holds {found}; it must hold real numbers")
+        _check_shape(dataset, where, 2, None, whole=False)
+        if 0 in dataset.shape:
+            raise FileError(f"{where} has no values")
+    return dataset
 
 
 def read_strings(
@@ -361,9 +391,14 @@ def _dataset(group: h5py.Group, name: str) -> Any:
 
 
 def _check_shape(
-    dataset: h5py.Dataset, where: str, ndim: int | None, shape: Sequence[int | None] | None
+    dataset: h5py.Dataset,
+    where: str,
+    ndim: int | None,
+    shape: Sequence[int | None] | None,
+    *,
+    whole: bool = True,
 ) -> None:
-    """Check dimensions and size before anything is allocated."""
+    """Check dimensions and size before anything is allocated; ``whole``: all of it at once."""
     found = dataset.shape
     if found is None:
         raise FileError(f"{where} is empty")
@@ -383,7 +418,8 @@ def _check_shape(
             f"{where} declares {words} values ({n_bytes / 1e9:.4g} GB), which a file of "
             f"{stored} bytes cannot hold"
         )
-    check_memory(n_bytes, where)
+    if whole:
+        check_memory(n_bytes, where)
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.datasets import Dataset, check_finite
+from vpem.checks import check_finite
+from vpem.datasets import Dataset
 from vpem.errors import FileError, InputError, VpemError, VpemWarning, did_you_mean, shorten
 from vpem.hdf5 import check_memory, check_readable
 

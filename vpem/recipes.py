@@ -13,13 +13,21 @@ from numpy.typing import NDArray
 
 from vpem import em
 from vpem.blocks import Blocks
-from vpem.checks import check_data, check_int, check_number, check_rows, check_weights
+from vpem.checks import (
+    check_data,
+    check_int,
+    check_number,
+    check_rows,
+    check_weights,
+    row_blocks,
+)
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice, shorten
 from vpem.graph import Graph, check_connected
 from vpem.hubs import Hub, find_hubs
 from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
 from vpem.mixture import COVARIANCE_TYPES, Mixture
 from vpem.partition import Partition
+from vpem.rows import FileMatrix
 from vpem.scaling import SCALES, Scaling
 from vpem.starts import INITS, RowStream, draw_start
 from vpem.sums.consensus import PATHS, ConsensusSum, consensus_error_bound, rounds_needed
@@ -216,7 +224,7 @@ class Fit:
 
 
 def fit_vpem(
-    X: NDArray[Any],
+    X: NDArray[Any] | FileMatrix,
     network: Network,
     *,
     n_components: int = 2,
@@ -238,7 +246,7 @@ def fit_vpem(
 
     Parameters
     ----------
-    X : ndarray of shape (M, d)
+    X : ndarray or FileMatrix of shape (M, d)
         The data; column j is seen by the agent that holds feature j and, once, by its root.
     network : Network
         From `connect`.
@@ -313,8 +321,13 @@ def fit_vpem(
             rows = check_rows(given, n_components, n_samples)
             if not np.isin(rows, kept).all():
                 raise InputError("init rows must have a positive sample weight")
-            given = np.searchsorted(kept, rows)
-        X, row_weights = X[kept], sample_weight[kept]
+            if not isinstance(X, FileMatrix):
+                given = np.searchsorted(kept, rows)
+        row_weights = sample_weight
+        if len(kept) < n_samples and not isinstance(X, FileMatrix):
+            X, row_weights = X[kept], sample_weight[kept]
+        else:
+            kept = np.arange(n_samples)
     else:
         kept = np.arange(n_samples)
     if len(X) < n_components:
@@ -397,20 +410,24 @@ def _per_hub(values: NDArray[np.float64], network: Network) -> NDArray[np.float6
     return np.broadcast_to(values, (len(values), len(network.hubs))).copy()
 
 
-def _warn_of_constants(
-    X: NDArray[Any], feature_names: Sequence[str] | None, reg_covar: float
-) -> None:
-    constant = np.flatnonzero((X[:1] == X).all(axis=0)) if len(X) > 1 else np.empty(0, dtype=int)
-    if len(constant):
-        listed = shorten(
-            repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
-        )
-        warnings.warn(
-            f"constant features carry nothing to tell rows apart: {listed}; their variance is "
-            f"reg_covar ({reg_covar:g}) alone",
-            VpemWarning,
-            stacklevel=3,
-        )
+def _warn_of_constants(X: Any, feature_names: Sequence[str] | None, reg_covar: float) -> None:
+    if len(X) == 1:
+        return
+    first = X[:1]
+    constant = np.arange(X.shape[1])
+    for _, part in row_blocks(X):
+        constant = constant[(part[:, constant] == first[:, constant]).all(axis=0)]
+        if not len(constant):
+            return
+    listed = shorten(
+        repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
+    )
+    warnings.warn(
+        f"constant features carry nothing to tell rows apart: {listed}; their variance is "
+        f"reg_covar ({reg_covar:g}) alone",
+        VpemWarning,
+        stacklevel=3,
+    )
 
 
 def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import row_blocks
+
 __all__ = ["SCALES", "Scaling"]
 
 SCALES = ("none", "standard")
@@ -47,8 +49,12 @@ class Scaling:
             A constant feature keeps the scale 1.
         """
         share = row_weights / row_weights.sum()
-        shift = share @ X.astype(np.float64, copy=False)
-        scale = np.sqrt(share @ np.square(X - shift))
+        shift, variance = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+        for start, part in row_blocks(X):
+            shift += share[start : start + len(part)] @ part.astype(np.float64, copy=False)
+        for start, part in row_blocks(X):
+            variance += share[start : start + len(part)] @ np.square(part - shift)
+        scale = np.sqrt(variance)
         magnitude = np.maximum(np.abs(shift), 1.0)
         scale = np.where(scale > 1e-12 * magnitude, scale, 1.0)
         return cls(shift, scale)

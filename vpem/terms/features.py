@@ -16,6 +16,7 @@ from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
 from vpem.blocks import Blocks
 from vpem.mixture import Factors, Mixture, block_views, factorise
+from vpem.rows import arrange_rows
 from vpem.scaling import Scaling
 
 __all__ = ["FeatureTerms", "Statistics"]
@@ -54,7 +55,7 @@ class FeatureTerms:
 
     Parameters
     ----------
-    X : ndarray of shape (M, d)
+    X : ndarray or FileMatrix of shape (M, d)
         In the user's order and units.
     blocks : Blocks
         Features of each hub.
@@ -77,7 +78,7 @@ class FeatureTerms:
 
     def __init__(
         self,
-        X: NDArray[Any],
+        X: Any,
         blocks: Blocks,
         covariance_type: str,
         *,
@@ -91,7 +92,7 @@ class FeatureTerms:
         self.blocks = blocks
         self.covariance_type = covariance_type
         self.scaling = scaling
-        self.rows = blocks.arrange(scaling.apply(X), dtype)
+        self.rows = arrange_rows(X, blocks, scaling, dtype)
         self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
         self.reg_covar = reg_covar
         self.n_threads = n_threads
@@ -104,9 +105,10 @@ class FeatureTerms:
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
-        step = max(64, CHUNK_BYTES // (self.rows.itemsize * max(n_values, 1)))
-        for start in range(0, self.n_samples, step):
-            yield slice(start, min(start + step, self.n_samples))
+        step = max(64, CHUNK_BYTES // (self.rows.dtype.itemsize * max(n_values, 1)))
+        for run in self.rows.runs():
+            for start in range(run.start, run.stop, step):
+                yield slice(start, min(start + step, run.stop))
 
     # ---- E-step --------------------------------------------------------------------------------
 
@@ -116,11 +118,11 @@ class FeatureTerms:
 
     def local(self, factors: Factors, rows: slice) -> NDArray[Any]:
         """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12)."""
-        return factors.terms(self.rows[rows], self.blocks.offsets, self.n_threads)
+        return factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
 
     def distances(self, centres: NDArray[np.float64], rows: slice) -> NDArray[Any]:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
-        data = self.rows[rows]
+        data = self.rows.read(rows)
         points = np.ascontiguousarray(centres, dtype=data.dtype)
         out = np.empty((self.blocks.n_blocks, len(data), len(points)), dtype=data.dtype)
         ones = np.ones((1, points.shape[1]), dtype=data.dtype)
@@ -168,25 +170,27 @@ class FeatureTerms:
         ndarray of shape (R,)
             Log-likelihood without `log_constant`.
         """
-        nothing = np.zeros((0, 0))
+        nothing = np.zeros((1, 0))
         with np.errstate(divide="ignore"):
             log_weights = np.log(np.broadcast_to(mixture.weights, (len(mix), len(factors.means))))
-        found: NDArray[np.float64] = sweep(
-            self.rows,
-            np.zeros(0) if self.row_weights is None else self.row_weights,
-            self.blocks.offsets,
-            factors.means,
-            factors.inverse.reshape(-1),
-            mixture.is_diagonal,
-            factors.log_dets,
-            mix,
-            log_weights,
-            nothing if statistics is None else statistics.counts,
-            nothing if statistics is None else statistics.first,
-            np.zeros(0) if statistics is None else statistics.second.reshape(-1),
-            self.least,
-            self.n_threads,
-        )
+        found = np.zeros(len(mix))
+        for run in self.rows.runs():
+            found += sweep(
+                self.rows.read(run),
+                nothing[0] if self.row_weights is None else self.row_weights[run],
+                self.blocks.offsets,
+                factors.means,
+                factors.inverse.reshape(-1),
+                mixture.is_diagonal,
+                factors.log_dets,
+                mix,
+                log_weights,
+                nothing[:0] if statistics is None else statistics.counts,
+                nothing[:0] if statistics is None else statistics.first,
+                nothing[0] if statistics is None else statistics.second.reshape(-1),
+                self.least,
+                self.n_threads,
+            )
         return found
 
     # ---- M-step --------------------------------------------------------------------------------
@@ -220,7 +224,7 @@ class FeatureTerms:
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
         kernel = moments_diag if self._is_diagonal else moments_full
         kernel(
-            self.rows[rows],
+            self.rows.read(rows),
             responsibilities,
             self.blocks.offsets,
             statistics.shifts,
@@ -249,7 +253,7 @@ class FeatureTerms:
 
     def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
-        return self.rows[indices].astype(np.float64)
+        return self.rows.take(indices).astype(np.float64)
 
     @property
     def sample_covariance(self) -> NDArray[np.float64]:
@@ -259,7 +263,7 @@ class FeatureTerms:
             weights = np.ones(self.n_samples) if self.row_weights is None else self.row_weights
             mean = np.zeros((1, self.blocks.n_features))
             for rows in self.chunks(self.blocks.n_features):
-                mean += weights[rows] @ self.rows[rows].astype(np.float64) / self.total_weight
+                mean += weights[rows] @ self.rows.read(rows).astype(np.float64) / self.total_weight
             statistics = self.empty(mean * share, 1)
             for rows in self.chunks(self.blocks.n_features):
                 own = weights[None, rows, None].astype(self.rows.dtype)

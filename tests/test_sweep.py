@@ -1,0 +1,164 @@
+"""The fused sweep against its twin, for every instruction set this machine has."""
+
+import numpy as np
+import pytest
+
+from vpem._core import reference
+from vpem._core.sweep import instruction_set, sweep
+from vpem.threads import one_blas_thread
+
+WIDTHS = ([1], [5], [8, 3], [1] * 7, [30, 2], [101], [27, 28, 29], [4, 0, 1], [0, 2])
+SETS = ("base", "avx2", "avx512")
+
+
+@pytest.fixture(params=SETS)
+def instructions(request, monkeypatch):
+    """Keep to an instruction set; a larger one than the machine has means the machine's best."""
+    monkeypatch.setenv("VPEM_INSTRUCTIONS", request.param)
+    found = instruction_set()
+    assert SETS.index(found) <= SETS.index(request.param)
+    return found
+
+
+def draw(rng, n_samples, widths, n_components, *, tied=False, own=False, diagonal=False, scale=1.0):
+    """Arguments of a sweep in double precision, without the accumulators."""
+    d, copies = sum(widths), 1 if tied else n_components
+    offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.intp)
+    if diagonal:
+        inverse = rng.uniform(0.5, 2, copies * d) / scale**2
+    else:
+        parts = [
+            np.tril(rng.normal(size=(w, w))) / np.sqrt(w) + np.eye(w) for w in widths if w
+            for _ in range(copies)
+        ]  # fmt: skip
+        inverse = np.concatenate([np.empty(0), *(part.ravel() / scale for part in parts)])
+    own = own and len(widths) > 1
+    n_roots = len(widths) if own else 1
+    mix = np.ones((1, len(widths)))
+    if own:
+        mix = 1 + 0.05 * rng.normal(size=(n_roots, n_roots))
+    return {
+        "rows": scale * rng.normal(size=(n_samples, d)),
+        "row_weights": np.empty(0),
+        "offsets": offsets,
+        "means": 0.5 * scale * rng.normal(size=(n_components, d)),
+        "inverse": inverse,
+        "diagonal": diagonal,
+        "log_dets": rng.normal(size=(copies, len(widths))),
+        "mix": mix,
+        "log_weights": np.log(rng.dirichlet(np.ones(n_components), size=n_roots)),
+    }
+
+
+def run(function, given, dtype=np.float64, least=0.0, n_threads=1, collect=True):
+    """Log-likelihoods, counts, first and second moments."""
+    cast = {
+        name: value.astype(dtype) if name in ("rows", "means", "inverse", "log_dets") else value
+        for name, value in given.items()
+    }
+    roots, n_components = given["log_weights"].shape
+    counts = np.zeros((roots, n_components) if collect else (0, 0))
+    first = np.zeros(given["means"].shape)
+    second = np.zeros(len(given["inverse"]))
+    with one_blas_thread():
+        found = function(
+            *cast.values(), counts=counts, first_moment=first, second_moment=second, least=least,
+            n_threads=n_threads,
+        )  # fmt: skip
+    return found, counts, first, second
+
+
+def assert_close(found, wanted, tolerance):
+    for mine, twin in zip(found, wanted, strict=True):
+        assert mine.shape == twin.shape
+        size = max(1.0, np.abs(twin).max(initial=0))
+        assert np.abs(mine - twin).max(initial=0) <= tolerance * size
+
+
+@pytest.mark.parametrize("widths", WIDTHS, ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-11), (np.float32, 5e-4)])
+def test_sweep_is_its_twin(instructions, widths, dtype, tolerance):
+    rng = np.random.default_rng(0)
+    for n_samples in (1, 32, 33, 257):
+        for n_components in (1, 3):
+            for tied, own, diagonal in np.ndindex(2, 2, 2):
+                given = draw(
+                    rng, n_samples, widths, n_components,
+                    tied=bool(tied), own=bool(own), diagonal=bool(diagonal),
+                )  # fmt: skip
+                if n_samples % 2:
+                    given["row_weights"] = rng.uniform(0, 2, n_samples)
+                assert_close(
+                    run(sweep, given, dtype), run(reference.sweep, given, dtype), tolerance
+                )
+
+
+def test_threads_change_nothing_but_rounding(instructions):
+    given = draw(np.random.default_rng(1), 5000, [12, 40, 1], 4, own=True)
+    assert_close(run(sweep, given, n_threads=2), run(sweep, given, n_threads=1), 1e-12)
+    for n_threads in (1, 2, 3):
+        again = [run(sweep, given, n_threads=n_threads) for _ in range(2)]
+        assert all(np.array_equal(a, b) for a, b in zip(*again, strict=True))
+
+
+def test_without_statistics_only_the_log_likelihood_is_found(instructions):
+    given = draw(np.random.default_rng(2), 300, [3, 4], 2, own=True)
+    alone, counts, first, second = run(sweep, given, collect=False)
+    np.testing.assert_array_equal(alone, run(sweep, given)[0])
+    assert counts.size == 0
+    assert not first.any()
+    assert not second.any()
+
+
+def test_no_rows_add_nothing(instructions):
+    given = draw(np.random.default_rng(3), 0, [3, 4], 2)
+    found = run(sweep, given)
+    assert [part.any() for part in found] == [False] * 4
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-30, 1e30, 1e150])
+def test_huge_and_tiny_units(instructions, scale):
+    given = draw(np.random.default_rng(4), 300, [3, 30], 3, scale=scale)
+    found, wanted = run(sweep, given), run(reference.sweep, given)
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-11)
+    np.testing.assert_allclose(found[1], wanted[1], rtol=1e-10)
+    for mine, twin in zip(found[2:], wanted[2:], strict=True):
+        assert np.abs(mine - twin).max() <= 1e-11 * np.abs(twin).max()
+
+
+def test_rows_out_of_reach_of_every_component(instructions):
+    given = draw(np.random.default_rng(5), 100, [2], 3)
+    given["rows"][17] = 1e200
+    with np.errstate(over="ignore"):
+        found, wanted = run(sweep, given), run(reference.sweep, given)
+    assert found[0] == wanted[0] == -np.inf
+    np.testing.assert_allclose(found[1], wanted[1], rtol=1e-12)
+
+
+def test_a_number_that_is_not_one_is_not_hidden(instructions):
+    given = draw(np.random.default_rng(6), 100, [2], 3)
+    given["rows"][17, 0] = np.nan
+    assert np.isnan(run(sweep, given)[0]).all()
+
+
+def test_a_component_without_weight_takes_no_row(instructions):
+    given = draw(np.random.default_rng(7), 300, [4], 3)
+    given["log_weights"][0, 1] = -np.inf
+    found, wanted = run(sweep, given), run(reference.sweep, given)
+    assert found[1][0, 1] == 0
+    assert_close(found, wanted, 1e-11)
+
+
+def test_left_out_responsibilities_are_below_rounding(instructions):
+    rng = np.random.default_rng(8)
+    given = draw(rng, 4000, [6, 33], 3)
+    given["means"][1:] += np.array([[4.0], [-6.0]])
+    given["rows"][1000:] += rng.choice([0.0, 4.0, -6.0], size=3000)[:, None]
+    given["inverse"] *= 0.2
+    every = run(sweep, given, least=0.0)
+    some = run(sweep, given, least=1e-22 / 4000)
+    np.testing.assert_array_equal(some[0], every[0])
+    np.testing.assert_array_equal(some[1], every[1])
+    assert_close(some, every, 1e-14)
+    coarse = run(sweep, given, least=1e-3)
+    assert not np.allclose(coarse[3], every[3], rtol=1e-9)

@@ -1,0 +1,234 @@
+"""Rows of the data where the kernels want them: in memory, or read ahead from a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.blocks import Blocks
+from vpem.errors import InputError, VpemWarning
+from vpem.hdf5 import check_matrix, open_file
+from vpem.scaling import Scaling
+
+__all__ = [
+    "FileMatrix",
+    "FileRows",
+    "MemoryRows",
+    "Rows",
+    "arrange_rows",
+    "available_memory",
+    "parse_bytes",
+]
+
+READ_BYTES = 1 << 26
+"""Size of one read from a file."""
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Rows(Protocol):
+    """Rows in block order and in the units and precision of fitting."""
+
+    n_samples: int
+    dtype: np.dtype[Any]
+
+    def runs(self) -> Iterator[slice]:
+        """Runs of rows that are best read whole, in order."""
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """A run of rows, shape (m, d), C-contiguous."""
+
+    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+        """Some rows, shape (len(indices), d)."""
+
+
+class MemoryRows:
+    """Rows of an array.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d)
+        In the user's order and units. Used as it is where order, units and precision agree.
+    blocks : Blocks
+        Order of the features.
+    scaling : Scaling
+        Units.
+    dtype : dtype
+        Precision.
+    """
+
+    def __init__(self, X: NDArray[Any], blocks: Blocks, scaling: Scaling, dtype: Any) -> None:
+        self._rows = blocks.arrange(scaling.apply(X), dtype)
+        self.n_samples = len(X)
+        self.dtype = self._rows.dtype
+
+    def runs(self) -> Iterator[slice]:
+        """All rows at once."""
+        yield slice(0, self.n_samples)
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """A run of rows, shape (m, d), C-contiguous."""
+        return self._rows[rows]
+
+    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+        """Some rows, shape (len(indices), d)."""
+        return self._rows[indices]
+
+
+class FileMatrix:
+    """A matrix in an HDF5 file that is read a run of rows at a time.
+
+    Parameters
+    ----------
+    path : path
+        The file; it stays open until `close`.
+    name : str
+        Path of the two-dimensional dataset inside.
+
+    Warns
+    -----
+    VpemWarning
+        If the dataset is stored in chunks that make reading by rows slow.
+    """
+
+    ndim = 2
+
+    def __init__(self, path: str | os.PathLike[str], name: str = "X") -> None:
+        self.path = os.fspath(path)
+        self._file = open_file(path)
+        try:
+            self._dataset = check_matrix(self._file, name)
+        except BaseException:
+            self._file.close()
+            raise
+        self.shape: tuple[int, int] = self._dataset.shape
+        stored = self._dataset.dtype
+        single = stored.kind == "f" and stored.itemsize <= 4
+        self.dtype: np.dtype[Any] = np.dtype(np.float32 if single else np.float64)
+        row_bytes = max(1, self.shape[1] * self.dtype.itemsize)
+        self.chunk_rows = self._dataset.chunks[0] if self._dataset.chunks else 1
+        self.step = max(1, READ_BYTES // row_bytes)
+        if self.chunk_rows > self.step:
+            warnings.warn(
+                f"{self.path}: {name} is stored in chunks of {self.chunk_rows} rows, which makes "
+                "reading by rows slow; write it anew with 'vpem data repack'",
+                VpemWarning,
+                stacklevel=2,
+            )
+        else:
+            self.step -= self.step % self.chunk_rows
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, were it read whole."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.shape[0])
+        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        if out.size:
+            self._dataset.read_direct(out, np.s_[start:stop])
+        return out
+
+    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+        """Some rows, shape (len(indices), d)."""
+        return np.concatenate([self[int(row) : int(row) + 1] for row in indices])
+
+    def runs(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield every run of rows with the number of its first."""
+        for start in range(0, self.shape[0], self.step):
+            yield start, self[start : start + self.step]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class FileRows:
+    """Rows of a file, the next run of which is read while this one is worked on.
+
+    Parameters
+    ----------
+    matrix : FileMatrix
+        The file.
+    blocks, scaling, dtype
+        As for `MemoryRows`.
+    """
+
+    def __init__(self, matrix: FileMatrix, blocks: Blocks, scaling: Scaling, dtype: Any) -> None:
+        self._matrix = matrix
+        self._blocks = blocks
+        self._scaling = scaling
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="vpem-read")
+        self._run: tuple[int, NDArray[Any]] | None = None
+        self._next: tuple[int, Future[NDArray[Any]]] | None = None
+        self.n_samples = len(matrix)
+        self.dtype = np.dtype(dtype)
+        self._step = matrix.step
+        self._n_runs = -(-self.n_samples // self._step)
+
+    def runs(self) -> Iterator[slice]:
+        """Runs of rows that are read from the file at once."""
+        for run in range(self._n_runs):
+            yield slice(run * self._step, min((run + 1) * self._step, self.n_samples))
+
+    def _load(self, run: int) -> NDArray[Any]:
+        data = self._matrix[run * self._step : (run + 1) * self._step]
+        return self._blocks.arrange(self._scaling.apply(data), self.dtype)
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """Rows of one run, shape (m, d), C-contiguous; the run after it is read meanwhile."""
+        number = rows.start // self._step
+        if self._run is None or self._run[0] != number:
+            self._run = None
+            ahead, self._next = self._next, None
+            if ahead is not None and ahead[0] == number:
+                self._run = (number, ahead[1].result())
+            else:
+                self._run = (number, self._load(number))
+            # After the last run the first comes again, for the next sweep.
+            following = (number + 1) % self._n_runs
+            if following != number:
+                self._next = (following, self._reader.submit(self._load, following))
+        first = number * self._step
+        return self._run[1][rows.start - first : rows.stop - first]
+
+    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+        """Some rows, shape (len(indices), d)."""
+        return self._blocks.arrange(self._scaling.apply(self._matrix.take(indices)), self.dtype)
+
+
+def arrange_rows(X: Any, blocks: Blocks, scaling: Scaling, dtype: Any) -> Rows:
+    """Rows in block order and fit units, of an array or of a `FileMatrix`."""
+    kind = FileRows if isinstance(X, FileMatrix) else MemoryRows
+    return kind(X, blocks, scaling, dtype)
+
+
+def available_memory() -> int:
+    """Bytes of memory that this process may hope for: half of what the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as 600MB, 2G or 1048576.
+
+    Raises
+    ------
+    InputError
+        If it is no positive size.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, flags=re.IGNORECASE)
+    size = int(float(found[1]) * UNITS[found[2].upper()]) if found else 0
+    if size < 1:
+        raise InputError(f"a size must be a number of bytes such as 600MB or 2G, got {text!r}")
+    return size
