@@ -71,7 +71,7 @@ def test_values_that_are_not_finite(refused, folder, command, value, word):
     words = ("fit", "d.h5", "-o", "new.h5") if command == "fit" else (command, "m.h5", "d.h5")
     said = refused(*words)
     assert "row 17," in said
-    assert f"'pulse' is {word}" in said
+    assert f"('pulse') is {word if word != 'nan' else 'NaN'};" in said
     assert "2 values" in said
 
 
