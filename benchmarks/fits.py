@@ -22,8 +22,8 @@ __all__ = ["measure"]
 
 SIZES = {  # rows, features, components, iterations; rows of the network
     "small": (5_000, 12, 4, 20, 500),
-    "medium": (100_000, 24, 8, 20, 5_000),
-    "large": (1_000_000, 24, 8, 10, 50_000),
+    "medium": (20_000, 24, 8, 10, 1_000),
+    "large": (200_000, 24, 8, 10, 10_000),
 }
 REG_COVAR = 1e-6
 

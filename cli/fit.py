@@ -113,6 +113,20 @@ def fit(
     threads: Annotated[
         int | None, typer.Option(help="Threads of the kernels. Default: all processors.")
     ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Read data that would take more memory than this from disk in every iteration: "
+            "600MB, 2G. Default: half of the machine's memory."
+        ),
+    ] = None,
+    every_weight: Annotated[
+        bool,
+        typer.Option(
+            "--every-weight",
+            help="Count even responsibilities that together are below rounding (slower).",
+        ),
+    ] = False,
     seed: Annotated[
         int, typer.Option(help="Seeds the start, and the graph unless --graph-seed is given.")
     ] = 0,
@@ -147,6 +161,7 @@ def fit(
         from vpem.models import Model, current_versions, read_model, write_model
         from vpem.recipes import connect, fit_vpem
         from vpem.reports import describe_fit
+        from vpem.rows import available_memory, parse_bytes
 
         if output is not None:
             check_writable(output, force)
@@ -160,7 +175,8 @@ def fit(
             for name, value in locals().items()
             if name in _OPTIONS
         }
-        source = read_dataset(data, dataset)
+        limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
+        source = read_dataset(data, dataset, memory_limit=limit)
         held = _partition(source, agents, partition)
         network = connect(
             _graph(source, held, topology, graph, radius, mean_degree, graph_seed),
@@ -193,6 +209,7 @@ def fit(
                 seed=seed,
                 n_threads=threads,
                 dtype=dtype,
+                skip_negligible=not every_weight,
                 feature_names=source.feature_names,
                 callback=progress,
             )
@@ -228,7 +245,8 @@ def fit(
 _OPTIONS = (
     "data", "components", "topology", "graph", "radius", "mean_degree", "hops", "rounds",
     "weights", "consensus", "agents", "partition", "dataset", "init", "init_rows", "init_model",
-    "n_init", "covariance", "reg_covar", "scale", "tol", "max_iter", "dtype", "threads", "seed",
+    "n_init", "covariance", "reg_covar", "scale", "tol", "max_iter", "dtype", "threads",
+    "every_weight", "seed",
     "graph_seed",
 )  # fmt: skip
 

@@ -31,11 +31,14 @@ def _load(model: Path, data: Path, inside: str | None) -> tuple[Model, Dataset, 
     from vpem.checks import check_finite
     from vpem.datasets import read_dataset
     from vpem.models import match_features, read_model
+    from vpem.rows import FileMatrix, available_memory
 
     found = read_model(model)
-    source = read_dataset(data, inside)
+    source = read_dataset(data, inside, memory_limit=available_memory())
     columns = match_features(found, source.feature_names)
-    X = source.X if columns is None else source.X[:, columns]
+    X = source.X
+    if columns is not None:
+        X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
     check_finite(X, found.feature_names)
     return found, source, X
 

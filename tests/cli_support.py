@@ -4,11 +4,12 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-import vpem_cli
+import vpem_cli.app
 from vpem.datasets import Dataset, write_dataset
 from vpem.partition import from_lists
 
@@ -18,6 +19,10 @@ MAIN = "import sys, vpem_cli; vpem_cli.main(sys.argv[1:])"
 NAMES = ("height", "weight", "pulse", "age", "iron", "sugar")
 HELD = ((0, 3), (1,), (2, 4, 5))
 AGENTS = ("clinic", "registry", "lab")
+
+
+# The tree of commands is the same every time, and making it takes as long as a small fit.
+vpem_cli.app.command = cache(vpem_cli.app.command)
 
 
 @dataclass

@@ -76,8 +76,8 @@ def test_values_that_are_not_finite(refused, folder, command, value, word):
 
 
 BAD_DATA = {
-    "text": ({"X": [["a", "b"], ["c", "d"]]}, "must hold integers or real numbers"),
-    "complex": ({"X": np.ones((9, 2), complex)}, "must hold integers or real numbers"),
+    "text": ({"X": [["a", "b"], ["c", "d"]]}, "X holds strings"),
+    "complex": ({"X": np.ones((9, 2), complex)}, "X holds complex numbers"),
     "1-D": ({"X": np.ones(9)}, "must have 2 dimensions, got 9"),
     "3-D": ({"X": np.ones((9, 2, 2))}, "must have 2 dimensions, got 9 x 2 x 2"),
     "scalar": ({"X": 3.0}, "must have 2 dimensions, got a single value"),

@@ -8,6 +8,7 @@ from vpem import InputError, connect, fit_vpem, make_graph
 from vpem.partition import contiguous, from_lists
 from vpem.scaling import Scaling
 from vpem.starts import INITS, RowStream, draw_start
+from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 
 inits = pytest.mark.parametrize("init", INITS)
@@ -113,6 +114,27 @@ def test_enough_rounds_choose_the_rows_the_server_chooses(overlapping):
         (one, rows), (two, again) = starts
         np.testing.assert_array_equal(rows, again)
         np.testing.assert_allclose(one.assembled_means, two.assembled_means, rtol=1e-9)
+
+
+class OthersAreWrong(ServerSum):
+    """A sum of which all roots but the first get nothing to do with the truth."""
+
+    n_roots = 3
+
+    def reduce(self, terms):
+        exact = super().reduce(terms)
+        return np.concatenate([exact, 0 * exact, exact.max() - exact])
+
+
+def test_the_first_root_draws_by_its_own_distances(overlapping):
+    X = overlapping(15, 250, 6)
+    network = network_of("star")
+    for seed in range(5):
+        pair = []
+        for total in (network.total, OthersAreWrong(6)):
+            terms = terms_of(X, network)
+            pair.append(draw_start("k-means++", terms, total, 4, stream_of(X, seed))[1])
+        np.testing.assert_array_equal(*pair)
 
 
 # ---- k-means -------------------------------------------------------------------------------------

@@ -171,13 +171,14 @@ def test_statistics_of_single_precision_are_kept_in_double(X):
 
 # ---- weights of rows -----------------------------------------------------------------------------
 
-NETWORKS = ("star", "cycle")
+NETWORKS = ("star", "operator", "rounds")
 networks = pytest.mark.parametrize("topology", NETWORKS)
 
 
 def network_of(topology):
-    hops = 0 if topology == "star" else 1
-    return connect(make_graph(topology, 5), contiguous(5, 5), hops=hops, n_rounds=60)
+    if topology == "star":
+        return connect(make_graph("star", 5), contiguous(5, 5), hops=0)
+    return connect(make_graph("cycle", 5), contiguous(5, 5), n_rounds=60, path=topology)
 
 
 def assert_same_fit(one, two):

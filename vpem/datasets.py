@@ -29,7 +29,7 @@ from vpem.hdf5 import (
     write_strings,
 )
 from vpem.partition import Partition, from_agent_of_feature
-from vpem.rows import FileMatrix
+from vpem.rows import READ_BYTES, FileMatrix
 
 if TYPE_CHECKING:
     import h5py
@@ -211,7 +211,8 @@ def read_dataset(
     dtype : {"float32", "float64"}, optional
         Precision in memory; by default that of the file, float64 for integers.
     memory_limit : int, optional
-        In bytes: larger values stay on disk, as a `FileMatrix`. By default all are read.
+        In bytes: where two copies of the values would be larger, they stay on disk, as a
+        `FileMatrix`. By default all are read.
 
     Returns
     -------
@@ -287,8 +288,9 @@ def _read_matrix(
                 "(adata.X = adata.X.toarray()) and save again"
             )
     if memory_limit is not None and isinstance(item, h5py.Dataset):
-        matrix = FileMatrix(source, name)
-        if matrix.nbytes > memory_limit:
+        matrix = FileMatrix(source, name, min(READ_BYTES, memory_limit // 16))
+        # Fitting takes a second copy of what is in memory, in the order of the hubs.
+        if 2 * matrix.nbytes > memory_limit:
             return matrix
         matrix.close()
     return _as_matrix(read_array(file, name, ndim=2), source, dtype)

@@ -239,6 +239,7 @@ def fit_vpem(
     seed: int = 0,
     n_threads: int | None = None,
     dtype: Any = np.float64,
+    skip_negligible: bool = True,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[em.Progress], None] | None = None,
 ) -> Fit:
@@ -277,6 +278,9 @@ def fit_vpem(
         Threads of the kernels; None takes what the process may use.
     dtype : {float64, float32}
         Precision of data and terms.
+    skip_negligible : bool
+        Leave rows out of a component's moments where all such responsibilities together are below
+        rounding (`vpem.terms.features.NEGLIGIBLE`). False counts every one of them.
     feature_names : sequence of str, optional
         For messages.
     callback : callable, optional
@@ -313,7 +317,7 @@ def fit_vpem(
         raise InputError(f"dtype must be float32 or float64, got {np.dtype(dtype).name}")
     given = None if isinstance(init, str | Mixture) else init
     n_components = check_int("n_components", n_components, least=1)
-    row_weights = None
+    row_weights = kept = None
     if sample_weight is not None:
         sample_weight = check_weights(sample_weight, n_samples)
         kept = np.flatnonzero(sample_weight > 0)
@@ -327,9 +331,7 @@ def fit_vpem(
         if len(kept) < n_samples and not isinstance(X, FileMatrix):
             X, row_weights = X[kept], sample_weight[kept]
         else:
-            kept = np.arange(n_samples)
-    else:
-        kept = np.arange(n_samples)
+            kept = None
     if len(X) < n_components:
         raise InputError(
             f"{n_components} components need at least as many rows, got {len(X)}"
@@ -339,9 +341,8 @@ def fit_vpem(
         given = check_rows(given, n_components, len(X))
     elif isinstance(init, str):
         check_choice("init", init, INITS)
-    ones = np.ones(len(X)) if row_weights is None else row_weights
     _warn_of_constants(X, feature_names, reg_covar)
-    scaling = Scaling.standard(X, ones) if scale == "standard" else Scaling.none(X.shape[1])
+    scaling = Scaling.standard(X, row_weights) if scale == "standard" else Scaling.none(X.shape[1])
     threads = thread_count(n_threads)
 
     with one_blas_thread(), np.errstate(over="ignore"):
@@ -354,6 +355,7 @@ def fit_vpem(
             reg_covar=reg_covar,
             n_threads=threads,
             dtype=dtype,
+            skip_negligible=skip_negligible,
         )
         runs = []
         total_iterations = 0
@@ -396,13 +398,24 @@ def fit_vpem(
         n_samples=n_samples,
         converged=run.converged,
         recoveries=run.recoveries,
-        init_rows=None if rows_used is None else tuple(int(kept[row]) for row in rows_used),
+        init_rows=None
+        if rows_used is None
+        else tuple(int(row if kept is None else kept[row]) for row in rows_used),
         best_restart=best,
         seconds=time.perf_counter() - began,
         total_iterations=total_iterations,
     )
     _warn_of_outcome(fit, max_iter, tol)
     return fit
+
+
+def _user_rows(
+    rows: NDArray[np.intp] | None, kept: NDArray[np.intp] | None
+) -> tuple[int, ...] | None:
+    """Rows as the user numbers them, before rows without weight were dropped."""
+    if rows is None:
+        return None
+    return tuple((rows if kept is None else kept[rows]).tolist())
 
 
 def _per_hub(values: NDArray[np.float64], network: Network) -> NDArray[np.float64]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.blocks import Blocks
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import FileError, InputError, VpemWarning
 from vpem.hdf5 import check_matrix, open_file
 from vpem.scaling import Scaling
 
@@ -29,6 +30,9 @@ __all__ = [
 
 READ_BYTES = 1 << 26
 """Size of one read from a file."""
+
+LEAST_READ = 1 << 20
+"""Reads are not made smaller than this."""
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -91,6 +95,8 @@ class FileMatrix:
         The file; it stays open until `close`.
     name : str
         Path of the two-dimensional dataset inside.
+    read_bytes : int
+        Size aimed at for one read.
 
     Warns
     -----
@@ -100,7 +106,9 @@ class FileMatrix:
 
     ndim = 2
 
-    def __init__(self, path: str | os.PathLike[str], name: str = "X") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], name: str = "X", read_bytes: int = READ_BYTES
+    ) -> None:
         self.path = os.fspath(path)
         self._file = open_file(path)
         try:
@@ -113,17 +121,20 @@ class FileMatrix:
         single = stored.kind == "f" and stored.itemsize <= 4
         self.dtype: np.dtype[Any] = np.dtype(np.float32 if single else np.float64)
         row_bytes = max(1, self.shape[1] * self.dtype.itemsize)
+        self._columns: list[int] | None = None
         self.chunk_rows = self._dataset.chunks[0] if self._dataset.chunks else 1
-        self.step = max(1, READ_BYTES // row_bytes)
-        if self.chunk_rows > self.step:
+        self.step = max(1, max(read_bytes, LEAST_READ) // row_bytes)
+        if self.chunk_rows <= self.step:
+            self.step -= self.step % self.chunk_rows
+        elif self.chunk_rows * row_bytes <= READ_BYTES:
+            self.step = self.chunk_rows
+        else:
             warnings.warn(
                 f"{self.path}: {name} is stored in chunks of {self.chunk_rows} rows, which makes "
                 "reading by rows slow; write it anew with 'vpem data repack'",
                 VpemWarning,
                 stacklevel=2,
             )
-        else:
-            self.step -= self.step % self.chunk_rows
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -135,10 +146,22 @@ class FileMatrix:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(self.shape[0])
-        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        if out.size:
-            self._dataset.read_direct(out, np.s_[start:stop])
-        return out
+        out = np.empty((stop - start, self._dataset.shape[1]), dtype=self.dtype)
+        try:
+            if out.size:
+                self._dataset.read_direct(out, np.s_[start:stop])
+        except (OSError, RuntimeError, ValueError) as error:
+            raise FileError(
+                f"{self.path}: rows {start} to {stop} cannot be read; the file is damaged ({error})"
+            ) from error
+        return out if self._columns is None else out[:, self._columns]
+
+    def select(self, columns: Sequence[int]) -> FileMatrix:
+        """Return the matrix of these columns, in this order."""
+        chosen = copy(self)
+        chosen._columns = list(columns)
+        chosen.shape = (self.shape[0], len(chosen._columns))
+        return chosen
 
     def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
         """Some rows, shape (len(indices), d)."""

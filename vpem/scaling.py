@@ -34,26 +34,32 @@ class Scaling:
         return cls(np.zeros(n_features), np.ones(n_features))
 
     @classmethod
-    def standard(cls, X: NDArray[Any], row_weights: NDArray[np.float64]) -> Scaling:
+    def standard(cls, X: NDArray[Any], row_weights: NDArray[np.float64] | None) -> Scaling:
         """Centre each feature and divide it by its standard deviation.
 
         Parameters
         ----------
         X : ndarray of shape (M, d)
-        row_weights : ndarray of shape (M,)
-            Weight of each row.
+        row_weights : ndarray of shape (M,) or None
+            Weight of each row; None: all alike.
 
         Returns
         -------
         Scaling
             A constant feature keeps the scale 1.
         """
-        share = row_weights / row_weights.sum()
+        total = len(X) if row_weights is None else row_weights.sum()
         shift, variance = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+
+        def share(start: int, count: int) -> NDArray[np.float64]:
+            part = np.ones(count) if row_weights is None else row_weights[start : start + count]
+            weights: NDArray[np.float64] = part / total
+            return weights
+
         for start, part in row_blocks(X):
-            shift += share[start : start + len(part)] @ part.astype(np.float64, copy=False)
+            shift += share(start, len(part)) @ part.astype(np.float64, copy=False)
         for start, part in row_blocks(X):
-            variance += share[start : start + len(part)] @ np.square(part - shift)
+            variance += share(start, len(part)) @ np.square(part - shift)
         scale = np.sqrt(variance)
         magnitude = np.maximum(np.abs(shift), 1.0)
         scale = np.where(scale > 1e-12 * magnitude, scale, 1.0)

@@ -46,16 +46,31 @@ class RowStream:
         self, rng: np.random.Generator, row_weights: NDArray[np.float64] | None, n_samples: int
     ) -> None:
         self.rng = rng
-        self.row_weights = np.ones(n_samples) if row_weights is None else row_weights
-        self._ends = np.cumsum(self.row_weights)
+        self.row_weights = row_weights
+        self.n_samples = n_samples
 
     def draw(self, potential: NDArray[np.float64] | None = None) -> int:
         """Draw one row, in proportion to weight times ``potential`` if given."""
-        ends = self._ends if potential is None else np.cumsum(self.row_weights * potential)
-        if not ends[-1] > 0:
-            ends = self._ends
-        at = int(np.searchsorted(ends, self.rng.random() * ends[-1], side="right"))
-        return min(at, len(ends) - 1)
+        place = self.rng.random()
+        if potential is not None:
+            ends = np.cumsum(self.weigh(potential), dtype=np.float64)
+            if ends[-1] > 0:
+                return self._at(ends, place)
+        if self.row_weights is None:
+            return min(int(place * self.n_samples), self.n_samples - 1)
+        return self._at(np.cumsum(self.row_weights), place)
+
+    def weigh(self, values: NDArray[Any], rows: slice | None = None) -> NDArray[Any]:
+        """Multiply values of all rows, or of some, by the rows' weights."""
+        if self.row_weights is None:
+            return values
+        weights = self.row_weights if rows is None else self.row_weights[rows]
+        weighed: NDArray[Any] = values * weights.astype(values.dtype)
+        return weighed
+
+    @staticmethod
+    def _at(ends: NDArray[np.float64], place: float) -> int:
+        return min(int(np.searchsorted(ends, place * ends[-1], side="right")), len(ends) - 1)
 
     def draw_distinct(self, count: int) -> NDArray[np.intp]:
         """Draw ``count`` different rows."""
@@ -120,21 +135,24 @@ def _spread_rows(
     """Greedy k-means++ (Arthur and Vassilvitskii 2007), by the first root's distances."""
     n_trials = 2 + int(np.log(n_components))
     chosen = [stream.draw()]
-    nearest = np.full(terms.n_samples, np.inf)
+    nearest: NDArray[Any] | None = None
     latest = chosen
     while True:
-        trials = np.empty((terms.n_samples, len(latest)))
+        trials: list[NDArray[Any]] = []
         for rows, distances in _summed_distances(terms, total, terms.at_rows(np.array(latest))):
-            trials[rows] = distances[0]
-        trials = np.minimum(trials, nearest[:, None])
-        best = int((stream.row_weights @ trials).argmin())
-        nearest = trials[:, best]
+            if not trials:
+                trials = [np.empty(terms.n_samples, distances.dtype) for _ in latest]
+            for trial, column in zip(trials, distances[0].T, strict=True):
+                trial[rows] = column if nearest is None else np.minimum(column, nearest[rows])
+        potentials = [float(stream.weigh(trial).sum(dtype=np.float64)) for trial in trials]
+        best = int(np.argmin(potentials))
+        nearest = trials[best]
         if latest is not chosen:
             chosen.append(latest[best])
         nearest[chosen] = 0.0
         if len(chosen) == n_components:
             return np.array(chosen, dtype=np.intp)
-        if not (stream.row_weights @ nearest) > 0:
+        if not stream.weigh(nearest).any():
             # Fewer different rows than components: the rest are drawn among those not taken.
             rest = stream.draw_distinct(n_components)
             fresh = [int(row) for row in rest if row not in chosen]
@@ -149,7 +167,7 @@ def _lloyd(
 ) -> Mixture:
     """Lloyd's iterations, each root by its own distances, then one M-step."""
     n_components = len(centres)
-    labels = np.full((total.n_roots, terms.n_samples), -1)
+    labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
     for _ in range(MOST_LLOYD):
         statistics = terms.empty(centres, total.n_roots)
         changed = False
@@ -158,7 +176,8 @@ def _lloyd(
             changed = changed or not np.array_equal(nearest, labels[:, rows])
             labels[:, rows] = nearest
             hard = (nearest[:, :, None] == np.arange(n_components)).astype(distances.dtype)
-            hard *= stream.row_weights[rows][:, None].astype(distances.dtype)
+            if stream.row_weights is not None:
+                hard *= stream.row_weights[rows][:, None].astype(distances.dtype)
             terms.summarize(statistics, hard, rows)
         mixture = terms.update(statistics)
         centres = mixture.means.copy()

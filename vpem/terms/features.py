@@ -259,17 +259,20 @@ class FeatureTerms:
     def sample_covariance(self) -> NDArray[np.float64]:
         """Each block's own sample covariance (divisor M) plus ``reg_covar``, for one component."""
         if self._sample_covariance is None:
-            share = np.ones((1, 1), dtype=np.float64)
-            weights = np.ones(self.n_samples) if self.row_weights is None else self.row_weights
             mean = np.zeros((1, self.blocks.n_features))
             for rows in self.chunks(self.blocks.n_features):
-                mean += weights[rows] @ self.rows.read(rows).astype(np.float64) / self.total_weight
-            statistics = self.empty(mean * share, 1)
+                mean += self._weights(rows) @ self.rows.read(rows).astype(np.float64)
+            statistics = self.empty(mean / self.total_weight, 1)
             for rows in self.chunks(self.blocks.n_features):
-                own = weights[None, rows, None].astype(self.rows.dtype)
+                own = self._weights(rows)[None, :, None].astype(self.rows.dtype)
                 self.summarize(statistics, np.ascontiguousarray(own), rows)
             self._sample_covariance = self.update(statistics).covariances
         return self._sample_covariance
+
+    def _weights(self, rows: slice) -> NDArray[np.float64]:
+        if self.row_weights is None:
+            return np.ones(rows.stop - rows.start)
+        return self.row_weights[rows]
 
     def start(self, centres: NDArray[np.float64]) -> Mixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the block's sample one."""

@@ -1,0 +1,170 @@
+"""Rows read ahead from a file are the rows in memory."""
+
+import h5py
+import numpy as np
+import pytest
+
+from vpem import FileError, InputError, VpemWarning, connect, fit_vpem, make_graph, read_dataset
+from vpem.blocks import Blocks
+from vpem.datasets import write_dataset
+from vpem.partition import contiguous
+from vpem.rows import FileMatrix, FileRows, MemoryRows, arrange_rows, parse_bytes
+from vpem.scaling import Scaling
+
+M, D = 30_000, 12
+
+
+@pytest.fixture(scope="module")
+def X():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(M, D)) + rng.choice([0.0, 1.5], size=M)[:, None]
+
+
+@pytest.fixture
+def matrix(X, tmp_path):
+    """The same numbers in a file, about eleven rows of a hundred to a read of one megabyte."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("X", data=X, chunks=(700, D))
+    made = FileMatrix(tmp_path / "x.h5", "X", read_bytes=1)
+    yield made
+    made.close()
+
+
+def blocks():
+    parts = (np.array([5, 1, 7]), np.array([0, 2, 3, 4]), np.array([6, 8, 9, 10, 11]))
+    return Blocks(parts, (0, 1, 2), ((0,), (1,), (2,)))
+
+
+def test_a_matrix_in_a_file_is_the_array(X, matrix):
+    assert matrix.shape == X.shape
+    assert len(matrix) == M
+    assert matrix.step % 700 == 0
+    assert M // matrix.step > 1
+    np.testing.assert_array_equal(matrix[100:2000], X[100:2000])
+    np.testing.assert_array_equal(matrix.take(np.array([7, 3, M - 1])), X[[7, 3, M - 1]])
+    np.testing.assert_array_equal(np.concatenate([part for _, part in matrix.runs()]), X)
+    chosen = matrix.select([4, 0])
+    assert chosen.shape == (M, 2)
+    np.testing.assert_array_equal(chosen[5:9], X[5:9][:, [4, 0]])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("standard", [False, True])
+def test_runs_in_block_order_and_units(X, matrix, dtype, standard):
+    scaling = Scaling.standard(X, None) if standard else Scaling.none(D)
+    wanted = arrange_rows(X, blocks(), scaling, dtype)
+    found = arrange_rows(matrix, blocks(), scaling, dtype)
+    assert isinstance(wanted, MemoryRows)
+    assert isinstance(found, FileRows)
+    for _ in range(2):
+        place = 0
+        for run in found.runs():
+            assert run.start == place
+            place = run.stop
+            for part in (run, slice(run.start + 1, run.stop - 1), run):
+                read = found.read(part)
+                assert read.dtype == dtype
+                assert read.flags.c_contiguous
+                np.testing.assert_array_equal(read, wanted.read(part))
+        assert place == M
+    # Out of order as well.
+    for start in (0, 21_000, 7_000, 0):
+        part = slice(start, start + 50)
+        np.testing.assert_array_equal(found.read(part), wanted.read(part))
+    some = np.array([5, 29_999, 0])
+    np.testing.assert_array_equal(found.take(some), wanted.take(some))
+
+
+@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans", (3, 77)])
+@pytest.mark.parametrize(
+    ("topology", "hops", "path"),
+    [("star", 0, "auto"), ("cycle", 1, "operator"), ("cycle", 0, "rounds")],
+)
+def test_a_fit_from_a_file_is_the_fit_in_memory(X, matrix, init, topology, hops, path):
+    held = contiguous(D, 4)
+    network = connect(make_graph(topology, 4), held, hops=hops, path=path)
+    common = {"n_components": 2, "init": init, "max_iter": 4, "tol": 1e9, "scale": "standard"}
+    here = fit_vpem(X, network, **common)
+    there = fit_vpem(matrix, network, **common)
+    assert here.init_rows == there.init_rows
+    np.testing.assert_allclose(there.history, here.history, rtol=1e-11)
+    np.testing.assert_allclose(there.mixture.means, here.mixture.means, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(there.mixture.covariances, here.mixture.covariances, atol=1e-9)
+    np.testing.assert_allclose(
+        there.mixture.score_samples(matrix), here.mixture.score_samples(X), rtol=1e-9
+    )
+
+
+def test_weights_of_rows_in_a_file(X, matrix):
+    network = connect(make_graph("star", 3), contiguous(D, 3), hops=0)
+    weights = np.random.default_rng(1).integers(0, 3, M)
+    start = tuple(np.flatnonzero(weights)[:2])
+    common = {"n_components": 2, "init": start, "max_iter": 3, "tol": 1e9, "sample_weight": weights}
+    here, there = fit_vpem(X, network, **common), fit_vpem(matrix, network, **common)
+    np.testing.assert_allclose(there.history, here.history, rtol=1e-11)
+    assert here.init_rows == there.init_rows == start
+
+
+def test_a_value_that_is_not_finite_is_found_in_a_file(X, tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = X
+        file["X"][29_000, 3] = np.inf
+    network = connect(make_graph("star", 3), contiguous(D, 3), hops=0)
+    with pytest.raises(InputError, match="row 29000, feature 3 is inf"):
+        fit_vpem(FileMatrix(tmp_path / "x.h5"), network)
+
+
+def test_a_file_that_breaks_off_is_one_sentence(X, tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, chunks=(700, D), compression="gzip", shuffle=True)
+        place = file["X"].id.get_chunk_info(20)
+    with open(path, "r+b") as stream:
+        stream.seek(place.byte_offset)
+        stream.write(bytes(place.size))
+    with pytest.raises(FileError, match="cannot be read; the file is damaged"):
+        list(FileMatrix(path).runs())
+
+
+def test_large_data_stay_on_disk_only_if_they_must(X, tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["X"] = X
+        file["ids"] = np.arange(M)
+    whole = read_dataset(path, memory_limit=2 * X.nbytes)
+    assert isinstance(whole.X, np.ndarray)
+    lazy = read_dataset(path, memory_limit=2 * X.nbytes - 1)
+    assert isinstance(lazy.X, FileMatrix)
+    np.testing.assert_array_equal(lazy.ids, np.arange(M))
+    write_dataset(tmp_path / "copy.h5", lazy)
+    copy = read_dataset(tmp_path / "copy.h5")
+    np.testing.assert_array_equal(copy.X, X)
+    np.testing.assert_array_equal(copy.ids, lazy.ids)
+
+
+def test_chunks_that_make_reading_by_rows_slow_are_warned_of(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        X = file.create_dataset("X", shape=(2_000_000, 5), dtype="f8", chunks=(2_000_000, 1))
+        X[:, 0] = 1.0
+    with pytest.warns(VpemWarning, match="chunks of 2000000 rows.*vpem data repack"):
+        FileMatrix(tmp_path / "x.h5").close()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1048576", 1 << 20),
+        ("600MB", 600 << 20),
+        ("2G", 2 << 30),
+        ("1.5 gib", 3 << 29),
+        ("1kB", 1024),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-5", "0", "10 parsecs", "1e9", "nan"])
+def test_no_sizes(text):
+    with pytest.raises(InputError, match="a size must be a number of bytes such as 600MB"):
+        parse_bytes(text)
