@@ -73,7 +73,11 @@ class BuildCore(build_ext):
 def extensions() -> list[Extension]:
     """Return one extension a kernel file."""
     return [
-        Extension(f"vpem._core.{path.stem}", [path.as_posix()])
+        Extension(
+            f"vpem._core.{path.stem}",
+            [path.as_posix()],
+            depends=[header.as_posix() for header in (CORE / "simd").glob("*")],
+        )
         for path in sorted(CORE.glob("*.pyx"))
     ]
 

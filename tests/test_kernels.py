@@ -11,6 +11,7 @@ from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
 from vpem.mixing import mixing_matrix
+from vpem.threads import one_blas_thread
 from vpem.topologies import make_graph
 
 LAYOUTS = {
@@ -35,6 +36,13 @@ layouts = pytest.mark.parametrize("layout", LAYOUTS)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 threads = pytest.mark.parametrize("n_threads", [1, 2])
 sizes = pytest.mark.parametrize(("m", "n_threads"), ROWS_AND_THREADS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def blas():
+    """Keep BLAS out of the kernels' way, as a fit does."""
+    with one_blas_thread():
+        yield
 
 
 class Problem:

@@ -11,10 +11,18 @@ from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
 from vpem.mixing import mixing_matrix
+from vpem.threads import one_blas_thread
 from vpem.topologies import make_graph
 
 DTYPES = (np.float64, np.float32)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def blas():
+    """Keep BLAS out of the kernels' way, as a fit does."""
+    with one_blas_thread():
+        yield
 
 
 def offsets_of(*widths):

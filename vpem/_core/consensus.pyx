@@ -2,50 +2,29 @@
 import numpy as np
 
 from cython.parallel cimport prange, threadid
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from vpem._core.blas cimport real
+from vpem._core.simd cimport (
+    vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_mix_d, vpem_mix_f,
+)
 
 cdef enum:
     CACHE_BYTES = 262144
-
-
-cdef void mix_once(
-    const int* indptr,        # IN  (N + 1,)
-    const int* indices,       # IN  (nnz,)
-    const real* weights,      # IN  (nnz,)
-    const real* states,       # IN  (N, width)
-    real* mixed,              # OUT (N, width)
-    Py_ssize_t n_agents,
-    Py_ssize_t width,
-) noexcept nogil:
-    """One round: every agent takes the weighted mean of its neighbours and itself."""
-    cdef Py_ssize_t n, v
-    cdef int e
-    cdef real weight
-    cdef const real* theirs
-    cdef real* own
-    for n in range(n_agents):
-        own = mixed + n * width
-        for v in range(width):
-            own[v] = 0
-        for e in range(indptr[n], indptr[n + 1]):
-            weight = weights[e]
-            theirs = states + indices[e] * width
-            for v in range(width):
-                own[v] = own[v] + weight * theirs[v]
 
 
 cdef void tile_rounds(
     const int* indptr,
     const int* indices,
     const real* weights,
-    real* states,             # INOUT (N, n_values)  columns first..first + width
+    real* states,             # INOUT (N, n_values)  columns first..first + count
     Py_ssize_t n_agents,
     Py_ssize_t n_values,
     Py_ssize_t first,
-    Py_ssize_t width,
+    Py_ssize_t count,
+    Py_ssize_t width,         # of the work arrays: count rounded up to whole vectors
     Py_ssize_t n_rounds,
+    int isa,
     real* here,               # WORK (N, width)
     real* there,              # WORK (N, width)
 ) noexcept nogil:
@@ -53,14 +32,18 @@ cdef void tile_rounds(
     cdef Py_ssize_t n, s
     cdef real* swap
     for n in range(n_agents):
-        memcpy(here + n * width, states + n * n_values + first, width * sizeof(real))
+        memcpy(here + n * width, states + n * n_values + first, count * sizeof(real))
+        memset(here + n * width + count, 0, (width - count) * sizeof(real))
     for s in range(n_rounds):
-        mix_once(indptr, indices, weights, here, there, n_agents, width)
+        if real is double:
+            vpem_mix_d(isa, indptr, indices, weights, here, there, n_agents, width)
+        else:
+            vpem_mix_f(isa, indptr, indices, weights, here, there, n_agents, width)
         swap = here
         here = there
         there = swap
     for n in range(n_agents):
-        memcpy(states + n * n_values + first, here + n * width, width * sizeof(real))
+        memcpy(states + n * n_values + first, here + n * width, count * sizeof(real))
 
 
 def consensus_rounds(
@@ -78,17 +61,22 @@ def consensus_rounds(
     cdef Py_ssize_t n_agents = states.shape[0], n_values = states.shape[1]
     if n_agents == 0 or n_values == 0 or n_rounds == 0:
         return
-    cdef Py_ssize_t width = max(<Py_ssize_t>8, CACHE_BYTES // (2 * n_agents * <int>sizeof(real)))
-    width = min(width, n_values)
+    cdef int isa = vpem_instruction_set()
+    cdef Py_ssize_t step = 2 * (vpem_lanes_d(isa) if real is double else vpem_lanes_f(isa))
+    # Few enough values at a time for both states of all agents to stay in cache.
+    cdef Py_ssize_t width = CACHE_BYTES // (2 * n_agents * <int>sizeof(real)) // step * step
+    width = max(step, min(width, (n_values + step - 1) // step * step))
     cdef Py_ssize_t n_tiles = (n_values + width - 1) // width
-    cdef Py_ssize_t tile, first
+    cdef Py_ssize_t tile, first, size = (n_agents * width + 15) // 16 * 16
     n_threads = max(1, min(n_threads, <int>n_tiles))
     dtype = np.float64 if real is double else np.float32
-    cdef real[:, :, ::1] work = np.empty((n_threads, 2, n_agents * width), dtype=dtype)
+    memory = np.empty(2 * n_threads * size + 64, dtype=dtype)
+    skip = -memory.ctypes.data % 64 // memory.itemsize
+    cdef real[::1] work = memory[skip:]
     for tile in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
         first = tile * width
         tile_rounds(
             &indptr[0], &indices[0], &weights[0], &states[0, 0], n_agents, n_values, first,
-            min(width, n_values - first), n_rounds,
-            &work[threadid(), 0, 0], &work[threadid(), 1, 0],
+            min(width, n_values - first), width, n_rounds, isa,
+            &work[2 * threadid() * size], &work[(2 * threadid() + 1) * size],
         )

@@ -12,39 +12,12 @@ from libc.string cimport memset
 from scipy.linalg.cython_blas cimport dgemm, sgemm
 
 from vpem._core.blas cimport real
-
-cdef extern from "simd/tile.h" nogil:
-    int vpem_instruction_set()
-    long vpem_lanes_d(int)
-    long vpem_lanes_f(int)
-    void vpem_whiten_d(
-        int, const double*, long, long, const double*, const double*, double, double*, double*)
-    void vpem_whiten_f(
-        int, const float*, long, long, const float*, const float*, float, float*, float*)
-    void vpem_distances_d(
-        int, const double*, long, long, const double*, const double*, double, double*)
-    void vpem_distances_f(
-        int, const float*, long, long, const float*, const float*, float, float*)
-    void vpem_add_d(int, const double*, double, long, double*)
-    void vpem_add_f(int, const float*, float, long, float*)
-    int vpem_soften_d(int, double*, long, long, const double*, double*, double*)
-    int vpem_soften_f(int, float*, long, long, const float*, float*, float*)
-    double vpem_total_d(int, const double*, long)
-    double vpem_total_f(int, const float*, long)
-    void vpem_line_moments_d(
-        int, const double*, long, long, const double*, const double*, double*, double*)
-    void vpem_line_moments_f(
-        int, const float*, long, long, const float*, const float*, double*, double*)
-    void vpem_narrow_moments_d(
-        int, const double*, long, long, const double*, const double*, double*, double*, double*)
-    void vpem_narrow_moments_f(
-        int, const float*, long, long, const float*, const float*, float*, double*, double*)
-    void vpem_wide_moments_d(
-        int, const double*, long, long, long, const double*, const double*, double, double*,
-        double*, double*, long, long, double*, double*)
-    void vpem_wide_moments_f(
-        int, const float*, long, long, long, const float*, const float*, float, float*,
-        float*, float*, long, long, double*, double*)
+from vpem._core.simd cimport (
+    vpem_add_d, vpem_add_f, vpem_distances_d, vpem_distances_f, vpem_instruction_set, vpem_lanes_d,
+    vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f, vpem_narrow_moments_d,
+    vpem_narrow_moments_f, vpem_soften_d, vpem_soften_f, vpem_total_d, vpem_total_f, vpem_whiten_d,
+    vpem_whiten_f, vpem_wide_moments_d, vpem_wide_moments_f,
+)
 
 cdef enum:
     NARROWEST_WIDE = 28      # from this many features on, vectors run over features

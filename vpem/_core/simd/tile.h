@@ -2,6 +2,11 @@
 #ifndef VPEM_TILE_H
 #define VPEM_TILE_H
 
+/* Every kernel file includes all of this and calls a part of it. */
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -131,7 +136,10 @@ static int vpem_instruction_set(void)
         long n_rows, long width, const REAL *mean, const REAL *g, REAL least, REAL *roots, \
         REAL *sums, REAL *packed, long capacity, long stride, double *first, double *gram) \
     { VPEM_CHOOSE(wide_moments, type, set, (rows, stride_of_rows, n_rows, width, mean, g, least, \
-        roots, sums, packed, capacity, stride, first, gram)); }
+        roots, sums, packed, capacity, stride, first, gram)); } \
+    static void vpem_mix_##type(int set, const int *indptr, const int *indices, \
+        const REAL *weights, const REAL *states, REAL *mixed, long n_agents, long width) \
+    { VPEM_CHOOSE(mix, type, set, (indptr, indices, weights, states, mixed, n_agents, width)); }
 
 /* Numbers in one vector register. */
 static long vpem_lanes_d(int set) { return set == 2 ? 8 : set == 1 ? 4 : 2; }
