@@ -24,7 +24,9 @@ def test_what_is_asked_for_is_given(environment, value):
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, "2", True, np.nan])
 def test_what_is_no_number_of_threads(environment, value):
-    with pytest.raises(InputError, match="threads must be an integer of at least 1, got"):
+    with pytest.raises(
+        InputError, match="threads must be an integer of at least 1 and at most 1024, got"
+    ):
         thread_count(value)
 
 

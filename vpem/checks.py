@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vpem.errors import InputError
 
 __all__ = [
+    "as_array",
     "check_data",
     "check_finite",
     "check_int",
@@ -22,13 +23,22 @@ __all__ = [
 ]
 
 BLOCK_VALUES = 1 << 20
+LARGEST_WEIGHT = 1e100
 
 
-def check_int(what: str, value: object, *, least: int) -> int:
-    """Return ``value`` as an int of at least ``least``, or raise InputError."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InputError(f"{what} must be an integer of at least {least}, got {value!r}")
-    return int(value)
+def check_int(what: str, value: object, *, least: int, most: int | None = None) -> int:
+    """Return ``value`` as an int of at least ``least`` (and at most ``most``).
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if number is None or number < least or (most is not None and number > most):
+        upper = "" if most is None else f" and at most {most}"
+        raise InputError(f"{what} must be an integer of at least {least}{upper}, got {value!r}")
+    return number
 
 
 def check_number(what: str, value: object, *, least: float) -> float:
@@ -37,6 +47,16 @@ def check_number(what: str, value: object, *, least: float) -> float:
     if not np.isfinite(number) or number < least:
         raise InputError(f"{what} must be a finite number of at least {least:g}, got {value!r}")
     return number
+
+
+def as_array(what: str, values: Any) -> NDArray[Any]:
+    """Return ``values`` as an array, or raise InputError if they are ragged or masked."""
+    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
+        raise InputError(f"{what} have masked values; fill in or remove them first")
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{what} must be an array, but their lengths differ ({error})") from error
 
 
 def check_data(
@@ -50,7 +70,7 @@ def check_data(
         If it has another shape or type, no rows, or a value that is not finite (row and feature
         named).
     """
-    data = X if hasattr(X, "runs") else np.asarray(X)
+    data = X if hasattr(X, "runs") else as_array("the data", X)
     if data.dtype.kind not in "iufb":
         raise InputError(f"the data must be real numbers, got values of type {data.dtype}")
     if data.ndim != 2:
@@ -109,7 +129,7 @@ def row_blocks(X: Any) -> Iterator[tuple[int, NDArray[Any]]]:
 
 def check_weights(weights: Any, n_samples: int) -> NDArray[np.float64]:
     """Return row weights as a non-negative float array of shape (M,), or raise InputError."""
-    values = np.asarray(weights)
+    values = as_array("sample weights", weights)
     if values.dtype.kind not in "iufb" or values.shape not in ((n_samples,), ()):
         raise InputError(
             f"sample weights must be {n_samples} numbers, got shape {values.shape} "
@@ -120,12 +140,17 @@ def check_weights(weights: Any, n_samples: int) -> NDArray[np.float64]:
         raise InputError("sample weights must be finite and not negative")
     if not values.any():
         raise InputError("sample weights must not all be zero")
+    if values.max() >= LARGEST_WEIGHT / n_samples:
+        raise InputError(
+            f"sample weights sum to more than {LARGEST_WEIGHT:g}, too much to compute with; divide "
+            "them by their mean"
+        )
     return values
 
 
 def check_rows(rows: Any, n_components: int, n_samples: int) -> NDArray[np.intp]:
     """Return starting row indices (K,), different and in range, or raise InputError."""
-    indices = np.asarray(rows)
+    indices = as_array("init rows", rows)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise InputError(f"init rows must be a list of row indices, got {rows!r}")
     if len(indices) != n_components:

@@ -19,7 +19,10 @@ from vpem.mixture import Mixture
 __all__ = ["Progress", "Recovery", "Run", "Sum", "Terms", "expect", "fit"]
 
 LEAST_WEIGHT = 0.5
-"""Effective samples (sum of responsibilities) below which a component has collapsed."""
+"""Effective samples (sum of responsibilities) below which a component has collapsed.
+
+Where rows weigh less than 1 on average it shrinks with them.
+"""
 
 MOST_RECOVERIES = 3
 """Times one component is placed anew before it is given up with mixing weight zero."""
@@ -257,6 +260,7 @@ class _Repairs:
         self.terms = terms
         self.draw_row = draw_row
         self.recoveries = recoveries
+        self.least = LEAST_WEIGHT * min(1.0, terms.total_weight / terms.n_samples)
         self.counts: dict[int, int] = {}
         self.given_up: dict[int, NDArray[np.float64]] = {}
 
@@ -314,7 +318,7 @@ class _Repairs:
         found: dict[int, tuple[int, str]] = {}
         for copy, hub in np.argwhere(failed):
             found.setdefault(int(copy), (int(hub), "covariance"))
-        for root, component in np.argwhere(counts < LEAST_WEIGHT):
+        for root, component in np.argwhere(counts < self.least):
             if int(component) not in self.given_up:
                 found.setdefault(int(component), (int(root), "weight"))
         return found

@@ -317,7 +317,8 @@ class VPEM(DensityMixin, BaseEstimator):
 
     def aic(self, X: ArrayLike) -> float:
         """Akaike information criterion on ``X``, with the block-diagonal parameter count."""
-        return self.mixture_.aic(float(self.score_samples(X).sum()))
+        scores = self.score_samples(X)
+        return self.mixture_.aic(float(scores.sum()))
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Draw rows from the fitted mixture.

@@ -14,6 +14,7 @@ from vpem._core.cholesky import cholesky_blocks
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.normalise import normalise
 from vpem.blocks import Blocks
+from vpem.checks import as_array, check_finite, check_int
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.scaling import Scaling
 from vpem.threads import one_blas_thread, thread_count
@@ -263,8 +264,9 @@ class Mixture:
 
     # ---- density -------------------------------------------------------------------------------
 
-    def _chunks(self, X: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+    def _chunks(self, X: Any) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
         """Responsibilities and log-likelihoods of the assembled mixture, a chunk of rows a time."""
+        X = X if hasattr(X, "runs") else as_array("the data", X)
         if X.ndim != 2 or X.shape[1] != self.n_features:
             got = f"{X.shape[1]}" if X.ndim == 2 else f"an array of {X.ndim} dimensions"
             raise InputError(f"the model has {self.n_features} features, the data have {got}")
@@ -277,9 +279,10 @@ class Mixture:
         with one_blas_thread():
             for start in range(0, len(X), size):
                 rows = slice(start, min(start + size, len(X)))
-                data = self.blocks.arrange(
-                    self.scaling.apply(np.asarray(X[rows], dtype=np.float64)), np.float64
-                )
+                part = np.asarray(X[rows], dtype=np.float64)
+                if not np.isfinite(part).all():
+                    check_finite(X)
+                data = self.blocks.arrange(self.scaling.apply(part), np.float64)
                 terms = factors.terms(data, self.blocks.offsets, threads)
                 sums = terms.sum(axis=0, keepdims=True)
                 responsibilities = np.empty_like(sums)
@@ -343,6 +346,7 @@ class Mixture:
         labels : ndarray of shape (n_samples,)
             Component each row was drawn from; rows are sorted by it.
         """
+        n_samples = check_int("n_samples", n_samples, least=0)
         counts = rng.multinomial(n_samples, self.assembled_weights)
         labels = np.repeat(np.arange(self.n_components), counts)
         drawn = rng.standard_normal((n_samples, self.n_features))

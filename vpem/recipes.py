@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,8 @@ from vpem.terms.features import FeatureTerms
 from vpem.threads import one_blas_thread, thread_count
 
 __all__ = ["Fit", "Network", "connect", "fit_vpem"]
+
+MOST_ROUNDS = 10**9
 
 LARGEST_CONSENSUS_ERROR = 1e-3
 """A run whose operator is further than this from all ones is warned about."""
@@ -124,13 +127,19 @@ def connect(
     VpemWarning
         If the rounds are too few for the graph, or the hubs centralize the data.
     """
+    if not isinstance(graph, Graph) or not isinstance(partition, Partition):
+        raise InputError(
+            "connect takes a vpem.Graph (from make_graph or from_networkx) and a vpem.Partition, "
+            f"got {type(graph).__name__} and {type(partition).__name__}"
+        )
     if graph.n_agents != partition.n_agents:
         raise InputError(
             f"the graph has {graph.n_agents} agents but the features are held by "
             f"{partition.n_agents}; give a graph of as many agents, or another partition"
         )
     hops = check_int("hops", hops, least=0)
-    n_rounds = check_int("rounds", n_rounds, least=1)
+    n_rounds = check_int("rounds", n_rounds, least=1, most=MOST_ROUNDS)
+    seed = check_int("seed", seed, least=0)
     check_choice("weights", weights, WEIGHTS)
     check_choice("consensus path", path, PATHS)
     check_connected(graph)
@@ -305,6 +314,10 @@ def fit_vpem(
         If features are constant, or components collapsed and were placed anew.
     """
     began = time.perf_counter()
+    if not isinstance(network, Network):
+        raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
+    seed = check_int("seed", seed, least=0)
+    precision = _precision(dtype)
     X = check_data(X, network.blocks.n_features, feature_names)
     n_samples = len(X)
     check_choice("covariance type", covariance_type, COVARIANCE_TYPES)
@@ -313,9 +326,13 @@ def fit_vpem(
     max_iter = check_int("max_iter", max_iter, least=1)
     tol = check_number("tol", tol, least=0.0)
     reg_covar = check_number("reg_covar", reg_covar, least=0.0)
-    if np.dtype(dtype) not in (np.float64, np.float32):
-        raise InputError(f"dtype must be float32 or float64, got {np.dtype(dtype).name}")
-    given = None if isinstance(init, str | Mixture) else init
+    given = None
+    if isinstance(init, str):
+        check_choice("init", init, INITS)
+    elif not isinstance(init, Mixture):
+        if init is None:
+            raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
+        given = init
     n_components = check_int("n_components", n_components, least=1)
     row_weights = kept = None
     if sample_weight is not None:
@@ -339,9 +356,8 @@ def fit_vpem(
         )
     if given is not None:
         given = check_rows(given, n_components, len(X))
-    elif isinstance(init, str):
-        check_choice("init", init, INITS)
-    _warn_of_constants(X, feature_names, reg_covar)
+    with np.errstate(over="ignore"):
+        _inspect(X, feature_names, reg_covar, np.float64 if scale == "standard" else precision)
     scaling = Scaling.standard(X, row_weights) if scale == "standard" else Scaling.none(X.shape[1])
     threads = thread_count(n_threads)
 
@@ -354,7 +370,7 @@ def fit_vpem(
             row_weights=row_weights,
             reg_covar=reg_covar,
             n_threads=threads,
-            dtype=dtype,
+            dtype=precision,
             skip_negligible=skip_negligible,
         )
         runs = []
@@ -375,7 +391,9 @@ def fit_vpem(
                 rows_used = np.asarray(given, dtype=np.intp)
                 start = terms.start(terms.at_rows(rows_used))
             else:
-                start, rows_used = draw_start(str(init), terms, network.total, n_components, stream)
+                start, rows_used = draw_start(
+                    cast(str, init), terms, network.total, n_components, stream
+                )
             run = em.fit(
                 terms,
                 network.total,
@@ -423,24 +441,43 @@ def _per_hub(values: NDArray[np.float64], network: Network) -> NDArray[np.float6
     return np.broadcast_to(values, (len(values), len(network.hubs))).copy()
 
 
-def _warn_of_constants(X: Any, feature_names: Sequence[str] | None, reg_covar: float) -> None:
-    if len(X) == 1:
-        return
-    first = X[:1]
+def _precision(dtype: Any) -> np.dtype[Any]:
+    for known in (np.dtype(np.float64), np.dtype(np.float32)):
+        with contextlib.suppress(TypeError):
+            if np.dtype(dtype) == known:
+                return known
+    raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
+
+
+def _inspect(
+    X: Any, feature_names: Sequence[str] | None, reg_covar: float, dtype: np.dtype[Any] | type
+) -> None:
+    """Refuse values that ``dtype`` cannot hold, and warn of features that are constant in it."""
+    first = X[:1].astype(dtype)
     constant = np.arange(X.shape[1])
-    for _, part in row_blocks(X):
+    narrower = np.dtype(dtype).itemsize < X.dtype.itemsize
+    for start, part in row_blocks(X):
+        if narrower:
+            part = part.astype(dtype)
+            if not np.isfinite(part).all():
+                row, column = (int(i) for i in np.argwhere(~np.isfinite(part))[0])
+                raise InputError(
+                    f"row {start + row}, feature {column} is too large for float32; use float64, "
+                    "or scale the data"
+                )
         constant = constant[(part[:, constant] == first[:, constant]).all(axis=0)]
-        if not len(constant):
+        if not len(constant) and not narrower:
             return
-    listed = shorten(
-        repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
-    )
-    warnings.warn(
-        f"constant features carry nothing to tell rows apart: {listed}; their variance is "
-        f"reg_covar ({reg_covar:g}) alone",
-        VpemWarning,
-        stacklevel=3,
-    )
+    if len(constant) and len(X) > 1:
+        listed = shorten(
+            repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
+        )
+        warnings.warn(
+            f"constant features carry nothing to tell rows apart: {listed}; their variance is "
+            f"reg_covar ({reg_covar:g}) alone",
+            VpemWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:

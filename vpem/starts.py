@@ -70,16 +70,22 @@ class RowStream:
 
     @staticmethod
     def _at(ends: NDArray[np.float64], place: float) -> int:
-        return min(int(np.searchsorted(ends, place * ends[-1], side="right")), len(ends) - 1)
+        below = min(place * ends[-1], np.nextafter(ends[-1], 0))
+        return int(np.searchsorted(ends, below, side="right"))
 
     def draw_distinct(self, count: int) -> NDArray[np.intp]:
         """Draw ``count`` different rows."""
-        drawn: list[int] = []
-        while len(drawn) < count:
-            row = self.draw()
-            if row not in drawn:
-                drawn.append(row)
-        return np.array(drawn, dtype=np.intp)
+        drawn: dict[int, None] = {}
+        if self.row_weights is None:
+            while len(drawn) < count:
+                drawn[self.draw()] = None
+        else:
+            left = self.row_weights.copy()
+            for _ in range(count):
+                row = self._at(np.cumsum(left), self.rng.random())
+                drawn[row] = None
+                left[row] = 0.0
+        return np.array(list(drawn), dtype=np.intp)
 
 
 def draw_start(

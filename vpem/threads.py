@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from functools import cache
-from numbers import Integral
 from typing import Any
 
-from vpem.errors import InputError
+from vpem.checks import check_int
 
 __all__ = ["one_blas_thread", "thread_count"]
+
+MOST = 1024
 
 
 def thread_count(n_threads: int | None) -> int:
@@ -29,12 +30,10 @@ def thread_count(n_threads: int | None) -> int:
     if n_threads is None:
         wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
         if wanted.isdigit() and int(wanted) > 0:
-            return int(wanted)
+            return min(int(wanted), MOST)
         affinity = getattr(os, "sched_getaffinity", None)
         return len(affinity(0)) if affinity else os.cpu_count() or 1
-    if isinstance(n_threads, bool) or not isinstance(n_threads, Integral) or n_threads < 1:
-        raise InputError(f"threads must be an integer of at least 1, got {n_threads!r}")
-    return int(n_threads)
+    return check_int("threads", n_threads, least=1, most=MOST)
 
 
 @cache

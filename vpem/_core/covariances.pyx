@@ -1,7 +1,4 @@
 """Covariance blocks from their accumulated moments: the last line of the M-step."""
-from libc.math cimport fmax
-
-
 def covariances_full(
     const double[:, ::1] first_moment,    # IN  (K, d)                    sum g (x - shift)
     const double[::1] second_moment,      # IN  (n_copies * sum d_b^2,)   lower triangles
@@ -42,7 +39,7 @@ def covariances_full(
                             )
                         value = value / total if total > 0 else 0
                         if i == j:
-                            value = fmax(value, 0) + reg_covar
+                            value = (0 if value < 0 else value) + reg_covar
                         covariances[start + i * width + j] = value
                         covariances[start + j * width + i] = value
                 start += width * width
@@ -88,7 +85,8 @@ def covariances_diag(
                         value -= scatter_of_mean(
                             first_moment, counts[r, k if tied else c], k if tied else c, j, j
                         )
-                    value = fmax(value / total, 0) + reg_covar if total > 0 else reg_covar
+                    value = value / total if total > 0 else 0
+                    value = (0 if value < 0 else value) + reg_covar
                     variances[c, j] = value
                     mean += value
                 if spherical:

@@ -66,6 +66,7 @@ def mahalanobis_full(
     cdef Py_ssize_t widest = 1, tile, b, first, count
     for b in range(offsets.shape[0] - 1):
         widest = max(widest, offsets[b + 1] - offsets[b])
+    n_threads = max(1, min(n_threads, <int>n_tiles))
     dtype = np.float64 if real is double else np.float32
     cdef real[:, ::1] scratch = np.empty((n_threads, TILE * widest), dtype=dtype)
     cdef const real* data = &rows[0, 0] if n_samples and d else NULL

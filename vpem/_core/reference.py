@@ -145,8 +145,7 @@ def normalise(
     scores = log_weights[:, None, :] - 0.5 * sums.astype(np.float64)
     log_likelihoods[...] = scipy.special.logsumexp(scores, axis=2)
     unreached = np.isneginf(log_likelihoods)
-    shift = np.where(unreached, 0.0, log_likelihoods)
-    soft = np.exp(scores - shift[:, :, None])
+    soft = scipy.special.softmax(np.where(unreached[:, :, None], 0.0, scores), axis=2)
     responsibilities[...] = np.where(unreached[:, :, None], np.exp(log_weights)[:, None, :], soft)
 
 

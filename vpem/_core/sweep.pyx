@@ -25,6 +25,7 @@ cdef enum:
     TILE_BYTES = 393216      # aimed at for what one tile keeps in cache
     LARGEST_TILE = 256
     SMALLEST_TILE = 32
+    WORTH_THREADS = 1000000  # products below which one thread does it all
     ROWS_A_LOG = 64          # normalisers multiplied before their logarithm is taken
 
 
@@ -365,9 +366,11 @@ def sweep(
     plan.isa = vpem_instruction_set()
     plan.lanes = vpem_lanes_d(plan.isa) if real is double else vpem_lanes_f(plan.isa)
     plan.least = least
+    cdef Py_ssize_t squares = 0
     plan.widest = 1
     for b in range(plan.n_blocks):
         width = offsets[b + 1] - offsets[b]
+        squares += width if diagonal else width * width
         plan.widest = max(plan.widest, width)
     plan.diagonal = diagonal
     found = np.zeros(plan.n_roots)
@@ -408,6 +411,8 @@ def sweep(
     plan.tile = max(<Py_ssize_t>SMALLEST_TILE, min(plan.tile, <Py_ssize_t>LARGEST_TILE))
     cdef Py_ssize_t n_tiles = (plan.n_samples + plan.tile - 1) // plan.tile
     n_threads = max(1, min(n_threads, <int>n_tiles))
+    if plan.n_samples * plan.n_components * (squares + 8 * (spread + plan.n_roots)) < WORTH_THREADS:
+        n_threads = 1
     cdef Py_ssize_t narrow = 2 * round_up(min(plan.widest, <Py_ssize_t>NARROWEST_WIDE), 4)
     cdef Py_ssize_t n_packed = max(
         narrow * plan.tile, (CAPACITY + 1) * round_up(plan.widest, 2 * plan.lanes)

@@ -18,6 +18,12 @@ PATHS = ("auto", "operator", "rounds")
 ALL_ONES = 1e-13
 """An operator this close to all ones is the exact sum to rounding: roots share one estimate."""
 
+AGREED = 1e-15
+"""States that differ by no more than this stay as they are."""
+
+ROUNDS_AT_ONCE = 4096
+"""Rounds that run before an interrupt is looked at."""
+
 MOST_OPERATOR_VALUES = 5e7
 """Above this many values (agents times hubs) the operator is not formed, its error is bounded."""
 
@@ -45,7 +51,9 @@ class _Layout:
     def run(self, states: NDArray[Any], n_rounds: int, n_threads: int) -> None:
         """Run the rounds in place."""
         weights = self.weights.astype(states.dtype, copy=False)
-        consensus_rounds(self.indptr, self.indices, weights, states, n_rounds, n_threads)
+        for done in range(0, n_rounds, ROUNDS_AT_ONCE):
+            step = min(ROUNDS_AT_ONCE, n_rounds - done)
+            consensus_rounds(self.indptr, self.indices, weights, states, step, n_threads)
 
 
 class ConsensusSum:
@@ -106,7 +114,11 @@ class ConsensusSum:
 
     def _form_operator(self) -> NDArray[np.float64]:
         states = self._layout.spread(np.eye(self._layout.n_hubs))
-        self._layout.run(states, self.n_rounds, self.n_threads)
+        left = self.n_rounds
+        while left > 0 and np.ptp(states, axis=0).max() > AGREED:
+            step = min(left, ROUNDS_AT_ONCE)
+            self._layout.run(states, step, self.n_threads)
+            left -= step
         operator: NDArray[np.float64] = states[self._layout.roots]
         return operator
 
@@ -165,6 +177,7 @@ def rounds_needed(
     n_agents = mixing.shape[0]
     if rate <= 0:
         return 1
+    tolerance = max(tolerance, 1e-12)
     start = consensus_error_bound(rate, hubs, n_agents, 0)
     bound = max(1, int(np.ceil(np.log(tolerance / start) / np.log(rate))))
     layout = _Layout(mixing, hubs)
