@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd)
+SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
 .PHONY: help demo test lint bench docs clean
 
@@ -38,7 +38,7 @@ lint: $(VENV)/built $(VENV)/linters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/cython-lint vpem/_core
+	PATH="$(abspath $(BIN)):$$PATH" cython-lint vpem/_core
 
 bench: $(VENV)/built
 	$(BIN)/python -m benchmarks

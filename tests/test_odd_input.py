@@ -4,7 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from vpem import VPEM, InputError, NumericalError, VpemWarning, connect, fit_vpem, make_graph
+from vpem import VPEM, InputError, VpemWarning, connect, fit_vpem, make_graph
 from vpem.partition import contiguous
 
 
@@ -102,10 +102,29 @@ def test_very_uneven_weights_still_give_different_rows(X, network):
 
 
 def test_values_that_single_precision_cannot_hold(X, network):
-    with pytest.raises(InputError, match=r"row 0, feature 0 is too large for float32"):
-        fit_vpem(X * 1e200, network, dtype=np.float32)
-    with pytest.warns(VpemWarning, match="constant features"), pytest.raises(NumericalError):
-        fit_vpem(X + 1e12, network, dtype=np.float32, reg_covar=0.0)
+    with pytest.raises(InputError, match=r"values beyond 1e\+17 cannot be squared in float32"):
+        fit_vpem(X * 1e20, network, dtype=np.float32)
+    for dtype, scale in ((np.float64, "none"), (np.float64, "standard"), (np.float32, "none")):
+        with pytest.raises(InputError, match="cannot be squared in float"):
+            fit_vpem(X * 1e200, network, dtype=dtype, scale=scale)
+
+
+def test_single_precision_keeps_the_digits_of_data_far_from_zero(X, network):
+    common = {"n_components": 2, "init": [5, 55], "max_iter": 5, "tol": 0}
+    with pytest.warns(VpemWarning):
+        wide = fit_vpem(X + 1e9, network, **common)
+    with pytest.warns(VpemWarning):
+        single = fit_vpem(X + 1e9, network, dtype=np.float32, **common)
+    np.testing.assert_allclose(single.history, wide.history, rtol=1e-5)
+    np.testing.assert_allclose(
+        single.mixture.assembled_means, wide.mixture.assembled_means, rtol=1e-12
+    )
+
+
+def test_single_precision_stops_where_it_can_see_no_more(X):
+    network = connect(make_graph("path", 4), contiguous(4, 4), hops=0, n_rounds=200)
+    fit = fit_vpem(X, network, dtype=np.float32, tol=1e-12, max_iter=3000)
+    assert fit.converged
 
 
 def test_a_mixture_by_itself(X, network):

@@ -42,6 +42,7 @@ class Scripted:
     n_samples = 10
     total_weight = 10.0
     log_constant = 0.0
+    resolution = 0.0
 
     def __init__(self, script):
         self.script = iter([*script, script[-1]])

@@ -34,6 +34,8 @@ class Terms(Protocol):
     n_samples: int
     total_weight: float
     log_constant: float
+    resolution: float
+    """Relative change of a log-likelihood that rounding alone can make."""
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         """Runs of rows for which ``n_values`` numbers a row fit in the working memory."""
@@ -186,7 +188,8 @@ def fit(
     """Fit a mixture by EM.
 
     Each root watches its own log-likelihood per sample and proposes to stop when it changed by less
-    than ``tol``; the network stops when all roots propose it at the same iteration.
+    than ``tol``, or than the rounding of the terms; the network stops when all roots propose it at
+    the same iteration. With ``tol = 0`` none ever does.
 
     Parameters
     ----------
@@ -234,7 +237,9 @@ def fit(
                     None if change is None else float(change.mean()),
                 )
             )
-        if change is not None and not mended and bool((np.abs(change) < tol).all()):
+        rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
+        small = change is not None and (np.abs(change) < np.maximum(tol, rounding)).all()
+        if small and not mended:
             run.converged = True
             break
     run.log_likelihood = expect(terms, total, run.mixture, factors)

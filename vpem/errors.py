@@ -48,7 +48,7 @@ class NotConvergedWarning(VpemWarning):
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the choice nearest to ``name``, or an empty string."""
-    close = difflib.get_close_matches(str(name).lower(), [str(c) for c in choices], n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name).lower(), [str(c) for c in choices], n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

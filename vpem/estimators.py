@@ -64,7 +64,7 @@ class VPEM(DensityMixin, BaseEstimator):
         How rounds are computed: the same numbers either way.
     warm_start : bool, default=False
         Start from the last fit instead of `init`.
-    random_state : int, RandomState or None, default=None
+    random_state : int, Generator, RandomState or None, default=None
         Seeds the graph, the ties between hubs, and the start.
     n_threads : int or None, default=None
         Threads of the kernels.
@@ -113,14 +113,14 @@ class VPEM(DensityMixin, BaseEstimator):
     def __init__(
         self,
         n_components: int = 1,
-        *,
         agents: int | Sequence[Sequence[int]] | None = None,
         graph: Any = "cycle",
         hops: int = 1,
         n_rounds: int = 100,
+        init: Any = "kmeans",
+        *,
         weights: str = "metropolis",
         covariance_type: str = "full",
-        init: Any = "kmeans",
         n_init: int = 1,
         tol: float = 1e-7,
         max_iter: int = 1000,
@@ -244,15 +244,24 @@ class VPEM(DensityMixin, BaseEstimator):
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool):
             return check_int("random_state", self.random_state, least=0)
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        if isinstance(self.random_state, np.random.Generator):
+            return int(self.random_state.integers(np.iinfo(np.int32).max))
+        try:
+            state = check_random_state(self.random_state)
+        except ValueError:
+            raise InputError(
+                "random_state must be None, an integer of at least 0, a Generator or RandomState, "
+                f"got {self.random_state!r}"
+            ) from None
+        return int(state.randint(np.iinfo(np.int32).max))
 
     def _partition(self, n_features: int) -> Partition:
         if self.agents is None:
             return contiguous(n_features, n_features)
         if isinstance(self.agents, Integral):
             return contiguous(n_features, check_int("agents", self.agents, least=1))
-        if isinstance(self.agents, Sequence) and not isinstance(self.agents, str):
-            return from_lists(self.agents, n_features)
+        if isinstance(self.agents, Sequence | np.ndarray) and not isinstance(self.agents, str):
+            return from_lists(list(self.agents), n_features)
         raise InputError(
             "agents must be None, a number of agents, or a list of feature-index lists, "
             f"got {self.agents!r}"

@@ -40,6 +40,9 @@ __all__ = ["Fit", "Network", "connect", "fit_vpem"]
 
 MOST_ROUNDS = 10**9
 
+LARGEST_VALUE = {8: 1e140, 4: 1e17}
+"""Largest value to be squared and summed, by bytes of the precision."""
+
 LARGEST_CONSENSUS_ERROR = 1e-3
 """A run whose operator is further than this from all ones is warned about."""
 
@@ -68,6 +71,8 @@ class Network:
         Second largest eigenvalue modulus of the mixing weights; None where the sum is exact.
     consensus_error : float
         ``max |C - 1|``: 0 where the sum is exact, its bound where C is too large to form.
+    error_is_bound : bool
+        Whether `consensus_error` is a bound.
     """
 
     graph: Graph
@@ -79,6 +84,7 @@ class Network:
     weights: str | None
     mixing_rate: float | None
     consensus_error: float
+    error_is_bound: bool = False
 
 
 def connect(
@@ -153,18 +159,20 @@ def connect(
     rate = mixing_rate(mixing)
     consensus = ConsensusSum(mixing, hubs, n_rounds, path=path, n_threads=threads)
     error = consensus.error
+    bounded = error is None
     if error is None:
         error = consensus_error_bound(rate, hubs, graph.n_agents, n_rounds)
     if error > LARGEST_CONSENSUS_ERROR:
         enough = rounds_needed(mixing, hubs, rate, LARGEST_CONSENSUS_ERROR, threads)
         warnings.warn(
             f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
-            f"error is {error:.2g}, more than {LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; "
+            f"error is {'at most ' if bounded else ''}{error:.2g}, more than "
+            f"{LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; "
             f"{enough} rounds would do",
             VpemWarning,
             stacklevel=2,
         )
-    return Network(graph, hubs, blocks, consensus, hops, n_rounds, weights, rate, error)
+    return Network(graph, hubs, blocks, consensus, hops, n_rounds, weights, rate, error, bounded)
 
 
 @dataclass
@@ -356,9 +364,8 @@ def fit_vpem(
         )
     if given is not None:
         given = check_rows(given, n_components, len(X))
-    with np.errstate(over="ignore"):
-        _inspect(X, feature_names, reg_covar, np.float64 if scale == "standard" else precision)
-    scaling = Scaling.standard(X, row_weights) if scale == "standard" else Scaling.none(X.shape[1])
+    _inspect(X, feature_names, reg_covar, precision)
+    scaling = _scaling(X, row_weights, scale, precision)
     threads = thread_count(n_threads)
 
     with one_blas_thread(), np.errstate(over="ignore"):
@@ -449,25 +456,36 @@ def _precision(dtype: Any) -> np.dtype[Any]:
     raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
 
 
+def _scaling(
+    X: Any, row_weights: NDArray[np.float64] | None, scale: str, precision: np.dtype[Any]
+) -> Scaling:
+    """Units to fit in: as asked, and about the mean where single precision would lose digits."""
+    if scale == "standard":
+        return Scaling.standard(X, row_weights)
+    if precision.itemsize < X.dtype.itemsize:
+        return Scaling(Scaling.standard(X, row_weights).shift, np.ones(X.shape[1]))
+    return Scaling.none(X.shape[1])
+
+
 def _inspect(
-    X: Any, feature_names: Sequence[str] | None, reg_covar: float, dtype: np.dtype[Any] | type
+    X: Any, feature_names: Sequence[str] | None, reg_covar: float, precision: np.dtype[Any]
 ) -> None:
-    """Refuse values that ``dtype`` cannot hold, and warn of features that are constant in it."""
-    first = X[:1].astype(dtype)
+    """Refuse values whose squares overflow, and warn of constant features."""
+    most = LARGEST_VALUE[precision.itemsize]
+    first = X[:1]
     constant = np.arange(X.shape[1])
-    narrower = np.dtype(dtype).itemsize < X.dtype.itemsize
     for start, part in row_blocks(X):
-        if narrower:
-            part = part.astype(dtype)
-            if not np.isfinite(part).all():
-                row, column = (int(i) for i in np.argwhere(~np.isfinite(part))[0])
-                raise InputError(
-                    f"row {start + row}, feature {column} is too large for float32; use float64, "
-                    "or scale the data"
-                )
+        large = np.abs(part).max(axis=0) > most
+        if large.any():
+            column = int(np.flatnonzero(large)[0])
+            row = start + int(np.abs(part[:, column]).argmax())
+            name = "" if feature_names is None else f" ({feature_names[column]!r})"
+            raise InputError(
+                f"row {row}, feature {column}{name} is {float(X[row : row + 1][0, column]):g}, but "
+                f"values beyond {most:g} cannot be squared in {precision.name}; use other units"
+                f"{' or float64' if precision.itemsize < 8 else ''}"
+            )
         constant = constant[(part[:, constant] == first[:, constant]).all(axis=0)]
-        if not len(constant) and not narrower:
-            return
     if len(constant) and len(X) > 1:
         listed = shorten(
             repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()

@@ -58,6 +58,7 @@ def describe_fit(
         "weights": network.weights,
         "mixing_rate": network.mixing_rate,
         "consensus_error": network.consensus_error,
+        "consensus_error_is_bound": network.error_is_bound,
         "consensus_path": getattr(network.total, "path", "server"),
         "mixing_weights": mixture.assembled_weights.tolist(),
         "converged": fit.converged,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.blocks import Blocks
+from vpem.checks import row_blocks
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.hdf5 import check_matrix, open_file
 from vpem.scaling import Scaling
@@ -69,7 +70,12 @@ class MemoryRows:
     """
 
     def __init__(self, X: NDArray[Any], blocks: Blocks, scaling: Scaling, dtype: Any) -> None:
-        self._rows = blocks.arrange(scaling.apply(X), dtype)
+        if blocks.in_order and scaling.is_none:
+            self._rows = blocks.arrange(X, dtype)
+        else:
+            self._rows = np.empty(X.shape, dtype=dtype)
+            for start, part in row_blocks(X):
+                self._rows[start : start + len(part)] = scaling.apply(part)[:, blocks.order]
         self.n_samples = len(X)
         self.dtype = self._rows.dtype
 

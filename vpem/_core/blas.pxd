@@ -46,7 +46,9 @@ cdef inline void multiply_lower(const real* lower, real* rows, int n_rows, int n
         strmm(&side, &uplo, &trans, &diagonal, &n, &n_rows, &one, <float*>lower, &n, rows, &n)
 
 
-cdef inline void add_gram(const real* rows, real* gram, int n_rows, int n, real keep) noexcept nogil:
+cdef inline void add_gram(
+    const real* rows, real* gram, int n_rows, int n, real keep,
+) noexcept nogil:
     """Lower triangle of ``gram`` (n, n) becomes ``keep * gram + rows.T @ rows``."""
     cdef char uplo = b"U"
     cdef char trans = b"N"

@@ -31,7 +31,7 @@ cdef int whiten_block(
 
 
 def cholesky_blocks(
-    const real[::1] covariances,          # IN  (n_copies * sum d_b^2,)  block by block, copy by copy
+    const real[::1] covariances,          # IN  (n_copies * sum d_b^2,)  block by block
     const Py_ssize_t[::1] offsets,        # IN  (B + 1,)  first feature of each block
     Py_ssize_t n_copies,                  # IN  covariances a block: K, or 1 when tied
     real[::1] whiteners,                  # OUT (n_copies * sum d_b^2,)  inverse Cholesky factors

@@ -29,12 +29,12 @@ cdef void tile_rounds(
     real* there,              # WORK (N, width)
 ) noexcept nogil:
     """All rounds of a few values, which stay in cache from the first to the last."""
-    cdef Py_ssize_t n, s
+    cdef Py_ssize_t n, _round
     cdef real* swap
     for n in range(n_agents):
         memcpy(here + n * width, states + n * n_values + first, count * sizeof(real))
         memset(here + n * width + count, 0, (width - count) * sizeof(real))
-    for s in range(n_rounds):
+    for _round in range(n_rounds):
         if real is double:
             vpem_mix_d(isa, indptr, indices, weights, here, there, n_agents, width)
         else:

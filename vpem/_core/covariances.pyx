@@ -1,4 +1,6 @@
 """Covariance blocks from their accumulated moments: the last line of the M-step."""
+
+
 def covariances_full(
     const double[:, ::1] first_moment,    # IN  (K, d)                    sum g (x - shift)
     const double[::1] second_moment,      # IN  (n_copies * sum d_b^2,)   lower triangles

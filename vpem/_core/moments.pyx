@@ -3,7 +3,6 @@ import numpy as np
 
 from cython.parallel cimport prange, threadid
 from libc.math cimport sqrt
-from libc.string cimport memset
 
 from vpem._core.blas cimport add_gram, real
 

@@ -26,6 +26,7 @@ cdef enum:
     LARGEST_TILE = 256
     SMALLEST_TILE = 32
     WORTH_THREADS = 1000000  # products below which one thread does it all
+    ROOTS_AT_ONCE = 16       # whose sums are in cache together
     ROWS_A_LOG = 64          # normalisers multiplied before their logarithm is taken
 
 
@@ -52,7 +53,7 @@ cdef struct Work:
     # One thread's own.
     void* x                            # (d, tile)
     void* terms                        # (B, K, tile), or (1, K, tile) where R = 1
-    void* sums                         # (R, K, tile)
+    void* sums                         # (ROOTS_AT_ONCE, K, tile), or (1, K, tile)
     void* tops                         # (tile,)
     void* scales                       # (tile,)
     void* centred                      # scratch of `whiten`
@@ -128,34 +129,44 @@ cdef void block_terms(
                 plan.isa, x, plan.tile, width, mean, factor, log_det, <float*>work.centred, out)
 
 
-cdef void tile_sums(Plan* plan, Work* work, real* witness) noexcept nogil:
-    """Sum the terms of all blocks for every root: ``sums = C terms``."""
+cdef void tile_terms(Plan* plan, Work* work, real* witness) noexcept nogil:
+    """Terms of all blocks; where all roots share their sum, at once their sum."""
     cdef Py_ssize_t run = plan.n_components * plan.tile, b, k
     cdef real* terms = <real*>work.terms
     cdef real* sums = <real*>work.sums
-    cdef int n_values = <int>run, n_blocks = <int>plan.n_blocks, n_roots = <int>plan.n_roots
+    if plan.n_roots > 1:
+        for b in range(plan.n_blocks):
+            for k in range(plan.n_components):
+                block_terms(plan, work, b, k, terms + b * run + k * plan.tile)
+        return
+    for k in range(plan.n_components):
+        block_terms(plan, work, 0, k, sums + k * plan.tile)
+    for b in range(1, plan.n_blocks):
+        for k in range(plan.n_components):
+            block_terms(plan, work, b, k, terms + k * plan.tile)
+        if real is double:
+            vpem_add_d(plan.isa, terms, 1.0, run, sums)
+        else:
+            vpem_add_f(plan.isa, terms, 1.0, run, sums)
+
+
+cdef void mix_terms(
+    Plan* plan, Work* work, Py_ssize_t root, Py_ssize_t count, real* witness,
+) noexcept nogil:
+    """Sums of a few roots: their rows of ``C terms``."""
+    cdef int n_values = <int>(plan.n_components * plan.tile)
+    cdef int n_blocks = <int>plan.n_blocks, n_roots = <int>count
     cdef char plain = b"N"
     cdef real one = 1, zero = 0
-    if plan.n_roots == 1:
-        for k in range(plan.n_components):
-            block_terms(plan, work, 0, k, sums + k * plan.tile)
-        for b in range(1, plan.n_blocks):
-            for k in range(plan.n_components):
-                block_terms(plan, work, b, k, terms + k * plan.tile)
-            if real is double:
-                vpem_add_d(plan.isa, terms, 1.0, run, sums)
-            else:
-                vpem_add_f(plan.isa, terms, 1.0, run, sums)
-        return
-    for b in range(plan.n_blocks):
-        for k in range(plan.n_components):
-            block_terms(plan, work, b, k, terms + b * run + k * plan.tile)
+    cdef real* terms = <real*>work.terms
+    cdef real* sums = <real*>work.sums
+    cdef real* mix = <real*>plan.mix + root * plan.n_blocks
     if real is double:
         dgemm(&plain, &plain, &n_values, &n_roots, &n_blocks, &one, terms, &n_values,
-              <double*>plan.mix, &n_blocks, &zero, sums, &n_values)
+              mix, &n_blocks, &zero, sums, &n_values)
     else:
         sgemm(&plain, &plain, &n_values, &n_roots, &n_blocks, &one, terms, &n_values,
-              <float*>plan.mix, &n_blocks, &zero, sums, &n_values)
+              mix, &n_blocks, &zero, sums, &n_values)
 
 
 cdef void soften_by_rows(Plan* plan, Work* work, Py_ssize_t r, real* sums) noexcept nogil:
@@ -251,48 +262,61 @@ cdef void root_moments(
                     first_moment, second_moment)
 
 
+cdef void root_responsibilities(
+    Plan* plan, Work* work, Py_ssize_t first, Py_ssize_t n_rows, Py_ssize_t r, real* g,
+) noexcept nogil:
+    """Turn the sums of one root into its responsibilities, its log-likelihood and its counts."""
+    cdef Py_ssize_t k, t
+    cdef const real* log_weights = <const real*>plan.log_weights + r * plan.n_components
+    cdef int fine
+    if real is double:
+        fine = vpem_soften_d(plan.isa, g, plan.tile, plan.n_components, log_weights,
+                             <double*>work.tops, <double*>work.scales)
+    else:
+        fine = vpem_soften_f(plan.isa, g, plan.tile, plan.n_components, log_weights,
+                             <float*>work.tops, <float*>work.scales)
+    if not fine:
+        soften_by_rows(plan, work, r, g)
+    work.log_likelihoods[r] += tile_log_likelihood(plan, work, first, n_rows, g)
+    if not plan.collect:
+        return
+    for k in range(plan.n_components):
+        if plan.row_weights != NULL:
+            for t in range(n_rows):
+                g[k * plan.tile + t] *= <real>plan.row_weights[first + t]
+        for t in range(n_rows, plan.tile):
+            g[k * plan.tile + t] = 0
+        if real is double:
+            work.counts[r * plan.n_components + k] += vpem_total_d(
+                plan.isa, g + k * plan.tile, plan.tile)
+        else:
+            work.counts[r * plan.n_components + k] += vpem_total_f(
+                plan.isa, g + k * plan.tile, plan.tile)
+
+
 cdef void sweep_tile(Plan* plan, Work* work, Py_ssize_t number, real* witness) noexcept nogil:
     """One tile's contribution to everything."""
-    cdef Py_ssize_t first = number * plan.tile, r, k, t, b
+    cdef Py_ssize_t first = number * plan.tile, r, root, count, b
     cdef Py_ssize_t n_rows = min(plan.tile, plan.n_samples - first)
     cdef Py_ssize_t run = plan.n_components * plan.tile
     cdef real* sums = <real*>work.sums
-    cdef real* g
-    cdef int fine
     load_tile(<const real*>plan.rows + first * plan.d, n_rows, plan.d, plan.tile, <real*>work.x)
-    tile_sums(plan, work, witness)
-    for r in range(plan.n_roots):
-        g = sums + r * run
-        if real is double:
-            fine = vpem_soften_d(
-                plan.isa, g, plan.tile, plan.n_components,
-                <const double*>plan.log_weights + r * plan.n_components,
-                <double*>work.tops, <double*>work.scales)
-        else:
-            fine = vpem_soften_f(
-                plan.isa, g, plan.tile, plan.n_components,
-                <const float*>plan.log_weights + r * plan.n_components,
-                <float*>work.tops, <float*>work.scales)
-        if not fine:
-            soften_by_rows(plan, work, r, g)
-        work.log_likelihoods[r] += tile_log_likelihood(plan, work, first, n_rows, witness)
-        if not plan.collect:
-            continue
-        for k in range(plan.n_components):
-            if plan.row_weights != NULL:
-                for t in range(n_rows):
-                    g[k * plan.tile + t] *= <real>plan.row_weights[first + t]
-            for t in range(n_rows, plan.tile):
-                g[k * plan.tile + t] = 0
-            if real is double:
-                work.counts[r * plan.n_components + k] += vpem_total_d(
-                    plan.isa, g + k * plan.tile, plan.tile)
-            else:
-                work.counts[r * plan.n_components + k] += vpem_total_f(
-                    plan.isa, g + k * plan.tile, plan.tile)
-    if plan.collect:
-        for b in range(plan.n_blocks):
-            root_moments(plan, work, first, n_rows, b, sums + (b if plan.n_roots > 1 else 0) * run)
+    tile_terms(plan, work, witness)
+    if plan.n_roots == 1:
+        root_responsibilities(plan, work, first, n_rows, 0, sums)
+        if plan.collect:
+            for b in range(plan.n_blocks):
+                root_moments(plan, work, first, n_rows, b, sums)
+        return
+    root = 0
+    while root < plan.n_roots:
+        count = min(<Py_ssize_t>ROOTS_AT_ONCE, plan.n_roots - root)
+        mix_terms(plan, work, root, count, witness)
+        for r in range(count):
+            root_responsibilities(plan, work, first, n_rows, root + r, sums + r * run)
+            if plan.collect:
+                root_moments(plan, work, first, n_rows, root + r, sums + r * run)
+        root += count
 
 
 cdef void pack_panels(const real* lower, Py_ssize_t width, real* panels) noexcept nogil:
@@ -395,9 +419,8 @@ def sweep(
             panels = (width + 3) // 4
             for c in range(plan.n_copies):
                 if width:
-                    pack_panels(
-                        &inverse[start], width, &factors[begin[0, b] + c * 8 * panels * (panels + 1)]
-                    )
+                    at = begin[0, b] + c * 8 * panels * (panels + 1)
+                    pack_panels(&inverse[start], width, &factors[at])
                 start += width * width
     mixing = np.ascontiguousarray(mix, dtype=dtype)
     logs = np.ascontiguousarray(log_weights, dtype=dtype)
@@ -406,7 +429,8 @@ def sweep(
 
     # Tile and memory of each thread.
     cdef Py_ssize_t spread = plan.n_blocks if plan.n_roots > 1 else 1
-    cdef Py_ssize_t per_row = plan.d + (spread + plan.n_roots) * plan.n_components + 2
+    cdef Py_ssize_t at_once = min(plan.n_roots, <Py_ssize_t>ROOTS_AT_ONCE)
+    cdef Py_ssize_t per_row = plan.d + (spread + at_once) * plan.n_components + 2
     plan.tile = TILE_BYTES // (per_row * <Py_ssize_t>sizeof(real)) // SMALLEST_TILE * SMALLEST_TILE
     plan.tile = max(<Py_ssize_t>SMALLEST_TILE, min(plan.tile, <Py_ssize_t>LARGEST_TILE))
     cdef Py_ssize_t n_tiles = (plan.n_samples + plan.tile - 1) // plan.tile
@@ -420,7 +444,7 @@ def sweep(
     cdef Py_ssize_t n_centred = round_up(plan.widest, 4) * 2 * plan.lanes
     sizes = [
         plan.d * plan.tile, spread * plan.n_components * plan.tile,
-        plan.n_roots * plan.n_components * plan.tile, plan.tile, plan.tile, n_centred, n_packed,
+        at_once * plan.n_components * plan.tile, plan.tile, plan.tile, n_centred, n_packed,
     ]
     sizes = [(int(n) + 15) // 16 * 16 for n in sizes]
     totals = [
@@ -482,7 +506,6 @@ def sweep(
         sweep_tile(shared, &work[threadid()], tile, witness)
 
     # Threads are added in order, so that a result is the same again.
-    cdef bint one_copy
     for v in range(n_threads):
         for r in range(plan.n_roots):
             found_view[r] += work[v].log_likelihoods[r]

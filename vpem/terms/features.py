@@ -100,6 +100,7 @@ class FeatureTerms:
         self.least = NEGLIGIBLE / max(len(X), 1) if skip_negligible else 0.0
         self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
         constant = -0.5 * blocks.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
+        self.resolution = 4 * float(np.finfo(self.rows.dtype).eps)
         self.log_constant = float(constant * self.total_weight)
         self._sample_covariance: NDArray[np.float64] | None = None
 
