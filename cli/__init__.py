@@ -26,42 +26,91 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
-    from .app import command
-    from .output import fail
-
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        result = command().main(
-            args=None if arguments is None else list(arguments),
-            prog_name="vpem",
-            standalone_mode=False,
-        )
+        _prepare_streams()
+        code = _invoke(words)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
+        from .output import fail
+
         return fail("interrupted; nothing was written", code=130)
     except BrokenPipeError:
         # The reader of stdout has gone; there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return 0
-    except MemoryError as error:
-        return fail(f"not enough memory ({error}); try fewer rows or --dtype float32")
     except Exception as error:
-        from vpem.errors import VpemError
+        from .output import fail
 
-        if isinstance(error, VpemError):
-            return fail(str(error))
-        if type(error).__name__ == "Abort":
-            return fail("interrupted; nothing was written", code=130)
-        if hasattr(error, "format_message"):
-            return fail(_usage(error))
-        raise
-    return result if isinstance(result, int) else 0
+        sentence = _sentence(error, words)
+        if sentence is None:
+            raise
+        return fail(sentence)
 
 
-def _usage(error: Exception) -> str:
+def _prepare_streams() -> None:
+    """Let no character be beyond stdout and stderr, and writing to a closed stdout be an error."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_stdout() -> None:
+    """Send what stdout still holds nowhere, so that it fails but once."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _invoke(words: list[str]) -> int:
+    """Parse the words, run the command they name, and return its exit code."""
+    from typer import Exit
+
+    from .app import command
+
+    parser = command()
+    if os.environ.get("_VPEM_COMPLETE"):
+        parser.main(args=words, prog_name="vpem")
+    # Not `parser.main`, which turns an interrupt into an exit without a word.
+    try:
+        with parser.make_context("vpem", words.copy()) as context:
+            parser.invoke(context)
+    except Exit as end:
+        return int(end.exit_code)
+    except Exception as error:
+        if type(error).__name__ != "NoArgsIsHelpError":
+            raise
+        print(error.format_message(), file=sys.stderr)  # type: ignore[attr-defined]
+        return 2
+    return 0
+
+
+def _sentence(error: Exception, words: list[str]) -> str | None:
+    """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
+    from vpem.errors import VpemError
+
+    from .output import in_options
+
+    if isinstance(error, VpemError):
+        return in_options(str(error))
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({error}); try fewer rows or --dtype float32"
+    if isinstance(error, OSError) and error.filename is None:
+        # Files are dealt with where they are opened: what has no name is a stream.
+        _drop_stdout()
+        return f"standard output cannot be written: {error.strerror or 'it is closed'}"
+    return _usage(error, words) if hasattr(error, "format_message") else None
+
+
+def _usage(error: Exception, words: list[str]) -> str:
     """One sentence for options and arguments the parser refuses, with the nearest name."""
     from vpem.errors import did_you_mean
 
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "vpem"
+    path = _command_path(words) if context is None else context.command_path
     name = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and name and context is not None:
         known = [word for option in context.command.params for word in option.opts]
@@ -75,3 +124,16 @@ def _usage(error: Exception) -> str:
         sentence = " ".join(str(message).split()).rstrip(".")
         sentence = sentence[:1].lower() + sentence[1:]
     return f"{sentence}; see '{path} --help'"
+
+
+def _command_path(words: list[str]) -> str:
+    """Return the words that name a command, for an error that does not know its own."""
+    from .app import command
+
+    path, node = ["vpem"], command()
+    for word in words:
+        node = getattr(node, "commands", {}).get(word)
+        if node is None:
+            break
+        path.append(word)
+    return " ".join(path)

@@ -73,12 +73,13 @@ def import_(
 
         from vpem.datasets import write_dataset
         from vpem.errors import InputError
-        from vpem.hdf5 import check_writable
+        from vpem.hdf5 import check_distinct, check_writable
         from vpem.importers import read_table
         from vpem.partition import contiguous, read_partition
 
         if agents is not None and partition is not None:
             raise InputError("give --agents or --partition, not both")
+        check_distinct(output, source, partition)
         check_writable(output, force)
         dataset = read_table(
             source,
@@ -124,7 +125,7 @@ def simulate(
 
     Example: vpem data simulate -n 5000 -d 12 -k 4 --overlap 0.1 --agents 6 -o mixture.h5
     """
-    from .output import Screen
+    from .output import Screen, plural
 
     with Screen(quiet) as screen:
         from vpem.datasets import write_dataset
@@ -137,7 +138,7 @@ def simulate(
         )
         write_dataset(output, dataset, force, truth)
         screen.say(
-            f"wrote {output}: {_size(dataset)}, {components} components, overlap "
+            f"wrote {output}: {_size(dataset)}, {plural(components, 'component')}, overlap "
             f"{float(truth['overlap']):.4g}"
         )
 
@@ -161,8 +162,9 @@ def repack(
 
     with Screen(quiet) as screen:
         from vpem.datasets import read_dataset, write_dataset
-        from vpem.hdf5 import check_writable
+        from vpem.hdf5 import check_distinct, check_writable
 
+        check_distinct(output, source)
         check_writable(output, force)
         write_dataset(output, read_dataset(source, dataset, memory_limit=0), force)
         screen.say(f"wrote {output}")
@@ -182,7 +184,7 @@ def describe(
 
     Example: vpem data describe data/breast_cancer.h5
     """
-    from .output import Screen, out, print_json
+    from .output import Screen, print_json, show
 
     with Screen():
         from vpem.datasets import read_dataset
@@ -190,19 +192,19 @@ def describe(
         summary = _describe(read_dataset(data, dataset))
     if json:
         print_json(summary)
-        return
-    console = out()
-    for made in _tables(summary):
-        console.print(made)
+    else:
+        show(*_tables(summary))
 
 
 def _size(dataset: Dataset) -> str:
     """Return what was written, in words."""
-    parts = [f"{dataset.n_samples} rows", f"{dataset.n_features} features"]
+    from .output import plural
+
+    parts = [plural(dataset.n_samples, "row"), plural(dataset.n_features, "feature")]
     parts += ["ids"] if dataset.ids is not None else []
     parts += ["labels"] if dataset.labels is not None else []
     if dataset.partition is not None:
-        parts.append(f"{dataset.partition.n_agents} agents")
+        parts.append(plural(dataset.partition.n_agents, "agent"))
     return ", ".join(parts)
 
 
@@ -260,16 +262,11 @@ def _agents(partition: Partition, names: tuple[str, ...]) -> list[dict[str, Any]
     ]
 
 
-def _printable(text: object) -> str:
-    """Return ``text`` without control characters, which a file could hold to fool a terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
-
-
 def _tables(summary: dict[str, Any]) -> list[Table]:
     """Return the tables of `describe`: the whole, agents, labels, features."""
     from vpem.errors import shorten
 
-    from .output import number
+    from .output import number, plural
 
     edges, labels, agents = summary["edges"], summary["labels"], summary["agents"]
     facts = [
@@ -280,7 +277,7 @@ def _tables(summary: dict[str, Any]) -> list[Table]:
         ("ids", "yes" if summary["has_ids"] else "no"),
         ("labels", "no" if labels is None else f"{len(labels)} different"),
         ("agents", "not assigned" if agents is None else summary["n_agents"]),
-        ("graph", "none" if edges is None else f"{len(edges)} edges"),
+        ("graph", "none" if edges is None else plural(len(edges), "edge")),
         ("constant features", summary["n_constant"]),
         ("values not finite", summary["n_non_finite"]),
     ]
@@ -311,9 +308,7 @@ def _filled(rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ..
     """Return a table of the first rows, saying how many it leaves out."""
     from .output import table
 
-    made = table(*columns, right=right)
-    for row in rows[:MOST_ROWS]:
-        made.add_row(*map(_printable, row))
+    made = table(rows[:MOST_ROWS], *columns, right=right)
     if len(rows) > MOST_ROWS:
         made.caption = f"and {len(rows) - MOST_ROWS} more; --json shows all"
     return made

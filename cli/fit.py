@@ -157,13 +157,15 @@ def fit(
         from vpem.checks import check_int
         from vpem.datasets import read_dataset
         from vpem.errors import InputError, check_choice
-        from vpem.hdf5 import check_writable
+        from vpem.hdf5 import check_distinct, check_writable
         from vpem.models import Model, current_versions, read_model, write_model
         from vpem.recipes import connect, fit_vpem
         from vpem.reports import describe_fit
         from vpem.rows import available_memory, parse_bytes
 
         if output is not None:
+            # A model may be continued in its own file: no check against init_model.
+            check_distinct(output, data, partition, graph)
             check_writable(output, force)
         check_choice("--dtype", dtype, ("float64", "float32"))
         seed = check_int("--seed", seed, least=0)
@@ -322,19 +324,16 @@ def _graph(
 
 def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
     """Print what a reader wants to know."""
-    from .output import number, out, plural, table
+    from .output import number, plural, show, table
 
-    console = out()
     hubs = len(report["hubs"])
     exact = report["server"] is not None
     how = (
         "exact at the server"
         if exact
-        else f"{report['rounds']} rounds, {report['weights']} weights, "
+        else f"{plural(report['rounds'], 'round')}, {report['weights']} weights, "
         f"mixing rate {report['mixing_rate']:.4f}, consensus error {report['consensus_error']:.2g}"
     )
-    facts = table("", "")
-    facts.show_header = False
     network = [
         plural(report["n_agents"], "agent"),
         report["topology"],
@@ -343,13 +342,14 @@ def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
     mixture = [
         plural(report["n_components"], "component"),
         f"{report['covariance_type']} covariance in hubs",
-        f"{report['n_parameters']} parameters",
+        plural(report["n_parameters"], "parameter"),
     ]
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
     if not report["converged"]:
         iterations.insert(1, "not converged")
-    for name, value in (
-        ("data", f"{report['n_samples']} rows x {report['n_features']} features"),
+    rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
+    facts = (
+        ("data", f"{rows} x {features}"),
         ("network", ", ".join(network)),
         ("sum", how),
         ("mixture", ", ".join(mixture)),
@@ -357,21 +357,22 @@ def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
         ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
         ("iterations", ", ".join(iterations)),
         ("model", report["model"] or "not kept (give --output)"),
-    ):
-        facts.add_row(name, value)
-    console.print(facts)
-    weights = table(
-        "component", "mixing weight", title="Components", right=("component", "mixing weight")
     )
-    for component, weight in enumerate(report["mixing_weights"]):
-        weights.add_row(str(component), f"{weight:.4f}")
-    console.print(weights)
+    heads = ("component", "mixing weight")
+    weights = [(k, f"{weight:.4f}") for k, weight in enumerate(report["mixing_weights"])]
+    tables = [table(facts, "", ""), table(weights, *heads, title="Components", right=heads)]
     if hubs <= 20:
-        listing = table(
-            "hub", "root", "agents", "features", title="Hubs", right=("hub", "features")
+        listing = [
+            (
+                place,
+                "server" if hub["root"] == report["server"] else held.names[hub["root"]],
+                ", ".join(held.names[agent] for agent in hub["agents"]),
+                len(hub["features"]),
+            )
+            for place, hub in enumerate(report["hubs"])
+        ]
+        right = ("hub", "features")
+        tables.append(
+            table(listing, "hub", "root", "agents", "features", title="Hubs", right=right)
         )
-        for place, hub in enumerate(report["hubs"]):
-            root = "server" if hub["root"] == report["server"] else held.names[hub["root"]]
-            members = ", ".join(held.names[agent] for agent in hub["agents"])
-            listing.add_row(str(place), root, members, str(len(hub["features"])))
-        console.print(listing)
+    show(*tables)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from vpem.models import Model
 
 __all__ = ["app"]
@@ -17,6 +19,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Show and export fitted models.\n\nExample: vpem model show model.h5",
 )
+
+MOST_ROWS = 50  # rows of one table; --json has them all
 
 ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
 
@@ -30,68 +34,85 @@ def show(
 
     Example: vpem model show model.h5
     """
-    from vpem.models import model_as_json, read_model
+    from .output import Screen, print_json
+    from .output import show as show_tables
 
-    from .output import print_json
+    with Screen():
+        from vpem.models import model_as_json, read_model
 
-    found = read_model(model)
-    if json:
-        print_json({**model_as_json(found), "history": found.history})
-    else:
-        _show(found)
+        found = read_model(model)
+        if json:
+            print_json({**model_as_json(found), "history": found.history})
+        else:
+            show_tables(*_tables(found))
 
 
-def _show(found: Model) -> None:
-    from .output import number, out, table
+def _told(facts: dict[str, Any], name: str, kind: type) -> Any:
+    """Return what a fit reported, or None where it is absent or of another type."""
+    value = facts.get(name)
+    return value if type(value) is kind else None
 
-    console = out()
+
+def _counted(report: dict[str, Any], name: str, noun: str) -> str:
+    from .output import plural
+
+    count = _told(report, name, int)
+    return f"? {noun}s" if count is None else plural(count, noun)
+
+
+def _tables(found: Model) -> list[Table | str]:
+    """Return the tables of `show`: the whole, hubs, means."""
+    from vpem.errors import shorten
+    from vpem.models import assembled
+
+    from .output import number, plural, table
+
     mixture = found.mixture
     blocks = mixture.blocks
     report = found.report
-    names = report.get("agent_names") or []
-    facts = table("", "")
-    facts.show_header = False
-    per_sample = report.get("log_likelihood")
-    lines = [
-        ("mixture", f"{mixture.n_components} components, {mixture.n_features} features, "
-                    f"{mixture.covariance_type} covariance in {blocks.n_blocks} hubs, "
-                    f"{mixture.n_parameters} parameters"),
-        ("fitted to", f"{report.get('n_samples', '?')} rows of {report.get('data', '?')}"),
-        ("network", f"{report.get('topology', '?')}, {report.get('hops', '?')} hops, "
-                    f"{report.get('rounds') or 'exact sum'}"
-                    f"{' rounds' if report.get('rounds') else ''}"),
-        ("log-likelihood", f"{number(per_sample, 10)} per sample after "
-                           f"{len(found.history)} iterations"
-                           f"{'' if report.get('converged') else ', not converged'}"),
-        ("seed", str(found.options.get("seed", "?"))),
+    names = [str(name) for name in _told(report, "agent_names", list) or []]
+    network = [_told(report, "topology", str) or "?", _counted(report, "hops", "hop")]
+    # Without rounds the sum was exact.
+    exact = "rounds" in report and report["rounds"] is None
+    network.append("exact sum" if exact else _counted(report, "rounds", "round"))
+    end = "" if _told(report, "converged", bool) else ", not converged"
+    fitted = f"{_counted(report, 'n_samples', 'row')} of {_told(report, 'data', str) or '?'}"
+    seed = _told(found.options, "seed", int)
+    facts = (
+        ("mixture", f"{plural(mixture.n_components, 'component')}, "
+                    f"{plural(mixture.n_features, 'feature')}, "
+                    f"{mixture.covariance_type} covariance in {plural(blocks.n_blocks, 'hub')}, "
+                    f"{plural(mixture.n_parameters, 'parameter')}"),
+        ("fitted to", fitted),
+        ("network", ", ".join(network)),
+        ("log-likelihood", f"{number(_told(report, 'log_likelihood', float), 10)} per sample after "
+                           f"{plural(len(found.history), 'iteration')}{end}"),
+        ("seed", "?" if seed is None else seed),
         ("versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())),
-    ]  # fmt: skip
-    for name, value in lines:
-        facts.add_row(name, value)
-    console.print(facts)
-    hubs = table("hub", "root", "agents", "features", title="Hubs", right=("hub",))
-    for b in range(min(blocks.n_blocks, 50)):
+    )  # fmt: skip
+    made: list[Table | str] = [table(facts, "", "")]
+    shown = min(blocks.n_blocks, MOST_ROWS)
+    hubs = []
+    for b in range(shown):
         members = ", ".join(_name(names, agent) for agent in blocks.agents[b])
-        columns = ", ".join(found.feature_names[j] for j in blocks.features[b][:6])
-        more = len(blocks.features[b]) - 6
-        root = _name(names, blocks.roots[b])
-        hubs.add_row(str(b), root, members, columns + (f" and {more} more" if more > 0 else ""))
-    console.print(hubs)
-    if blocks.n_blocks > 50:
-        console.print(f"... and {blocks.n_blocks - 50} more hubs\n")
-    spans = mixture.weights
-    heads = [f"component {k}" for k in range(mixture.n_components)]
-    means = table("", *heads, title="Mixing weights and means", right=tuple(heads))
-    means.add_row("mixing weight", *(f"{weight:.4f}" for weight in mixture.assembled_weights))
-    if len(spans) > 1:
-        spread = spans.max(axis=0) - spans.min(axis=0)
-        means.add_row("  spread over roots", *(f"{value:.2g}" for value in spread))
-    shown = min(mixture.n_features, 50)
+        columns = shorten((found.feature_names[j] for j in blocks.features[b]), 6)
+        hubs.append((b, _name(names, blocks.roots[b]), members, columns))
+    made.append(table(hubs, "hub", "root", "agents", "features", title="Hubs", right=("hub",)))
+    if blocks.n_blocks > shown:
+        made.append(f"... and {plural(blocks.n_blocks - shown, 'more hub')}\n")
+    one = assembled(found)
+    means: list[tuple[str, ...]] = [("mixing weight", *(f"{w:.4f}" for w in one["weights"]))]
+    if len(mixture.weights) > 1:
+        spread = mixture.weights.max(axis=0) - mixture.weights.min(axis=0)
+        means.append(("  spread over roots", *(f"{value:.2g}" for value in spread)))
+    shown = min(mixture.n_features, MOST_ROWS)
     for j in range(shown):
-        means.add_row(found.feature_names[j], *(number(v) for v in mixture.assembled_means[:, j]))
-    console.print(means)
+        means.append((found.feature_names[j], *(number(v) for v in one["means"][:, j])))
+    heads = tuple(f"component {k}" for k in range(mixture.n_components))
+    made.append(table(means, "", *heads, title="Mixing weights and means", right=heads))
     if mixture.n_features > shown:
-        console.print(f"... and {mixture.n_features - shown} more features (see --json)")
+        made.append(f"... and {plural(mixture.n_features - shown, 'more feature')} (see --json)")
+    return made
 
 
 def _name(names: list[str], agent: int) -> str:
@@ -113,13 +134,17 @@ def export(
 
     Example: vpem model export model.h5 -o model.npz
     """
-    from vpem.errors import InputError
-    from vpem.models import read_model, write_json, write_npz
-
     from .output import Screen
 
-    writers = {".npz": write_npz, ".json": write_json}
-    if output.suffix not in writers:
-        raise InputError(f"a model is exported to .npz or .json, got {output}")
-    writers[output.suffix](output, read_model(model), force)
-    Screen(quiet).say(f"wrote {output}")
+    with Screen(quiet) as screen:
+        from vpem.errors import InputError
+        from vpem.hdf5 import check_distinct, check_writable
+        from vpem.models import read_model, write_json, write_npz
+
+        writers = {".npz": write_npz, ".json": write_json}
+        if output.suffix not in writers:
+            raise InputError(f"a model is exported to .npz or .json, got {output}")
+        check_distinct(output, model)
+        check_writable(output, force)
+        writers[output.suffix](output, read_model(model), force)
+        screen.say(f"wrote {output}")

@@ -3,22 +3,73 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 import warnings
+from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
-__all__ = ["Progress", "Screen", "fail", "number", "out", "plural", "print_json", "table"]
+__all__ = [
+    "Progress",
+    "Screen",
+    "clean",
+    "fail",
+    "in_options",
+    "number",
+    "plural",
+    "print_json",
+    "show",
+    "table",
+]
+
+# What the library calls an option, and what the user types.
+OPTIONS = {
+    "n_samples": "--samples",
+    "n_features": "--features",
+    "n_components": "--components",
+    "n_init": "--n-init",
+    "max_iter": "--max-iter",
+    "reg_covar": "--reg-covar",
+    "mean_degree": "--mean-degree",
+    "radius": "--radius",
+    "consensus path": "--consensus",
+    "covariance type": "--covariance",
+}
+# Not inside quotes, names of files, or longer names.
+_NAMED = re.compile(rf"(?<![\w./'\"-])({'|'.join(OPTIONS)})(?![\w./'\"-])")
+
+
+def in_options(sentence: str) -> str:
+    """Return a sentence of the library in the words of the command line."""
+    return _NAMED.sub(lambda found: OPTIONS[found[1]], sentence)
+
+
+def clean(text: object) -> str:
+    """Return ``text`` in one line and without control characters.
+
+    A file could hold them to fool a terminal.
+    """
+    return "".join(
+        c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
+        for c in str(text)
+    )
+
+
+def _tell(line: str) -> None:
+    """Print one line on stderr; a stderr that takes nothing stops no work."""
+    with suppress(OSError):
+        print(clean(line), file=sys.stderr, flush=True)
 
 
 def fail(message: str, code: int = 2) -> int:
     """Print one sentence on stderr and return the exit code."""
-    print(f"vpem: error: {message}", file=sys.stderr)
+    _tell(f"vpem: error: {message}")
     return code
 
 
@@ -40,22 +91,47 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(_plain(value), allow_nan=False) + "\n")
 
 
-def out() -> Console:
-    """Return the Rich console of stdout: tables of a command's result."""
-    from rich.console import Console
+def table(
+    rows: Iterable[Iterable[object]],
+    *columns: str,
+    title: str | None = None,
+    right: tuple[str, ...] = (),
+) -> Table:
+    """Return a Rich table in the house style.
 
-    return Console(highlight=False, markup=False, soft_wrap=True)
-
-
-def table(*columns: str, title: str | None = None, right: tuple[str, ...] = ()) -> Table:
-    """Return an empty Rich table in the house style; ``right`` names right-aligned columns."""
+    Parameters
+    ----------
+    rows : iterable of iterables
+        The cells.
+    *columns : str
+        Heads of the columns; without one that is not empty there is no line of heads.
+    title : str, optional
+        Above the table.
+    right : tuple of str
+        Columns aligned to the right.
+    """
     from rich import box
     from rich.table import Table
 
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    made.show_header = any(columns)
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left")
+        made.add_column(clean(column), justify="right" if column in right else "left")
+    for row in rows:
+        made.add_row(*map(clean, row))
     return made
+
+
+def show(*items: Table | str) -> None:
+    """Print tables and lines of a command's result on stdout."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    # Written by ourselves: Rich would end the process where the reader of a pipe has gone.
+    with console.capture() as printed:
+        for item in items:
+            console.print(item)
+    sys.stdout.write(printed.get())
 
 
 def plural(count: int, noun: str) -> str:
@@ -87,14 +163,11 @@ class Screen:
 
         self._caught.__enter__()
         warnings.simplefilter("always", VpemWarning)
-        usual = warnings.showwarning
 
-        def show(message: Any, category: Any, *where: Any, **more: Any) -> None:
-            if issubclass(category, VpemWarning):
-                self.warnings.append(str(message))
-                print(f"vpem: warning: {message}", file=sys.stderr)
-            else:
-                usual(message, category, *where, **more)
+        def show(message: Any, *_: Any, **__: Any) -> None:
+            text = clean(in_options(str(message)))
+            self.warnings.append(text)
+            _tell(f"vpem: warning: {text}")
 
         warnings.showwarning = show
         return self
@@ -110,7 +183,7 @@ class Screen:
     def say(self, message: str) -> None:
         """Print a message unless quiet."""
         if not self.quiet:
-            print(message, file=sys.stderr)
+            _tell(message)
 
 
 class Progress:
@@ -149,7 +222,7 @@ class Progress:
             self._status(line)
         elif now - self.last_line >= self.LOG_EVERY:
             self.last_line = now
-            print(line, file=sys.stderr, flush=True)
+            _tell(line)
 
     def _status(self, line: str) -> None:
         if self._live is None:

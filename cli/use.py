@@ -62,42 +62,44 @@ def predict(
 
     Example: vpem predict model.h5 data/breast_cancer.h5 --proba -o labels.csv
     """
-    import numpy as np
+    from .output import Screen, plural, print_json
 
-    from vpem.hdf5 import check_writable
-    from vpem.tables import check_format, write_columns
+    with Screen(quiet) as screen:
+        import numpy as np
 
-    from .output import Screen, print_json
+        from vpem.hdf5 import check_distinct, check_writable
+        from vpem.tables import check_format, write_columns
 
-    if output is not None:
-        check_format(output)
-        check_writable(output, force)
-    found, source, X = _load(model, data, dataset)
-    responsibilities = found.mixture.predict_proba(X)
-    labels = responsibilities.argmax(axis=1)
-    columns: dict[str, NDArray[Any]] = {
-        "id" if source.ids is not None else "row": (
-            np.arange(len(X)) if source.ids is None else source.ids
-        ),
-        "label": labels,
-    }
-    if proba:
-        columns |= {f"proba_{k}": column for k, column in enumerate(responsibilities.T)}
-    if output is not None or not json:
-        write_columns(output, columns, "vpem-predictions", force)
-    if json:
-        report: dict[str, Any] = {
-            "n_samples": len(X),
-            "counts": np.bincount(labels, minlength=found.mixture.n_components),
-            "output": None if output is None else str(output),
+        if output is not None:
+            check_format(output)
+            check_distinct(output, model, data)
+            check_writable(output, force)
+        found, source, X = _load(model, data, dataset)
+        responsibilities = found.mixture.predict_proba(X)
+        labels = responsibilities.argmax(axis=1)
+        columns: dict[str, NDArray[Any]] = {
+            "id" if source.ids is not None else "row": (
+                np.arange(len(X)) if source.ids is None else source.ids
+            ),
+            "label": labels,
         }
-        if output is None:
-            report["labels"] = labels
-            if proba:
-                report["proba"] = responsibilities
-        print_json(report)
-    if output is not None:
-        Screen(quiet).say(f"wrote {len(labels)} rows to {output}")
+        if proba:
+            columns |= {f"proba_{k}": column for k, column in enumerate(responsibilities.T)}
+        if output is not None or not json:
+            write_columns(output, columns, "vpem-predictions", force)
+        if json:
+            report: dict[str, Any] = {
+                "n_samples": len(X),
+                "counts": np.bincount(labels, minlength=found.mixture.n_components),
+                "output": None if output is None else str(output),
+            }
+            if output is None:
+                report["labels"] = labels
+                if proba:
+                    report["proba"] = responsibilities
+            print_json(report)
+        if output is not None:
+            screen.say(f"wrote {plural(len(labels), 'row')} to {output}")
 
 
 def score(model: ModelFile, data: DataFile, dataset: Inside = None, json: Json = False) -> None:
@@ -105,31 +107,32 @@ def score(model: ModelFile, data: DataFile, dataset: Inside = None, json: Json =
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
-    from .output import out, print_json, table
+    from .output import Screen, print_json, show, table
 
-    found, _, X = _load(model, data, dataset)
-    scores = found.mixture.score_samples(X)
-    total = float(scores.sum())
-    report = {
-        "n_samples": len(X),
-        "n_parameters": found.mixture.n_parameters,
-        "log_likelihood": total / len(X),
-        "total_log_likelihood": total,
-        "bic": found.mixture.bic(total, len(X)),
-        "aic": found.mixture.aic(total),
-    }
+    with Screen():
+        found, _, X = _load(model, data, dataset)
+        scores = found.mixture.score_samples(X)
+        total = float(scores.sum())
+        report = {
+            "n_samples": len(X),
+            "n_parameters": found.mixture.n_parameters,
+            "log_likelihood": total / len(X),
+            "total_log_likelihood": total,
+            "bic": found.mixture.bic(total, len(X)),
+            "aic": found.mixture.aic(total),
+        }
     if json:
         print_json(report)
         return
-    facts = table("", "")
-    facts.show_header = False
-    facts.add_row("rows", str(report["n_samples"]))
-    facts.add_row("parameters", str(report["n_parameters"]))
-    facts.add_row("log-likelihood per sample", f"{report['log_likelihood']:.6f}")
-    facts.add_row("log-likelihood, total", f"{total:.4f}")
-    facts.add_row("BIC", f"{report['bic']:.4f}")
-    facts.add_row("AIC", f"{report['aic']:.4f}")
-    out().print(facts)
+    facts = (
+        ("rows", report["n_samples"]),
+        ("parameters", report["n_parameters"]),
+        ("log-likelihood per sample", f"{report['log_likelihood']:.6f}"),
+        ("log-likelihood, total", f"{total:.4f}"),
+        ("BIC", f"{report['bic']:.4f}"),
+        ("AIC", f"{report['aic']:.4f}"),
+    )
+    show(table(facts, "", ""))
 
 
 def sample(
@@ -147,41 +150,36 @@ def sample(
 
     Example: vpem sample model.h5 -n 1000 -o drawn.h5
     """
-    import numpy as np
+    from .output import Screen, plural
 
-    from vpem.checks import check_int
-    from vpem.datasets import Dataset, write_dataset
-    from vpem.hdf5 import check_writable
-    from vpem.models import read_model
-    from vpem.tables import check_format, write_columns
+    with Screen(quiet) as screen:
+        import numpy as np
 
-    from .output import Screen
+        from vpem.checks import check_int
+        from vpem.datasets import Dataset, write_dataset
+        from vpem.hdf5 import check_distinct, check_writable
+        from vpem.models import read_model
+        from vpem.tables import check_format, write_columns
 
-    count = check_int("-n", n, least=1)
-    if output is not None:
-        check_format(output)
-        check_writable(output, force)
-    found = read_model(model)
-    X, labels = found.mixture.sample(count, np.random.default_rng(check_int("seed", seed, least=0)))
-    if output is not None and output.suffix != ".csv":
-        write_dataset(
-            output,
-            Dataset(
-                X=X,
-                feature_names=found.feature_names,
-                ids=None,
-                labels=labels,
-                partition=None,
-                edges=None,
-                source=str(output),
-            ),
-            force,
-        )
-    else:
-        columns = dict(zip(found.feature_names, X.T, strict=True))
-        write_columns(output, columns | {"component": labels}, "vpem-samples", force)
-    if output is not None:
-        Screen(quiet).say(f"wrote {count} rows to {output}")
+        count = check_int("-n", n, least=1)
+        rng = np.random.default_rng(check_int("seed", seed, least=0))
+        if output is not None:
+            check_format(output)
+            check_distinct(output, model)
+            check_writable(output, force)
+        found = read_model(model)
+        X, labels = found.mixture.sample(count, rng)
+        if output is not None and output.suffix != ".csv":
+            drawn = Dataset(X, found.feature_names, labels=labels, source=str(output))
+            write_dataset(output, drawn, force)
+        else:
+            columns = dict(zip(found.feature_names, X.T, strict=True))
+            name = "component"
+            while name in columns:
+                name += "_"
+            write_columns(output, columns | {name: labels}, "vpem-samples", force)
+        if output is not None:
+            screen.say(f"wrote {plural(count, 'row')} to {output}")
 
 
 def evaluate(
@@ -203,14 +201,15 @@ def evaluate(
 
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
-    from vpem.evaluation import compare
+    from .output import Screen, print_json, show, table
 
-    from .output import out, print_json, table
+    with Screen():
+        from vpem.evaluation import compare
 
-    found, source, X = _load(model, data, dataset)
-    truth = _labels(labels, data, source)
-    k = found.mixture.n_components
-    agreement = compare(truth, found.mixture.predict(X), k)
+        found, source, X = _load(model, data, dataset)
+        truth = _labels(labels, data, source)
+        k = found.mixture.n_components
+        agreement = compare(truth, found.mixture.predict(X), k)
     if json:
         print_json(
             {
@@ -224,22 +223,18 @@ def evaluate(
             }
         )
         return
-    console = out()
-    facts = table("", "")
-    facts.show_header = False
-    facts.add_row("accuracy, best one-to-one mapping", f"{agreement.accuracy:.4f}")
-    facts.add_row("adjusted Rand index", f"{agreement.adjusted_rand_index:.4f}")
-    facts.add_row("normalized mutual information", f"{agreement.normalized_mutual_information:.4f}")
-    console.print(facts)
-    heads = [
-        f"{c} = {agreement.mapping[c]}" if c in agreement.mapping else str(c) for c in range(k)
-    ]
-    listing = table(
-        "label", *heads, title="Rows of each label in each component", right=tuple(heads)
+    facts = (
+        ("accuracy, best one-to-one mapping", f"{agreement.accuracy:.4f}"),
+        ("adjusted Rand index", f"{agreement.adjusted_rand_index:.4f}"),
+        ("normalized mutual information", f"{agreement.normalized_mutual_information:.4f}"),
     )
-    for label, row in zip(agreement.classes, agreement.confusion, strict=True):
-        listing.add_row(str(label), *(str(count) for count in row))
-    console.print(listing)
+    heads = tuple(
+        f"{c} = {agreement.mapping[c]}" if c in agreement.mapping else str(c) for c in range(k)
+    )
+    counts = zip(agreement.classes, agreement.confusion, strict=True)
+    title = "Rows of each label in each component"
+    rows = ((label, *row) for label, row in counts)
+    show(table(facts, "", ""), table(rows, "label", *heads, title=title, right=heads))
 
 
 def _labels(where: str, data: Path, source: Dataset) -> np.ndarray[Any, Any]:

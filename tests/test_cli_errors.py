@@ -117,7 +117,7 @@ def test_features_that_leave_no_covariance(capsys, folder):
     assert result.code == 2
     assert all(line.startswith("vpem: warning: constant features") for line in warnings)
     assert error.startswith("vpem: error: ")
-    assert "larger reg_covar" in error
+    assert "larger --reg-covar" in error
     assert listing(folder) == before
 
 
@@ -273,29 +273,31 @@ BAD_OPTIONS = [
     ("--weights metropolys", "'metropolys' (did you mean 'metropolis'?)"),
     ("--init kmean", "'kmean' (did you mean 'kmeans'?)"),
     ("--covariance ful", "'ful' (did you mean 'full'?)"),
+    ("--covariance bad", "--covariance must be one of full, diag, spherical, tied, tied-diag"),
     ("--covariance tied-full", "did you mean 'tied"),
     ("--scale standart", "'standart' (did you mean 'standard'?)"),
     ("--dtype float16", "--dtype must be one of float64, float32"),
     ("--consensus operater", "'operater' (did you mean 'operator'?)"),
+    ("--consensus both", "--consensus must be one of auto, operator, rounds, got 'both'"),
     ("--toplogy cycle", "no such option: --toplogy (did you mean '--topology'?)"),
     ("--component 2", "did you mean '--components'?"),
     ("--hops -1", "hops must be an integer of at least 0, got -1"),
     ("--hops 1.5", "--hops"),
     ("--hops many", "--hops"),
-    ("--rounds 0", "rounds must be an integer of at least 1, got 0"),
-    ("-k 0", "components must be an integer of at least 1, got 0"),
-    ("-k -3", "components must be an integer of at least 1, got -3"),
+    ("--rounds 0", "rounds must be an integer of at least 1"),
+    ("-k 0", "--components must be an integer of at least 1, got 0"),
+    ("-k -3", "--components must be an integer of at least 1, got -3"),
     ("-k two", "-k"),
     ("--tol -1", "tol must be a finite number of at least 0, got -1"),
     ("--tol nan", "tol must be a finite number of at least 0, got nan"),
     ("--tol inf", "tol must be a finite number of at least 0, got inf"),
-    ("--max-iter 0", "iter must be an integer of at least 1, got 0"),
-    ("--reg-covar -1e-6", "covar must be a finite number of at least 0, got -1e-06"),
-    ("--reg-covar nan", "covar must be a finite number of at least 0, got nan"),
-    ("--threads 0", "threads must be an integer of at least 1, got 0"),
+    ("--max-iter 0", "--max-iter must be an integer of at least 1, got 0"),
+    ("--reg-covar -1e-6", "--reg-covar must be a finite number of at least 0, got -1e-06"),
+    ("--reg-covar nan", "--reg-covar must be a finite number of at least 0, got nan"),
+    ("--threads 0", "threads must be an integer of at least 1"),
     ("--seed -1", "seed must be an integer of at least 0, got -1"),
     ("--graph-seed -1", "seed must be an integer of at least 0, got -1"),
-    ("--n-init 0", "init must be an integer of at least 1, got 0"),
+    ("--n-init 0", "--n-init must be an integer of at least 1, got 0"),
     ("--init-rows junk", "row numbers with commas between, such as 3,77,120, got 'junk'"),
     ("--init-rows 1,,2", "row numbers with commas between"),
     ("--init-rows 1.5,2", "row numbers with commas between"),
@@ -315,18 +317,18 @@ BAD_OPTIONS = [
     ("--topology path --graph g.txt", "--topology or --graph, not both"),
     ("--graph missing.txt", "no file missing.txt"),
     ("--graph d.h5", "name must end in"),
-    ("--topology cycle --radius 0.5", "radius is for geometric"),
+    ("--topology cycle --radius 0.5", "--radius is for geometric"),
     ("--radius 0.5", "--radius and --mean-degree need the --topology"),
-    ("--topology geometric --radius 0", "radius must be a number above 0"),
-    ("--topology geometric --radius nan", "radius must be a number above 0"),
-    ("--topology geometric --radius 1e-9", "was connected: raise radius"),
-    ("--topology geometric --radius 1 --mean-degree 2", "give radius or mean_degree, not both"),
+    ("--topology geometric --radius 0", "--radius must be a number above 0"),
+    ("--topology geometric --radius nan", "--radius must be a number above 0"),
+    ("--topology geometric --radius 1e-9", "was connected: raise --radius"),
+    ("--topology geometric --radius 1 --mean-degree 2", "give --radius or --mean-degree, not both"),
     ("--topology erdos-renyi --mean-degree 9", "at most 2 for 3 agents"),
     ("--dataset nothing", "has no nothing; pass one of its 2-D numeric datasets"),
     ("--dataset labels", "labels holds strings"),
     ("more", "unexpected extra argument"),
-    ("--json=3", "--json"),
-    ("--output", "--output"),
+    ("--json=3", "'--json' does not take a value; see 'vpem fit --help'"),
+    ("--output", "requires an argument; see 'vpem fit --help'"),
 ]
 
 
@@ -405,6 +407,8 @@ def test_ctrl_c_ends_a_long_fit_and_leaves_nothing(folder):
         assert process.wait(timeout=30) == 130
     os.close(terminal)
     assert b"Traceback" not in shown
+    assert shown.count(b"vpem: error: interrupted; nothing was written\r\n") == 1
+    assert shown.count(b"error") == 1
     assert b"\x1b[?25h" in shown  # the cursor is back
     assert listing(folder) == before
 

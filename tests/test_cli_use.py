@@ -71,7 +71,7 @@ def test_files_hold_what_stdout_shows(capsys, data, model, tmp_path):
     assert quiet.out == quiet.err == ""
     columns = table(shown)
     with h5py.File(tmp_path / "p.h5") as file:
-        assert file.attrs["encoding-type"] == "vpem-predictions"
+        assert file.attrs["encoding-type"] == b"vpem-predictions"
         assert sorted(file) == sorted(columns)
         assert file["id"].asstr()[()].tolist() == columns["id"]
         for name in set(columns) - {"id"}:
@@ -261,6 +261,7 @@ def test_a_reader_that_stops_early_is_told_nothing(model):
         assert process.stdout.readline().startswith(b"height,")
         process.stdout.close()
         assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 0
 
 
 def test_stdout_of_a_process_parses(data, model):

@@ -98,7 +98,7 @@ def test_every_element_describes_itself(path):
     write_dataset(path, full(), truth={"weights": [0.5, 0.5], "overlap": 0.1})
     missing = []
     with h5py.File(path) as file:
-        assert file.attrs["encoding-type"] == "vpem-dataset"
+        assert file.attrs["encoding-type"] == b"vpem-dataset"
         file.visititems(
             lambda name, item: missing.append(name) if "encoding-type" not in item.attrs else None
         )
@@ -179,6 +179,7 @@ def test_other_matrices_are_refused(path, X, sentence):
     [
         ({"feature_names": ["a", "b", "c"]}, "2 features but 3 feature_names"),
         ({"feature_names": [1, 2]}, "feature_names holds integers"),
+        ({"feature_names": ["a", "a"]}, "several features are called 'a'; rename them"),
         ({"ids": [1, 2]}, "X has 3 rows, but ids have shape 2"),
         ({"labels": ["a", "b"]}, "X has 3 rows, but labels have shape 2"),
         ({"labels": np.ones((3, 1))}, "labels must have 1 dimension"),

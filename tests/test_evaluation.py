@@ -75,6 +75,11 @@ def test_rows_without_labels_are_refused(truth, clusters):
         compare(np.array(truth), np.array(clusters), 2)
 
 
+def test_labels_that_all_differ_draw_no_warning():
+    found = compare(np.arange(40) + 0.5, np.arange(40) % 2, 2)
+    assert found.accuracy == 2 / 40
+
+
 # ---- where labels come from ---------------------------------------------------------------------
 
 
@@ -105,6 +110,11 @@ def test_labels_from_the_dataset_file(data):
 def test_labels_that_are_nowhere(data):
     with pytest.raises(FileError, match="neither a file 'nowhere' nor such a dataset"):
         read_labels("nowhere", data, 3)
+
+
+def test_a_name_too_long_for_a_file(data):
+    with pytest.raises(FileError, match="neither a file"):
+        read_labels("x" * 5000, data, 3)
 
 
 @pytest.mark.parametrize("where", ["table", "other"])

@@ -282,15 +282,57 @@ def test_elements_describe_themselves(path):
             with pytest.raises(InputError, match="cannot be stored"):
                 hdf5.write_strings(file, "bad", [text])
     with h5py.File(path) as file:
-        kinds = {name: file[name].attrs["encoding-type"] for name in file}
-        assert {file[name].attrs["encoding-version"] for name in file} == {"0.2.0"}
-        assert dict(file.attrs) == {"encoding-type": "vpem-thing", "encoding-version": "0.1.0"}
+        kinds = {name: hdf5.read_attribute(file[name], "encoding-type") for name in file}
+        assert {file[name].attrs["encoding-version"] for name in file} == {b"0.2.0"}
+        assert dict(file.attrs) == {"encoding-type": b"vpem-thing", "encoding-version": b"0.1.0"}
     assert kinds == {
         "numbers": "array",
         "one": "numeric-scalar",
         "words": "string-array",
         "none": "string-array",
     }
+
+
+def test_strings_are_of_fixed_length(path):
+    words = ["a", "\u00e9t\u00e9", "", "x" * 4096]
+    with hdf5.create(path, "vpem-\u00e9", "0.1.0") as file:
+        hdf5.write_strings(file, "words", words)
+        hdf5.write_strings(file, "blank", [""])
+        hdf5.write_strings(file, "none", [])
+        for text in ("nul\0", "x" * 4097, "half \ud800"):
+            with pytest.raises(InputError, match=r"cannot be stored|is not Unicode"):
+                hdf5.write_strings(file, "bad", [text])
+    with hdf5.open_read(path) as file:
+        assert hdf5.read_attribute(file, "encoding-type") == "vpem-\u00e9"
+        assert hdf5.read_strings(file, "words") == tuple(words)
+        assert hdf5.read_strings(file, "blank") == ("",)
+        assert hdf5.read_strings(file, "none") == ()
+        kinds = [h5py.check_string_dtype(file[name].dtype) for name in file]
+        assert {(kind.encoding, kind.length) for kind in kinds} == {("utf-8", 4096), ("utf-8", 1)}
+        attribute = file.attrs.get_id("encoding-type").get_type()
+        assert not attribute.is_variable_str()
+        assert attribute.get_cset() == h5py.h5t.CSET_UTF8
+
+
+def test_metadata_have_checksums(path):
+    with hdf5.create(path, "vpem-thing", "0.1.0") as file:
+        hdf5.write_array(file, "X", np.zeros((2, 2)), chunks=(1, 2))
+    content = path.read_bytes()
+    assert content[8] == 3  # version of the superblock, whose every part has a checksum
+    assert content.count(b"OHDR") >= 2  # headers of the version that has one
+
+
+def test_a_result_is_told_from_its_inputs(tmp_path, path):
+    path.touch()
+    other = tmp_path / "other.h5"
+    other.touch()
+    link = tmp_path / "link.h5"
+    link.symlink_to(path)
+    hdf5.check_distinct(path, other, None, tmp_path / "nothing.h5", "nul\0", "x" * 5000)
+    hdf5.check_distinct(tmp_path / "nothing.h5", tmp_path / "nothing.h5")
+    for one, two in ((path, path), (link, path), (path, link), (str(path), path)):
+        with pytest.raises(FileError, match="itself; write to another name"):
+            hdf5.check_distinct(one, other, two)
 
 
 def test_writing_replaces_the_target_only_when_complete(tmp_path):

@@ -71,3 +71,9 @@ def test_single_precision_data_are_scaled_in_double():
     assert found.shift.dtype == found.scale.dtype == np.float64
     np.testing.assert_allclose(found.shift, wanted.shift, rtol=1e-12)
     np.testing.assert_allclose(found.scale, wanted.scale, rtol=1e-12)
+
+
+def test_rows_beyond_the_range_in_other_units_draw_no_warning():
+    scaling = Scaling(np.zeros(2), np.array([1e-200, 1e200]))
+    assert scaling.apply(np.full((1, 2), 1e200)).tolist() == [[np.inf, 1.0]]
+    assert scaling.undo(np.full((1, 2), 1e200)).tolist() == [[1.0, np.inf]]

@@ -43,8 +43,8 @@ def test_without_a_file_the_same_csv_goes_to_stdout(tmp_path, capsys):
 def test_hdf5_says_what_it_is(tmp_path, name):
     write_columns(tmp_path / name, COLUMNS, "vpem-predictions")
     with h5py.File(tmp_path / name) as file:
-        assert file.attrs["encoding-type"] == "vpem-predictions"
-        assert file.attrs["encoding-version"] == "0.1.0"
+        assert file.attrs["encoding-type"] == b"vpem-predictions"
+        assert file.attrs["encoding-version"] == b"0.1.0"
         assert sorted(file) == sorted(COLUMNS)
         assert file["id"].asstr()[()].tolist() == COLUMNS["id"].tolist()
         np.testing.assert_array_equal(file["label"][()], COLUMNS["label"])

@@ -6,7 +6,8 @@ The file format is described in docs/file-formats.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from vpem.hdf5 import (
     atomic_write,
     check_encoding,
     create,
+    describe_element,
     find,
     open_read,
     read_array,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Dataset",
     "FeatureSummary",
+    "check_different",
     "default_names",
     "read_dataset",
     "summarize_features",
@@ -94,6 +97,7 @@ class Dataset:
                 f"{self.source}: there are {n_features} features but {len(self.feature_names)} "
                 "feature_names"
             )
+        check_different(self.feature_names, self.source)
         if self.ids is not None:
             self.ids = _as_column("ids", self.ids, n_samples, self.source)
         if self.labels is not None:
@@ -116,6 +120,16 @@ class Dataset:
     def n_features(self) -> int:
         """Number of columns."""
         return int(self.X.shape[1])
+
+
+def check_different(feature_names: Sequence[str], source: str) -> None:
+    """Raise InputError if two features have one name, naming it."""
+    if len(set(feature_names)) < len(feature_names):
+        repeated = [repr(name) for name, count in Counter(feature_names).items() if count > 1]
+        raise InputError(
+            f"{source}: feature names must differ, but several features are called "
+            f"{shorten(repeated)}; rename them"
+        )
 
 
 def default_names(n_features: int) -> tuple[str, ...]:
@@ -413,8 +427,7 @@ def _write_matrix(file: h5py.File, X: Any, rows: int) -> None:
     dataset = file.create_dataset(
         "X", shape=X.shape, dtype=X.dtype, chunks=(rows, X.shape[1]), track_times=False
     )
-    dataset.attrs["encoding-type"] = "array"
-    dataset.attrs["encoding-version"] = "0.2.0"
+    describe_element(dataset, "array", "0.2.0")
     for start, part in X.runs():
         dataset[start : start + len(part)] = part
 
@@ -422,8 +435,7 @@ def _write_matrix(file: h5py.File, X: Any, rows: int) -> None:
 def _group(file: h5py.File, name: str) -> h5py.Group:
     """Make a group with the attributes that AnnData gives a mapping."""
     group = file.create_group(name)
-    group.attrs["encoding-type"] = "dict"
-    group.attrs["encoding-version"] = "0.1.0"
+    describe_element(group, "dict", "0.1.0")
     return group
 
 
@@ -460,13 +472,13 @@ def summarize_features(X: NDArray[Any]) -> FeatureSummary:
     used = np.zeros(n_features, dtype=np.intp)
     total, squares = np.zeros(n_features), np.zeros(n_features)
     low, high = np.full(n_features, np.inf), np.full(n_features, -np.inf)
-    for _, part in row_blocks(X):
-        finite = np.isfinite(part)
-        used += finite.sum(axis=0)
-        total += np.where(finite, part, 0.0).sum(axis=0, dtype=np.float64)
-        low = np.minimum(low, np.where(finite, part, np.inf).min(axis=0))
-        high = np.maximum(high, np.where(finite, part, -np.inf).max(axis=0))
     with np.errstate(all="ignore"):
+        for _, part in row_blocks(X):
+            finite = np.isfinite(part)
+            used += finite.sum(axis=0)
+            total += np.where(finite, part, 0.0).sum(axis=0, dtype=np.float64)
+            low = np.minimum(low, np.where(finite, part, np.inf).min(axis=0))
+            high = np.maximum(high, np.where(finite, part, -np.inf).max(axis=0))
         mean = np.where(used > 0, total / used, np.nan)
         for _, part in row_blocks(X):
             away = np.where(np.isfinite(part), part - mean, 0.0)

@@ -113,7 +113,7 @@ def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> NDA
         If there is another number of labels.
     """
     labels: NDArray[Any]
-    if Path(where).is_file():
+    if os.path.isfile(where):
         try:
             labels = np.array(Path(where).read_text(encoding="utf-8").split("\n"))
         except (OSError, UnicodeDecodeError) as error:

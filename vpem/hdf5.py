@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "atomic_write",
+    "check_distinct",
     "check_encoding",
     "check_matrix",
     "check_memory",
     "check_readable",
     "check_writable",
     "create",
+    "describe_element",
     "find",
     "open_file",
     "open_read",
@@ -40,6 +42,7 @@ __all__ = [
     "read_column",
     "read_strings",
     "write_array",
+    "write_attribute",
     "write_strings",
 ]
 
@@ -104,7 +107,9 @@ def open_file(path: PathLike) -> h5py.File:
     check_readable(path)
     name = os.fspath(path)
     if not h5py.is_hdf5(name):
-        raise FileError(f"{path} is not an HDF5 file")
+        table = name.lower().endswith(TABLES)
+        hint = "; 'vpem data import' makes one of a table" if table else ""
+        raise FileError(f"{path} is not an HDF5 file{hint}")
     try:
         return h5py.File(name, "r", locking="best-effort")
     except (OSError, RuntimeError, ValueError) as error:
@@ -426,6 +431,9 @@ def _check_shape(
 def create(path: PathLike, encoding_type: str, encoding_version: str) -> Iterator[h5py.File]:
     """Create an HDF5 file whose bytes depend on its content only; use inside `atomic_write`.
 
+    All metadata have checksums in this version of the format, and where strings have a fixed
+    length nothing but metadata leads the reader on: a damaged file is refused, not followed.
+
     Parameters
     ----------
     path : path
@@ -440,18 +448,36 @@ def create(path: PathLike, encoding_type: str, encoding_version: str) -> Iterato
     """
     import h5py
 
-    with h5py.File(os.fspath(path), "w", libver="earliest") as file:
-        file.attrs["encoding-type"] = encoding_type
-        file.attrs["encoding-version"] = encoding_version
+    with h5py.File(os.fspath(path), "w", libver=("v110", "v110")) as file:
+        describe_element(file, encoding_type, encoding_version)
         yield file
+
+
+def write_attribute(item: h5py.Group | h5py.Dataset, name: str, text: str) -> None:
+    """Write a text attribute of a group or dataset, of fixed length."""
+    item.attrs[name] = _fixed([text]).reshape(())
+
+
+def describe_element(item: h5py.Group | h5py.Dataset, encoding_type: str, version: str) -> None:
+    """Say of an element what it is, in AnnData's manner."""
+    write_attribute(item, "encoding-type", encoding_type)
+    write_attribute(item, "encoding-version", version)
+
+
+def _fixed(strings: Sequence[str]) -> NDArray[Any]:
+    """Return strings as UTF-8 of one length, that of the longest."""
+    import h5py
+
+    encoded = [string.encode("utf-8") for string in strings]
+    longest = max(map(len, encoded), default=0)
+    return np.array(encoded, dtype=h5py.string_dtype("utf-8", max(longest, 1)))
 
 
 def write_array(group: h5py.Group, name: str, values: Any, chunks: Any = None) -> None:
     """Write numbers with the attributes that AnnData gives an array (or a scalar)."""
     array = np.asarray(values)
     dataset = group.create_dataset(name, data=array, chunks=chunks, track_times=False)
-    dataset.attrs["encoding-type"] = "array" if array.ndim else "numeric-scalar"
-    dataset.attrs["encoding-version"] = "0.2.0"
+    describe_element(dataset, "array" if array.ndim else "numeric-scalar", "0.2.0")
 
 
 def write_strings(group: h5py.Group, name: str, values: Sequence[str] | NDArray[np.str_]) -> None:
@@ -462,8 +488,6 @@ def write_strings(group: h5py.Group, name: str, values: Sequence[str] | NDArray[
     InputError
         If a string holds a NUL character, which HDF5 cannot store, or is too long.
     """
-    import h5py
-
     strings = [str(value) for value in values]
     for string in strings:
         if "\0" in string or len(string) > LONGEST_STRING:
@@ -471,11 +495,35 @@ def write_strings(group: h5py.Group, name: str, values: Sequence[str] | NDArray[
                 f"{name} holds {string[:40]!r}, which cannot be stored: a string has at most "
                 f"{LONGEST_STRING} characters, none of them NUL"
             )
-    dataset = group.create_dataset(
-        name, data=strings, shape=(len(strings),), dtype=h5py.string_dtype(), track_times=False
-    )
-    dataset.attrs["encoding-type"] = "string-array"
-    dataset.attrs["encoding-version"] = "0.2.0"
+    try:
+        data = _fixed(strings)
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name} holds text that is not Unicode ({error.reason})") from error
+    dataset = group.create_dataset(name, data=data, track_times=False)
+    describe_element(dataset, "string-array", "0.2.0")
+
+
+def check_distinct(output: PathLike, *inputs: PathLike | None) -> None:
+    """Check that a result does not take the place of what it is made from.
+
+    Parameters
+    ----------
+    output : path
+        The file to write.
+    *inputs : path or None
+        The files to read; None stands for none.
+
+    Raises
+    ------
+    FileError
+        If the output is one of them, by whatever name.
+    """
+    for path in inputs:
+        same = False
+        with suppress(OSError, ValueError):  # a file that is not there is no other file
+            same = path is not None and os.path.samefile(output, path)
+        if same:
+            raise FileError(f"{output} is the input {path} itself; write to another name")
 
 
 def check_writable(path: PathLike, force: bool = False) -> Path:

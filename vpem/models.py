@@ -14,21 +14,30 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.blocks import Blocks
-from vpem.datasets import default_names
-from vpem.errors import FileError, InputError, VpemError, shorten
+from vpem.datasets import check_different, default_names
+from vpem.errors import (
+    FileError,
+    InputError,
+    NumericalError,
+    VpemError,
+    check_choice,
+    shorten,
+)
 from vpem.hdf5 import (
     atomic_write,
     check_encoding,
     create,
+    describe_element,
     find,
     open_read,
     read_array,
     read_attribute,
     read_strings,
     write_array,
+    write_attribute,
     write_strings,
 )
-from vpem.mixture import Mixture
+from vpem.mixture import COVARIANCE_TYPES, Mixture
 from vpem.scaling import Scaling
 
 __all__ = ["Model", "match_features", "read_model", "write_json", "write_model", "write_npz"]
@@ -36,6 +45,8 @@ __all__ = ["Model", "match_features", "read_model", "write_json", "write_model",
 ENCODING = "vpem-model"
 VERSION = "0.1.0"
 LONGEST_REPORT = 1 << 28
+DEEPEST_REPORT = 16
+MOST_AGENTS = 1 << 31
 
 PathLike = str | os.PathLike[str]
 
@@ -102,7 +113,7 @@ def write_model(path: PathLike, model: Model, force: bool = False) -> None:
     mixture = model.mixture
     blocks = mixture.blocks
     with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
-        file.attrs["covariance_type"] = mixture.covariance_type
+        write_attribute(file, "covariance_type", mixture.covariance_type)
         file.attrs["n_components"] = mixture.n_components
         file.attrs["n_features"] = mixture.n_features
         file.attrs["n_hubs"] = blocks.n_blocks
@@ -132,8 +143,7 @@ def write_model(path: PathLike, model: Model, force: bool = False) -> None:
 def _write_text(file: Any, name: str, text: str) -> None:
     array = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
     dataset = file.create_dataset(name, data=array, track_times=False)
-    dataset.attrs["encoding-type"] = "json-utf8"
-    dataset.attrs["encoding-version"] = VERSION
+    describe_element(dataset, "json-utf8", VERSION)
 
 
 def _read_text(file: Any, name: str) -> dict[str, Any]:
@@ -141,12 +151,29 @@ def _read_text(file: Any, name: str) -> dict[str, Any]:
     if values.nbytes > LONGEST_REPORT or values.dtype != np.uint8:
         raise FileError(f"{file.filename}: {name} is not JSON text")
     try:
-        found = json.loads(values.tobytes().decode("utf-8"))
+        text = values.tobytes().decode("utf-8")
+        found = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise FileError(f"{file.filename}: {name} is not JSON text ({error})") from error
-    if not isinstance(found, dict):
-        raise FileError(f"{file.filename}: {name} is not a JSON object")
+    if not isinstance(found, dict) or not _is_shallow(found):
+        raise FileError(f"{file.filename}: {name} is not a JSON object of ordinary depth")
     return found
+
+
+def _finite(word: str) -> float:
+    """Read a number of JSON text, which has no word for one that is not finite."""
+    number = float(word)
+    if not np.isfinite(number):
+        raise ValueError(f"{word} is not finite")
+    return number
+
+
+def _is_shallow(value: Any, depth: int = DEEPEST_REPORT) -> bool:
+    """Whether lists and objects are nested at most ``depth`` deep."""
+    if not isinstance(value, dict | list):
+        return True
+    inside = value.values() if isinstance(value, dict) else value
+    return depth > 0 and all(_is_shallow(item, depth - 1) for item in inside)
 
 
 def read_model(path: PathLike) -> Model:
@@ -174,19 +201,31 @@ def _number(item: Any, name: str, least: int, most: int) -> int:
     value = item.attrs.get(name)
     if not isinstance(value, int | np.integer) or not least <= int(value) <= most:
         raise FileError(
-            f"{item.file.filename}: attribute {name} must be an integer between {least} and "
+            f"{item.file.filename}: attribute {name!r} must be an integer between {least} and "
             f"{most}, got {value!r}"
         )
     return int(value)
 
 
 def _read_parts(file: Any) -> Model:
+    covariance_type = read_attribute(file, "covariance_type") or ""
+    check_choice("attribute 'covariance_type'", covariance_type, COVARIANCE_TYPES)
     feature_names = read_strings(file, "feature_names")
+    check_different(feature_names, "feature_names")
     d = len(feature_names)
+    if _number(file, "n_features", 1, 1 << 31) != d:
+        raise FileError(
+            f"{file.filename}: attribute 'n_features' is {file.attrs['n_features']}, but there "
+            f"are {d} feature_names"
+        )
     k = _number(file, "n_components", 1, 1 << 24)
     n_hubs = _number(file, "n_hubs", 1, 1 << 24)
     covariance_type = read_attribute(file, "covariance_type") or ""
-    shared = bool(file.attrs.get("weights_shared"))
+    shared = file.attrs.get("weights_shared")
+    if not isinstance(shared, bool | np.bool_):
+        raise FileError(
+            f"{file.filename}: attribute 'weights_shared' must be true or false, got {shared!r}"
+        )
     copies = 1 if covariance_type.startswith("tied") else k
     dense = covariance_type.endswith(("full", "tied"))
     features, roots, agents, weights, means, covariances = [], [], [], [], [], []
@@ -200,11 +239,12 @@ def _read_parts(file: Any) -> Model:
             raise FileError(f"{file.filename}: hub {b} holds features out of range")
         shape = (copies, width, width) if dense else (copies, width)
         features.append(columns)
-        roots.append(_number(hub, "root", 0, 1 << 31))
+        roots.append(_number(hub, "root", 0, MOST_AGENTS))
         agents.append(tuple(int(n) for n in read_array(hub, "agents", ndim=1, kinds="iu")))
         weights.append(read_array(hub, "weights", shape=(k,), kinds="f"))
         means.append(read_array(hub, "means", shape=(k, width), kinds="f"))
         covariances.append(read_array(hub, "covariances", shape=shape, kinds="f"))
+    _check_agents([agent for hub_agents in agents for agent in hub_agents])
     scaling = Scaling(
         read_array(file, "scaling/shift", shape=(d,), kinds="f"),
         read_array(file, "scaling/scale", shape=(d,), kinds="f"),
@@ -224,14 +264,22 @@ def _read_parts(file: Any) -> Model:
         mixture,
         feature_names,
         _read_text(file, "report"),
-        read_array(file, "history", ndim=2, kinds="f"),
+        read_array(file, "history", shape=(None, n_hubs), kinds="f"),
         _read_text(file, "options"),
         _read_text(file, "versions"),
     )
 
 
+def _check_agents(agents: list[int]) -> None:
+    """Refuse agents that cannot be, or belong to several hubs."""
+    if any(not 0 <= agent < MOST_AGENTS for agent in agents):
+        raise InputError(f"agents must be numbered from 0, got {min(agents)} to {max(agents)}")
+    if len(set(agents)) < len(agents):
+        raise InputError("an agent belongs to several hubs")
+
+
 def _check_mixture(mixture: Mixture) -> None:
-    """Refuse parameters that are no mixture."""
+    """Refuse parameters that are no mixture, or none that can be computed with."""
     arrays = (
         mixture.weights,
         mixture.means,
@@ -241,21 +289,37 @@ def _check_mixture(mixture: Mixture) -> None:
     )
     if not all(np.isfinite(array).all() for array in arrays):
         raise InputError("a parameter is not finite")
-    if (mixture.weights < 0).any() or not np.allclose(mixture.weights.sum(axis=1), 1, atol=1e-5):
+    with np.errstate(over="ignore"):
+        sums = mixture.weights.sum(axis=1)
+    if (mixture.weights < 0).any() or not np.allclose(sums, 1, atol=1e-5):
         raise InputError("mixing weights must not be negative and must sum to one")
     if not (mixture.scaling.scale > 0).all():
         raise InputError("scales must be positive")
-    _ = mixture.factors
+    with np.errstate(all="ignore"):
+        factors = mixture.factors
+    if not np.isfinite(factors.inverse).all() or not np.isfinite(factors.log_dets).all():
+        raise InputError("a covariance is too near zero")
 
 
 def assembled(model: Model) -> dict[str, NDArray[Any]]:
-    """Return the one mixture a user wants, in the user's order and units."""
+    """Return the one mixture a user wants, in the user's order and units.
+
+    Raises
+    ------
+    NumericalError
+        If a parameter is too large for a double in these units.
+    """
     mixture = model.mixture
-    return {
-        "weights": mixture.assembled_weights,
-        "means": mixture.assembled_means,
-        "covariances": mixture.assembled_covariances,
-    }
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = {
+            "weights": mixture.assembled_weights,
+            "means": mixture.assembled_means,
+            "covariances": mixture.assembled_covariances,
+        }
+    for name, values in found.items():
+        if not np.isfinite(values).all():
+            raise NumericalError(f"the {name} are too large for a number in the units of the data")
+    return found
 
 
 def write_npz(path: PathLike, model: Model, force: bool = False) -> None:
@@ -320,7 +384,7 @@ def write_json(path: PathLike, model: Model, force: bool = False) -> None:
         If the file exists and ``force`` is False, or cannot be written.
     """
     with atomic_write(path, force) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        json.dump(model_as_json(model), stream)
+        json.dump(model_as_json(model), stream, allow_nan=False)
         stream.write("\n")
 
 

@@ -72,8 +72,14 @@ class Scaling:
 
     def apply(self, X: NDArray[Any]) -> NDArray[Any]:
         """Scale rows of shape (..., d)."""
-        return X if self.is_none else (X - self.shift) / self.scale
+        if self.is_none:
+            return X
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (X - self.shift) / self.scale
 
     def undo(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return scaled rows of shape (..., d) to the user's units."""
-        return X if self.is_none else X * self.scale + self.shift
+        if self.is_none:
+            return X
+        with np.errstate(over="ignore", invalid="ignore"):
+            return X * self.scale + self.shift

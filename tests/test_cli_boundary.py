@@ -1,0 +1,347 @@
+"""Where a command meets its surroundings: streams, interrupts, files given twice, foreign text."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+
+import vpem_cli
+from vpem.datasets import read_dataset
+from vpem.models import read_model, write_model
+from vpem.scaling import Scaling
+from vpem_cli.output import clean, in_options
+
+from .cli_support import MAIN, NAMES, done, listing, make_data, run, spawn
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("boundary")
+    make_data(folder / "d.h5", n_samples=60)
+    words = ["fit", str(folder / "d.h5"), "--max-iter", "5", "--tol", "10", "-q"]
+    assert vpem_cli.run([*words, "-o", str(folder / "m.h5")]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, sound, monkeypatch):
+    """The working directory: a dataset and a model fitted to it."""
+    for name in ("d.h5", "m.h5"):
+        (tmp_path / name).write_bytes((sound / name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# ---- streams ------------------------------------------------------------------------------------
+
+USES = ["score m.h5 d.h5", "predict m.h5 d.h5 --json", "sample m.h5 -n 20000", "--help"]
+
+
+@pytest.mark.parametrize("words", USES)
+def test_a_full_disk_behind_stdout(folder, words):
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [sys.executable, "-c", MAIN, *words.split()],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert found.returncode == 2
+    said = "vpem: error: standard output cannot be written: No space left on device\n"
+    assert found.stderr == said
+
+
+def shell(line, *words):
+    """Run a shell line in which "$@" is the command."""
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}", "bash", sys.executable, "-c", MAIN, *words],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ["fit d.h5 --json -q", "score m.h5 d.h5"])
+def test_stdout_is_closed(folder, words):
+    found = shell('"$@" >&-', *words.split())
+    assert found.returncode == 2
+    assert found.stderr == "vpem: error: standard output cannot be written: it is closed\n"
+
+
+def test_a_closed_stdout_is_no_matter_where_nothing_is_printed(folder):
+    assert shell('"$@" >&-', "predict", "m.h5", "d.h5", "-q", "-o", "p.csv").returncode == 0
+    assert len((folder / "p.csv").read_text().splitlines()) == 61
+
+
+@pytest.mark.parametrize("words", USES)
+def test_a_reader_that_does_not_read(folder, words):
+    found = shell('"$@" | true', *words.split())
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_nobody_reads_the_messages(folder):
+    words = ("predict", "m.h5", "d.h5", "-o", "p.csv")
+    for line in ('"$@" 2>/dev/full', '"$@" 2>&- --force', '"$@" --force 2>&1 | true'):
+        found = shell(line, *words)
+        assert found.returncode in (0, 120)  # Python's own flush of stderr
+        assert len((folder / "p.csv").read_text().splitlines()) == 61
+
+
+def test_names_beyond_the_encoding_of_the_terminal(folder):
+    with h5py.File("d.h5", "a") as file:
+        del file["feature_names"]
+        file["feature_names"] = ["größe", *NAMES[1:]]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    found = spawn("data", "describe", "d.h5", env=environment)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert r"gr\xf6\xdfe" in found.stdout
+    found = spawn("score", "m.h5", "d.h5", env=environment)
+    assert found.returncode == 2
+    found = spawn("score", "größe.h5", "d.h5", env=environment)
+    assert found.stderr == "vpem: error: 'gr\\xf6\\xdfe.h5' does not exist\n"
+
+
+@pytest.mark.parametrize(("words", "path"), [("", "vpem"), ("data", "vpem data"),
+                                             ("model", "vpem model")])  # fmt: skip
+def test_a_group_alone_prints_its_help(capsys, words, path):
+    wanted = done(capsys, *words.split(), "--help").out
+    result = run(capsys, *words.split())
+    assert (result.code, result.out) == (2, "")
+    assert result.err.rstrip() == wanted.rstrip()
+    assert result.err.startswith(f"Usage: {path} [OPTIONS] COMMAND")
+
+
+def test_the_shell_completes_commands(folder):
+    environment = {**os.environ, "_VPEM_COMPLETE": "complete_bash", "COMP_WORDS": "vpem mo",
+                   "COMP_CWORD": "1"}  # fmt: skip
+    assert spawn(env=environment).stdout.split() == ["model"]
+
+
+# ---- interrupts ---------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == MODULE:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "vpem_cli.app", "numpy", "h5py", "vpem.models"])
+def test_an_interrupt_of_an_import(folder, module):
+    before = listing(folder)
+    program = INTERRUPTED.replace("MODULE", repr(module)) + MAIN
+    found = subprocess.run(
+        [sys.executable, "-c", program, "fit", "d.h5", "-o", "new.h5"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (found.returncode, found.stdout) == (130, "")
+    assert found.stderr == "vpem: error: interrupted; nothing was written\n"
+    assert listing(folder) == before
+
+
+# ---- one file twice -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fit d.h5 -o d.h5",
+        "fit d.h5 -o other/../d.h5",
+        "fit d.h5 -o link.h5",
+        "fit d.h5 --partition p.json -o p.json",
+        "fit d.h5 --graph g.json -o g.json",
+        "predict m.h5 d.h5 -o d.h5",
+        "predict m.h5 d.h5 -o m.h5",
+        "sample m.h5 -o m.h5",
+        "model export m.json -o m.json",
+        "data repack d.h5 -o d.h5",
+        "data import t.csv -o t.csv",
+        "data import t.csv --partition p.json -o p.json",
+    ],
+)
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_result_does_not_replace_what_it_is_made_from(capsys, folder, words, force):
+    (folder / "other").mkdir()
+    (folder / "link.h5").symlink_to("d.h5")
+    (folder / "m.json").write_bytes((folder / "m.h5").read_bytes())
+    (folder / "t.csv").write_text("a,b\n1,2\n3,4\n")
+    for name in ("p.json", "g.json"):
+        (folder / name).write_text("[[0, 1], [2, 3, 4, 5]]")
+    before = listing(folder)
+    result = run(capsys, *words.split(), *force)
+    assert result.code == 2
+    assert "itself; write to another name" in result.sentence
+    assert listing(folder) == before
+
+
+def test_a_model_is_continued_in_its_own_file(capsys, folder):
+    before = read_model("m.h5")
+    done(capsys, "fit", "d.h5", "--init-model", "m.h5", "-o", "m.h5", "--force", "-q")
+    assert read_model("m.h5").report["log_likelihood"] > before.report["log_likelihood"]
+
+
+# ---- foreign text -------------------------------------------------------------------------------
+
+
+def test_text_is_made_one_line_without_control_characters():
+    assert clean("größe, 身長 (cm)") == "größe, 身長 (cm)"
+    assert clean("a\nb\tc\r\n") == "a b c  "
+    assert clean("\x1b[2J\x07\x9b\u202e\udc80\0") == "�[2J�����"
+    assert clean(3.5) == "3.5"
+
+
+FOREIGN = "\x1b]0;pwned\x07\nvpem: error: no"
+
+
+def test_names_in_files_do_not_reach_the_terminal_raw(capsys, folder):
+    names = [f"{FOREIGN}{n}" for n in range(6)]
+    with h5py.File("d.h5", "a") as file:
+        for name, values in (("feature_names", names), ("agent_names", names[:3]),
+                             ("labels", names[:2] * 30)):  # fmt: skip
+            del file[name]
+            file[name] = values
+    for words in ("data describe d.h5", "fit d.h5 -q -o n.h5", "evaluate n.h5 d.h5",
+                  "model show n.h5"):  # fmt: skip
+        result = done(capsys, *words.split())
+        assert "pwned" in result.out
+        assert not {"\x1b", "\x07"} & set(result.out + result.err)
+        assert "\nvpem: error" not in result.out + result.err
+    with h5py.File("d.h5", "a") as file:
+        file["X"][:, 1] = 1.0
+    result = done(capsys, "fit", "d.h5", "-q")
+    assert result.err.startswith("vpem: warning: constant features")
+    assert result.err.count("\n") == len(result.err.splitlines())
+    with h5py.File("d.h5", "a") as file:
+        file["X"][3, 1] = np.nan
+    assert "pwned" in run(capsys, "fit", "d.h5").sentence
+    assert "pwned" in run(capsys, "fit", f"{FOREIGN}.h5").sentence
+
+
+def test_emoji_codes_in_names_stay_as_they_are(capsys, folder):
+    with h5py.File("d.h5", "a") as file:
+        del file["feature_names"]
+        file["feature_names"] = [":cat:", "[red]", *NAMES[2:]]
+    out = done(capsys, "data", "describe", "d.h5").out
+    assert ":cat:" in out
+    assert "[red]" in out
+
+
+def test_sentences_of_the_library_in_the_words_of_the_command_line():
+    for said, wanted in {
+        "n_components must be": "--components must be",
+        "a larger reg_covar, or": "a larger --reg-covar, or",
+        "consensus path must": "--consensus must",
+        "reg_covar (1e-06) alone": "--reg-covar (1e-06) alone",
+        "attribute 'n_components' must": "attribute 'n_components' must",
+        "max_iter.h5 is": "max_iter.h5 is",
+        "my/reg_covar is": "my/reg_covar is",
+        "my_radius is": "my_radius is",
+    }.items():
+        assert in_options(said) == wanted
+
+
+# ---- models that another hand has changed -------------------------------------------------------
+
+REPORTS = {
+    "nothing": {},
+    "other types": {
+        "agent_names": 3, "log_likelihood": "x", "n_samples": [1], "data": {}, "topology": None,
+        "hops": 1.5, "rounds": "\x1b", "converged": 1,
+    },
+    "names too few": {"agent_names": [1, None]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", REPORTS)
+def test_a_report_of_another_shape_is_shown_as_far_as_it_goes(capsys, folder, fault):
+    model = read_model("m.h5")
+    model.report, model.options = REPORTS[fault], {"seed": [1]}
+    write_model("m.h5", model, force=True)
+    out = done(capsys, "model", "show", "m.h5").out
+    assert "? rows of ?" in out
+    assert "?, ? hops, ? rounds" in out
+    assert "- per sample" in out
+    assert "\x1b" not in out
+    assert done(capsys, "model", "show", "m.h5", "--json").json["report"] == REPORTS[fault]
+
+
+def test_one_of_each(capsys, folder):
+    model = read_model("m.h5")
+    model.report |= {"hops": 1, "rounds": 1, "n_samples": 1}
+    model.history = model.history[:1]
+    write_model("m.h5", model, force=True)
+    out = done(capsys, "model", "show", "m.h5").out
+    assert re.search("1 hop, 1 round +\n", out)
+    assert "1 row of" in out
+    assert "after 1 iteration" in out
+
+
+# ---- numbers near the end of the range ----------------------------------------------------------
+
+
+def test_huge_values_draw_no_warning(capsys, folder):
+    done(capsys, "fit", "d.h5", "--scale", "standard", "-q", "-o", "n.h5")
+    with h5py.File("d.h5", "a") as file:
+        file["X"][...] *= 1e300
+    for words in ("predict n.h5 d.h5", "score n.h5 d.h5 --json", "data describe d.h5"):
+        assert done(capsys, *words.split()).err == ""
+
+
+def test_parameters_beyond_the_range_are_not_exported(capsys, folder):
+    model = read_model("m.h5")
+    scaling = Scaling(np.zeros(6), np.full(6, 1e200))
+    model.mixture = replace(model.mixture, scaling=scaling)
+    write_model("m.h5", model, force=True)
+    before = listing(folder)
+    for name in ("n.json", "n.npz"):
+        said = run(capsys, "model", "export", "m.h5", "-o", name).sentence
+        assert said == "the covariances are too large for a number in the units of the data"
+    assert listing(folder) == before
+
+
+def test_warnings_are_one_line_each(capsys, folder, monkeypatch):
+    import warnings
+
+    from vpem.errors import VpemWarning
+    from vpem.mixture import Mixture
+
+    plain = Mixture.predict_proba
+
+    def warned(self, X):
+        warnings.warn("a larger\nreg_covar", VpemWarning, stacklevel=2)
+        return plain(self, X)
+
+    monkeypatch.setattr(Mixture, "predict_proba", warned)
+    assert done(capsys, "predict", "m.h5", "d.h5").err == "vpem: warning: a larger --reg-covar\n"
+
+
+# ---- names --------------------------------------------------------------------------------------
+
+
+def test_samples_keep_a_feature_called_component(capsys, folder):
+    with h5py.File("d.h5", "a") as file:
+        del file["feature_names"]
+        file["feature_names"] = ["component", "component_", *NAMES[2:]]
+    done(capsys, "fit", "d.h5", "-q", "-o", "n.h5")
+    out = done(capsys, "sample", "n.h5", "-n", 3).out
+    assert out.splitlines()[0].split(",") == ["component", "component_", *NAMES[2:], "component__"]
+    done(capsys, "sample", "n.h5", "-n", 3, "-o", "s.h5")
+    assert read_dataset("s.h5").feature_names == ("component", "component_", *NAMES[2:])
+
+
+def test_names_that_repeat_are_refused(capsys, folder):
+    with h5py.File("d.h5", "a") as file:
+        del file["feature_names"]
+        file["feature_names"] = ["a", "b", "a", "c", "b", "d"]
+    for words in ("fit d.h5", "predict m.h5 d.h5", "data describe d.h5"):
+        result = run(capsys, *words.split())
+        assert result.code == 2
+        assert "several features are called 'a', 'b'; rename them" in result.sentence
+    assert json.loads(done(capsys, "data", "describe", "d.h5", "--dataset", "X", "--json").out)
