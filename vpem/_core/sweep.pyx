@@ -457,33 +457,21 @@ def sweep(
     works = np.zeros(n_threads * sizeof(Work), dtype=np.uint8)
     cdef unsigned char[::1] works_view = works
     cdef Work* work = <Work*>&works_view[0]
-    cdef uintptr_t base
     item = np.dtype(dtype).itemsize
     for v in range(n_threads):
         places = np.concatenate([[0], np.cumsum(sizes)]) * item + memory[v].ctypes.data
-        base = places[0]
-        work[v].x = <void*>base
-        base = places[1]
-        work[v].terms = <void*>base
-        base = places[2]
-        work[v].sums = <void*>base
-        base = places[3]
-        work[v].tops = <void*>base
-        base = places[4]
-        work[v].scales = <void*>base
-        base = places[5]
-        work[v].centred = <void*>base
-        base = places[6]
-        work[v].packed = <void*>base
+        work[v].x = <void*><uintptr_t>places[0]
+        work[v].terms = <void*><uintptr_t>places[1]
+        work[v].sums = <void*><uintptr_t>places[2]
+        work[v].tops = <void*><uintptr_t>places[3]
+        work[v].scales = <void*><uintptr_t>places[4]
+        work[v].centred = <void*><uintptr_t>places[5]
+        work[v].packed = <void*><uintptr_t>places[6]
         places = np.concatenate([[0], np.cumsum(own_sizes)]) * 8 + sums[v].ctypes.data
-        base = places[0]
-        work[v].log_likelihoods = <double*>base
-        base = places[1]
-        work[v].counts = <double*>base
-        base = places[2]
-        work[v].first = <double*>base
-        base = places[3]
-        work[v].second = <double*>base
+        work[v].log_likelihoods = <double*><uintptr_t>places[0]
+        work[v].counts = <double*><uintptr_t>places[1]
+        work[v].first = <double*><uintptr_t>places[2]
+        work[v].second = <double*><uintptr_t>places[3]
 
     plan.offsets = &offsets[0]
     plan.panel_starts = &begin[0, 0] if plan.n_blocks else NULL
