@@ -10,7 +10,7 @@ help:
 	@echo "make demo   build in $(VENV) and fit a real dataset"
 	@echo "make test   build and run every test"
 	@echo "make lint   ruff, mypy, cython-lint"
-	@echo "make bench  time the kernels and whole fits"
+	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
 	@echo "make docs   write the command-line reference from the commands"
 	@echo "make clean  remove $(VENV) and everything built"
 
@@ -27,6 +27,10 @@ $(VENV)/linters: $(VENV)/made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'ruff>=0.6' 'mypy>=1.11' 'cython-lint>=0.16'
 	@touch $@
 
+$(VENV)/benches: $(VENV)/built pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
 demo: $(VENV)/built
 	$(BIN)/vpem fit data/breast_cancer.h5 --topology cycle --hops 1 --seed 0 --output demo-model.h5 --force
 	$(BIN)/vpem evaluate demo-model.h5 data/breast_cancer.h5
@@ -40,7 +44,7 @@ lint: $(VENV)/built $(VENV)/linters
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint vpem/_core
 
-bench: $(VENV)/built
+bench: $(VENV)/benches
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/built

@@ -1,64 +1,104 @@
-"""Time the kernels and whole fits: ``python -m benchmarks [--profile small|medium|large]``."""
+"""Measure how fast vpem is: ``python -m benchmarks [PART ...] [--size small|medium|full]``."""
 
 from __future__ import annotations
 
 import argparse
+import cProfile
+import importlib
 import json
+import pstats
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from vpem.threads import thread_count
 
-from . import fits, kernels
-from .measure import environment
+from .measure import Options, environment
+from .plots import draw
+from .tables import absences, table
 
-ROOMS = {"kernels": kernels, "fits": fits}
-
-
-def table(title: str, results: list[dict[str, Any]]) -> Table:
-    """Return medians, spreads, and how many times as fast each is as the base."""
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    made.add_column("contender")
-    for head in ("median", "fastest", "slowest", "times as fast"):
-        made.add_column(head, justify="right")
-    for result in results:
-        made.add_row(result["name"])
-        for who, times in result["seconds"].items():
-            numbers = (result["median"][who], min(times), max(times))
-            shown = [f"{1e3 * value:.4g} ms" for value in numbers]
-            made.add_row(f"  {who}", *shown, f"{result['times_as_fast'][who]:.3g}")
-    return made
+PARTS = ("kernels", "peers", "agents", "scaling", "outofcore", "startup", "instructions")
+HINT = """\
+cProfile sees Python alone. For the compiled kernels, run the part once, ours only:
+  perf record -g python -m benchmarks {part} --once && perf report
+  valgrind --tool=callgrind python -m benchmarks {part} --once --size small --threads 1
+A build with CFLAGS=-g has line numbers."""
 
 
-def main() -> None:
-    """Run the rooms asked for, show a table, and keep every number."""
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--profile", choices=list(kernels.SIZES), default="small")
-    parser.add_argument("--only", choices=list(ROOMS), help="one room instead of all")
-    parser.add_argument("--repeats", type=int, default=7, help="timed runs of each contender")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART",
+        help=f"{', '.join(PARTS)} (default: all but instructions)",
+    )  # fmt: skip
+    # "tiny" is for tests: it shows that everything runs.
+    parser.add_argument("--size", choices=("tiny", "small", "medium", "full"), default="small")
+    parser.add_argument("--repeats", type=int, help="timed rounds (default: 3, small; 5)")
     parser.add_argument("--threads", type=int, help="threads of the kernels (default: all)")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    threads = thread_count(options.threads)
-    console = Console(highlight=False, markup=False)
-    machine = environment() | {"threads": threads}
-    console.print(", ".join(f"{name} {value}" for name, value in machine.items()), soft_wrap=True)
-    kept: dict[str, Any] = {"environment": machine, "profile": options.profile}
-    for name in [options.only] if options.only else ROOMS:
-        kept[name] = list(ROOMS[name].measure(options.profile, options.repeats, threads))
-        console.print(table(name, kept[name]))
-        for size in dict.fromkeys(result["size"] for result in kept[name]):
-            those = [result["name"] for result in kept[name] if result["size"] == size]
-            console.print(f"{size}: {', '.join(those)}", soft_wrap=True)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    target = options.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{options.profile}.json"
-    target.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    console.print(f"every time taken: {target}", soft_wrap=True)
+    parser.add_argument("--once", action="store_true", help="run ours once: for perf, callgrind")
+    parser.add_argument("--profile", action="store_true", help="run one part under cProfile")
+    parser.add_argument("--update", action="store_true", help="write instructions.json anew")
+    options = parser.parse_args(words)
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"no part called {unknown[0]}; there are {', '.join(PARTS)}")
+    if options.repeats is None:
+        options.repeats = 3 if options.size == "small" else 5
+    if options.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    if options.profile and len(options.parts) != 1:
+        parser.error("--profile takes one part, such as: python -m benchmarks agents --profile")
+    return options
 
 
-main()
+def main(words: list[str] | None = None) -> int:
+    """Run the parts asked for, show tables, keep every number, draw plots."""
+    given = arguments(words)
+    options = Options(
+        given.size, given.repeats, thread_count(given.threads), given.once, given.update
+    )
+    console = Console(highlight=False)
+    console.width = max(console.width, 110)  # also where the output is a file
+    parts = given.parts or PARTS[:-1]
+    if given.profile:
+        profiler = cProfile.Profile()
+        profiler.enable()
+    machine = environment() | {"threads": options.threads}
+    console.print(", ".join(f"{name} {value}" for name, value in machine.items()), markup=False)
+    if machine["load_before"] > 0.5 and not given.once:
+        console.print(f"the machine is busy (load {machine['load_before']:.1f}): trust ratios only")
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{given.size}"
+    kept: dict[str, list[dict[str, Any]]] = {}
+    for part in parts:
+        results = list(importlib.import_module(f"benchmarks.{part}").measure(options))
+        kept[part] = results
+        if given.once:
+            continue
+        console.print(table(part, results))
+        given.folder.mkdir(parents=True, exist_ok=True)
+        if why := draw(part, results, given.folder / f"{stem}-{part}.png"):
+            console.print(why, markup=False)
+    if given.profile:
+        profiler.disable()
+        pstats.Stats(profiler).sort_stats("cumulative").print_stats(25)
+        console.print(HINT.format(part=parts[0]), markup=False)
+    if not given.once:
+        target = given.folder / f"{stem}.json"
+        missing = absences(kept)
+        for who, why in missing.items():
+            console.print(f"absent: {who}, {why}", markup=False)
+        whole = {"environment": machine, "size": given.size, "absent": missing, "parts": kept}
+        target.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        console.print(f"every number: {target}", markup=False, soft_wrap=True)
+    failed = [what for results in kept.values() for r in results for what in r.get("failed", ())]
+    for what in failed:
+        console.print(f"instructions: {what}", markup=False)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

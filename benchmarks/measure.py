@@ -7,51 +7,157 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["environment", "measured"]
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+__all__ = ["VPEM", "Options", "call", "compare", "dgemm", "environment", "iteration", "stopwatch"]
+
+OWN = ("vpem", "kernel")
+"""Contenders of these names are ours; ``--once`` runs no others."""
+
+VPEM = ("-c", "from vpem_cli import main; raise SystemExit(main())")
+"""The command vpem as arguments of Python, wherever its script was installed."""
+
+DGEMM_SIZE = 768
 
 
-def measured(
-    name: str, size: str, base: str, contenders: dict[str, Callable[[], Any]], repeats: int
+@dataclass(frozen=True)
+class Options:
+    """What was asked for on the command line."""
+
+    size: str = "small"
+    repeats: int = 5
+    threads: int = 1
+    once: bool = False
+    update: bool = False
+
+
+@contextmanager
+def stopwatch(into: list[float]) -> Iterator[None]:
+    """Append the seconds that the body takes."""
+    began = time.perf_counter()
+    yield
+    into.append(time.perf_counter() - began)
+
+
+def iteration(run: Callable[[int], Any], few: int, many: int) -> Callable[[], float]:
+    """Return a contender: seconds an iteration, from runs of few and of many iterations.
+
+    What a run does once (checks, set-up, a last E-step) is in both and falls out.
+    """
+
+    def seconds() -> float:
+        taken: list[float] = []
+        for count in (few, many):
+            with stopwatch(taken):
+                run(count)
+        return max(taken[1] - taken[0], 1e-9) / (many - few)  # noise can be larger at tiny sizes
+
+    return seconds
+
+
+def call(function: Callable[[], Any]) -> Callable[[], float]:
+    """Return a contender: seconds a call."""
+
+    def seconds() -> float:
+        taken: list[float] = []
+        with stopwatch(taken):
+            function()
+        return taken[0]
+
+    return seconds
+
+
+def compare(
+    options: Options,
+    name: str,
+    case: str,
+    base: str,
+    contenders: dict[str, Callable[[], float]],
+    absent: dict[str, str] | None = None,
+    **facts: Any,
 ) -> dict[str, Any]:
     """Run each contender once to warm up, then ``repeats`` rounds of all; return one result.
 
     Every round begins with another contender, so that none always runs on the other's cache.
-    The others are compared with ``base``: the fastest contender whose name begins so.
+    ``times_as_fast`` is the median over rounds of base / contender.
     """
     names = list(contenders)
-    for who in names:
-        contenders[who]()
+    if options.once:
+        names = [who for who in names if who.startswith(OWN)]
+        base = base if base in names else next(iter(names), base)
     seconds: dict[str, list[float]] = {who: [] for who in names}
-    for repeat in range(repeats):
-        turn = repeat % len(names)
-        for who in names[turn:] + names[:turn]:
-            began = time.perf_counter()
-            contenders[who]()
-            seconds[who].append(time.perf_counter() - began)
-    median = {who: statistics.median(times) for who, times in seconds.items()}
-    least = min(median[who] for who in names if who.startswith(base))
-    ratios = {who: least / median[who] for who in names}
-    return {"name": name, "size": size, "base": base, "median": median, "times_as_fast": ratios,
-            "seconds": seconds}  # fmt: skip
+    warm = 0 if options.once or options.size == "tiny" else 1
+    for turn in range(warm + (1 if options.once else options.repeats)):
+        first = turn % max(len(names), 1)
+        for who in names[first:] + names[:first]:
+            taken = contenders[who]()
+            if turn >= warm:
+                seconds[who].append(taken)
+    if base not in seconds:
+        base = next(iter(seconds), base)
+    ratios = {
+        who: statistics.median(b / max(t, 1e-12) for b, t in zip(seconds[base], own, strict=True))
+        for who, own in seconds.items()
+    }
+    return {
+        "name": name, "case": case, "base": base, "absent": absent or {}, "facts": facts,
+        "median": {who: statistics.median(own) for who, own in seconds.items()},
+        "times_as_fast": ratios, "load": os.getloadavg()[0], "seconds": seconds,
+    }  # fmt: skip
+
+
+@cache
+def _square(dtype: str) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((DGEMM_SIZE, DGEMM_SIZE)).astype(dtype)
+
+
+def dgemm(dtype: Any = np.float64) -> Callable[[], float]:
+    """Return a contender: seconds a flop of a square matrix product on one thread.
+
+    Together with the number of threads this is the arithmetic limit.
+    """
+    square = _square(np.dtype(dtype).name)
+
+    def seconds() -> float:
+        taken: list[float] = []
+        with threadpool_limits(1):
+            for _ in range(3):
+                with stopwatch(taken):
+                    square @ square
+        return min(taken) / (2 * DGEMM_SIZE**3)
+
+    return seconds
 
 
 def environment() -> dict[str, Any]:
     """Return what a reader must know to compare the numbers with others."""
+    from vpem._core.sweep import instruction_set
+
     model = platform.processor() or platform.machine()
     facts = Path("/proc/cpuinfo")
     if facts.exists():
         names = [line for line in facts.read_text().splitlines() if line.startswith("model name")]
         model = names[0].split(":", 1)[1].strip() if names else model
-    packages = ("vpem", "numpy", "scipy", "scikit-learn")
+    packages = {}
+    for name in ("vpem", "numpy", "scipy", "scikit-learn", "scikit-learn-intelex"):
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            packages[name] = "absent"
     return {
         "processor": model,
         "processors": os.cpu_count(),
+        "instructions": instruction_set(),
         "load_before": os.getloadavg()[0],
-        "system": platform.platform(),
+        "system": platform.system(),
         "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in packages},
+        **packages,
     }

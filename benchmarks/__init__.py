@@ -1,0 +1,1 @@
+"""Benchmarks of vpem: ``python -m benchmarks``; see README.md in this folder."""

@@ -1,0 +1,142 @@
+"""The benchmarks run, and what they write has what it says. No time is judged here."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="the benchmarks are not part of this copy"
+)
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    """Function: run parts at a tiny size, return the exit code and what was written."""
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks.__main__ import main
+
+    def run(*words):
+        size = ("--size", "tiny", "--repeats", "1", "--threads", "1")
+        code = main([*words, *size, "--folder", str(tmp_path)])
+        written = sorted(tmp_path.glob("*.json"))
+        return code, json.loads(written[-1].read_text()) if written else None
+
+    return run
+
+
+def check(result):
+    assert set(result) >= {"name", "case", "base", "median", "seconds", "times_as_fast", "absent"}
+    assert set(result["median"]) == set(result["times_as_fast"]) <= set(result["seconds"])
+    assert all(len(times) == 1 for times in result["seconds"].values())
+    if result["median"]:
+        assert result["times_as_fast"][result["base"]] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("part", ["agents", "scaling", "outofcore", "startup"])
+def test_part_writes_what_it_measured(bench, part):
+    code, written = bench(part)
+    assert code == 0
+    assert written["size"] == "tiny"
+    assert written["environment"]["threads"] == 1
+    assert list(written["parts"]) == [part]
+    assert written["parts"][part]
+    for result in written["parts"][part]:
+        check(result)
+
+
+def test_kernels_have_twins_and_a_limit(bench):
+    _, written = bench("kernels")
+    for result in written["parts"]["kernels"]:
+        check(result)
+    results = written["parts"]["kernels"]
+    names = {result["name"] for result in results}
+    assert names >= {"sweep", "mahalanobis_full", "moments_full", "normalise", "ball"}
+    for result in results:
+        assert set(result["median"]) == {"kernel", "twin"}
+        if result["name"] in ("sweep", "mahalanobis_full", "moments_full"):
+            assert result["facts"]["of the limit"] > 0
+
+
+def test_absent_peer_is_reported(bench, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "daal4py", None)
+    _, written = bench("peers")
+    assert "scikit-learn-intelex" in written["absent"]["daal4py"]
+    for result in written["parts"]["peers"][:-1]:
+        check(result)
+        assert "daal4py" not in result["median"]
+        assert set(result["median"]) == {"vpem", "vpem, every weight", "scikit-learn"}
+        assert len(set(result["facts"]["log_likelihood"])) == 4
+    assert "absent: daal4py" in capsys.readouterr().out
+
+
+def test_absent_matplotlib_is_reported(bench, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    bench("agents")
+    assert "matplotlib is absent" in capsys.readouterr().out
+
+
+def test_absent_valgrind_is_reported(bench, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    code, written = bench("instructions")
+    assert code == 0
+    assert "no instructions" in written["absent"]["valgrind"]
+
+
+def test_instructions_are_compared_with_the_guard(bench, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    from benchmarks import instructions
+
+    before = json.loads(instructions.GUARD.read_text())["counts"]
+    monkeypatch.setattr(instructions, "callgrind", lambda: dict(before))
+    assert bench("instructions")[0] == 0
+    more = before | {"sweep": int(1.06 * before["sweep"])}
+    monkeypatch.setattr(instructions, "callgrind", lambda: more)
+    code, written = bench("instructions")
+    assert code == 1
+    assert written["parts"]["instructions"][0]["failed"][0].startswith("sweep: ")
+
+
+def test_callgrind_file_is_read(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks.instructions import counts
+
+    text = """fn=(1) main
+cfn=(2) __pyx_pw_4vpem_5_core_5sweep_3sweep
+calls=1 0
+5 1000
+fn=(2)
+cfn=(3) __pyx_fuse_1__pyx_pw_4vpem_5_core_5sweep_9sweep
+calls=1 0
++4 900
+fn=(1)
+cfn=(3)
+calls=1 0
+* 50
+cfn=(4) __pyx_pw_4vpem_5_core_11covariances_1covariances_full
+calls=2 0
+7 30
+"""
+    assert counts(text) == {"sweep": 950, "covariances_full": 30}
+
+
+def test_once_runs_ours_alone(bench, capsys):
+    code, written = bench("agents", "--once")
+    assert code == 0
+    assert written is None
+
+
+def test_profile_names_the_tools(bench, capsys):
+    bench("agents", "--profile")
+    printed = capsys.readouterr().out
+    assert "perf record" in printed
+    assert "cumulative" in printed
+
+
+def test_wrong_part_is_refused(bench):
+    with pytest.raises(SystemExit):
+        bench("kernel")
