@@ -161,12 +161,13 @@ def repack(
     from .output import Screen
 
     with Screen(quiet) as screen:
-        from vpem.datasets import read_dataset, write_dataset
+        from vpem.datasets import read_dataset, read_truth, write_dataset
         from vpem.hdf5 import check_distinct, check_writable
 
         check_distinct(output, source)
         check_writable(output, force)
-        write_dataset(output, read_dataset(source, dataset, memory_limit=0), force)
+        found = read_dataset(source, dataset, memory_limit=0)
+        write_dataset(output, found, force, truth=read_truth(source))
         screen.say(f"wrote {output}")
 
 

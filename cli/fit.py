@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from vpem.datasets import Dataset
     from vpem.graph import Graph
+    from vpem.mixture import Mixture
     from vpem.partition import Partition
 
 __all__ = ["fit"]
@@ -23,8 +24,11 @@ OUTPUT = "Output"
 def fit(
     data: Annotated[Path, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
     components: Annotated[
-        int, typer.Option("-k", "--components", help="Number of components.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            "-k", "--components", help="Number of components. Default: 2, or the --init-model's."
+        ),
+    ] = None,
     topology: Annotated[
         str | None,
         typer.Option(
@@ -158,7 +162,7 @@ def fit(
         from vpem.datasets import read_dataset
         from vpem.errors import InputError, check_choice
         from vpem.hdf5 import check_distinct, check_writable
-        from vpem.models import Model, current_versions, read_model, write_model
+        from vpem.models import Model, current_versions, write_model
         from vpem.recipes import connect, fit_vpem
         from vpem.reports import describe_fit
         from vpem.rows import available_memory, parse_bytes
@@ -194,13 +198,16 @@ def fit(
         if init_rows is not None:
             start = _rows(init_rows)
         elif init_model is not None:
-            start = read_model(init_model).mixture
+            start = _start_model(init_model, source)
+        n_components = components
+        if n_components is None:
+            n_components = start.n_components if init_model is not None else 2
         progress = Progress(quiet)
         try:
             found = fit_vpem(
                 source.X,
                 network,
-                n_components=components,
+                n_components=n_components,
                 covariance_type=covariance,
                 init=start,
                 n_init=n_init,
@@ -251,6 +258,22 @@ _OPTIONS = (
     "every_weight", "seed",
     "graph_seed",
 )  # fmt: skip
+
+
+def _start_model(file: Path, source: Dataset) -> Mixture:
+    """Read a model to start from, its features matched with the data's by name."""
+    from vpem.errors import InputError
+    from vpem.models import match_features, read_model
+
+    model = read_model(file)
+    columns = match_features(model, source.feature_names)
+    if columns is None:
+        return model.mixture
+    if len(columns) != source.n_features:
+        raise InputError(
+            f"the starting model has {len(columns)} features, the data {source.n_features}"
+        )
+    return model.mixture.renumbered(columns)
 
 
 def _rows(text: str) -> list[int]:
@@ -332,7 +355,8 @@ def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
         "exact at the server"
         if exact
         else f"{plural(report['rounds'], 'round')}, {report['weights']} weights, "
-        f"mixing rate {report['mixing_rate']:.4f}, consensus error {report['consensus_error']:.2g}"
+        f"mixing rate {report['mixing_rate']:.4f}, consensus error "
+        f"{'at most ' if report['consensus_error_is_bound'] else ''}{report['consensus_error']:.2g}"
     )
     network = [
         plural(report["n_agents"], "agent"),

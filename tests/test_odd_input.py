@@ -143,3 +143,33 @@ def test_aic_before_fit_says_so(X):
     for use in ("aic", "bic", "predict", "score"):
         with pytest.raises(ValueError, match="not fitted"):
             getattr(VPEM(), use)(X)
+
+
+@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_without_weight_are_as_if_they_were_not_there(X, network, init, seed):
+    weights = (np.random.default_rng(seed).random(60) > 0.5).astype(float)
+    common = {"n_components": 3, "init": init, "seed": seed, "max_iter": 4, "tol": 0}
+    with pytest.warns(VpemWarning):
+        one = fit_vpem(X, network, sample_weight=weights, **common)
+    with pytest.warns(VpemWarning):
+        two = fit_vpem(X[weights > 0], network, **common)
+    assert one.init_rows == tuple(np.flatnonzero(weights)[list(two.init_rows)])
+    np.testing.assert_allclose(one.history, two.history, rtol=1e-10)
+
+
+def test_negligible_is_meant_of_the_mean_weight():
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(200, 30)) + rng.choice([0.0, 2.0], size=200)[:, None]
+    network = connect(make_graph("star", 1), contiguous(30, 1), hops=0)
+    common = {"n_components": 2, "init": [5, 55], "max_iter": 6, "tol": 0}
+    with pytest.warns(VpemWarning):
+        one = fit_vpem(wide, network, **common)
+    with pytest.warns(VpemWarning):
+        light = fit_vpem(wide, network, sample_weight=np.full(200, 1e-30), **common)
+    np.testing.assert_allclose(light.mixture.means, one.mixture.means, atol=1e-9)
+
+
+def test_single_precision_data_give_no_warning_of_overflow(X, network, recwarn):
+    fit_vpem(X.astype(np.float32), network)
+    assert not recwarn.list

@@ -42,6 +42,7 @@ __all__ = [
     "check_different",
     "default_names",
     "read_dataset",
+    "read_truth",
     "summarize_features",
     "write_dataset",
 ]
@@ -417,6 +418,22 @@ def write_dataset(
             group = _group(file, "truth")
             for name, values in truth.items():
                 write_array(group, name, values)
+
+
+def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | None:
+    """Return the parameters that simulated data were drawn from, or None.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or an element is not what it must be.
+    """
+    with open_read(path) as file:
+        if find(file, "truth") is None:
+            return None
+        names = ("weights", "means", "covariances", "overlap")
+        stored = [name for name in names if find(file, f"truth/{name}") is not None]
+        return {name: read_array(file, f"truth/{name}") for name in stored}
 
 
 def _write_matrix(file: h5py.File, X: Any, rows: int) -> None:

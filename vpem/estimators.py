@@ -260,8 +260,9 @@ class VPEM(DensityMixin, BaseEstimator):
             return contiguous(n_features, n_features)
         if isinstance(self.agents, Integral):
             return contiguous(n_features, check_int("agents", self.agents, least=1))
-        if isinstance(self.agents, Sequence | np.ndarray) and not isinstance(self.agents, str):
-            return from_lists(list(self.agents), n_features)
+        parts = self.agents.tolist() if isinstance(self.agents, np.ndarray) else self.agents
+        if isinstance(parts, Sequence) and not isinstance(parts, str):
+            return from_lists(list(parts), n_features)
         raise InputError(
             "agents must be None, a number of agents, or a list of feature-index lists, "
             f"got {self.agents!r}"

@@ -54,6 +54,7 @@ LARGEST_COMPRESSION = 1100
 # Declared sizes below this (bytes) are read whatever the size of the file.
 HARMLESS_SIZE = 1 << 26
 LONGEST_STRING = 4096
+LARGE_TEXT = 1 << 20  # bytes from which strings are stored compressed
 MOST_LINKS = 16
 TABLES = (".csv", ".tsv", ".txt", ".gz", ".parquet")
 KINDS = {
@@ -499,7 +500,9 @@ def write_strings(group: h5py.Group, name: str, values: Sequence[str] | NDArray[
         data = _fixed(strings)
     except UnicodeEncodeError as error:
         raise InputError(f"{name} holds text that is not Unicode ({error.reason})") from error
-    dataset = group.create_dataset(name, data=data, track_times=False)
+    # One long string pads all others: that is worth squeezing out again.
+    packing = {"compression": "gzip", "compression_opts": 1} if data.nbytes > LARGE_TEXT else {}
+    dataset = group.create_dataset(name, data=data, track_times=False, **packing)
     describe_element(dataset, "string-array", "0.2.0")
 
 

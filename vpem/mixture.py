@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -414,6 +414,20 @@ class Mixture:
             np.ascontiguousarray(covariances),
             scaling,
         )
+
+    def renumbered(self, columns: Sequence[int]) -> Mixture:
+        """Return the same mixture of data whose columns stand in another order.
+
+        Parameters
+        ----------
+        columns : sequence of int
+            New column of each feature, shape (d,).
+        """
+        place = np.asarray(columns, dtype=np.intp)
+        blocks = replace(self.blocks, features=tuple(place[f] for f in self.blocks.features))
+        shift, scale = np.empty(len(place)), np.empty(len(place))
+        shift[place], scale[place] = self.scaling.shift, self.scaling.scale
+        return replace(self, blocks=blocks, scaling=Scaling(shift, scale))
 
     def _dense_part(self, b: int, places: NDArray[np.intp]) -> NDArray[np.float64]:
         """Covariances (K, n, n) of some features of block b, given by place in block order."""

@@ -434,15 +434,6 @@ def fit_vpem(
     return fit
 
 
-def _user_rows(
-    rows: NDArray[np.intp] | None, kept: NDArray[np.intp] | None
-) -> tuple[int, ...] | None:
-    """Rows as the user numbers them, before rows without weight were dropped."""
-    if rows is None:
-        return None
-    return tuple((rows if kept is None else kept[rows]).tolist())
-
-
 def _per_hub(values: NDArray[np.float64], network: Network) -> NDArray[np.float64]:
     """Spell out an estimate that all roots share: (n, R) to (n, B)."""
     return np.broadcast_to(values, (len(values), len(network.hubs))).copy()
@@ -475,7 +466,7 @@ def _inspect(
     first = X[:1]
     constant = np.arange(X.shape[1])
     for start, part in row_blocks(X):
-        large = np.abs(part).max(axis=0) > most
+        large = np.abs(part).max(axis=0).astype(np.float64) > most
         if large.any():
             column = int(np.flatnonzero(large)[0])
             row = start + int(np.abs(part[:, column]).argmax())

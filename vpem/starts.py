@@ -15,6 +15,9 @@ __all__ = ["INITS", "RowStream", "draw_start"]
 
 INITS = ("random", "k-means++", "kmeans")
 
+MOST_DRAWS = 50
+"""Draws a row wanted before rows that were drawn are put aside."""
+
 MOST_LLOYD = 300
 """Most iterations of the k-means start."""
 
@@ -76,15 +79,16 @@ class RowStream:
     def draw_distinct(self, count: int) -> NDArray[np.intp]:
         """Draw ``count`` different rows."""
         drawn: dict[int, None] = {}
-        if self.row_weights is None:
-            while len(drawn) < count:
-                drawn[self.draw()] = None
+        for _ in range(MOST_DRAWS * count):
+            drawn[self.draw()] = None
+            if len(drawn) == count:
+                break
         else:
-            left = self.row_weights.copy()
-            for _ in range(count):
-                row = self._at(np.cumsum(left), self.rng.random())
-                drawn[row] = None
-                left[row] = 0.0
+            # A few rows outweigh all others: draw the rest from what is left.
+            left = self.weigh(np.ones(self.n_samples))
+            while len(drawn) < count:
+                left[list(drawn)] = 0.0
+                drawn[self._at(np.cumsum(left), self.rng.random())] = None
         return np.array(list(drawn), dtype=np.intp)
 
 

@@ -97,10 +97,11 @@ class FeatureTerms:
         self.reg_covar = reg_covar
         self.n_threads = n_threads
         self.n_samples = len(X)
-        self.least = NEGLIGIBLE / max(len(X), 1) if skip_negligible else 0.0
         self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
         constant = -0.5 * blocks.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
-        self.resolution = 4 * float(np.finfo(self.rows.dtype).eps)
+        mean_weight = self.total_weight / max(self.n_samples, 1)
+        self.least = NEGLIGIBLE * mean_weight / max(self.n_samples, 1) if skip_negligible else 0.0
+        self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
         self.log_constant = float(constant * self.total_weight)
         self._sample_covariance: NDArray[np.float64] | None = None
 
