@@ -8,10 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "benchmarks").is_dir(), reason="the benchmarks are not part of this copy"
-)
-
 
 @pytest.fixture
 def bench(monkeypatch, tmp_path):
