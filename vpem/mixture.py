@@ -19,13 +19,31 @@ from vpem.errors import InputError, NumericalError, check_choice
 from vpem.scaling import Scaling
 from vpem.threads import one_blas_thread, thread_count
 
-__all__ = ["COVARIANCE_TYPES", "Factors", "Mixture", "block_views", "factorise"]
+__all__ = [
+    "COVARIANCE_TYPES",
+    "Factors",
+    "Mixture",
+    "block_views",
+    "factorise",
+    "is_diagonal",
+    "is_tied",
+]
 
 COVARIANCE_TYPES = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
 """Shape of a covariance inside its block; "tied": one for all components ("tied" alone is full)."""
 
 CHUNK_VALUES = 1 << 20
 """Values of the largest temporary array when a mixture is evaluated."""
+
+
+def is_tied(covariance_type: str) -> bool:
+    """Whether all components share one covariance."""
+    return covariance_type.startswith("tied")
+
+
+def is_diagonal(covariance_type: str) -> bool:
+    """Whether covariances of this type are stored as variances."""
+    return not covariance_type.endswith(("full", "tied"))
 
 
 def block_views(flat: NDArray[Any], widths: NDArray[np.intp], copies: int) -> list[NDArray[Any]]:
@@ -156,12 +174,12 @@ class Mixture:
     @property
     def is_tied(self) -> bool:
         """Whether all components share one covariance."""
-        return self.covariance_type.startswith("tied")
+        return is_tied(self.covariance_type)
 
     @property
     def is_diagonal(self) -> bool:
         """Whether covariances are stored as variances."""
-        return not self.covariance_type.endswith(("full", "tied"))
+        return is_diagonal(self.covariance_type)
 
     @property
     def n_copies(self) -> int:
@@ -382,8 +400,7 @@ class Mixture:
         k = self.n_components
         means = scaling.apply(self.assembled_means)[:, blocks.order]
         ratio = self.scaling.scale / scaling.scale
-        tied = covariance_type.startswith("tied")
-        diagonal = not covariance_type.endswith(("full", "tied"))
+        tied, diagonal = is_tied(covariance_type), is_diagonal(covariance_type)
         weights = self.assembled_weights
         own_block = self.blocks.block_of[self.blocks.position]
         own_place = self.blocks.position

@@ -37,7 +37,7 @@ from vpem.hdf5 import (
     write_attribute,
     write_strings,
 )
-from vpem.mixture import COVARIANCE_TYPES, Mixture
+from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
 from vpem.scaling import Scaling
 
 __all__ = ["Model", "match_features", "read_model", "write_json", "write_model", "write_npz"]
@@ -220,14 +220,13 @@ def _read_parts(file: Any) -> Model:
         )
     k = _number(file, "n_components", 1, 1 << 24)
     n_hubs = _number(file, "n_hubs", 1, 1 << 24)
-    covariance_type = read_attribute(file, "covariance_type") or ""
     shared = file.attrs.get("weights_shared")
     if not isinstance(shared, bool | np.bool_):
         raise FileError(
             f"{file.filename}: attribute 'weights_shared' must be true or false, got {shared!r}"
         )
-    copies = 1 if covariance_type.startswith("tied") else k
-    dense = covariance_type.endswith(("full", "tied"))
+    copies = 1 if is_tied(covariance_type) else k
+    dense = not is_diagonal(covariance_type)
     features, roots, agents, weights, means, covariances = [], [], [], [], [], []
     for b in range(n_hubs):
         hub = find(file, f"hubs/{b}")

@@ -15,7 +15,7 @@ from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
 from vpem.blocks import Blocks
-from vpem.mixture import Factors, Mixture, block_views, factorise
+from vpem.mixture import Factors, Mixture, block_views, factorise, is_diagonal, is_tied
 from vpem.rows import arrange_rows
 from vpem.scaling import Scaling
 
@@ -199,11 +199,11 @@ class FeatureTerms:
 
     @property
     def _is_tied(self) -> bool:
-        return self.covariance_type.startswith("tied")
+        return is_tied(self.covariance_type)
 
     @property
     def _is_diagonal(self) -> bool:
-        return not self.covariance_type.endswith(("full", "tied"))
+        return is_diagonal(self.covariance_type)
 
     def empty(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
         """Statistics of no rows about centres (K, d)."""
