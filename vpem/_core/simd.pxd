@@ -14,6 +14,10 @@ cdef extern from "simd/tile.h" nogil:
         int, const float*, long, long, const float*, const float*, float, float*)
     void vpem_add_d(int, const double*, double, long, double*)
     void vpem_add_f(int, const float*, float, long, float*)
+    void vpem_blend_d(
+        int, const double*, long, long, const double*, long, double*, double*)
+    void vpem_blend_f(
+        int, const float*, long, long, const float*, long, float*, float*)
     int vpem_soften_d(int, double*, long, long, const double*, double*, double*)
     int vpem_soften_f(int, float*, long, long, const float*, float*, float*)
     double vpem_total_d(int, const double*, long)

@@ -9,11 +9,10 @@ from cython.parallel cimport prange, threadid
 from libc.math cimport INFINITY, exp, isnan, log
 from libc.stdint cimport uintptr_t
 from libc.string cimport memset
-from scipy.linalg.cython_blas cimport dgemm, sgemm
 
 from vpem._core.blas cimport real
 from vpem._core.simd cimport (
-    vpem_add_d, vpem_add_f, vpem_distances_d, vpem_distances_f, vpem_instruction_set, vpem_lanes_d,
+    vpem_add_d, vpem_add_f, vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f, vpem_instruction_set, vpem_lanes_d,
     vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f, vpem_narrow_moments_d,
     vpem_narrow_moments_f, vpem_soften_d, vpem_soften_f, vpem_total_d, vpem_total_f, vpem_whiten_d,
     vpem_whiten_f, vpem_wide_moments_d, vpem_wide_moments_f,
@@ -44,20 +43,21 @@ cdef struct Plan:
     const void* means
     const void* panels
     const void* log_dets
-    const void* mix                    # (R, B), used where R > 1
+    const void* mix                    # (R, B) in panels of 4 roots, used where R > 1
     const void* log_weights
     const double* row_weights          # (M,) or NULL
 
 
 cdef struct Work:
-    # One thread's own.
+    # Scratch, one a thread.
     void* x                            # (d, tile)
     void* terms                        # (B, K, tile), or (1, K, tile) where R = 1
     void* sums                         # (ROOTS_AT_ONCE, K, tile), or (1, K, tile)
     void* tops                         # (tile,)
     void* scales                       # (tile,)
-    void* centred                      # scratch of `whiten`
+    void* centred                      # scratch of `whiten` and `blend`
     void* packed                       # scratch of the moments
+    # Accumulators, one set a share of the tiles.
     double* log_likelihoods            # (R,)
     double* counts                     # (R, K)
     double* first                      # (K, d)
@@ -154,19 +154,14 @@ cdef void mix_terms(
     Plan* plan, Work* work, Py_ssize_t root, Py_ssize_t count, real* witness,
 ) noexcept nogil:
     """Sums of a few roots: their rows of ``C terms``."""
-    cdef int n_values = <int>(plan.n_components * plan.tile)
-    cdef int n_blocks = <int>plan.n_blocks, n_roots = <int>count
-    cdef char plain = b"N"
-    cdef real one = 1, zero = 0
-    cdef real* terms = <real*>work.terms
-    cdef real* sums = <real*>work.sums
-    cdef real* mix = <real*>plan.mix + root * plan.n_blocks
+    cdef Py_ssize_t run = plan.n_components * plan.tile
+    cdef const real* panels = <const real*>plan.mix + root * plan.n_blocks
     if real is double:
-        dgemm(&plain, &plain, &n_values, &n_roots, &n_blocks, &one, terms, &n_values,
-              mix, &n_blocks, &zero, sums, &n_values)
+        vpem_blend_d(plan.isa, <double*>work.terms, run, plan.n_blocks, panels, count,
+                     <double*>work.centred, <double*>work.sums)
     else:
-        sgemm(&plain, &plain, &n_values, &n_roots, &n_blocks, &one, terms, &n_values,
-              mix, &n_blocks, &zero, sums, &n_values)
+        vpem_blend_f(plan.isa, <float*>work.terms, run, plan.n_blocks, panels, count,
+                     <float*>work.centred, <float*>work.sums)
 
 
 cdef void soften_by_rows(Plan* plan, Work* work, Py_ssize_t r, real* sums) noexcept nogil:
@@ -319,6 +314,39 @@ cdef void sweep_tile(Plan* plan, Work* work, Py_ssize_t number, real* witness) n
         root += count
 
 
+cdef void sweep_share(
+    Plan* plan, const Work* scratch, const Work* sums, Py_ssize_t begin, Py_ssize_t end,
+    real* witness,
+) noexcept nogil:
+    """A run of tiles, with the scratch of one thread and accumulators of its own."""
+    cdef Work work = scratch[0]
+    cdef Py_ssize_t tile
+    work.log_likelihoods = sums.log_likelihoods
+    work.counts = sums.counts
+    work.first = sums.first
+    work.second = sums.second
+    for tile in range(begin, end):
+        sweep_tile(plan, &work, tile, witness)
+
+
+def _shares(Py_ssize_t n_tiles, Py_ssize_t n_threads):
+    """Bounds of the shares in which threads take tiles: large ones first, small ones last.
+
+    They depend on nothing but the two numbers, so that sums are the same again; a thread that is
+    held up takes fewer.
+    """
+    cdef Py_ssize_t begin = 0, share
+    bounds = [0]
+    while begin < n_tiles:
+        share = n_tiles - begin
+        if n_threads > 1:
+            share = max(share // (2 * n_threads), n_tiles // (16 * n_threads), <Py_ssize_t>1)
+            share = min(share, n_tiles - begin)
+        begin += share
+        bounds.append(begin)
+    return np.array(bounds, dtype=np.intp)
+
+
 cdef void pack_panels(const real* lower, Py_ssize_t width, real* panels) noexcept nogil:
     """Lay a lower triangular factor out in panels of 4 rows, column by column."""
     cdef Py_ssize_t p, j, i
@@ -422,14 +450,18 @@ def sweep(
                     at = begin[0, b] + c * 8 * panels * (panels + 1)
                     pack_panels(&inverse[start], width, &factors[at])
                 start += width * width
-    mixing = np.ascontiguousarray(mix, dtype=dtype)
+    mixing = np.zeros((round_up(plan.n_roots, 4), plan.n_blocks), dtype=dtype)
+    mixing[:plan.n_roots] = mix
+    mixing = np.ascontiguousarray(mixing.reshape(-1, 4, plan.n_blocks).swapaxes(1, 2))
     logs = np.ascontiguousarray(log_weights, dtype=dtype)
-    cdef real[:, ::1] mixing_view = mixing, logs_view = logs
+    cdef real[:, :, ::1] mixing_view = mixing
+    cdef real[:, ::1] logs_view = logs
     cdef double[::1] found_view = found
 
     # Tile and memory of each thread.
     cdef Py_ssize_t spread = plan.n_blocks if plan.n_roots > 1 else 1
-    cdef Py_ssize_t at_once = min(plan.n_roots, <Py_ssize_t>ROOTS_AT_ONCE)
+    cdef Py_ssize_t at_once = 1 if plan.n_roots == 1 else round_up(
+        min(plan.n_roots, <Py_ssize_t>ROOTS_AT_ONCE), 4)
     cdef Py_ssize_t per_row = plan.d + (spread + at_once) * plan.n_components + 2
     plan.tile = TILE_BYTES // (per_row * <Py_ssize_t>sizeof(real)) // SMALLEST_TILE * SMALLEST_TILE
     plan.tile = max(<Py_ssize_t>SMALLEST_TILE, min(plan.tile, <Py_ssize_t>LARGEST_TILE))
@@ -441,7 +473,7 @@ def sweep(
     cdef Py_ssize_t n_packed = max(
         narrow * plan.tile, (CAPACITY + 1) * round_up(plan.widest, 2 * plan.lanes)
     )
-    cdef Py_ssize_t n_centred = round_up(plan.widest, 4) * 2 * plan.lanes
+    cdef Py_ssize_t n_centred = max(round_up(plan.widest, 4), spread) * 2 * plan.lanes
     sizes = [
         plan.d * plan.tile, spread * plan.n_components * plan.tile,
         at_once * plan.n_components * plan.tile, plan.tile, plan.tile, n_centred, n_packed,
@@ -452,21 +484,26 @@ def sweep(
         plan.n_components * plan.d if plan.collect else 0, n_gram if plan.collect else 0,
     ]
     own_sizes = [(int(n) + 7) // 8 * 8 for n in totals]
+    bounds = _shares(n_tiles, n_threads)
+    cdef Py_ssize_t[::1] share = bounds
+    cdef Py_ssize_t n_shares = share.shape[0] - 1
     memory = [_aligned(sum(sizes), dtype) for _ in range(n_threads)]
-    sums = [_aligned(sum(own_sizes) + 8, np.float64) for _ in range(n_threads)]
-    works = np.zeros(n_threads * sizeof(Work), dtype=np.uint8)
+    sums = [_aligned(sum(own_sizes) + 8, np.float64) for _ in range(n_shares)]
+    works = np.zeros((n_threads + n_shares) * sizeof(Work), dtype=np.uint8)
     cdef unsigned char[::1] works_view = works
-    cdef Work* work = <Work*>&works_view[0]
+    cdef Work* scratch = <Work*>&works_view[0]
+    cdef Work* work = scratch + n_threads
     item = np.dtype(dtype).itemsize
     for v in range(n_threads):
         places = np.concatenate([[0], np.cumsum(sizes)]) * item + memory[v].ctypes.data
-        work[v].x = <void*><uintptr_t>places[0]
-        work[v].terms = <void*><uintptr_t>places[1]
-        work[v].sums = <void*><uintptr_t>places[2]
-        work[v].tops = <void*><uintptr_t>places[3]
-        work[v].scales = <void*><uintptr_t>places[4]
-        work[v].centred = <void*><uintptr_t>places[5]
-        work[v].packed = <void*><uintptr_t>places[6]
+        scratch[v].x = <void*><uintptr_t>places[0]
+        scratch[v].terms = <void*><uintptr_t>places[1]
+        scratch[v].sums = <void*><uintptr_t>places[2]
+        scratch[v].tops = <void*><uintptr_t>places[3]
+        scratch[v].scales = <void*><uintptr_t>places[4]
+        scratch[v].centred = <void*><uintptr_t>places[5]
+        scratch[v].packed = <void*><uintptr_t>places[6]
+    for v in range(n_shares):
         places = np.concatenate([[0], np.cumsum(own_sizes)]) * 8 + sums[v].ctypes.data
         work[v].log_likelihoods = <double*><uintptr_t>places[0]
         work[v].counts = <double*><uintptr_t>places[1]
@@ -483,18 +520,17 @@ def sweep(
     else:
         plan.panels = <const void*>&factors[0]
     plan.log_dets = <const void*>&log_dets[0, 0]
-    plan.mix = <const void*>&mixing_view[0, 0]
+    plan.mix = <const void*>&mixing_view[0, 0, 0] if plan.n_blocks else NULL
     plan.log_weights = <const void*>&logs_view[0, 0]
     plan.row_weights = &row_weights[0] if row_weights.shape[0] else NULL
 
     cdef Plan* shared = &plan
-    cdef Py_ssize_t tile
     cdef real* witness = NULL
-    for tile in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
-        sweep_tile(shared, &work[threadid()], tile, witness)
+    for v in prange(n_shares, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1):
+        sweep_share(shared, &scratch[threadid()], &work[v], share[v], share[v + 1], witness)
 
-    # Threads are added in order, so that a result is the same again.
-    for v in range(n_threads):
+    # Shares are added in order, so that a result is the same again.
+    for v in range(n_shares):
         for r in range(plan.n_roots):
             found_view[r] += work[v].log_likelihoods[r]
         if not plan.collect:

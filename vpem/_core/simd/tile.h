@@ -121,6 +121,9 @@ static int vpem_instruction_set(void)
     { VPEM_CHOOSE(distances, type, set, (x, tile, width, mean, precision, log_det, out)); } \
     static void vpem_add_##type(int set, const REAL *from, REAL weight, long n, REAL *to) \
     { VPEM_CHOOSE(add, type, set, (from, weight, n, to)); } \
+    static void vpem_blend_##type(int set, const REAL *terms, long run, long n_blocks, \
+        const REAL *panels, long n_roots, REAL *gathered, REAL *sums) \
+    { VPEM_CHOOSE(blend, type, set, (terms, run, n_blocks, panels, n_roots, gathered, sums)); } \
     static int vpem_soften_##type(int set, REAL *sums, long tile, long n_components, \
         const REAL *log_weights, REAL *tops, REAL *scales) \
     { return VPEM_CHOOSE(soften, type, set, (sums, tile, n_components, log_weights, tops, scales)); } \
