@@ -12,10 +12,10 @@ from libc.string cimport memset
 
 from vpem._core.blas cimport real
 from vpem._core.simd cimport (
-    vpem_add_d, vpem_add_f, vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f, vpem_instruction_set, vpem_lanes_d,
-    vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f, vpem_narrow_moments_d,
-    vpem_narrow_moments_f, vpem_soften_d, vpem_soften_f, vpem_total_d, vpem_total_f, vpem_whiten_d,
-    vpem_whiten_f, vpem_wide_moments_d, vpem_wide_moments_f,
+    vpem_add_d, vpem_add_f, vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f,
+    vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f,
+    vpem_narrow_moments_d, vpem_narrow_moments_f, vpem_soften_d, vpem_soften_f, vpem_total_d,
+    vpem_total_f, vpem_whiten_d, vpem_whiten_f, vpem_wide_moments_d, vpem_wide_moments_f,
 )
 
 cdef enum:
