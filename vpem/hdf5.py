@@ -112,7 +112,8 @@ def open_file(path: PathLike) -> h5py.File:
         hint = "; 'vpem data import' makes one of a table" if table else ""
         raise FileError(f"{path} is not an HDF5 file{hint}")
     try:
-        return h5py.File(name, "r", locking="best-effort")
+        # Runs of whole chunks are read once: without a cache they go where they are wanted.
+        return h5py.File(name, "r", locking="best-effort", rdcc_nbytes=0)
     except (OSError, RuntimeError, ValueError) as error:
         if "truncated" in str(error):
             raise FileError(f"{path} is cut short; copy or download it again") from error

@@ -74,8 +74,7 @@ class MemoryRows:
             self._rows = blocks.arrange(X, dtype)
         else:
             self._rows = np.empty(X.shape, dtype=dtype)
-            for start, part in row_blocks(X):
-                self._rows[start : start + len(part)] = scaling.apply(part)[:, blocks.order]
+            arrange_into(self._rows, X, blocks, scaling)
         self.n_samples = len(X)
         self.dtype = self._rows.dtype
 
@@ -153,6 +152,12 @@ class FileMatrix:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(self.shape[0])
         out = np.empty((stop - start, self._dataset.shape[1]), dtype=self.dtype)
+        self.read_into(out, start)
+        return out if self._columns is None else out[:, self._columns]
+
+    def read_into(self, out: NDArray[Any], start: int) -> None:
+        """Fill ``out``, shape (m, columns stored), with the rows from ``start`` on."""
+        stop = start + len(out)
         try:
             if out.size:
                 self._dataset.read_direct(out, np.s_[start:stop])
@@ -160,7 +165,11 @@ class FileMatrix:
             raise FileError(
                 f"{self.path}: rows {start} to {stop} cannot be read; the file is damaged ({error})"
             ) from error
-        return out if self._columns is None else out[:, self._columns]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no columns were selected."""
+        return self._columns is None
 
     def select(self, columns: Sequence[int]) -> FileMatrix:
         """Return the matrix of these columns, in this order."""
@@ -205,36 +214,66 @@ class FileRows:
         self.dtype = np.dtype(dtype)
         self._step = matrix.step
         self._n_runs = -(-self.n_samples // self._step)
+        as_stored = blocks.in_order and scaling.is_none and matrix.dtype == self.dtype
+        self._is_direct = as_stored and matrix.is_whole
+        # Pages once touched are used again: new ones cost as much as reading does.
+        shape = (min(self._step, self.n_samples), matrix.shape[1])
+        self._free = [np.empty(shape, dtype=self.dtype) for _ in range(2)]
 
     def runs(self) -> Iterator[slice]:
         """Runs of rows that are read from the file at once."""
         for run in range(self._n_runs):
             yield slice(run * self._step, min((run + 1) * self._step, self.n_samples))
 
-    def _load(self, run: int) -> NDArray[Any]:
-        data = self._matrix[run * self._step : (run + 1) * self._step]
-        return self._blocks.arrange(self._scaling.apply(data), self.dtype)
+    def _load(self, run: int, buffer: NDArray[Any]) -> NDArray[Any]:
+        start = run * self._step
+        out = buffer[: min(self._step, self.n_samples - start)]
+        if self._is_direct:
+            self._matrix.read_into(out, start)
+        else:
+            data = self._matrix[start : start + len(out)]
+            arrange_into(out, data, self._blocks, self._scaling)
+        return buffer
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Rows of one run, shape (m, d), C-contiguous; the run after it is read meanwhile."""
+        """Rows of one run, shape (m, d), C-contiguous; the run after it is read meanwhile.
+
+        They are there until rows of another run are asked for.
+        """
         number = rows.start // self._step
         if self._run is None or self._run[0] != number:
-            self._run = None
-            ahead, self._next = self._next, None
-            if ahead is not None and ahead[0] == number:
-                self._run = (number, ahead[1].result())
-            else:
-                self._run = (number, self._load(number))
+            if self._run is not None:
+                self._free.append(self._run[1])
+                self._run = None
+            if self._next is not None:
+                ahead, future = self._next
+                self._next = None
+                found = future.result()
+                if ahead == number:
+                    self._run = (number, found)
+                else:
+                    self._free.append(found)
+            if self._run is None:
+                self._run = (number, self._load(number, self._free.pop()))
             # After the last run the first comes again, for the next sweep.
             following = (number + 1) % self._n_runs
             if following != number:
-                self._next = (following, self._reader.submit(self._load, following))
+                future = self._reader.submit(self._load, following, self._free.pop())
+                self._next = (following, future)
         first = number * self._step
         return self._run[1][rows.start - first : rows.stop - first]
 
     def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
         """Some rows, shape (len(indices), d)."""
         return self._blocks.arrange(self._scaling.apply(self._matrix.take(indices)), self.dtype)
+
+
+def arrange_into(out: NDArray[Any], X: NDArray[Any], blocks: Blocks, scaling: Scaling) -> None:
+    """Write rows in block order and fit units, a cache of them at a time."""
+    for start, part in row_blocks(X):
+        scaled = scaling.apply(part)
+        ordered = scaled if blocks.in_order else scaled[:, blocks.order]
+        out[start : start + len(part)] = ordered
 
 
 def arrange_rows(X: Any, blocks: Blocks, scaling: Scaling, dtype: Any) -> Rows:
