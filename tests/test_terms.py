@@ -1,9 +1,11 @@
 """What each hub adds to the sum and how it updates its block, and the weights of rows."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from vpem import Blocks, InputError, connect, fit_vpem, make_graph
+from vpem import Blocks, InputError, NotConvergedWarning, connect, fit_vpem, make_graph
 from vpem.mixture import COVARIANCE_TYPES
 from vpem.partition import contiguous
 from vpem.scaling import Scaling
@@ -276,3 +278,20 @@ def test_start_rows_must_have_weight(X):
     weights[7] = 0
     with pytest.raises(InputError, match="positive sample weight"):
         fit_vpem(X, network_of("star"), n_components=2, init=[7, 8], sample_weight=weights)
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_fit_adds_little_memory_however_many_rows(n_threads):
+    rows = np.random.default_rng(0).standard_normal((500_000, 12))
+    network = connect(make_graph("star", 1), contiguous(12, 1))
+    tracemalloc.start()
+    try:
+        with pytest.warns(NotConvergedWarning):
+            fit_vpem(rows, network, n_components=3, init=[0, 1, 2], max_iter=2, n_threads=n_threads)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows.nbytes > 1.4 * 32e6 > 1.4 * most

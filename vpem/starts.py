@@ -177,7 +177,8 @@ def _lloyd(
 ) -> Mixture:
     """Lloyd's iterations, each root by its own distances, then one M-step."""
     n_components = len(centres)
-    labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
+    unknown = n_components
+    labels = np.full((total.n_roots, terms.n_samples), unknown, dtype=np.min_scalar_type(unknown))
     for _ in range(MOST_LLOYD):
         statistics = terms.empty(centres, total.n_roots)
         changed = False
