@@ -286,7 +286,7 @@ def test_start_rows_must_have_weight(X):
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_a_fit_adds_little_memory_however_many_rows(n_threads):
     rows = np.random.default_rng(0).standard_normal((500_000, 12))
-    network = connect(make_graph("star", 1), contiguous(12, 1))
+    network = connect(make_graph("star", 1), contiguous(12, 1), hops=0)
     tracemalloc.start()
     try:
         with pytest.warns(NotConvergedWarning):
