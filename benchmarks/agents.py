@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .measure import Options, compare, iteration
-from .problems import exact, fit, mixture_rows, network, one_block
+from .measure import Options, call, compare
+from .problems import exact, mixture_rows, network, one_block, sweep_once
 
 __all__ = ["measure"]
 
@@ -29,6 +29,6 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
     alone = network(n_agents, "geometric", mean_degree=min(31, n_agents - 1))
     joined["vpem, 0 hops, roots' own"] = alone
     joined["vpem, 0 hops, exact sums"] = exact(alone)
-    timed = {who: iteration(fit(X, how, k, threads), 1, 5) for who, how in joined.items()}
+    timed = {who: call(sweep_once(X, how, k, threads)) for who, how in joined.items()}
     size = f"{m:,} x {n_agents}, K = {k}, {threads} thread(s)"
     yield compare(options, "agents", size, "vpem, one block", timed, **facts)
