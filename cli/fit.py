@@ -54,7 +54,20 @@ def fit(
             "0: no agent shows its data.",
         ),
     ] = 0,
-    rounds: Annotated[int, typer.Option(help="Consensus rounds of each average.")] = 100,
+    rounds: Annotated[
+        str,
+        typer.Option(
+            help="Consensus rounds of each average, or auto: the fewest that reach --consensus-tol."
+        ),
+    ] = "auto",
+    acceleration: Annotated[
+        str,
+        typer.Option(help="Rounds accelerated by Chebyshev polynomials (chebyshev), or none."),
+    ] = "chebyshev",
+    consensus_tol: Annotated[
+        float,
+        typer.Option(help="Largest consensus error, relative to a hub's term, with --rounds auto."),
+    ] = 1e-6,
     weights: Annotated[
         str, typer.Option(help="Mixing weights: metropolis, laplacian (best constant), max-degree.")
     ] = "metropolis",
@@ -188,8 +201,10 @@ def fit(
             _graph(source, held, topology, graph, radius, mean_degree, graph_seed),
             held,
             hops=hops,
-            n_rounds=rounds,
+            n_rounds=_rounds(rounds),
             weights=weights,
+            acceleration=acceleration,
+            consensus_tol=consensus_tol,
             path=consensus,
             seed=graph_seed,
             n_threads=threads,
@@ -253,11 +268,23 @@ def fit(
 
 _OPTIONS = (
     "data", "components", "topology", "graph", "radius", "mean_degree", "hops", "rounds",
-    "weights", "consensus", "agents", "partition", "dataset", "init", "init_rows", "init_model",
+    "acceleration", "consensus_tol", "weights", "consensus", "agents", "partition", "dataset", "init", "init_rows", "init_model",
     "n_init", "covariance", "reg_covar", "scale", "tol", "max_iter", "dtype", "threads",
     "every_weight", "seed",
     "graph_seed",
 )  # fmt: skip
+
+
+def _rounds(text: str) -> int | str:
+    """Read a number of rounds, or "auto"."""
+    from vpem.errors import InputError
+
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"--rounds must be a number of rounds, or auto, got {text!r}") from None
 
 
 def _start_model(file: Path, source: Dataset) -> Mixture:
@@ -347,14 +374,16 @@ def _graph(
 
 def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
     """Print what a reader wants to know."""
-    from .output import number, plural, show, table
+    from .output import communication, number, plural, show, table
 
     hubs = len(report["hubs"])
     exact = report["server"] is not None
     how = (
         "exact at the server"
         if exact
-        else f"{plural(report['rounds'], 'round')}, {report['weights']} weights, "
+        else f"{plural(report['rounds'], 'round')}"
+        f"{' (Chebyshev)' if report['acceleration'] == 'chebyshev' else ''}, "
+        f"{report['weights']} weights, "
         f"mixing rate {report['mixing_rate']:.4f}, consensus error "
         f"{'at most ' if report['consensus_error_is_bound'] else ''}{report['consensus_error']:.2g}"
     )
@@ -380,6 +409,7 @@ def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
         ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
         ("iterations", ", ".join(iterations)),
+        ("communication", communication(report["communication"], held.names)),
         ("model", report["model"] or "not kept (give --output)"),
     )
     heads = ("component", "mixing weight")

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,14 @@ __all__ = [
     "Progress",
     "Screen",
     "clean",
+    "communication",
     "fail",
     "in_options",
     "number",
     "plural",
     "print_json",
     "show",
+    "size",
     "table",
 ]
 
@@ -39,6 +41,7 @@ OPTIONS = {
     "mean_degree": "--mean-degree",
     "radius": "--radius",
     "consensus path": "--consensus",
+    "consensus_tol": "--consensus-tol",
     "covariance type": "--covariance",
 }
 # Not inside quotes, names of files, or longer names.
@@ -142,6 +145,29 @@ def plural(count: int, noun: str) -> str:
 def number(value: float | None, digits: int = 6) -> str:
     """Write a number for a reader."""
     return "-" if value is None else f"{value:.{digits}g}"
+
+
+def size(count: int) -> str:
+    """Write a number of bytes for a reader: 912 B, 4.61 MB."""
+    for unit, least in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= least:
+            return f"{count / least:.3g} {unit}"
+    return f"{count} B"
+
+
+def communication(sent: dict[str, Any], names: Sequence[str]) -> str:
+    """Write in a line what a fit has sent, and over which link most."""
+    if not sent.get("messages"):
+        return "nothing was sent"
+    line = (
+        f"{plural(sent['messages'], 'message')}, {size(sent['bytes'])}, "
+        f"{plural(sent['rounds'], 'round')}"
+    )
+    busiest = sent.get("busiest_link")
+    if busiest:
+        ends = [names[end] if end < len(names) else "server" for end in busiest["between"]]
+        line += f"; busiest link {' - '.join(ends)} with {size(busiest['bytes'])}"
+    return line
 
 
 class Screen:

@@ -133,7 +133,7 @@ def test_the_mean_of_the_states_is_kept_in_every_round(topology, n, weights):
     mean = states.mean(axis=0)
     spread = np.linalg.norm(states - mean)
     for _ in range(60):
-        consensus_rounds(*csr, states, 1, 1)
+        consensus_rounds(*csr, states, np.ones(1), 1)
         np.testing.assert_allclose(states.mean(axis=0), mean, rtol=1e-13)
         now = np.linalg.norm(states - mean)
         assert now <= spread * (mixing_rate(mixing) + 1e-12) + 1e-12

@@ -41,11 +41,18 @@ def check_int(what: str, value: object, *, least: int, most: int | None = None) 
     return number
 
 
-def check_number(what: str, value: object, *, least: float) -> float:
-    """Return ``value`` as a finite float of at least ``least``, or raise InputError."""
+def check_number(
+    what: str, value: object, *, least: float, most: float | None = None
+) -> float:
+    """Return ``value`` as a finite float from ``least`` to ``most``, or raise InputError."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
-    if not np.isfinite(number) or number < least:
-        raise InputError(f"{what} must be a finite number of at least {least:g}, got {value!r}")
+    if not np.isfinite(number) or number < least or (most is not None and number > most):
+        wanted = (
+            f"a finite number of at least {least:g}"
+            if most is None
+            else f"a number from {least:g} to {most:g}"
+        )
+        raise InputError(f"{what} must be {wanted}, got {value!r}")
     return number
 
 

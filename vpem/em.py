@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import NumericalError
+from vpem.errors import NumericalError, PartitionedError
 from vpem.mixture import Mixture
 
 __all__ = ["Progress", "Recovery", "Run", "Sum", "Terms", "expect", "fit"]
@@ -23,6 +23,9 @@ LEAST_WEIGHT = 0.5
 
 Where rows weigh less than 1 on average it shrinks with them.
 """
+
+MOST_PARTITIONED = 20
+"""Iterations in a row in which the network falls apart before the run is given up."""
 
 MOST_RECOVERIES = 3
 """Times one component is placed anew before it is given up with mixing weight zero."""
@@ -34,6 +37,8 @@ class Terms(Protocol):
     n_samples: int
     total_weight: float
     log_constant: float
+    itemsize: int
+    """Bytes of a number that is sent."""
     resolution: float
     """Relative change of a log-likelihood that rounding alone can make."""
 
@@ -65,6 +70,9 @@ class Terms(Protocol):
     def update(self, statistics: Any) -> Mixture:
         """Parameters from the total."""
 
+    def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
+        """Return the mixture with the parameters that these hubs (B,) had before."""
+
     def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Rows of the data as centres."""
 
@@ -81,9 +89,25 @@ class Sum(Protocol):
     values_per_item: int
     mix: NDArray[np.float64] | None
     """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
+    whole: bool
+    """Whether `reduce` wants the terms of all rows at once."""
+    silent: NDArray[np.bool_] | None
+    """Roots (R,) that take no part in the sum begun last; None where all do."""
+    bytes_sent: int
+    """Payload bytes that have been sent up to now."""
 
-    def reduce(self, terms: NDArray[Any]) -> NDArray[Any]:
-        """Sum terms (B, m, K) over the hubs: one estimate a root, or one for all, (R, m, K)."""
+    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+        """Begin a sum over so many rows and components: "estep", "setup" for a start, or "check".
+
+        A "check" is the E-step after the last iteration, in which all take part. Raises
+        PartitionedError where the network falls apart meanwhile.
+        """
+
+    def reduce(self, terms: NDArray[Any], rows: slice) -> NDArray[Any]:
+        """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, or one for all."""
+
+    def agree(self, kind: str, size: int = 1) -> None:
+        """Let all agents know what they decide together, in a message of so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -135,17 +159,28 @@ class Run:
         Whether all roots proposed to stop.
     recoveries : list of Recovery
         Components that collapsed.
+    bytes_sent : list of int
+        Payload bytes sent when each entry of the history was known, since the fit began.
+    partitions : list of (int, str)
+        Iterations in which the network fell apart, and how; parameters stayed as they were.
     """
 
     mixture: Mixture
     history: list[NDArray[np.float64]] = field(default_factory=list)
+    bytes_sent: list[int] = field(default_factory=list)
+    partitions: list[tuple[int, str]] = field(default_factory=list)
     log_likelihood: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     converged: bool = False
     recoveries: list[Recovery] = field(default_factory=list)
 
 
 def expect(
-    terms: Terms, total: Sum, mixture: Mixture, factors: Any, statistics: Any | None = None
+    terms: Terms,
+    total: Sum,
+    mixture: Mixture,
+    factors: Any,
+    statistics: Any | None = None,
+    kind: str = "estep",
 ) -> NDArray[np.float64]:
     """Run one E-step over all rows: total log-likelihood (R,) as each root finds it.
 
@@ -162,17 +197,35 @@ def expect(
         ``terms.prepare(mixture)``.
     statistics : optional
         Where the statistics of the M-step are added.
+    kind : str
+        What the sum is for; see `Sum.begin`.
     """
+    total.begin(kind, terms.n_samples, mixture.n_components, terms.itemsize)
     if total.mix is not None:
         return terms.sweep(mixture, factors, total.mix, statistics) + terms.log_constant
     found = np.zeros(total.n_roots)
-    for rows in terms.chunks(total.values_per_item * mixture.n_components):
-        sums = total.reduce(terms.local(factors, rows))
+    for rows, sums in _sums(terms, total, factors, mixture.n_components):
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
         found += log_likelihoods
         if statistics is not None:
             terms.summarize(statistics, responsibilities, rows)
     return found + terms.log_constant
+
+
+def _sums(
+    terms: Terms, total: Sum, factors: Any, n_components: int
+) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Take the sums chunk by chunk, or all at once where they must be."""
+    chunks = terms.chunks(total.values_per_item * n_components)
+    if not total.whole:
+        for rows in chunks:
+            yield rows, total.reduce(terms.local(factors, rows), rows)
+        return
+    parts = [(rows, terms.local(factors, rows)) for rows in chunks]
+    every = np.concatenate([part for _, part in parts], axis=1)
+    sums = total.reduce(every, slice(0, terms.n_samples))
+    for rows, _ in parts:
+        yield rows, np.ascontiguousarray(sums[:, rows])
 
 
 def fit(
@@ -222,13 +275,26 @@ def fit(
     run.mixture, factors = repairs.sound_start(start)
     for iteration in range(1, max_iter + 1):
         statistics = terms.empty(run.mixture.means, total.n_roots)
-        found = expect(terms, total, run.mixture, factors, statistics)
+        try:
+            found = expect(terms, total, run.mixture, factors, statistics)
+        except PartitionedError as error:
+            _note_partition(run, iteration, error)
+            continue
+        silent = total.silent
+        counts = statistics.counts
+        updated = terms.update(statistics)
+        if silent is not None:
+            # A silent root knows nothing new: it keeps what it had.
+            found = np.where(silent, run.history[-1] if run.history else 0.0, found)
+            counts = np.where(silent[:, None], np.inf, counts)
+            updated = terms.keep(updated, run.mixture, silent)
         _check_finite(found, iteration)
         change = (found - run.history[-1]) / terms.total_weight if run.history else None
         run.history.append(found)
-        run.mixture, factors, mended = repairs.mend(
-            terms.update(statistics), statistics.counts, iteration
-        )
+        run.bytes_sent.append(total.bytes_sent)
+        if tol > 0:
+            total.agree("stopping")
+        run.mixture, factors, mended = repairs.mend(updated, counts, iteration)
         if callback is not None:
             callback(
                 Progress(
@@ -239,12 +305,28 @@ def fit(
             )
         rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
         small = change is not None and (np.abs(change) < np.maximum(tol, rounding)).all()
-        if small and not mended:
+        if small and not mended and silent is None:
             run.converged = True
             break
-    run.log_likelihood = expect(terms, total, run.mixture, factors)
+    if not run.history:
+        raise NumericalError(
+            f"the network fell apart in every iteration: {run.partitions[-1][1]}; try more rounds, "
+            "or links and agents that fail less often"
+        )
+    run.log_likelihood = expect(terms, total, run.mixture, factors, kind="check")
     _check_finite(run.log_likelihood, len(run.history))
     return run
+
+
+def _note_partition(run: Run, iteration: int, error: PartitionedError) -> None:
+    """Keep it in the record, or give the run up where it goes on like this."""
+    run.partitions.append((iteration, str(error)))
+    recent = [number for number, _ in run.partitions[-MOST_PARTITIONED:]]
+    if recent == list(range(iteration - MOST_PARTITIONED + 1, iteration + 1)):
+        raise NumericalError(
+            f"the network fell apart in {MOST_PARTITIONED} iterations in a row, last at iteration "
+            f"{iteration}: {error}; try more rounds, or links and agents that fail less often"
+        ) from error
 
 
 def _check_finite(found: NDArray[np.float64], iteration: int) -> None:

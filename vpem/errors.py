@@ -14,6 +14,7 @@ __all__ = [
     "InputError",
     "NotConvergedWarning",
     "NumericalError",
+    "PartitionedError",
     "VpemError",
     "VpemWarning",
     "check_choice",
@@ -36,6 +37,10 @@ class FileError(VpemError, OSError):
 
 class NumericalError(VpemError, ArithmeticError):
     """A computation that has no finite answer, even after every remedy was tried."""
+
+
+class PartitionedError(VpemError):
+    """A network of agents that fell apart during a sum, which therefore has no answer."""
 
 
 class VpemWarning(UserWarning):

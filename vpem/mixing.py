@@ -14,7 +14,7 @@ from vpem.graph import Graph, check_connected
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["WEIGHTS", "mixing_matrix", "mixing_rate"]
+__all__ = ["WEIGHTS", "chebyshev_bound", "chebyshev_steps", "mixing_matrix", "mixing_rate"]
 
 WEIGHTS: tuple[str, ...] = ("metropolis", "laplacian", "max-degree")
 
@@ -118,6 +118,46 @@ def mixing_rate(W: Any) -> float:
     if -_bound(matrix, -1) > rate:
         rate = max(rate, abs(_extreme(matrix, -1)))
     return 0.0 if rate < RATE_ZERO else rate
+
+
+def chebyshev_steps(rate: float, n_rounds: int) -> NDArray[np.float64]:
+    """Return how far each round goes when rounds are accelerated by Chebyshev's polynomials.
+
+    Round s + 1 takes ``z^{s+1} = step (W z^s - z^{s-1}) + z^{s-1}``; after S rounds the states are
+    ``T_S(W / rate) / T_S(1 / rate)`` times where they started.
+
+    Parameters
+    ----------
+    rate : float
+        Mixing rate of W, or a bound of it below 1. With 0 one plain round is exact, and all are
+        plain.
+    n_rounds : int
+        Rounds, S.
+
+    Returns
+    -------
+    ndarray of shape (S,)
+        The first is 1.
+    """
+    steps = np.ones(n_rounds)
+    step = 2.0
+    for number in range(1, n_rounds if rate > 0 else 0):
+        step = 1.0 / (1.0 - 0.25 * rate**2 * step)
+        steps[number] = step
+    return steps
+
+
+def chebyshev_bound(rate: float, n_rounds: int) -> float:
+    """Return by what accelerated rounds reduce the distance to the mean at least.
+
+    ``1 / T_S(1 / rate)``, 1 for no rounds and 0 where one round is exact.
+    """
+    if n_rounds == 0:
+        return 1.0
+    if rate <= 0:
+        return 0.0
+    growth = np.arccosh(1.0 / rate) * n_rounds
+    return float(2.0 * np.exp(-growth) / (1.0 + np.exp(-2.0 * growth)))
 
 
 def _bound(matrix: csr_array, end: int) -> float:

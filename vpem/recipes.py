@@ -25,20 +25,33 @@ from vpem.checks import (
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice, shorten
 from vpem.graph import Graph, check_connected
 from vpem.hubs import Hub, find_hubs
+from vpem.distances import diameter
 from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
 from vpem.mixture import COVARIANCE_TYPES, Mixture
+from vpem.network.ledger import Ledger
+from vpem.network.setup import charge_features, charge_hubs, find_routes
 from vpem.partition import Partition
 from vpem.rows import FileMatrix
 from vpem.scaling import SCALES, Scaling
 from vpem.starts import INITS, RowStream, draw_start
-from vpem.sums.consensus import PATHS, ConsensusSum, consensus_error_bound, rounds_needed
+from vpem.sums.consensus import (
+    ACCELERATIONS,
+    PATHS,
+    ConsensusSum,
+    consensus_error_bound,
+    rounds_needed,
+)
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.threads import one_blas_thread, thread_count
 
 __all__ = ["Fit", "Network", "connect", "fit_vpem"]
 
-MOST_ROUNDS = 10**9
+MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
+"""By acceleration."""
+
+CONSENSUS_TOL = 1e-6
+"""Consensus error that automatic rounds reach."""
 
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
@@ -61,6 +74,8 @@ class Network:
         Features of each hub.
     total : ServerSum or ConsensusSum
         The distributed sum.
+    widths : tuple of int
+        Number of features of each agent.
     hops : int
         How far raw features may travel, at setup.
     n_rounds : int or None
@@ -73,18 +88,33 @@ class Network:
         ``max |C - 1|``: 0 where the sum is exact, its bound where C is too large to form.
     error_is_bound : bool
         Whether `consensus_error` is a bound.
+    acceleration : str
+        "chebyshev", or "none" where rounds are plain or the sum is exact.
+    consensus_tol : float or None
+        Error for which the number of rounds was found; None where it was given.
     """
 
     graph: Graph
     hubs: list[Hub]
     blocks: Blocks
     total: Any
+    widths: tuple[int, ...]
     hops: int
     n_rounds: int | None
     weights: str | None
     mixing_rate: float | None
     consensus_error: float
     error_is_bound: bool = False
+    acceleration: str = "none"
+    consensus_tol: float | None = None
+
+    def charge_setup(self, ledger: Ledger, n_samples: int, itemsize: int) -> None:
+        """Count what is sent before the first iteration."""
+        if self.hops > 0:
+            if not self.graph.has_server:
+                charge_hubs(ledger, self.graph)
+            routes = find_routes(self.graph, self.hubs)
+            charge_features(ledger, routes, self.widths, n_samples, itemsize)
 
 
 def connect(
@@ -92,8 +122,10 @@ def connect(
     partition: Partition,
     *,
     hops: int = 1,
-    n_rounds: int = 100,
+    n_rounds: int | str = "auto",
     weights: str = "metropolis",
+    acceleration: str = "chebyshev",
+    consensus_tol: float = CONSENSUS_TOL,
     path: str = "auto",
     seed: int = 0,
     n_threads: int | None = None,
@@ -108,10 +140,14 @@ def connect(
         Features of each agent.
     hops : int
         Agents at most this many hops from a root send it their features, once.
-    n_rounds : int
-        Consensus rounds of each average.
+    n_rounds : int or "auto"
+        Consensus rounds of each average; "auto" takes the fewest that reach ``consensus_tol``.
     weights : {"metropolis", "laplacian", "max-degree"}
         Mixing weights.
+    acceleration : {"chebyshev", "none"}
+        Whether rounds are accelerated; see `vpem.mixing.chebyshev_steps`.
+    consensus_tol : float
+        Consensus error ``max |C - 1|`` to reach, where the number of rounds is "auto".
     path : {"auto", "operator", "rounds"}
         How the rounds are computed; see `ConsensusSum`.
     seed : int
@@ -144,7 +180,11 @@ def connect(
             f"{partition.n_agents}; give a graph of as many agents, or another partition"
         )
     hops = check_int("hops", hops, least=0)
-    n_rounds = check_int("rounds", n_rounds, least=1, most=MOST_ROUNDS)
+    check_choice("acceleration", acceleration, ACCELERATIONS)
+    automatic = n_rounds == "auto"
+    if not automatic:
+        n_rounds = check_int("rounds", n_rounds, least=1, most=MOST_ROUNDS[acceleration])
+    consensus_tol = check_number("consensus_tol", consensus_tol, least=1e-12, most=1.0)
     seed = check_int("seed", seed, least=0)
     check_choice("weights", weights, WEIGHTS)
     check_choice("consensus path", path, PATHS)
@@ -152,18 +192,38 @@ def connect(
     threads = thread_count(n_threads)
     hubs = find_hubs(graph, hops, seed=seed)
     blocks = Blocks.from_hubs(hubs, partition.features)
+    widths = tuple(len(features) for features in partition.features)
     if graph.has_server:
         total = ServerSum(len(hubs))
-        return Network(graph, hubs, blocks, total, hops, None, None, None, 0.0)
+        return Network(graph, hubs, blocks, total, widths, hops, None, None, None, 0.0)
     mixing = mixing_matrix(graph, weights)
     rate = mixing_rate(mixing)
-    consensus = ConsensusSum(mixing, hubs, n_rounds, path=path, n_threads=threads)
+    accelerated = acceleration == "chebyshev"
+    if automatic:
+        n_rounds = rounds_needed(
+            mixing, hubs, rate, consensus_tol, threads, accelerated=accelerated
+        )
+    assert isinstance(n_rounds, int)
+    consensus = ConsensusSum(
+        mixing,
+        hubs,
+        n_rounds,
+        rate=rate if accelerated else None,
+        path=path,
+        n_threads=threads,
+        routes=find_routes(graph, hubs),
+        diameter=diameter(graph),
+    )
     error = consensus.error
     bounded = error is None
     if error is None:
-        error = consensus_error_bound(rate, hubs, graph.n_agents, n_rounds)
-    if error > LARGEST_CONSENSUS_ERROR:
-        enough = rounds_needed(mixing, hubs, rate, LARGEST_CONSENSUS_ERROR, threads)
+        error = consensus_error_bound(
+            rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated
+        )
+    if error > LARGEST_CONSENSUS_ERROR and not automatic:
+        enough = rounds_needed(
+            mixing, hubs, rate, LARGEST_CONSENSUS_ERROR, threads, accelerated=accelerated
+        )
         warnings.warn(
             f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
             f"error is {'at most ' if bounded else ''}{error:.2g}, more than "
@@ -172,7 +232,21 @@ def connect(
             VpemWarning,
             stacklevel=2,
         )
-    return Network(graph, hubs, blocks, consensus, hops, n_rounds, weights, rate, error, bounded)
+    return Network(
+        graph,
+        hubs,
+        blocks,
+        consensus,
+        widths,
+        hops,
+        n_rounds,
+        weights,
+        rate,
+        error,
+        bounded,
+        acceleration,
+        consensus_tol if automatic else None,
+    )
 
 
 @dataclass
@@ -204,6 +278,11 @@ class Fit:
         Which of the restarts this is, from 0.
     seconds : float
         Wall time of all restarts.
+    total_iterations : int
+        Of all restarts.
+    communication : dict
+        What was sent, over all restarts (`vpem.network.ledger.Ledger.summary`);
+        ``bytes_by_iteration`` belongs to the entries of ``history``.
     """
 
     mixture: Mixture
@@ -218,6 +297,7 @@ class Fit:
     best_restart: int = 0
     seconds: float = 0.0
     total_iterations: int = 0
+    communication: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n_iter(self) -> int:
@@ -380,6 +460,9 @@ def fit_vpem(
             dtype=precision,
             skip_negligible=skip_negligible,
         )
+        ledger = Ledger(network.graph)
+        network.charge_setup(ledger, n_samples, terms.itemsize)
+        total = network.total.on(ledger)
         runs = []
         total_iterations = 0
         restarts = n_init if isinstance(init, str) else 1
@@ -399,11 +482,11 @@ def fit_vpem(
                 start = terms.start(terms.at_rows(rows_used))
             else:
                 start, rows_used = draw_start(
-                    cast(str, init), terms, network.total, n_components, stream
+                    cast(str, init), terms, total, n_components, stream
                 )
             run = em.fit(
                 terms,
-                network.total,
+                total,
                 start,
                 tol=tol,
                 max_iter=max_iter,
@@ -429,6 +512,7 @@ def fit_vpem(
         best_restart=best,
         seconds=time.perf_counter() - began,
         total_iterations=total_iterations,
+        communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
     )
     _warn_of_outcome(fit, max_iter, tol)
     return fit

@@ -59,6 +59,8 @@ def describe_fit(
         "mixing_rate": network.mixing_rate,
         "consensus_error": network.consensus_error,
         "consensus_error_is_bound": network.error_is_bound,
+        "acceleration": network.acceleration,
+        "consensus_tol": network.consensus_tol,
         "consensus_path": getattr(network.total, "path", "server"),
         "mixing_weights": mixture.assembled_weights.tolist(),
         "converged": fit.converged,
@@ -80,6 +82,7 @@ def describe_fit(
             }
             for recovery in fit.recoveries
         ],
+        "communication": fit.communication,
         "seconds": fit.seconds,
         "iterations_per_second": fit.total_iterations / max(fit.seconds, 1e-9),
     }

@@ -18,6 +18,9 @@ INITS = ("random", "k-means++", "kmeans")
 MOST_DRAWS = 50
 """Draws a row wanted before rows that were drawn are put aside."""
 
+ROW_BYTES = 8
+"""Of the number of a row that a root tells the others."""
+
 MOST_LLOYD = 300
 """Most iterations of the k-means start."""
 
@@ -135,8 +138,9 @@ def _summed_distances(
     terms: StartTerms, total: Sum, centres: NDArray[np.float64]
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Squared distances to centres, (R, m, L), a chunk of rows a time."""
+    total.begin("setup", terms.n_samples, len(centres), terms.itemsize)
     for rows in terms.chunks(total.values_per_item * len(centres)):
-        yield rows, np.maximum(total.reduce(terms.distances(centres, rows)), 0)
+        yield rows, np.maximum(total.reduce(terms.distances(centres, rows), rows), 0)
 
 
 def _spread_rows(
@@ -159,6 +163,7 @@ def _spread_rows(
         nearest = trials[best]
         if latest is not chosen:
             chosen.append(latest[best])
+            total.agree("flooding", ROW_BYTES)
         nearest[chosen] = 0.0
         if len(chosen) == n_components:
             return np.array(chosen, dtype=np.intp)
@@ -195,6 +200,7 @@ def _lloyd(
         empty = np.flatnonzero((statistics.counts <= 0).any(axis=0))
         for component in empty:
             centres[component] = terms.at_rows(np.array([stream.draw()], dtype=np.intp))[0]
+        total.agree("flooding")
         if not changed:
             break
     return mixture

@@ -47,3 +47,44 @@ def ball(
     with nogil:
         size = grow_ball(indptr, indices, root, hops, stamp, mark, queue)
     return size
+
+
+cdef int measure(
+    const int[::1] indptr,   # IN  (n_nodes + 1,) where the neighbours of each node begin
+    const int[::1] indices,  # IN  (n_edges * 2,)
+    int root,                # IN  node to measure from
+    int[::1] steps,          # OUT (n_nodes,) hops from the root, -1 where it does not reach
+    int[::1] queue,          # WORK (n_nodes,)
+) noexcept nogil:
+    cdef int place = 0, size = 1, edge, node = root, other
+    for other in range(<int>steps.shape[0]):
+        steps[other] = -1
+    steps[root] = 0
+    queue[0] = root
+    while place < size:
+        node = queue[place]
+        place += 1
+        for edge in range(indptr[node], indptr[node + 1]):
+            other = indices[edge]
+            if steps[other] < 0:
+                steps[other] = steps[node] + 1
+                queue[size] = other
+                size += 1
+    return steps[node]
+
+
+def hops_from(
+    const int[::1] indptr,
+    const int[::1] indices,
+    int root,
+    int[::1] steps,
+    int[::1] queue,
+):
+    """Write every node's distance from `root` into `steps` and return the greatest.
+
+    See the twin in `reference_graph` for the arguments.
+    """
+    cdef int most
+    with nogil:
+        most = measure(indptr, indices, root, steps, queue)
+    return most

@@ -23,22 +23,25 @@ cdef void tile_rounds(
     Py_ssize_t first,
     Py_ssize_t count,
     Py_ssize_t width,         # of the work arrays: count rounded up to whole vectors
+    const double* steps,      # IN (n_rounds,)
     Py_ssize_t n_rounds,
     int isa,
     real* here,               # WORK (N, width)
     real* there,              # WORK (N, width)
 ) noexcept nogil:
     """All rounds of a few values, which stay in cache from the first to the last."""
-    cdef Py_ssize_t n, _round
+    cdef Py_ssize_t n, number
     cdef real* swap
     for n in range(n_agents):
         memcpy(here + n * width, states + n * n_values + first, count * sizeof(real))
         memset(here + n * width + count, 0, (width - count) * sizeof(real))
-    for _round in range(n_rounds):
+    memset(there, 0, n_agents * width * sizeof(real))
+    for number in range(n_rounds):
         if real is double:
-            vpem_mix_d(isa, indptr, indices, weights, here, there, n_agents, width)
+            vpem_mix_d(isa, indptr, indices, weights, here, there, n_agents, width, steps[number])
         else:
-            vpem_mix_f(isa, indptr, indices, weights, here, there, n_agents, width)
+            vpem_mix_f(isa, indptr, indices, weights, here, there, n_agents, width,
+                       <float>steps[number])
         swap = here
         here = there
         there = swap
@@ -51,14 +54,15 @@ def consensus_rounds(
     const int[::1] indices,       # IN    (nnz,)
     const real[::1] weights,      # IN    (nnz,)       mixing matrix in CSR form
     real[:, ::1] states,          # INOUT (N, V)       one column a value
-    Py_ssize_t n_rounds,
+    const double[::1] steps,      # IN    (S,)         1, and how far each later round goes
     int n_threads,
 ):
-    """Overwrite ``states`` by ``W^S states``, as S rounds between neighbours.
+    """Run S rounds between neighbours on ``states``: ``W^S states`` where all steps are 1.
 
     See `vpem._core.reference.consensus_rounds`.
     """
     cdef Py_ssize_t n_agents = states.shape[0], n_values = states.shape[1]
+    cdef Py_ssize_t n_rounds = steps.shape[0]
     if n_agents == 0 or n_values == 0 or n_rounds == 0:
         return
     cdef int isa = vpem_instruction_set()
@@ -77,6 +81,6 @@ def consensus_rounds(
         first = tile * width
         tile_rounds(
             &indptr[0], &indices[0], &weights[0], &states[0, 0], n_agents, n_values, first,
-            min(width, n_values - first), width, n_rounds, isa,
+            min(width, n_values - first), width, &steps[0], n_rounds, isa,
             &work[2 * threadid() * size], &work[(2 * threadid() + 1) * size],
         )

@@ -267,14 +267,22 @@ def consensus_rounds(
     indices: NDArray[np.int32],
     weights: Floats,
     states: Floats,
-    n_rounds: int,
+    steps: NDArray[np.float64],
     n_threads: int,
 ) -> None:
-    """Overwrite ``states (N, V)`` by ``W^S states``, Valdeira et al., equation (6)."""
+    """Run rounds of consensus on ``states (N, V)``, one for each number in ``steps``.
+
+    ``z^{s+1} = step_s (W z^s - z^{s-1}) + z^{s-1}``. With all steps 1 this is ``W^S states``,
+    Valdeira et al., equation (6); see `vpem.mixing.chebyshev_steps` for others. The first step
+    must be 1.
+    """
     n_agents = len(states)
     mixing = scipy.sparse.csr_matrix((weights, indices, indptr), shape=(n_agents, n_agents))
-    for _ in range(n_rounds):
-        states[...] = mixing @ states
+    before = np.zeros_like(states)
+    for step in steps.astype(states.dtype):
+        after = step * (mixing @ states) + (1 - step) * before
+        before = states.copy()
+        states[...] = after
 
 
 def sweep(

@@ -1,11 +1,11 @@
-"""The NumPy twin of the graph kernel in `balls`: what it computes, written to be read."""
+"""The NumPy twin of the graph kernels in `balls`: what they compute, written to be read."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ball"]
+__all__ = ["ball", "hops_from"]
 
 
 def ball(
@@ -59,3 +59,43 @@ def ball(
             break
         begin = end
     return size
+
+
+def hops_from(
+    indptr: NDArray[np.int32],
+    indices: NDArray[np.int32],
+    root: int,
+    steps: NDArray[np.int32],
+    queue: NDArray[np.int32],
+) -> int:
+    """Write every node's distance from ``root`` into ``steps`` and return the greatest.
+
+    Parameters
+    ----------
+    indptr, indices
+        As for `ball`.
+    root : int
+        Where to measure from.
+    steps : ndarray of shape (n_nodes,)
+        On return the hops from the root, -1 for nodes that it does not reach.
+    queue : ndarray of shape (n_nodes,)
+        Work array.
+
+    Returns
+    -------
+    int
+        The eccentricity of the root among the nodes that it reaches.
+    """
+    steps[:] = -1
+    steps[root] = 0
+    queue[0] = root
+    place, size = 0, 1
+    while place < size:
+        node = queue[place]
+        place += 1
+        for other in indices[indptr[node] : indptr[node + 1]]:
+            if steps[other] < 0:
+                steps[other] = steps[node] + 1
+                queue[size] = other
+                size += 1
+    return int(steps.max())

@@ -37,6 +37,6 @@ cdef extern from "simd/tile.h" nogil:
         int, const float*, long, long, long, const float*, const float*, float, float*,
         float*, float*, long, long, double*, double*)
     void vpem_mix_d(
-        int, const int*, const int*, const double*, const double*, double*, long, long)
+        int, const int*, const int*, const double*, const double*, double*, long, long, double)
     void vpem_mix_f(
-        int, const int*, const int*, const float*, const float*, float*, long, long)
+        int, const int*, const int*, const float*, const float*, float*, long, long, float)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,15 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
 from vpem.errors import InputError, check_choice
+from vpem.mixing import chebyshev_bound, chebyshev_steps
+from vpem.network.ledger import Ledger
+from vpem.network.setup import Routes
 
-__all__ = ["PATHS", "ConsensusSum", "consensus_error_bound", "rounds_needed"]
+__all__ = ["ACCELERATIONS", "PATHS", "ConsensusSum", "consensus_error_bound", "rounds_needed"]
 
 PATHS = ("auto", "operator", "rounds")
+
+ACCELERATIONS = ("chebyshev", "none")
 
 ALL_ONES = 1e-13
 """An operator this close to all ones is the exact sum to rounding: roots share one estimate."""
@@ -22,7 +28,10 @@ AGREED = 1e-15
 """States that differ by no more than this stay as they are."""
 
 ROUNDS_AT_ONCE = 4096
-"""Rounds that run before an interrupt is looked at."""
+"""Plain rounds that run before an interrupt is looked at."""
+
+MOST_LOOKED_AT = 2000
+"""Plain rounds up to which the error is looked at after each."""
 
 MOST_OPERATOR_VALUES = 5e7
 """Above this many values (agents times hubs) the operator is not formed, its error is bounded."""
@@ -48,12 +57,15 @@ class _Layout:
         scale = (self.n_agents / self.sizes).astype(terms.dtype)
         return np.ascontiguousarray((terms * scale[:, None])[self.hub_of])
 
-    def run(self, states: NDArray[Any], n_rounds: int, n_threads: int) -> None:
-        """Run the rounds in place."""
+    def run(self, states: NDArray[Any], steps: NDArray[np.float64], n_threads: int) -> None:
+        """Run rounds in place, as many as there are steps."""
         weights = self.weights.astype(states.dtype, copy=False)
+        consensus_rounds(self.indptr, self.indices, weights, states, steps, n_threads)
+
+    def run_plain(self, states: NDArray[Any], n_rounds: int, n_threads: int) -> None:
+        """Run plain rounds in place."""
         for done in range(0, n_rounds, ROUNDS_AT_ONCE):
-            step = min(ROUNDS_AT_ONCE, n_rounds - done)
-            consensus_rounds(self.indptr, self.indices, weights, states, step, n_threads)
+            self.run(states, np.ones(min(ROUNDS_AT_ONCE, n_rounds - done)), n_threads)
 
 
 class ConsensusSum:
@@ -73,11 +85,21 @@ class ConsensusSum:
         ``root`` and ``agents`` of each.
     n_rounds : int
         Rounds of each average, S.
+    rate : float or None
+        Mixing rate of W, or a bound of it below 1: rounds are accelerated by Chebyshev's
+        polynomials. None: they are plain.
     path : {"auto", "operator", "rounds"}
         Which way to compute; "auto" takes the cheaper.
     n_threads : int
         Threads of the rounds.
+    routes : Routes, optional
+        Ways inside the hubs, by which the roots tell their terms; for counting messages.
+    diameter : int
+        Hops between the agents farthest apart; for counting messages.
     """
+
+    whole = False
+    silent = None
 
     def __init__(
         self,
@@ -85,14 +107,22 @@ class ConsensusSum:
         hubs: Sequence[Any],
         n_rounds: int = 100,
         *,
+        rate: float | None = None,
         path: str = "auto",
         n_threads: int = 1,
+        routes: Routes | None = None,
+        diameter: int = 0,
     ) -> None:
         check_choice("consensus path", path, PATHS)
-        if isinstance(n_rounds, bool) or int(n_rounds) != n_rounds or n_rounds < 1:
-            raise InputError(f"rounds must be an integer of at least 1, got {n_rounds!r}")
+        if isinstance(n_rounds, bool) or int(n_rounds) != n_rounds or n_rounds < 0:
+            raise InputError(f"rounds must be an integer of at least 0, got {n_rounds!r}")
         self.n_rounds = int(n_rounds)
+        self.rate = rate
         self.n_threads = n_threads
+        self.routes = routes
+        self.diameter = diameter
+        self.ledger: Ledger | None = None
+        self._down: list[int] = []
         self._layout = _Layout(mixing, hubs)
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents
@@ -112,15 +142,57 @@ class ConsensusSum:
         self.mix = self._as_matrix()
         self.values_per_item = n_agents if path == "rounds" else n_hubs
 
+    def _run(self, states: NDArray[Any]) -> None:
+        """Run all rounds in place."""
+        if self.rate is None:
+            self._layout.run_plain(states, self.n_rounds, self.n_threads)
+            return
+        self._layout.run(states, chebyshev_steps(self.rate, self.n_rounds), self.n_threads)
+
     def _form_operator(self) -> NDArray[np.float64]:
         states = self._layout.spread(np.eye(self._layout.n_hubs))
-        left = self.n_rounds
+        if self.rate is not None:
+            self._run(states)
+        left = self.n_rounds if self.rate is None else 0
         while left > 0 and np.ptp(states, axis=0).max() > AGREED:
             step = min(left, ROUNDS_AT_ONCE)
-            self._layout.run(states, step, self.n_threads)
+            self._layout.run_plain(states, step, self.n_threads)
             left -= step
         operator: NDArray[np.float64] = states[self._layout.roots]
         return operator
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def on(self, ledger: Ledger) -> ConsensusSum:
+        """Return the same sum, whose messages are counted there."""
+        counted = copy(self)
+        counted.ledger = ledger
+        if self.routes is not None:
+            leaves = self.routes.leaves
+            counted._down = [ledger.link(int(self.routes.parent[n]), int(n)) for n in leaves]
+        return counted
+
+    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+        """Count a sum: roots tell their agents the hub's term, then each round every neighbour."""
+        if self.ledger is None:
+            return
+        kind = "setup" if kind == "setup" else "estep"
+        size = n_samples * n_components * itemsize
+        if self.routes is not None:
+            self.ledger.send(kind, size, links=self._down, rounds=self.routes.hops)
+        self.ledger.send(kind, size, times=self.n_rounds, rounds=self.n_rounds)
+
+    def agree(self, kind: str, size: int = 1) -> None:
+        """Count one agreement by flooding: every agent tells its neighbours, diameter rounds."""
+        if self.ledger is not None:
+            self.ledger.send(kind, size, times=self.diameter, rounds=self.diameter)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes counted up to now."""
+        return 0 if self.ledger is None else self.ledger.bytes
+
+    # ---- the sum -------------------------------------------------------------------------------
 
     def _as_matrix(self) -> NDArray[np.float64] | None:
         """The sum as a matrix over the hubs' terms, where it is computed as one."""
@@ -128,8 +200,8 @@ class ConsensusSum:
             return np.ones((1, self._layout.n_hubs))
         return self.operator if self.path == "operator" else None
 
-    def reduce(self, terms: NDArray[Any]) -> NDArray[Any]:
-        """Sum terms (B, m, K) over the hubs: one estimate a root, (B, m, K).
+    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+        """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, (B, m, K).
 
         Shape (1, m, K) where the operator is all ones to rounding.
         """
@@ -142,65 +214,116 @@ class ConsensusSum:
             mixed: NDArray[Any] = self.operator.astype(flat.dtype, copy=False) @ flat
             return mixed.reshape(terms.shape)
         states = self._layout.spread(flat)
-        self._layout.run(states, self.n_rounds, self.n_threads)
+        self._run(states)
         return states[self._layout.roots].reshape(terms.shape)
 
 
-def consensus_error_bound(rate: float, hubs: Sequence[Any], n_agents: int, n_rounds: int) -> float:
-    """Bound ``max |C - 1|`` by the mixing rate: ``rate^S N / sqrt(smallest hub)``.
+def consensus_error_bound(
+    rate: float, hubs: Sequence[Any], n_agents: int, n_rounds: int, *, accelerated: bool = False
+) -> float:
+    """Bound ``max |C - 1|`` by the mixing rate.
 
-    From ``|e_r^T (W^S - 11^T/N) 1_H| <= rate^S sqrt(|H|)`` and the start's factor ``N / |H|``.
+    ``rate^S N / sqrt(smallest hub)``, from ``|e_r^T (W^S - 11^T/N) 1_H| <= rate^S sqrt(|H|)`` and
+    the start's factor ``N / |H|``; with `chebyshev_bound` in place of ``rate^S`` where rounds are
+    accelerated. One hub starts at the sum.
     """
+    if len(hubs) == 1:
+        return 0.0
     smallest = min(len(hub.agents) for hub in hubs)
-    return float(rate**n_rounds * n_agents / np.sqrt(smallest))
+    fall = chebyshev_bound(rate, n_rounds) if accelerated else rate**n_rounds
+    return float(fall * n_agents / np.sqrt(smallest))
 
 
 def rounds_needed(
-    mixing: Any, hubs: Sequence[Any], rate: float, tolerance: float, n_threads: int = 1
+    mixing: Any,
+    hubs: Sequence[Any],
+    rate: float,
+    tolerance: float,
+    n_threads: int = 1,
+    *,
+    accelerated: bool = False,
+    by_bound: bool = False,
 ) -> int:
-    """Fewest rounds found whose consensus error ``max |C - 1|`` is at most ``tolerance``.
-
-    Where the operator is small enough to form, the number is found by doubling and bisection on
-    the error itself; else it is the bound's.
+    """Fewest rounds whose consensus error ``max |C - 1|`` is at most ``tolerance``.
 
     Parameters
     ----------
     mixing, hubs
         As for `ConsensusSum`.
     rate : float
-        Second largest eigenvalue modulus of ``mixing``, below 1.
+        Second largest eigenvalue modulus of ``mixing``, below 1; where rounds are accelerated, an
+        estimate of it.
     tolerance : float
         Largest error allowed.
     n_threads : int
         Threads of the rounds.
+    accelerated : bool
+        Whether rounds are accelerated by Chebyshev's polynomials.
+    by_bound : bool
+        Take the number at which `consensus_error_bound` falls below the tolerance, as is done
+        where the operator is too large to form.
+
+    Notes
+    -----
+    The error is looked at after every round; where plain rounds are very many, at powers of two
+    and then by bisection, as if it fell at every round.
     """
     n_agents = mixing.shape[0]
+    if len(hubs) == 1:
+        return 0
     if rate <= 0:
         return 1
     tolerance = max(tolerance, 1e-12)
     start = consensus_error_bound(rate, hubs, n_agents, 0)
-    bound = max(1, int(np.ceil(np.log(tolerance / start) / np.log(rate))))
+    if accelerated:
+        bound = int(np.ceil(np.arccosh(max(start / tolerance, 1.0)) / np.arccosh(1.0 / rate)))
+    else:
+        bound = int(np.ceil(np.log(tolerance / start) / np.log(rate)))
+    bound = max(1, bound)
     layout = _Layout(mixing, hubs)
-    if n_agents * len(hubs) * bound * 8 > MOST_OPERATOR_VALUES * 100:
+    one_by_one = accelerated or bound <= MOST_LOOKED_AT
+    searches = bound if one_by_one else 8
+    if by_bound or n_agents * len(hubs) * searches > MOST_OPERATOR_VALUES * 10:
         return bound
-    # The error need not fall at every round, so the search keeps the smallest number that was
-    # seen to do among powers of two and the midpoints below the first of them that does.
-    states = layout.spread(np.eye(len(hubs)))
-    kept = [(0, states.copy())]
+    if one_by_one:
+        return _first_within(layout, rate if accelerated else None, tolerance, bound)
+    return _bisect(layout, tolerance, bound, n_threads)
+
+
+def _first_within(layout: _Layout, rate: float | None, tolerance: float, bound: int) -> int:
+    """Look at the error after every round."""
+    from scipy.sparse import csr_array
+
+    shape = (layout.n_agents, layout.n_agents)
+    mixing = csr_array((layout.weights, layout.indices, layout.indptr), shape=shape)
+    steps = np.ones(bound) if rate is None else chebyshev_steps(rate, bound)
+    states = layout.spread(np.eye(layout.n_hubs))
+    before = states
+    for number, step in enumerate(steps, 1):
+        states, before = step * (mixing @ states) + (1 - step) * before, states
+        if np.abs(states[layout.roots] - 1).max() <= tolerance:
+            return number
+    return bound
+
+
+def _bisect(layout: _Layout, tolerance: float, bound: int, n_threads: int) -> int:
+    """Keep the smallest number seen to do, of powers of two and midpoints below the first."""
+    states = layout.spread(np.eye(layout.n_hubs))
+    kept = (0, states.copy())
     done = 0
     while True:
         step = min(max(done, 1), max(bound - done, 1))
-        layout.run(states, step, n_threads)
+        layout.run_plain(states, step, n_threads)
         done += step
         if np.abs(states[layout.roots] - 1).max() <= tolerance:
             break
-        kept = [(done, states.copy())]
-    low, base = kept[0]
+        kept = (done, states.copy())
+    low, base = kept
     high = done
     while high - low > 1:
         middle = (low + high) // 2
         trial = base.copy()
-        layout.run(trial, middle - low, n_threads)
+        layout.run_plain(trial, middle - low, n_threads)
         if np.abs(trial[layout.roots] - 1).max() <= tolerance:
             high = middle
         else:

@@ -101,6 +101,7 @@ class FeatureTerms:
         constant = -0.5 * blocks.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
         mean_weight = self.total_weight / max(self.n_samples, 1)
         self.least = NEGLIGIBLE * mean_weight / max(self.n_samples, 1) if skip_negligible else 0.0
+        self.itemsize = self.rows.dtype.itemsize
         self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
         self.log_constant = float(constant * self.total_weight)
         self._sample_covariance: NDArray[np.float64] | None = None
@@ -250,6 +251,24 @@ class FeatureTerms:
             covariances_full(*common, covariances)
         weights = counts / counts.sum(axis=1, keepdims=True)
         return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
+
+    def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
+        """Return the mixture with the parameters that these hubs (B,) had before."""
+        shape = (self.blocks.n_blocks, mixture.n_components)
+        weights = np.broadcast_to(mixture.weights, shape).copy()
+        weights[hubs] = np.broadcast_to(before.weights, shape)[hubs]
+        columns = hubs[self.blocks.block_of]
+        means = np.where(columns, before.means, mixture.means)
+        covariances = mixture.covariances.copy()
+        if self._is_diagonal:
+            covariances[:, columns] = before.covariances[:, columns]
+        else:
+            copies = 1 if self._is_tied else mixture.n_components
+            new = block_views(covariances, self.blocks.widths, copies)
+            old = block_views(before.covariances, self.blocks.widths, copies)
+            for b in np.flatnonzero(hubs):
+                new[b][...] = old[b]
+        return replace(mixture, weights=weights, means=means, covariances=covariances)
 
     # ---- starts and repairs ---------------------------------------------------------------------
 

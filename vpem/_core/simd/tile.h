@@ -141,8 +141,10 @@ static int vpem_instruction_set(void)
     { VPEM_CHOOSE(wide_moments, type, set, (rows, stride_of_rows, n_rows, width, mean, g, least, \
         roots, sums, packed, capacity, stride, first, gram)); } \
     static void vpem_mix_##type(int set, const int *indptr, const int *indices, \
-        const REAL *weights, const REAL *states, REAL *mixed, long n_agents, long width) \
-    { VPEM_CHOOSE(mix, type, set, (indptr, indices, weights, states, mixed, n_agents, width)); }
+        const REAL *weights, const REAL *states, REAL *mixed, long n_agents, long width, \
+        REAL step) \
+    { VPEM_CHOOSE(mix, type, set, (indptr, indices, weights, states, mixed, n_agents, width, \
+        step)); }
 
 /* Numbers in one vector register. */
 static long vpem_lanes_d(int set) { return set == 2 ? 8 : set == 1 ? 4 : 2; }

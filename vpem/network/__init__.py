@@ -1,0 +1,1 @@
+"""Who is where, and what is sent between them."""

@@ -1,0 +1,165 @@
+"""What a run sends: messages, payload bytes and rounds, by kind, by agent and by link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.graph import Graph
+
+__all__ = ["KINDS", "Ledger"]
+
+KINDS = ("setup", "flooding", "estep", "stopping", "server")
+"""Features to roots and sums of the start; agreement by flooding; rounds of the E-steps; agreeing to
+stop; sums at a server."""
+
+
+class Ledger:
+    """Counts every message over every link in either direction.
+
+    A message of an E-step carries the values of all rows and components of one agent; how many rows
+    a process works on at a time does not show.
+
+    Parameters
+    ----------
+    graph : Graph
+        Whose edges are the links; with a server, its links to the agents.
+
+    Attributes
+    ----------
+    sources, targets : ndarray of shape (2 n_edges,)
+        Ends of each directed link, in order of the source, then of the target.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        indptr, indices = graph.adjacency
+        self.n_nodes = graph.n_nodes
+        self.sources = np.repeat(np.arange(graph.n_nodes), np.diff(indptr))
+        self.targets = indices.astype(np.intp)
+        self._first = indptr
+        shape = (len(KINDS), len(self.targets))
+        self._messages = np.zeros(shape, dtype=np.int64)
+        self._bytes = np.zeros(shape, dtype=np.int64)
+        self._rounds = np.zeros(len(KINDS), dtype=np.int64)
+
+    def link(self, source: int, target: int) -> int:
+        """Number of the directed link between two neighbours."""
+        begin, end = self._first[source], self._first[source + 1]
+        place = int(begin + np.searchsorted(self.targets[begin:end], target))
+        if place == end or self.targets[place] != target:
+            raise KeyError(f"nodes {source} and {target} are not neighbours")
+        return place
+
+    def send(
+        self,
+        kind: str,
+        size: int | NDArray[Any],
+        *,
+        links: Any = slice(None),
+        times: int | NDArray[Any] = 1,
+        rounds: int = 0,
+    ) -> None:
+        """Count ``times`` messages of ``size`` payload bytes over each of some links.
+
+        Parameters
+        ----------
+        kind : str
+            One of `KINDS`.
+        size : int or ndarray
+            Payload bytes of each message, one number or one a link.
+        links : index
+            Numbers, a mask or a slice of directed links, each at most once. Default: all.
+        times : int or ndarray
+            Messages over each link.
+        rounds : int
+            Rounds that this took: messages of one round travel at the same time.
+        """
+        row = KINDS.index(kind)
+        self._messages[row, links] += times
+        self._bytes[row, links] += np.multiply(times, size)
+        self._rounds[row] += rounds
+
+    def grow(self, kind: str, size: int | NDArray[Any], links: Any = slice(None)) -> None:
+        """Add payload to messages that are counted already."""
+        self._bytes[KINDS.index(kind), links] += size
+
+    @property
+    def messages(self) -> int:
+        """All messages."""
+        return int(self._messages.sum())
+
+    @property
+    def bytes(self) -> int:
+        """All payload bytes."""
+        return int(self._bytes.sum())
+
+    @property
+    def rounds(self) -> int:
+        """All rounds."""
+        return int(self._rounds.sum())
+
+    def of_kind(self, kind: str) -> dict[str, int]:
+        """Messages, bytes and rounds of one kind."""
+        row = KINDS.index(kind)
+        return {
+            "messages": int(self._messages[row].sum()),
+            "bytes": int(self._bytes[row].sum()),
+            "rounds": int(self._rounds[row]),
+        }
+
+    def of_links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Messages and bytes of every directed link."""
+        return self._messages.sum(axis=0), self._bytes.sum(axis=0)
+
+    def summary(self) -> dict[str, Any]:
+        """All of it as plain values: totals, kinds, agents, and who is busiest (by bytes).
+
+        A link is counted in both directions; an agent by what it sends and what it receives. Of
+        several that are busiest the first is named. Nodes are numbers; a server's is the last.
+        """
+        messages, sizes = self.of_links()
+        low = np.minimum(self.sources, self.targets)
+        high = np.maximum(self.sources, self.targets)
+        pairs, number = np.unique(low * self.n_nodes + high, return_inverse=True)
+        sent, received = (
+            np.bincount(ends, sizes, self.n_nodes).astype(np.int64)
+            for ends in (self.sources, self.targets)
+        )
+        n_sent, n_received = (
+            np.bincount(ends, messages, self.n_nodes).astype(np.int64)
+            for ends in (self.sources, self.targets)
+        )
+        busiest_link = None
+        if len(pairs) and self.messages:
+            on_link = np.bincount(number, sizes).astype(np.int64)
+            count = np.bincount(number, messages).astype(np.int64)
+            most = int(on_link.argmax())
+            busiest_link = {
+                "between": [int(end) for end in divmod(int(pairs[most]), self.n_nodes)],
+                "messages": int(count[most]),
+                "bytes": int(on_link[most]),
+            }
+        busiest_agent = None
+        if self.messages:
+            agent = int((sent + received).argmax())
+            busiest_agent = {
+                "agent": agent,
+                "messages": int(n_sent[agent] + n_received[agent]),
+                "bytes": int(sent[agent] + received[agent]),
+            }
+        return {
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "rounds": self.rounds,
+            "by_kind": {kind: self.of_kind(kind) for kind in KINDS},
+            "by_agent": {
+                "messages_sent": n_sent.tolist(),
+                "bytes_sent": sent.tolist(),
+                "messages_received": n_received.tolist(),
+                "bytes_received": received.tolist(),
+            },
+            "busiest_link": busiest_link,
+            "busiest_agent": busiest_agent,
+        }
