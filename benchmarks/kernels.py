@@ -122,10 +122,12 @@ def cases(shape: tuple[int, ...], threads: int) -> Iterator[Case]:
     mixing, states = mixing_matrix(graph), rng.standard_normal((n_agents, 200))
     pointers, indices = mixing.indptr.astype(np.int32), mixing.indices.astype(np.int32)
     yield Case(consensus, "consensus_rounds", f"{n_agents:,} agents, 200 values, 20 rounds", (3,),
-               [pointers, indices, mixing.data, states, 20, threads])  # fmt: skip
+               [pointers, indices, mixing.data, states, np.ones(20), threads])  # fmt: skip
     nothing = np.zeros(n_agents, dtype=np.int32)
     yield Case(balls, "ball", f"{n_agents:,} agents, 3 hops", (4, 6),
                [*graph.adjacency, 0, 3, nothing, 1, nothing])  # fmt: skip
+    yield Case(balls, "hops_from", f"{n_agents:,} agents", (3, 4),
+               [*graph.adjacency, 0, nothing, nothing])  # fmt: skip
 
 
 def sweeps(options: Options) -> Iterator[Case]:

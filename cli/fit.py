@@ -194,6 +194,7 @@ def fit(
             for name, value in locals().items()
             if name in _OPTIONS
         }
+        options["rounds"] = _rounds(rounds)
         limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
         source = read_dataset(data, dataset, memory_limit=limit)
         held = _partition(source, agents, partition)
@@ -268,7 +269,8 @@ def fit(
 
 _OPTIONS = (
     "data", "components", "topology", "graph", "radius", "mean_degree", "hops", "rounds",
-    "acceleration", "consensus_tol", "weights", "consensus", "agents", "partition", "dataset", "init", "init_rows", "init_model",
+    "acceleration", "consensus_tol", "weights", "consensus", "agents", "partition", "dataset",
+    "init", "init_rows", "init_model",
     "n_init", "covariance", "reg_covar", "scale", "tol", "max_iter", "dtype", "threads",
     "every_weight", "seed",
     "graph_seed",

@@ -87,6 +87,7 @@ def _tables(found: Model) -> list[Table | str]:
         ("network", ", ".join(network)),
         ("log-likelihood", f"{number(_told(report, 'log_likelihood', float), 10)} per sample after "
                            f"{plural(len(found.history), 'iteration')}{end}"),
+        ("communication", _sent(report, names)),
         ("seed", "?" if seed is None else seed),
         ("versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())),
     )  # fmt: skip
@@ -113,6 +114,16 @@ def _tables(found: Model) -> list[Table | str]:
     if mixture.n_features > shown:
         made.append(f"... and {plural(mixture.n_features - shown, 'more feature')} (see --json)")
     return made
+
+
+def _sent(report: dict[str, Any], names: list[str]) -> str:
+    """Return what the fit has sent; a file may hold anything there."""
+    from .output import communication
+
+    try:
+        return communication(report["communication"], names)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return "?"
 
 
 def _name(names: list[str], agent: int) -> str:

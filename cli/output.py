@@ -160,8 +160,8 @@ def communication(sent: dict[str, Any], names: Sequence[str]) -> str:
     if not sent.get("messages"):
         return "nothing was sent"
     line = (
-        f"{plural(sent['messages'], 'message')}, {size(sent['bytes'])}, "
-        f"{plural(sent['rounds'], 'round')}"
+        f"{sent['messages']:,} messages, {size(sent['bytes'])}, "
+        f"{sent['rounds']:,} rounds"
     )
     busiest = sent.get("busiest_link")
     if busiest:

@@ -15,8 +15,8 @@ def model(tmp_path_factory):
     """A model whose roots differ a little: few rounds, scaled features."""
     folder = tmp_path_factory.mktemp("model")
     make_data(folder / "d.h5")
-    words = ["fit", folder / "d.h5", "--rounds", 40, "--scale", "standard", "--seed", 3,
-             "-q", "-o", folder / "m.h5"]  # fmt: skip
+    words = ["fit", folder / "d.h5", "--rounds", 40, "--acceleration", "none",
+             "--scale", "standard", "--seed", 3, "-q", "-o", folder / "m.h5"]  # fmt: skip
     assert vpem_cli.run([str(word) for word in words]) == 0
     return folder / "m.h5"
 

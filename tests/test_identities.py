@@ -245,7 +245,8 @@ def test_each_root_goes_by_its_own_estimate(
     """Algorithm 2: no root learns more than its own estimate of the sum."""
     X, rows = overlapping(4, 250, 8), [9, 99, 149]
     graph = make_graph(topology, 8, seed=2)
-    network = connect(graph, contiguous(8, 8), hops=hops, n_rounds=n_rounds, path=path, seed=1)
+    how = {"hops": hops, "n_rounds": n_rounds, "acceleration": "none", "path": path, "seed": 1}
+    network = connect(graph, contiguous(8, 8), **how)
     fit = iterate(X, network, 5, n_components=3, covariance_type=kind, init=rows)
     total = plain_rounds(graph, network.hubs, n_rounds)
     history, roots = plain_vpem(X, network.blocks.features, rows, kind, 5, total)

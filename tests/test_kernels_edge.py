@@ -75,7 +75,7 @@ def test_an_agent_alone_keeps_its_state():
     mixing = mixing_matrix(make_graph("cycle", 1))
     states = np.array([[3.25, -1.5]])
     csr = (mixing.indptr.astype(np.int32), mixing.indices.astype(np.int32), mixing.data)
-    consensus_rounds(*csr, states, 50, 2)
+    consensus_rounds(*csr, states, np.ones(50), 2)
     assert states.tolist() == [[3.25, -1.5]]
 
 

@@ -42,6 +42,7 @@ class Scripted:
     n_samples = 10
     total_weight = 10.0
     log_constant = 0.0
+    itemsize = 8
     resolution = 0.0
 
     def __init__(self, script):
@@ -77,10 +78,19 @@ def anything():
     )
 
 
+class Passed(ServerSum):
+    """A sum that hands every root its own hub's terms."""
+
+    def __init__(self, n_roots):
+        super().__init__(n_roots)
+        self.n_roots, self.mix = n_roots, None
+
+    def reduce(self, terms, rows=slice(None)):
+        return terms
+
+
 def run_script(script, tol=0.1):
-    total = SimpleNamespace(
-        mix=None, n_roots=len(script[0]), values_per_item=1, reduce=lambda terms: terms
-    )
+    total = Passed(len(script[0]))
     return em.fit(
         Scripted(script), total, anything(), tol=tol, max_iter=len(script), draw_row=lambda: 0
     )

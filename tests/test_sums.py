@@ -202,11 +202,12 @@ def test_a_network_too_large_for_its_operator_is_judged_by_the_bound(monkeypatch
     monkeypatch.setattr("vpem.sums.consensus.MOST_OPERATOR_VALUES", 1)
     graph, partition = make_graph("cycle", 9), contiguous(9, 9)
     with pytest.warns(VpemWarning, match="too few") as told:
-        network = connect(graph, partition, hops=0, n_rounds=3)
+        network = connect(graph, partition, hops=0, n_rounds=3, acceleration="none")
     bound = consensus_error_bound(network.mixing_rate, network.hubs, 9, 3)
     assert network.consensus_error == pytest.approx(bound)
     enough = int(str(told[0].message).split("; ")[-1].split()[0])
-    assert connect(graph, partition, hops=0, n_rounds=enough).consensus_error <= 1e-3
+    enough_of_them = connect(graph, partition, hops=0, n_rounds=enough, acceleration="none")
+    assert enough_of_them.consensus_error <= 1e-3
 
 
 # ---- set-up --------------------------------------------------------------------------------------
@@ -218,10 +219,10 @@ def test_auto_takes_the_cheaper_way():
     assert ConsensusSum(mixing, hubs, 1).path == "rounds"
 
 
-@pytest.mark.parametrize("n_rounds", [0, -1, 1.5, True])
+@pytest.mark.parametrize("n_rounds", [-1, 1.5, True])
 def test_rounds_must_be_a_positive_integer(n_rounds):
     _, mixing, hubs = made("cycle", 4, 0)
-    with pytest.raises(InputError, match="rounds must be an integer of at least 1"):
+    with pytest.raises(InputError, match="rounds must be an integer of at least 0"):
         ConsensusSum(mixing, hubs, n_rounds)
 
 

@@ -41,9 +41,7 @@ def check_int(what: str, value: object, *, least: int, most: int | None = None) 
     return number
 
 
-def check_number(
-    what: str, value: object, *, least: float, most: float | None = None
-) -> float:
+def check_number(what: str, value: object, *, least: float, most: float | None = None) -> float:
     """Return ``value`` as a finite float from ``least`` to ``most``, or raise InputError."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
     if not np.isfinite(number) or number < least or (most is not None and number > most):

@@ -24,6 +24,9 @@ LEAST_WEIGHT = 0.5
 Where rows weigh less than 1 on average it shrinks with them.
 """
 
+MENDED_BYTES = 12
+"""Of the message that tells which component was placed anew, and at which row."""
+
 MOST_PARTITIONED = 20
 """Iterations in a row in which the network falls apart before the run is given up."""
 
@@ -295,6 +298,8 @@ def fit(
         if tol > 0:
             total.agree("stopping")
         run.mixture, factors, mended = repairs.mend(updated, counts, iteration)
+        if mended:
+            total.agree("flooding", MENDED_BYTES)
         if callback is not None:
             callback(
                 Progress(

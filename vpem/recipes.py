@@ -22,10 +22,10 @@ from vpem.checks import (
     check_weights,
     row_blocks,
 )
+from vpem.distances import diameter
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice, shorten
 from vpem.graph import Graph, check_connected
 from vpem.hubs import Hub, find_hubs
-from vpem.distances import diameter
 from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
 from vpem.mixture import COVARIANCE_TYPES, Mixture
 from vpem.network.ledger import Ledger
@@ -217,9 +217,7 @@ def connect(
     error = consensus.error
     bounded = error is None
     if error is None:
-        error = consensus_error_bound(
-            rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated
-        )
+        error = consensus_error_bound(rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated)
     if error > LARGEST_CONSENSUS_ERROR and not automatic:
         enough = rounds_needed(
             mixing, hubs, rate, LARGEST_CONSENSUS_ERROR, threads, accelerated=accelerated
@@ -481,9 +479,7 @@ def fit_vpem(
                 rows_used = np.asarray(given, dtype=np.intp)
                 start = terms.start(terms.at_rows(rows_used))
             else:
-                start, rows_used = draw_start(
-                    cast(str, init), terms, total, n_components, stream
-                )
+                start, rows_used = draw_start(cast(str, init), terms, total, n_components, stream)
             run = em.fit(
                 terms,
                 total,

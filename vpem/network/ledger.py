@@ -12,8 +12,8 @@ from vpem.graph import Graph
 __all__ = ["KINDS", "Ledger"]
 
 KINDS = ("setup", "flooding", "estep", "stopping", "server")
-"""Features to roots and sums of the start; agreement by flooding; rounds of the E-steps; agreeing to
-stop; sums at a server."""
+"""Features to roots and sums of the start; agreement by flooding; rounds of the E-steps; agreeing
+to stop; sums at a server."""
 
 
 class Ledger:

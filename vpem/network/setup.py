@@ -1,4 +1,4 @@
-"""What is sent before the first iteration: hubs found by flooding, features on their way to roots."""
+"""What is sent before the first iteration: the graph, by flooding, and features, to their roots."""
 
 from __future__ import annotations
 
