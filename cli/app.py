@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import data, fit, model, use
+from . import data, fit, model, topology, use
 
 __all__ = ["app", "command"]
 
@@ -51,6 +51,7 @@ app.command("sample")(use.sample)
 app.command("evaluate")(use.evaluate)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
+app.add_typer(topology.app, name="topology")
 
 
 def command() -> Any:

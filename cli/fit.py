@@ -61,15 +61,29 @@ def fit(
         ),
     ] = "auto",
     acceleration: Annotated[
+        str | None,
+        typer.Option(
+            help="Rounds accelerated by Chebyshev polynomials (chebyshev), or none. Default: "
+            "chebyshev, but for compressed rounds and faults, which cannot be.",
+        ),
+    ] = None,
+    eigenvalue: Annotated[
         str,
-        typer.Option(help="Rounds accelerated by Chebyshev polynomials (chebyshev), or none."),
-    ] = "chebyshev",
+        typer.Option(
+            help="Mixing rate for the acceleration: computed from the graph, or estimated by the "
+            "agents, which costs messages.",
+        ),
+    ] = "computed",
     consensus_tol: Annotated[
         float,
         typer.Option(help="Largest consensus error, relative to a hub's term, with --rounds auto."),
     ] = 1e-6,
     weights: Annotated[
-        str, typer.Option(help="Mixing weights: metropolis, laplacian (best constant), max-degree.")
+        str,
+        typer.Option(
+            help="Mixing weights: metropolis, laplacian (best constant), max-degree, "
+            "fastest (needs cvxpy)."
+        ),
     ] = "metropolis",
     consensus: Annotated[
         str,
@@ -78,6 +92,25 @@ def fit(
             "or whichever is cheaper (auto).",
         ),
     ] = "auto",
+    compress: Annotated[
+        str | None,
+        typer.Option(
+            help="Codec of the messages of the E-steps: qsgd:8bits, blockp:64, topk:0.01, "
+            "randk:0.1, float32, float16.",
+        ),
+    ] = None,
+    link_failure: Annotated[
+        float, typer.Option(help="Probability that a link is down in a round.")
+    ] = 0.0,
+    agent_dropout: Annotated[
+        float, typer.Option(help="Probability that an agent is silent for a whole iteration.")
+    ] = 0.0,
+    stragglers: Annotated[
+        float,
+        typer.Option(
+            help="Probability that an agent is late in a round, which goes on without it."
+        ),
+    ] = 0.0,
     agents: Annotated[
         int | None,
         typer.Option(
@@ -120,6 +153,20 @@ def fit(
             help="none, or standard: each agent standardizes its features, undone in outputs."
         ),
     ] = "none",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Batch VP-EM: rows of an iteration, whose statistics replace those they had "
+            "before. Default: all rows in every iteration.",
+        ),
+    ] = None,
+    step_size: Annotated[
+        float | None,
+        typer.Option(
+            help="With --batch-size, stochastic EM: the statistics move by (t + 1)^-A toward those "
+            "of batch t, 0.5 < A <= 1.",
+        ),
+    ] = None,
     tol: Annotated[
         float,
         typer.Option(help="Stop when the log-likelihood per sample changes by less at all roots."),
@@ -206,6 +253,11 @@ def fit(
             weights=weights,
             acceleration=acceleration,
             consensus_tol=consensus_tol,
+            eigenvalue=eigenvalue,
+            compress=compress,
+            link_failure=link_failure,
+            agent_dropout=agent_dropout,
+            stragglers=stragglers,
             path=consensus,
             seed=graph_seed,
             n_threads=threads,
@@ -229,6 +281,8 @@ def fit(
                 n_init=n_init,
                 tol=tol,
                 max_iter=max_iter,
+                batch_size=batch_size,
+                step_size=step_size,
                 reg_covar=reg_covar,
                 scale=scale,
                 seed=seed,
@@ -269,8 +323,9 @@ def fit(
 
 _OPTIONS = (
     "data", "components", "topology", "graph", "radius", "mean_degree", "hops", "rounds",
-    "acceleration", "consensus_tol", "weights", "consensus", "agents", "partition", "dataset",
-    "init", "init_rows", "init_model",
+    "acceleration", "consensus_tol", "eigenvalue", "compress", "link_failure", "agent_dropout",
+    "stragglers", "batch_size", "step_size", "weights", "consensus", "agents", "partition",
+    "dataset", "init", "init_rows", "init_model",
     "n_init", "covariance", "reg_covar", "scale", "tol", "max_iter", "dtype", "threads",
     "every_weight", "seed",
     "graph_seed",
@@ -374,21 +429,35 @@ def _graph(
     return from_edges(source.edges, held.n_agents, held.names, topology="dataset")
 
 
+def _how_summed(report: dict[str, Any]) -> str:
+    """Say in a line how the sums were taken."""
+    from .output import plural
+
+    parts = ["exact at the server"]
+    if report["server"] is None:
+        chebyshev = " (Chebyshev)" if report["acceleration"] == "chebyshev" else ""
+        parts = [
+            f"{plural(report['rounds'], 'round')}{chebyshev}",
+            f"{report['weights']} weights",
+            f"mixing rate {report['mixing_rate']:.4f}",
+        ]
+        if report["consensus_error"] is not None:
+            bound = "at most " if report["consensus_error_is_bound"] else ""
+            parts.append(f"consensus error {bound}{report['consensus_error']:.2g}")
+    if report["compress"] is not None:
+        parts.append(f"compressed by {report['compress']}")
+    for name, chance in (report["faults"] or {}).items():
+        if chance:
+            parts.append(f"{name.replace('_', ' ')} {chance:g}")
+    return ", ".join(parts)
+
+
 def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
     """Print what a reader wants to know."""
     from .output import communication, number, plural, show, table
 
     hubs = len(report["hubs"])
-    exact = report["server"] is not None
-    how = (
-        "exact at the server"
-        if exact
-        else f"{plural(report['rounds'], 'round')}"
-        f"{' (Chebyshev)' if report['acceleration'] == 'chebyshev' else ''}, "
-        f"{report['weights']} weights, "
-        f"mixing rate {report['mixing_rate']:.4f}, consensus error "
-        f"{'at most ' if report['consensus_error_is_bound'] else ''}{report['consensus_error']:.2g}"
-    )
+    how = _how_summed(report)
     network = [
         plural(report["n_agents"], "agent"),
         report["topology"],

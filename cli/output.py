@@ -42,6 +42,10 @@ OPTIONS = {
     "radius": "--radius",
     "consensus path": "--consensus",
     "consensus_tol": "--consensus-tol",
+    "link_failure": "--link-failure",
+    "agent_dropout": "--agent-dropout",
+    "batch_size": "--batch-size",
+    "step_size": "--step-size",
     "covariance type": "--covariance",
 }
 # Not inside quotes, names of files, or longer names.
@@ -159,10 +163,7 @@ def communication(sent: dict[str, Any], names: Sequence[str]) -> str:
     """Write in a line what a fit has sent, and over which link most."""
     if not sent.get("messages"):
         return "nothing was sent"
-    line = (
-        f"{sent['messages']:,} messages, {size(sent['bytes'])}, "
-        f"{sent['rounds']:,} rounds"
-    )
+    line = f"{sent['messages']:,} messages, {size(sent['bytes'])}, {sent['rounds']:,} rounds"
     busiest = sent.get("busiest_link")
     if busiest:
         ends = [names[end] if end < len(names) else "server" for end in busiest["between"]]

@@ -14,7 +14,7 @@ import vpem
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "vpem" / "_core"
 KERNELS = sorted(path.stem for path in CORE.glob("*.pyx"))
-TWINS = ("reference", "reference_graph")
+TWINS = ("reference", "reference_codecs", "reference_graph")
 
 
 def module_name(path):
@@ -176,6 +176,9 @@ def test_what_is_imported_is_what_is_required(project):
         requirement.split(">")[0].strip().lower()
         for requirement in project["project"]["dependencies"]
     }
+    extras = project["project"]["optional-dependencies"]
+    for extra in ("sdp", "plot"):
+        required |= {requirement.split(">")[0].strip().lower() for requirement in extras[extra]}
     names = {"scikit-learn": "sklearn"}
     declared = {names.get(name, name) for name in required}
     used = set()

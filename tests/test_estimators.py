@@ -1,6 +1,7 @@
 """The estimator: scikit-learn's contract, its names, and what it passes on to the fit."""
 
 import pickle
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -12,7 +13,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from vpem import VPEM, InputError, NotConvergedWarning, VpemWarning, connect, fit_vpem, make_graph
+from vpem import (
+    VPEM,
+    InputError,
+    NotConvergedWarning,
+    NumericalError,
+    VpemWarning,
+    connect,
+    fit_vpem,
+    make_graph,
+)
 from vpem.mixture import COVARIANCE_TYPES
 from vpem.partition import contiguous
 
@@ -317,3 +327,140 @@ def test_not_converged_is_told_and_marked(X):
         ours = model(max_iter=2).fit(X)
     assert not ours.converged_
     assert ours.n_iter_ == 2
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+def batches(X, size):
+    return [X[start : start + size] for start in range(0, len(X), size)]
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 50}, {"batch_size": 9, "step_size": 0.7}])
+def test_batches_reach_the_fit(options, X, monkeypatch):
+    given = {}
+
+    def spy(data, network, *, batch_size=None, step_size=None, **rest):
+        given.update(batch_size=batch_size, step_size=step_size)
+        return fit_vpem(data, network, **rest)
+
+    monkeypatch.setattr("vpem.estimators.fit_vpem", spy)
+    model(**options).fit(X)
+    assert given == {"batch_size": None, "step_size": None, **options}
+
+
+@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+@pytest.mark.parametrize("graph", ["star", "cycle"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_stream_of_one_component_is_a_weighted_mean(kind, graph, weighted, overlapping):
+    X = overlapping(0, 400, 4)
+    weights = np.random.default_rng(0).uniform(0.5, 2, 400) if weighted else np.ones(400)
+    ours = VPEM(1, agents=2, graph=graph, hops=0, covariance_type=kind, step_size=0.75)
+    mean, second = np.zeros(4), np.zeros((4, 4))
+    for t, (part, own) in enumerate(zip(batches(X, 100), batches(weights, 100), strict=True)):
+        assert ours.partial_fit(part, sample_weight=own if weighted else None) is ours
+        rho = (t + 1) ** -0.75
+        here = own @ part / own.sum()
+        here_second = (part * own[:, None]).T @ part / own.sum()
+        mean = mean + rho * (here - mean)
+        second = second + rho * (here_second - second)
+        assert ours.n_batches_seen_ == ours.n_iter_ == t + 1
+    np.testing.assert_allclose(ours.means_[0], mean, rtol=1e-6, atol=1e-9)
+    if kind == "full":
+        whole = second - np.outer(mean, mean) + 1e-6 * np.eye(4)
+        whole[:2, 2:] = whole[2:, :2] = 0
+        np.testing.assert_allclose(ours.covariances_[0], whole, rtol=1e-5, atol=1e-8)
+    scores = ours.score_samples(X)
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("options", [{}, {"graph": "star", "hops": 0}])
+def test_a_stream_comes_close_to_the_fit(seed, options, overlapping):
+    X = overlapping(seed, 4000, 4)
+    whole = VPEM(2, random_state=0, init="k-means++", **options).fit(X)
+    stream = VPEM(2, random_state=seed, **options)
+    order = np.random.default_rng(seed)
+    for _ in range(4):
+        for part in batches(order.permutation(X), 400):
+            stream.partial_fit(part)
+    assert stream.n_batches_seen_ == 40
+    assert stream.score(X) > whole.score(X) - 0.05
+
+
+@pytest.mark.parametrize("kind", ["full", "diag", "tied"])
+def test_units_of_a_stream_change_nothing(kind, X):
+    options = {"init": [0, 20, 40], "reg_covar": 0.0, "covariance_type": kind, "graph": "star"}
+    one, two = (model(scale=scale, hops=0, **options) for scale in ("none", "standard"))
+    for part in batches(X, 50):
+        one.partial_fit(part)
+        two.partial_fit(part)
+    np.testing.assert_allclose(one.means_, two.means_, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(one.covariances_, two.covariances_, rtol=1e-7, atol=1e-8)
+
+
+def test_a_stream_is_the_same_again_and_survives_pickling(X):
+    one, two = model(), model()
+    for part in batches(X, 50):
+        one.partial_fit(part)
+        two = pickle.loads(pickle.dumps(two)).partial_fit(part)
+    np.testing.assert_array_equal(one.means_, two.means_)
+    np.testing.assert_array_equal(one.covariances_, two.covariances_)
+
+
+def test_a_stream_goes_on_from_a_fit_and_a_fit_forgets_it(X):
+    fitted = model().fit(X)
+    before = fitted.means_
+    fitted.partial_fit(X[:50])
+    assert fitted.n_batches_seen_ == 2
+    assert not np.array_equal(fitted.means_, before)
+    np.testing.assert_array_equal(fitted.fit(X).means_, before)
+    assert fitted.n_batches_seen_ == 1
+
+
+def test_messages_of_a_batch_are_those_of_its_rows(X):
+    sent = []
+    ours = model(agents=3, hops=0).partial_fit(X)
+    for size in (40, 80):
+        told = ours.partial_fit(X[:size]).fit_.communication
+        sent.append(told["by_kind"]["estep"]["bytes"])
+        assert told["by_kind"]["setup"]["bytes"] == 0
+    assert sent[1] == 2 * sent[0] > 0
+
+
+def test_a_batch_that_cannot_be_used_changes_nothing(X):
+    ours = model().partial_fit(X)
+    before, seen = ours.means_, ours._weight_seen
+    bad = X.copy()
+    bad[3, 1] = np.nan
+    with pytest.raises(InputError, match="row 3, feature 1"):
+        ours.partial_fit(bad)
+    with pytest.raises(ValueError, match="5 features"):
+        ours.partial_fit(X[:, :5])
+    with pytest.raises(InputError, match="250 numbers"):
+        ours.partial_fit(X, sample_weight=[1, 2])
+    with pytest.raises(NumericalError, match="log-likelihood of root 0"):
+        ours.partial_fit(1e200 * X)
+    assert ours.n_batches_seen_ == 1
+    assert ours._weight_seen == seen
+    np.testing.assert_array_equal(ours.means_, before)
+    with pytest.raises(InputError, match="step_size must be a number above"):
+        ours.set_params(step_size=0.5).partial_fit(X)
+
+
+def test_a_component_that_the_stream_left_is_placed_anew(overlapping):
+    X = overlapping(0, 300, 3, 1)
+    ours = VPEM(2, agents=1, graph="star", hops=0, init=[0, 1], random_state=0)
+    ours.partial_fit(np.concatenate([X, X[:3] + 1e3]))
+    ours.mixture_ = replace(ours.mixture_, means=ours.mixture_.means + np.array([[0.0], [1e4]]))
+
+    def go_on():
+        for _ in range(100):
+            ours.partial_fit(X)
+            if ours.fit_.recoveries:
+                break
+
+    with pytest.warns(VpemWarning, match="placed anew at batch"):
+        go_on()
+    assert ours.fit_.recoveries[0].iteration == ours.n_batches_seen_
+    assert np.abs(ours.means_).max() < 10

@@ -75,6 +75,52 @@ def test_runs_in_block_order_and_units(X, matrix, dtype, standard):
     np.testing.assert_array_equal(found.take(some), wanted.take(some))
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("standard", [False, True])
+@pytest.mark.parametrize("size", [1, 700, 9999, 12_000])
+def test_parts_in_any_order(X, matrix, dtype, standard, size):
+    """A part is its rows, read alone; the part that follows is read ahead."""
+    scaling = Scaling.standard(X, None) if standard else Scaling.none(D)
+    wanted = arrange_rows(X, blocks(), scaling, dtype)
+    found = arrange_rows(matrix, blocks(), scaling, dtype)
+    starts = np.random.default_rng(0).permutation(np.arange(0, M, size))[:20]
+    order = [slice(int(start), min(int(start) + size, M)) for start in starts]
+    for rows, following in zip(order, [*order[2:], None, None], strict=True):
+        whole = wanted.part(rows)
+        part = found.part(rows, following)
+        assert part.n_samples == whole.n_samples == rows.stop - rows.start
+        place = 0
+        for run in part.runs():
+            assert run.start == place
+            assert run.stop - run.start <= matrix.step
+            place = run.stop
+            for piece in (run, slice(run.stop - 1, run.stop), run):
+                np.testing.assert_array_equal(part.read(piece), whole.read(piece))
+        assert place == part.n_samples
+        some = np.array([part.n_samples - 1, 0])
+        np.testing.assert_array_equal(part.take(some), whole.take(some))
+        inner = slice(part.n_samples // 3, part.n_samples)
+        again = part.part(inner).part(slice(0, 1))
+        np.testing.assert_array_equal(again.read(slice(0, 1)), whole.part(inner).read(slice(0, 1)))
+    # Whole runs after parts.
+    for run in found.runs():
+        np.testing.assert_array_equal(found.read(run), wanted.read(run))
+
+
+@pytest.mark.parametrize("size", [500, 4000])
+def test_nothing_but_the_parts_is_read(X, matrix, size):
+    read = []
+    inside = matrix.read_into
+    matrix.read_into = lambda out, start: (read.append((start, len(out))), inside(out, start))[1]
+    found = arrange_rows(matrix, blocks(), Scaling.none(D), np.float64)
+    order = [slice(start, start + size) for start in (8000, 0, 20_000)]
+    for rows, following in zip(order, [*order[1:], None], strict=True):
+        part = found.part(rows, following)
+        for _ in range(2):
+            np.testing.assert_array_equal(part.read(slice(3, 9)), X[rows][3:9][:, blocks().order])
+    assert read == [(rows.start, size) for rows in order]
+
+
 @pytest.mark.parametrize("init", ["random", "k-means++", "kmeans", (3, 77)])
 @pytest.mark.parametrize(
     ("topology", "hops", "path"),

@@ -25,7 +25,7 @@ _HOMES = {
     "VPEM": "vpem.estimators",
     "VpemError": "vpem.errors",
     "VpemWarning": "vpem.errors",
-    "connect": "vpem.recipes",
+    "connect": "vpem.joining",
     "find_hubs": "vpem.hubs",
     "fit_vpem": "vpem.recipes",
     "make_graph": "vpem.topologies",

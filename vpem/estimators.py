@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -12,12 +14,17 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from vpem.checks import check_data, check_int
-from vpem.errors import InputError
+from vpem.checks import check_data, check_int, check_weights
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.graph import Graph, from_networkx
+from vpem.incremental import STEP_SIZE, check_step_size, step
 from vpem.mixture import Mixture
+from vpem.network.ledger import Ledger
 from vpem.partition import Partition, contiguous, from_lists
-from vpem.recipes import connect, fit_vpem
+from vpem.recipes import Fit, Network, connect, fit_vpem
+from vpem.starts import RowStream
+from vpem.terms.features import FeatureTerms
+from vpem.threads import one_blas_thread, thread_count
 from vpem.topologies import make_graph
 
 __all__ = ["VPEM"]
@@ -41,10 +48,16 @@ class VPEM(DensityMixin, BaseEstimator):
         Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
     hops : int, default=1
         Agents at most this many hops from a root send it their features, once; 0: nobody does.
-    n_rounds : int, default=100
+    n_rounds : int or "auto", default="auto"
         Consensus rounds of each average.
     weights : {"metropolis", "laplacian", "max-degree"}, default="metropolis"
         Mixing weights of the consensus.
+    acceleration : {"chebyshev", "none"}, optional
+        Whether rounds are accelerated. Default: where they can be.
+    consensus_tol : float, default=1e-6
+        Consensus error to reach, where the number of rounds is "auto".
+    compress : str, optional
+        Codec of the messages, such as "qsgd:8bits" (`vpem.codecs.parse_codec`).
     covariance_type : str, default="full"
         Shape of the covariance inside a hub: "full", "diag", "spherical", "tied", "tied-diag" or
         "tied-spherical".
@@ -55,7 +68,13 @@ class VPEM(DensityMixin, BaseEstimator):
     tol : float, default=1e-7
         Change of the log-likelihood per sample below which a root proposes to stop.
     max_iter : int, default=1000
-        Most iterations.
+        Most iterations; with `batch_size` most passes over the data.
+    batch_size : int or None, default=None
+        Rows of a batch: incremental EM, an M-step after each batch's E-step; see
+        `vpem.incremental.fit_batches`. None: ordinary EM over all rows.
+    step_size : float or None, default=None
+        Exponent in (0.5, 1] of the steps of stochastic EM: with `batch_size` that is run instead of
+        incremental EM. `partial_fit` takes 0.6 for None.
     reg_covar : float, default=1e-6
         Added to the diagonal of every covariance.
     scale : {"none", "standard"}, default="none"
@@ -97,7 +116,10 @@ class VPEM(DensityMixin, BaseEstimator):
     mixture_ : Mixture
         Parameters hub by hub.
     fit_ : Fit
-        Everything the fit has to report.
+        Everything the fit has to report; after `partial_fit` history and messages are those of the
+        last batch.
+    n_batches_seen_ : int
+        Batches that `partial_fit` has seen; a whole fit before them counts as one.
 
     Examples
     --------
@@ -116,14 +138,19 @@ class VPEM(DensityMixin, BaseEstimator):
         agents: int | Sequence[Sequence[int]] | None = None,
         graph: Any = "cycle",
         hops: int = 1,
-        n_rounds: int = 100,
+        n_rounds: int | str = "auto",
         init: Any = "kmeans",
         *,
         weights: str = "metropolis",
+        acceleration: str | None = None,
+        consensus_tol: float = 1e-6,
+        compress: str | None = None,
         covariance_type: str = "full",
         n_init: int = 1,
         tol: float = 1e-7,
         max_iter: int = 1000,
+        batch_size: int | None = None,
+        step_size: float | None = None,
         reg_covar: float = 1e-6,
         scale: str = "none",
         consensus: str = "auto",
@@ -137,11 +164,16 @@ class VPEM(DensityMixin, BaseEstimator):
         self.hops = hops
         self.n_rounds = n_rounds
         self.weights = weights
+        self.acceleration = acceleration
+        self.consensus_tol = consensus_tol
+        self.compress = compress
         self.covariance_type = covariance_type
         self.init = init
         self.n_init = n_init
         self.tol = tol
         self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.step_size = step_size
         self.reg_covar = reg_covar
         self.scale = scale
         self.consensus = consensus
@@ -176,6 +208,71 @@ class VPEM(DensityMixin, BaseEstimator):
             If a computation has no finite answer.
         """
         data = self._validate(X, reset=True)
+        init = self.init
+        if self.warm_start and hasattr(self, "mixture_"):
+            init = self.mixture_
+        in_batches = {"batch_size": self.batch_size, "step_size": self.step_size}
+        return self._fit(
+            data,
+            sample_weight,
+            init=init,
+            n_init=self.n_init,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            **{name: value for name, value in in_batches.items() if value is not None},
+        )
+
+    def partial_fit(
+        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> VPEM:
+        """Fit the mixture to the next batch of a stream, by stochastic EM.
+
+        The first batch starts the mixture (`init` and one iteration of EM on it) and settles the
+        graph, the hubs and the units; it should hold many rows a component. The t-th after it moves
+        the statistics by ``(t + 1)^-step_size`` towards its own (Cappe and Moulines 2009). Nothing
+        of a batch is kept but the parameters. After `fit` batches go on from its mixture.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            One row a sample.
+        y : ignored
+            Present by scikit-learn's convention.
+        sample_weight : array of shape (m,), optional
+            Weight of each row.
+
+        Returns
+        -------
+        VPEM
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        NumericalError
+            If a computation has no finite answer.
+
+        Warns
+        -----
+        VpemWarning
+            If components collapsed and were placed anew.
+        """
+        size = check_step_size(STEP_SIZE if self.step_size is None else self.step_size)
+        first = not hasattr(self, "mixture_")
+        data = self._validate(X, reset=first)
+        if first:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotConvergedWarning)
+                return self._fit(data, sample_weight, init=self.init, n_init=1, tol=0, max_iter=1)
+        weights = None
+        if sample_weight is not None:
+            weights = check_weights(np.asarray(sample_weight), len(data))
+            data, weights = data[weights > 0], weights[weights > 0]
+        return self._step(data, weights, size)
+
+    def _fit(self, data: NDArray[Any], sample_weight: Any, **options: Any) -> VPEM:
+        """Fit anew, on the graph and with the hubs that the parameters ask for."""
         seed = self._seed()
         partition = self._partition(data.shape[1])
         network = connect(
@@ -184,23 +281,19 @@ class VPEM(DensityMixin, BaseEstimator):
             hops=self.hops,
             n_rounds=self.n_rounds,
             weights=self.weights,
+            acceleration=self.acceleration,
+            consensus_tol=self.consensus_tol,
+            compress=self.compress,
             path=self.consensus,
             seed=seed,
             n_threads=self.n_threads,
         )
-        init = self.init
-        if self.warm_start and hasattr(self, "mixture_"):
-            init = self.mixture_
         names = getattr(self, "feature_names_in_", None)
         fit = fit_vpem(
             data,
             network,
             n_components=self.n_components,
             covariance_type=self.covariance_type,
-            init=init,
-            n_init=self.n_init,
-            tol=self.tol,
-            max_iter=self.max_iter,
             reg_covar=self.reg_covar,
             scale=self.scale,
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
@@ -208,19 +301,83 @@ class VPEM(DensityMixin, BaseEstimator):
             n_threads=self.n_threads,
             dtype=data.dtype,
             feature_names=None if names is None else list(names),
+            **options,
         )
-        self.fit_ = fit
-        self.mixture_: Mixture = fit.mixture
         self.graph_ = network.graph
         self.hubs_ = network.hubs
         self.mixing_rate_ = network.mixing_rate
         self.consensus_error_ = network.consensus_error
+        self.n_batches_seen_ = 1
+        self._weight_seen = fit.total_weight
+        self._draws = np.random.default_rng([seed, 0, 1])
+        return self._take(fit)
+
+    def _take(self, fit: Fit) -> VPEM:
+        self.fit_ = fit
+        self.mixture_: Mixture = fit.mixture
         self.weights_ = fit.mixture.assembled_weights
         self.means_ = fit.mixture.assembled_means
         self.converged_ = fit.converged
         self.n_iter_ = fit.n_iter
         self.history_ = fit.history
         self.lower_bound_ = float(fit.history[-1].mean() / fit.total_weight)
+        return self
+
+    def _step(self, data: NDArray[Any], weights: NDArray[np.float64] | None, size: float) -> VPEM:
+        """One batch of a stream after the first."""
+        network: Network = self.fit_.network
+        mixture = self.mixture_
+        ledger = Ledger(network.graph)
+        with one_blas_thread(), np.errstate(over="ignore"):
+            terms = FeatureTerms(
+                data,
+                network.blocks,
+                mixture.covariance_type,
+                scaling=mixture.scaling,
+                row_weights=weights,
+                reg_covar=self.reg_covar,
+                n_threads=thread_count(self.n_threads),
+                dtype=data.dtype,
+            )
+            network.charge_setup(ledger, len(data), terms.itemsize)
+            seen = self._weight_seen + terms.total_weight
+            moved, found, recoveries = step(
+                terms,
+                network.total.on(ledger),
+                mixture,
+                terms.prepare(mixture),
+                rate=(self.n_batches_seen_ + 1.0) ** -size,
+                seen=seen,
+                draw_row=RowStream(self._draws, weights, len(data)).draw,
+            )
+        if recoveries:
+            warnings.warn(
+                f"{len(recoveries)} times a collapsed component was placed anew at batch "
+                f"{self.n_batches_seen_ + 1}; try larger batches, fewer components or a larger "
+                "reg_covar",
+                VpemWarning,
+                stacklevel=3,
+            )
+        self.n_batches_seen_ += 1
+        self._weight_seen = seen
+        recoveries = [replace(one, iteration=self.n_batches_seen_) for one in recoveries]
+        found = np.broadcast_to(found, (len(network.hubs),)).copy()
+        n_iter = self.n_iter_ + 1
+        self._take(
+            replace(
+                self.fit_,
+                mixture=moved,
+                history=found[None],
+                root_log_likelihood=found,
+                total_weight=terms.total_weight,
+                n_samples=len(data),
+                converged=False,
+                recoveries=[*self.fit_.recoveries, *recoveries],
+                total_iterations=self.fit_.total_iterations + 1,
+                communication=ledger.summary(),
+            )
+        )
+        self.n_iter_ = n_iter
         return self
 
     def fit_predict(

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.graph import Graph, check_connected
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["WEIGHTS", "chebyshev_bound", "chebyshev_steps", "mixing_matrix", "mixing_rate"]
+__all__ = [
+    "MOST_FASTEST",
+    "WEIGHTS",
+    "chebyshev_bound",
+    "chebyshev_steps",
+    "mixing_matrix",
+    "mixing_rate",
+]
 
-WEIGHTS: tuple[str, ...] = ("metropolis", "laplacian", "max-degree")
+WEIGHTS: tuple[str, ...] = ("metropolis", "laplacian", "max-degree", "fastest")
+
+MOST_FASTEST = 150
+"""Agents up to which the fastest weights are looked for: seconds for 100, a minute for 150."""
+
+SOLVED = 1e-6  # the rate of the fastest weights is found to within this
 
 DENSE = 400  # up to this many nodes eigenvalues come from the whole matrix
 TREELIKE = 3.2  # with fewer nonzeros a row than this, factorising costs next to nothing
@@ -33,7 +46,9 @@ def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
     weights : str
         "metropolis": ``W_ij = 1 / (1 + max(deg_i, deg_j))``; "laplacian": ``W = I - alpha L``
         with the fastest constant, ``alpha = 2 / (lambda_2(L) + lambda_max(L))``; "max-degree":
-        the same with ``alpha = 1 / (1 + max degree)``.
+        the same with ``alpha = 1 / (1 + max degree)``; "fastest": the weights of the edges, some
+        of them perhaps negative, with which the mixing rate is least (Xiao and Boyd 2004), found
+        by cvxpy (``pip install 'vpem[sdp]'``).
 
     Returns
     -------
@@ -43,7 +58,13 @@ def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
     Raises
     ------
     InputError
-        For unknown weights, a graph with a server, or "laplacian" on a disconnected graph.
+        For unknown weights, a graph with a server, "laplacian" or "fastest" on a disconnected
+        graph, or "fastest" without cvxpy or for more than `MOST_FASTEST` agents.
+
+    Warns
+    -----
+    VpemWarning
+        If the solver of "fastest" falls short, and simpler weights that mix faster are taken.
     """
     check_choice("weights", weights, WEIGHTS)
     if graph.has_server:
@@ -51,8 +72,10 @@ def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
             "a star has no mixing weights: its server takes the exact sum; to mix among the agents"
             " take another topology"
         )
-    if weights == "laplacian":
+    if weights in ("laplacian", "fastest"):
         check_connected(graph)
+    if weights == "fastest":
+        return _fastest(graph)
     one, two = graph.edges.T
     most = graph.degrees.max()
     if weights == "metropolis":
@@ -63,6 +86,81 @@ def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
     second, last = _extreme(matrix, +1), _extreme(matrix, -1)
     alpha = 2.0 / ((1.0 + most) * (2.0 - second - last))
     return _weighted(graph, np.full(len(one), alpha))
+
+
+def _fastest(graph: Graph) -> csr_array:
+    """Return the fastest mixing of a connected graph.
+
+    Where simpler weights are as fast up to what the solver can tell, they are taken: on graphs
+    whose edges are all alike, such as cycles, the best constant is the optimum.
+    """
+    if graph.n_agents > MOST_FASTEST:
+        raise InputError(
+            f"the fastest weights are looked for among at most {MOST_FASTEST} agents, the graph has"
+            f" {graph.n_agents}; try laplacian weights"
+        )
+    simpler = [mixing_matrix(graph, name) for name in ("laplacian", "metropolis")]
+    rates = [mixing_rate(matrix) for matrix in simpler]
+    best = int(np.argmin(rates))
+    if rates[best] == 0.0:
+        _load_solver()  # the answer shall not depend on the graph where cvxpy is absent
+        return simpler[best]
+    matrix = _weighted(graph, _solved(graph))
+    rate = mixing_rate(matrix)
+    if rate < rates[best] - SOLVED * (1.0 - rates[best]):
+        return matrix
+    if rate > rates[best] + SOLVED:
+        warnings.warn(
+            f"the solver of the fastest weights fell short (mixing rate {rate:.6f}):"
+            f" {('laplacian', 'metropolis')[best]} weights are taken, whose mixing rate is"
+            f" {rates[best]:.6f}",
+            VpemWarning,
+            stacklevel=3,
+        )
+    return simpler[best]
+
+
+def _load_solver() -> Any:
+    """Return cvxpy, or say how to get it."""
+    try:
+        import cvxopt  # noqa: F401
+        import cvxpy
+    except ImportError as error:
+        raise InputError(
+            "the fastest weights need cvxpy and its solver CVXOPT, which are not installed: pip"
+            " install 'vpem[sdp]', or take laplacian weights"
+        ) from error
+    return cvxpy
+
+
+def _solved(graph: Graph) -> NDArray[np.float64]:
+    """Weights of the edges (n_edges,) by which ``||W - 11^T/N||_2`` is least.
+
+    A semidefinite program, in ``W = I - sum_e w_e a_e a_e^T`` with ``a_e`` 1 and -1 at the ends of
+    edge e.
+    """
+    from scipy.sparse import csr_array
+
+    cvxpy = _load_solver()
+    n, n_edges = graph.n_agents, graph.n_edges
+    one, two = graph.edges.T
+    edge = np.tile(np.arange(n_edges), 4)
+    places = np.concatenate([one * n + one, two * n + two, one * n + two, two * n + one])
+    signs = np.repeat([1.0, -1.0], 2 * n_edges)
+    outer = csr_array((signs, (places, edge)), shape=(n * n, n_edges))
+    weight, norm = cvxpy.Variable(n_edges), cvxpy.Variable()
+    rest = np.eye(n) - 1.0 / n - cvxpy.reshape(outer @ weight, (n, n), order="F")
+    bound = norm * np.eye(n)
+    problem = cvxpy.Problem(cvxpy.Minimize(norm), [bound - rest >> 0, bound + rest >> 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what comes out is looked at by the caller
+        try:
+            problem.solve(solver=cvxpy.CVXOPT, kktsolver="chol")
+        except (cvxpy.error.SolverError, ArithmeticError, ValueError):
+            weight.value = None
+    if weight.value is None or not np.isfinite(weight.value).all():
+        return np.zeros(n_edges)  # the identity, which never mixes
+    return np.asarray(weight.value, dtype=np.float64)
 
 
 def _weighted(graph: Graph, weight: NDArray[np.float64]) -> csr_array:

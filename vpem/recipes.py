@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import em
-from vpem.blocks import Blocks
 from vpem.checks import (
     check_data,
     check_int,
@@ -22,229 +21,24 @@ from vpem.checks import (
     check_weights,
     row_blocks,
 )
-from vpem.distances import diameter
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice, shorten
-from vpem.graph import Graph, check_connected
-from vpem.hubs import Hub, find_hubs
-from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
+from vpem.incremental import check_step_size, fit_batches
+from vpem.joining import Network, connect
 from vpem.mixture import COVARIANCE_TYPES, Mixture
 from vpem.network.ledger import Ledger
-from vpem.network.setup import charge_features, charge_hubs, find_routes
-from vpem.partition import Partition
 from vpem.rows import FileMatrix
 from vpem.scaling import SCALES, Scaling
 from vpem.starts import INITS, RowStream, draw_start
-from vpem.sums.consensus import (
-    ACCELERATIONS,
-    PATHS,
-    ConsensusSum,
-    consensus_error_bound,
-    rounds_needed,
-)
-from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.threads import one_blas_thread, thread_count
 
 __all__ = ["Fit", "Network", "connect", "fit_vpem"]
 
-MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
-"""By acceleration."""
-
-CONSENSUS_TOL = 1e-6
-"""Consensus error that automatic rounds reach."""
+ORDER_OF_BATCHES = 1
+"""Sets the stream that orders batches apart from the one that draws rows."""
 
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
-
-LARGEST_CONSENSUS_ERROR = 1e-3
-"""A run whose operator is further than this from all ones is warned about."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """Agents on a graph, grouped in hubs, and how they sum.
-
-    Attributes
-    ----------
-    graph : Graph
-        Who talks to whom.
-    hubs : list of Hub
-        In the order of extraction.
-    blocks : Blocks
-        Features of each hub.
-    total : ServerSum or ConsensusSum
-        The distributed sum.
-    widths : tuple of int
-        Number of features of each agent.
-    hops : int
-        How far raw features may travel, at setup.
-    n_rounds : int or None
-        Rounds of each average; None where the sum is exact.
-    weights : str or None
-        Name of the mixing weights; None where the sum is exact.
-    mixing_rate : float or None
-        Second largest eigenvalue modulus of the mixing weights; None where the sum is exact.
-    consensus_error : float
-        ``max |C - 1|``: 0 where the sum is exact, its bound where C is too large to form.
-    error_is_bound : bool
-        Whether `consensus_error` is a bound.
-    acceleration : str
-        "chebyshev", or "none" where rounds are plain or the sum is exact.
-    consensus_tol : float or None
-        Error for which the number of rounds was found; None where it was given.
-    """
-
-    graph: Graph
-    hubs: list[Hub]
-    blocks: Blocks
-    total: Any
-    widths: tuple[int, ...]
-    hops: int
-    n_rounds: int | None
-    weights: str | None
-    mixing_rate: float | None
-    consensus_error: float
-    error_is_bound: bool = False
-    acceleration: str = "none"
-    consensus_tol: float | None = None
-
-    def charge_setup(self, ledger: Ledger, n_samples: int, itemsize: int) -> None:
-        """Count what is sent before the first iteration."""
-        if self.hops > 0:
-            if not self.graph.has_server:
-                charge_hubs(ledger, self.graph)
-            routes = find_routes(self.graph, self.hubs)
-            charge_features(ledger, routes, self.widths, n_samples, itemsize)
-
-
-def connect(
-    graph: Graph,
-    partition: Partition,
-    *,
-    hops: int = 1,
-    n_rounds: int | str = "auto",
-    weights: str = "metropolis",
-    acceleration: str = "chebyshev",
-    consensus_tol: float = CONSENSUS_TOL,
-    path: str = "auto",
-    seed: int = 0,
-    n_threads: int | None = None,
-) -> Network:
-    """Group the agents of a graph in hubs and set up their sum.
-
-    Parameters
-    ----------
-    graph : Graph
-        Communication graph of the agents, or a star around a server.
-    partition : Partition
-        Features of each agent.
-    hops : int
-        Agents at most this many hops from a root send it their features, once.
-    n_rounds : int or "auto"
-        Consensus rounds of each average; "auto" takes the fewest that reach ``consensus_tol``.
-    weights : {"metropolis", "laplacian", "max-degree"}
-        Mixing weights.
-    acceleration : {"chebyshev", "none"}
-        Whether rounds are accelerated; see `vpem.mixing.chebyshev_steps`.
-    consensus_tol : float
-        Consensus error ``max |C - 1|`` to reach, where the number of rounds is "auto".
-    path : {"auto", "operator", "rounds"}
-        How the rounds are computed; see `ConsensusSum`.
-    seed : int
-        Settles ties between hubs.
-    n_threads : int, optional
-        Threads of the rounds.
-
-    Returns
-    -------
-    Network
-
-    Raises
-    ------
-    InputError
-        If the graph is not connected, has another number of agents, or an option is out of range.
-
-    Warns
-    -----
-    VpemWarning
-        If the rounds are too few for the graph, or the hubs centralize the data.
-    """
-    if not isinstance(graph, Graph) or not isinstance(partition, Partition):
-        raise InputError(
-            "connect takes a vpem.Graph (from make_graph or from_networkx) and a vpem.Partition, "
-            f"got {type(graph).__name__} and {type(partition).__name__}"
-        )
-    if graph.n_agents != partition.n_agents:
-        raise InputError(
-            f"the graph has {graph.n_agents} agents but the features are held by "
-            f"{partition.n_agents}; give a graph of as many agents, or another partition"
-        )
-    hops = check_int("hops", hops, least=0)
-    check_choice("acceleration", acceleration, ACCELERATIONS)
-    automatic = n_rounds == "auto"
-    if not automatic:
-        n_rounds = check_int("rounds", n_rounds, least=1, most=MOST_ROUNDS[acceleration])
-    consensus_tol = check_number("consensus_tol", consensus_tol, least=1e-12, most=1.0)
-    seed = check_int("seed", seed, least=0)
-    check_choice("weights", weights, WEIGHTS)
-    check_choice("consensus path", path, PATHS)
-    check_connected(graph)
-    threads = thread_count(n_threads)
-    hubs = find_hubs(graph, hops, seed=seed)
-    blocks = Blocks.from_hubs(hubs, partition.features)
-    widths = tuple(len(features) for features in partition.features)
-    if graph.has_server:
-        total = ServerSum(len(hubs))
-        return Network(graph, hubs, blocks, total, widths, hops, None, None, None, 0.0)
-    mixing = mixing_matrix(graph, weights)
-    rate = mixing_rate(mixing)
-    accelerated = acceleration == "chebyshev"
-    if automatic:
-        n_rounds = rounds_needed(
-            mixing, hubs, rate, consensus_tol, threads, accelerated=accelerated
-        )
-    assert isinstance(n_rounds, int)
-    consensus = ConsensusSum(
-        mixing,
-        hubs,
-        n_rounds,
-        rate=rate if accelerated else None,
-        path=path,
-        n_threads=threads,
-        routes=find_routes(graph, hubs),
-        diameter=diameter(graph),
-    )
-    error = consensus.error
-    bounded = error is None
-    if error is None:
-        error = consensus_error_bound(rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated)
-    if error > LARGEST_CONSENSUS_ERROR and not automatic:
-        enough = rounds_needed(
-            mixing, hubs, rate, LARGEST_CONSENSUS_ERROR, threads, accelerated=accelerated
-        )
-        warnings.warn(
-            f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
-            f"error is {'at most ' if bounded else ''}{error:.2g}, more than "
-            f"{LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; "
-            f"{enough} rounds would do",
-            VpemWarning,
-            stacklevel=2,
-        )
-    return Network(
-        graph,
-        hubs,
-        blocks,
-        consensus,
-        widths,
-        hops,
-        n_rounds,
-        weights,
-        rate,
-        error,
-        bounded,
-        acceleration,
-        consensus_tol if automatic else None,
-    )
 
 
 @dataclass
@@ -281,6 +75,12 @@ class Fit:
     communication : dict
         What was sent, over all restarts (`vpem.network.ledger.Ledger.summary`);
         ``bytes_by_iteration`` belongs to the entries of ``history``.
+    partitions : list of (int, str)
+        Iterations in which the network fell apart, and how; parameters stayed as they were.
+    n_passes : float or None
+        Rows worked on in batches, in multiples of all of them; None without batches.
+    free_energy : list of float
+        After every batch, where sums are exact.
     """
 
     mixture: Mixture
@@ -296,6 +96,9 @@ class Fit:
     seconds: float = 0.0
     total_iterations: int = 0
     communication: dict[str, Any] = field(default_factory=dict)
+    partitions: list[tuple[int, str]] = field(default_factory=list)
+    n_passes: float | None = None
+    free_energy: list[float] = field(default_factory=list)
 
     @property
     def n_iter(self) -> int:
@@ -335,6 +138,8 @@ def fit_vpem(
     n_threads: int | None = None,
     dtype: Any = np.float64,
     skip_negligible: bool = True,
+    batch_size: int | None = None,
+    step_size: float | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[em.Progress], None] | None = None,
 ) -> Fit:
@@ -376,6 +181,11 @@ def fit_vpem(
     skip_negligible : bool
         Leave rows out of a component's moments where all such responsibilities together are below
         rounding (`vpem.terms.features.NEGLIGIBLE`). False counts every one of them.
+    batch_size : int, optional
+        Rows of an iteration of batch VP-EM (`vpem.incremental.fit_batches`); ``max_iter`` and
+        ``history`` then count passes over the data. None: all rows in every iteration.
+    step_size : float, optional
+        With ``batch_size``, stochastic EM: the exponent of its steps, in (0.5, 1].
     feature_names : sequence of str, optional
         For messages.
     callback : callable, optional
@@ -420,10 +230,18 @@ def fit_vpem(
             raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
         given = init
     n_components = check_int("n_components", n_components, least=1)
+    if batch_size is not None:
+        batch_size = check_int("batch_size", batch_size, least=1)
+    if step_size is not None:
+        step_size = check_step_size(step_size)
+    _refuse_what_makes_no_sense(X, network, batch_size, step_size)
     row_weights = kept = None
+    n_positive = n_samples
     if sample_weight is not None:
         sample_weight = check_weights(sample_weight, n_samples)
         kept = np.flatnonzero(sample_weight > 0)
+        n_positive = len(kept)
+        _check_precision(sample_weight[kept], precision)
         if given is not None:
             rows = check_rows(given, n_components, n_samples)
             if not np.isin(rows, kept).all():
@@ -435,9 +253,9 @@ def fit_vpem(
             X, row_weights = X[kept], sample_weight[kept]
         else:
             kept = None
-    if len(X) < n_components:
+    if n_positive < n_components:
         raise InputError(
-            f"{n_components} components need at least as many rows, got {len(X)}"
+            f"{n_components} components need at least as many rows, got {n_positive}"
             f"{'' if row_weights is None else ' with a positive weight'}; try fewer components"
         )
     if given is not None:
@@ -460,11 +278,11 @@ def fit_vpem(
         )
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, n_samples, terms.itemsize)
-        total = network.total.on(ledger)
         runs = []
         total_iterations = 0
         restarts = n_init if isinstance(init, str) else 1
         for restart in range(restarts):
+            total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             stream = RowStream(rng, row_weights, len(X))
             rows_used: NDArray[np.intp] | None
@@ -480,15 +298,21 @@ def fit_vpem(
                 start = terms.start(terms.at_rows(rows_used))
             else:
                 start, rows_used = draw_start(cast(str, init), terms, total, n_components, stream)
-            run = em.fit(
-                terms,
-                total,
-                start,
-                tol=tol,
-                max_iter=max_iter,
-                draw_row=stream.draw,
-                callback=callback,
-            )
+            common: dict[str, Any] = {
+                "tol": tol, "max_iter": max_iter, "draw_row": stream.draw, "callback": callback,
+            }  # fmt: skip
+            if batch_size is None:
+                run = em.fit(terms, total, start, **common)
+            else:
+                run = fit_batches(
+                    terms,
+                    total,
+                    start,
+                    batch_size=batch_size,
+                    step_size=step_size,
+                    rng=np.random.default_rng([seed, restart, ORDER_OF_BATCHES]),
+                    **common,
+                )
             total_iterations += len(run.history)
             runs.append((run, rows_used))
     best = int(np.argmax([run.log_likelihood[0] for run, _ in runs]))
@@ -508,10 +332,36 @@ def fit_vpem(
         best_restart=best,
         seconds=time.perf_counter() - began,
         total_iterations=total_iterations,
+        partitions=run.partitions,
+        n_passes=getattr(run, "n_passes", None),
+        free_energy=getattr(run, "free_energy", []),
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
     )
     _warn_of_outcome(fit, max_iter, tol)
     return fit
+
+
+def _refuse_what_makes_no_sense(
+    X: Any, network: Network, batch_size: int | None, step_size: float | None
+) -> None:
+    """Raise InputError where two options cannot both be had, saying why."""
+    if step_size is not None and batch_size is None:
+        raise InputError(
+            "step_size is how far the statistics move toward a batch's, but there are no batches; "
+            "give batch_size"
+        )
+    if network.compress is None:
+        return
+    if batch_size is not None:
+        raise InputError(
+            "compressed sums send how terms differ from those of the iteration before, but each "
+            "batch has other rows; take batch_size without compress, or compress with all rows"
+        )
+    if isinstance(X, FileMatrix):
+        raise InputError(
+            "compressed sums keep the state of every agent and row in memory, but the data are "
+            "read from disk; raise the memory limit, or fit without compress"
+        )
 
 
 def _per_hub(values: NDArray[np.float64], network: Network) -> NDArray[np.float64]:
@@ -525,6 +375,16 @@ def _precision(dtype: Any) -> np.dtype[Any]:
             if np.dtype(dtype) == known:
                 return known
     raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
+
+
+def _check_precision(weights: NDArray[np.float64], precision: np.dtype[Any]) -> None:
+    """Refuse positive row weights that a responsibility in this precision cannot be times."""
+    limits = np.finfo(precision)
+    if weights.min() < limits.tiny / limits.eps or weights.max() > limits.max * limits.eps:
+        raise InputError(
+            f"sample weights from {weights.min():g} to {weights.max():g} cannot be computed with "
+            f"in {precision.name}; divide them by their mean, or use float64"
+        )
 
 
 def _scaling(
@@ -570,6 +430,14 @@ def _inspect(
 
 
 def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
+    if fit.partitions:
+        iteration, reason = fit.partitions[0]
+        warnings.warn(
+            f"the network fell apart in {len(fit.partitions)} iterations, which changed nothing; "
+            f"first in iteration {iteration}: {reason}",
+            VpemWarning,
+            stacklevel=3,
+        )
     if fit.recoveries:
         told = shorten(
             f"component {r.component} in hub {r.hub} ({r.reason}, iteration {r.iteration}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from vpem.recipes import Fit
@@ -61,6 +62,11 @@ def describe_fit(
         "consensus_error_is_bound": network.error_is_bound,
         "acceleration": network.acceleration,
         "consensus_tol": network.consensus_tol,
+        "compress": network.compress,
+        "faults": None if network.faults is None else asdict(network.faults),
+        "partitions": [
+            {"iteration": iteration, "reason": reason} for iteration, reason in fit.partitions
+        ],
         "consensus_path": getattr(network.total, "path", "server"),
         "mixing_weights": mixture.assembled_weights.tolist(),
         "converged": fit.converged,

@@ -53,6 +53,9 @@ class Rows(Protocol):
     def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
         """Some rows, shape (len(indices), d)."""
 
+    def part(self, rows: slice, following: slice | None = None) -> Rows:
+        """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
+
 
 class MemoryRows:
     """Rows of an array.
@@ -89,6 +92,13 @@ class MemoryRows:
     def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
         """Some rows, shape (len(indices), d)."""
         return self._rows[indices]
+
+    def part(self, rows: slice, following: slice | None = None) -> MemoryRows:
+        """A run of rows as rows of their own, counted from 0."""
+        chosen = copy(self)
+        chosen._rows = self._rows[rows]
+        chosen.n_samples = len(chosen._rows)
+        return chosen
 
 
 class FileMatrix:
@@ -208,31 +218,27 @@ class FileRows:
         self._blocks = blocks
         self._scaling = scaling
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="vpem-read")
-        self._run: tuple[int, NDArray[Any]] | None = None
-        self._next: tuple[int, Future[NDArray[Any]]] | None = None
+        self._held: tuple[slice, NDArray[Any]] | None = None
+        self._next: tuple[slice, Future[NDArray[Any]]] | None = None
         self.n_samples = len(matrix)
         self.dtype = np.dtype(dtype)
-        self._step = matrix.step
-        self._n_runs = -(-self.n_samples // self._step)
+        self.step = matrix.step
         as_stored = blocks.in_order and scaling.is_none and matrix.dtype == self.dtype
         self._is_direct = as_stored and matrix.is_whole
         # Pages once touched are used again: new ones cost as much as reading does.
-        shape = (min(self._step, self.n_samples), matrix.shape[1])
+        shape = (min(self.step, self.n_samples), matrix.shape[1])
         self._free = [np.empty(shape, dtype=self.dtype) for _ in range(2)]
 
     def runs(self) -> Iterator[slice]:
         """Runs of rows that are read from the file at once."""
-        for run in range(self._n_runs):
-            yield slice(run * self._step, min((run + 1) * self._step, self.n_samples))
+        return _pieces(slice(0, self.n_samples), self.step)
 
-    def _load(self, run: int, buffer: NDArray[Any]) -> NDArray[Any]:
-        start = run * self._step
-        out = buffer[: min(self._step, self.n_samples - start)]
+    def _load(self, rows: slice, buffer: NDArray[Any]) -> NDArray[Any]:
+        out = buffer[: rows.stop - rows.start]
         if self._is_direct:
-            self._matrix.read_into(out, start)
+            self._matrix.read_into(out, rows.start)
         else:
-            data = self._matrix[start : start + len(out)]
-            arrange_into(out, data, self._blocks, self._scaling)
+            arrange_into(out, self._matrix[rows], self._blocks, self._scaling)
         return buffer
 
     def read(self, rows: slice) -> NDArray[Any]:
@@ -240,32 +246,104 @@ class FileRows:
 
         They are there until rows of another run are asked for.
         """
-        number = rows.start // self._step
-        if self._run is None or self._run[0] != number:
-            if self._run is not None:
-                self._free.append(self._run[1])
-                self._run = None
+        whole = slice(0, self.n_samples)
+        run = _piece_of(whole, self.step, rows)
+        # After the last run the first comes again, for the next sweep.
+        return self.read_in(run, rows, _piece_at(whole, self.step, run.stop % self.n_samples))
+
+    def read_in(self, run: slice, rows: slice, following: slice | None) -> NDArray[Any]:
+        """Rows of a run of at most `step` rows, which is read whole; then ``following`` is."""
+        if self._held is None or self._held[0] != run:
+            if self._held is not None:
+                self._free.append(self._held[1])
+                self._held = None
             if self._next is not None:
                 ahead, future = self._next
                 self._next = None
                 found = future.result()
-                if ahead == number:
-                    self._run = (number, found)
+                if ahead == run:
+                    self._held = (run, found)
                 else:
                     self._free.append(found)
-            if self._run is None:
-                self._run = (number, self._load(number, self._free.pop()))
-            # After the last run the first comes again, for the next sweep.
-            following = (number + 1) % self._n_runs
-            if following != number:
+            if self._held is None:
+                self._held = (run, self._load(run, self._free.pop()))
+            if following is not None and following != run:
                 future = self._reader.submit(self._load, following, self._free.pop())
                 self._next = (following, future)
-        first = number * self._step
-        return self._run[1][rows.start - first : rows.stop - first]
+        return self._held[1][rows.start - run.start : rows.stop - run.start]
 
     def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
         """Some rows, shape (len(indices), d)."""
         return self._blocks.arrange(self._scaling.apply(self._matrix.take(indices)), self.dtype)
+
+    def part(self, rows: slice, following: slice | None = None) -> FilePart:
+        """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
+        return FilePart(self, rows, following)
+
+
+class FilePart:
+    """A run of rows of a file, of which nothing else is read.
+
+    Parameters
+    ----------
+    whole : FileRows
+        All rows.
+    rows : slice
+        Which of them.
+    following : slice, optional
+        What is read ahead when these have been.
+    """
+
+    def __init__(self, whole: FileRows, rows: slice, following: slice | None) -> None:
+        self._whole = whole
+        self._rows = rows
+        self._following = following
+        self.n_samples = rows.stop - rows.start
+        self.dtype = whole.dtype
+
+    def runs(self) -> Iterator[slice]:
+        """Runs of rows that are read from the file at once."""
+        return _pieces(slice(0, self.n_samples), self._whole.step)
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """Rows of one run, shape (m, d), C-contiguous."""
+        step, first = self._whole.step, self._rows.start
+        wanted = slice(first + rows.start, first + rows.stop)
+        run = _piece_of(self._rows, step, wanted)
+        if run.stop < self._rows.stop:
+            following: slice | None = _piece_at(self._rows, step, run.stop)
+        elif self._following is not None:
+            following = _piece_at(self._following, step, self._following.start)
+        else:
+            following = None
+        return self._whole.read_in(run, wanted, following)
+
+    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+        """Some rows, shape (len(indices), d)."""
+        return self._whole.take(indices + self._rows.start)
+
+    def part(self, rows: slice, following: slice | None = None) -> FilePart:
+        """A run of these rows as rows of their own."""
+        first = self._rows.start
+        inner = slice(first + rows.start, first + rows.stop)
+        if following is not None:
+            following = slice(first + following.start, first + following.stop)
+        return FilePart(self._whole, inner, following)
+
+
+def _piece_at(rows: slice, step: int, start: int) -> slice:
+    return slice(start, min(start + step, rows.stop))
+
+
+def _piece_of(rows: slice, step: int, wanted: slice) -> slice:
+    """Which piece of ``rows`` holds the rows wanted."""
+    return _piece_at(rows, step, wanted.start - (wanted.start - rows.start) % step)
+
+
+def _pieces(rows: slice, step: int) -> Iterator[slice]:
+    """Cut a run of rows in pieces of ``step``."""
+    for start in range(rows.start, rows.stop, step):
+        yield _piece_at(rows, step, start)
 
 
 def arrange_into(out: NDArray[Any], X: NDArray[Any], blocks: Blocks, scaling: Scaling) -> None:

@@ -24,6 +24,7 @@ cdef enum:
     TILE_BYTES = 393216      # aimed at for what one tile keeps in cache
     LARGEST_TILE = 256
     SMALLEST_TILE = 32
+    SHARES_BYTES = 8388608   # of accumulators, where there are more than one a thread
     WORTH_THREADS = 1000000  # products below which one thread does it all
     ROOTS_AT_ONCE = 16       # whose sums are in cache together
     ROWS_A_LOG = 64          # normalisers multiplied before their logarithm is taken
@@ -329,11 +330,12 @@ cdef void sweep_share(
         sweep_tile(plan, &work, tile, witness)
 
 
-def _shares(Py_ssize_t n_tiles, Py_ssize_t n_threads):
+def _shares(Py_ssize_t n_tiles, Py_ssize_t n_threads, Py_ssize_t most):
     """Bounds of the shares in which threads take tiles: large ones first, small ones last.
 
-    They depend on nothing but the two numbers, so that sums are the same again; a thread that is
-    held up takes fewer.
+    They depend on nothing but the numbers given, so that sums are the same again; a thread that is
+    held up takes fewer. Where accumulators are so large that there is room for ``most`` shares
+    only, these are of one size.
     """
     cdef Py_ssize_t begin = 0, share
     bounds = [0]
@@ -344,6 +346,8 @@ def _shares(Py_ssize_t n_tiles, Py_ssize_t n_threads):
             share = min(share, n_tiles - begin)
         begin += share
         bounds.append(begin)
+    if len(bounds) - 1 > most:
+        bounds = np.linspace(0, n_tiles, most + 1).astype(np.intp)
     return np.array(bounds, dtype=np.intp)
 
 
@@ -484,7 +488,8 @@ def sweep(
         plan.n_components * plan.d if plan.collect else 0, n_gram if plan.collect else 0,
     ]
     own_sizes = [(int(n) + 7) // 8 * 8 for n in totals]
-    bounds = _shares(n_tiles, n_threads)
+    room = max(1, SHARES_BYTES // (8 * sum(own_sizes) + 1))
+    bounds = _shares(n_tiles, n_threads, max(room, n_threads))
     cdef Py_ssize_t[::1] share = bounds
     cdef Py_ssize_t n_shares = share.shape[0] - 1
     memory = [_aligned(sum(sizes), dtype) for _ in range(n_threads)]

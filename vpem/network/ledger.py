@@ -85,6 +85,12 @@ class Ledger:
         """Add payload to messages that are counted already."""
         self._bytes[KINDS.index(kind), links] += size
 
+    def add(self, other: Ledger) -> None:
+        """Count what another ledger of the same graph has counted."""
+        self._messages += other._messages
+        self._bytes += other._bytes
+        self._rounds += other._rounds
+
     @property
     def messages(self) -> int:
         """All messages."""

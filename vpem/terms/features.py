@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,22 @@ class Statistics:
     first: NDArray[np.float64]
     second: NDArray[np.float64]
     shifts: NDArray[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        return sum(part.nbytes for part in (self.counts, self.first, self.second, self.shifts))
+
+    def add(self, other: Statistics, times: float = 1.0) -> None:
+        """Add so many times the statistics of other rows about the same shift."""
+        self.counts += times * other.counts
+        self.first += times * other.first
+        self.second += times * other.second
+
+    def scale(self, factor: float) -> None:
+        """Multiply all of it."""
+        for part in (self.counts, self.first, self.second):
+            part *= factor
 
 
 class FeatureTerms:
@@ -99,12 +117,40 @@ class FeatureTerms:
         self.n_samples = len(X)
         self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
         constant = -0.5 * blocks.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
-        mean_weight = self.total_weight / max(self.n_samples, 1)
-        self.least = NEGLIGIBLE * mean_weight / max(self.n_samples, 1) if skip_negligible else 0.0
+        self.least = 0.0
+        if skip_negligible and self.n_samples:
+            lightest = 1.0 if row_weights is None else self._lightest(row_weights)
+            self.least = NEGLIGIBLE * lightest / self.n_samples
         self.itemsize = self.rows.dtype.itemsize
         self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
         self.log_constant = float(constant * self.total_weight)
         self._sample_covariance: NDArray[np.float64] | None = None
+        self._precisions: tuple[Factors, NDArray[np.float64]] | None = None
+
+    def part(self, rows: slice, following: slice | None = None) -> FeatureTerms:
+        """Return the terms of a run of rows, which are counted from 0 in it.
+
+        Parameters
+        ----------
+        rows : slice
+            Which rows.
+        following : slice, optional
+            Rows that will be worked on next: where the data are in a file, they are read ahead.
+        """
+        chosen = copy(self)
+        chosen.rows = self.rows.part(rows, following)
+        chosen.n_samples = rows.stop - rows.start
+        chosen.row_weights = None if self.row_weights is None else self.row_weights[rows]
+        chosen.total_weight = float(
+            chosen.n_samples if chosen.row_weights is None else chosen.row_weights.sum()
+        )
+        chosen.log_constant = self.log_constant * (chosen.total_weight / self.total_weight)
+        chosen._sample_covariance = None
+        return chosen
+
+    @staticmethod
+    def _lightest(row_weights: NDArray[np.float64]) -> float:
+        return float(row_weights.min(initial=np.inf, where=row_weights > 0))
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
@@ -269,6 +315,123 @@ class FeatureTerms:
             for b in np.flatnonzero(hubs):
                 new[b][...] = old[b]
         return replace(mixture, weights=weights, means=means, covariances=covariances)
+
+    # ---- statistics of batches -----------------------------------------------------------------
+
+    @cached_property
+    def _bands(self) -> list[tuple[slice, int, int]]:
+        """Neighbouring blocks of one width: their columns, how many they are, and the width."""
+        bands = []
+        widths = self.blocks.widths
+        edges = np.flatnonzero(np.diff(widths)) + 1
+        for group in np.split(np.arange(len(widths)), edges):
+            if len(group) and widths[group[0]]:
+                columns = slice(
+                    int(self.blocks.offsets[group[0]]), int(self.blocks.offsets[group[-1] + 1])
+                )
+                bands.append((columns, len(group), int(widths[group[0]])))
+        return bands
+
+    def _banded(
+        self, flat: NDArray[np.float64], copies: int
+    ) -> Iterator[tuple[slice, int, int, NDArray[np.float64]]]:
+        """Views of shape (blocks, copies, width, width), one a band, into a flat array."""
+        start = 0
+        for columns, count, width in self._bands:
+            stop = start + count * copies * width * width
+            yield columns, count, width, flat[start:stop].reshape(count, copies, width, width)
+            start = stop
+
+    def recentred(self, statistics: Statistics, centres: NDArray[Any]) -> Statistics:
+        """Return the same statistics about other centres (K, d)."""
+        shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
+        moved = statistics.shifts.astype(np.float64) - shifts
+        first = statistics.first + self.blocks.of_feature(statistics.counts) * moved
+        second = statistics.second.copy()
+        if self._is_diagonal:
+            change = moved * (statistics.first + first)
+            second += change.sum(axis=0) if self._is_tied else change
+        elif moved.any():
+            n_components = len(moved)
+            copies = 1 if self._is_tied else n_components
+            for columns, count, width, view in self._banded(second, copies):
+                # With t' = t + n s about the new centre, U' = U + t s^T + s t'^T.
+                s, old, new = (
+                    part[:, columns].reshape(n_components, count, width).swapaxes(0, 1)
+                    for part in (moved, statistics.first, first)
+                )
+                if self._is_tied:
+                    view[:, 0] += old.swapaxes(1, 2) @ s + s.swapaxes(1, 2) @ new
+                else:
+                    view += old[..., None] * s[..., None, :] + s[..., None] * new[..., None, :]
+        return Statistics(statistics.counts.copy(), first, second, shifts)
+
+    def with_hubs_of(
+        self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
+    ) -> Statistics:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
+        other = self.recentred(other, statistics.shifts)
+        counts = np.where(hubs[:, None], other.counts, statistics.counts)
+        columns = hubs[self.blocks.block_of]
+        first = np.where(columns, other.first, statistics.first)
+        if self._is_diagonal:
+            second = np.where(columns, other.second, statistics.second)
+        else:
+            copies = 1 if self._is_tied else len(first)
+            sizes = copies * self.blocks.widths.astype(np.int64) ** 2
+            second = np.where(np.repeat(hubs, sizes), other.second, statistics.second)
+        return Statistics(counts, first, second, statistics.shifts)
+
+    def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
+        """Statistics of rows of this total weight for which `update` gives ``mixture``."""
+        counts = weight * mixture.weights
+        if len(counts) != n_roots:
+            counts = np.repeat(counts.mean(axis=0, keepdims=True), n_roots, axis=0)
+        n = self.blocks.of_feature(counts)
+        if self._is_diagonal:
+            n = n.sum(axis=0, keepdims=True) if self._is_tied else n
+            second = n * (mixture.covariances - self.reg_covar)
+        else:
+            second = mixture.covariances.copy()
+            copies = 1 if self._is_tied else mixture.n_components
+            for columns, count, width, view in self._banded(second, copies):
+                view[..., np.arange(width), np.arange(width)] -= self.reg_covar
+                own = n[:, columns].reshape(-1, count, width)[..., 0].T
+                own = own.sum(axis=1, keepdims=True) if self._is_tied else own
+                view *= own[..., None, None]
+        exact = Statistics(counts, np.zeros_like(mixture.means), second, mixture.means)
+        return self.recentred(exact, mixture.means)
+
+    def expected(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
+        """Expected ``log g~`` of the rows in statistics that all roots share, under a mixture.
+
+        ``sum_m sum_k gamma_mk log g~_mk`` without `log_constant`, from the statistics alone:
+        ``sum_k n_k log pi_k - (n_k log|Sigma_k| + tr(Sigma_k^-1 U_k)) / 2``, U_k about the mean.
+        """
+        counts = statistics.counts[0]
+        used = counts > 0
+        value = float(counts[used] @ np.log(mixture.weights[0, used]))
+        log_dets = factors.log_dets.astype(np.float64).sum(axis=1)
+        value -= 0.5 * float(np.broadcast_to(log_dets, counts.shape) @ counts)
+        about = statistics
+        if not np.array_equal(statistics.shifts, factors.means):
+            about = self.recentred(statistics, factors.means)
+        if self._precisions is None or self._precisions[0] is not factors:
+            self._precisions = (factors, self._lower_precisions(factors))
+        return value - 0.5 * float(self._precisions[1].ravel() @ about.second.ravel())
+
+    def _lower_precisions(self, factors: Factors) -> NDArray[np.float64]:
+        """Inverse covariances for the trace with a symmetric matrix of which the lower half is."""
+        inverse = factors.inverse.astype(np.float64)
+        if self._is_diagonal:
+            return inverse
+        out = np.empty_like(inverse)
+        copies = factors.log_dets.shape[0]
+        both = zip(self._banded(inverse, copies), self._banded(out, copies), strict=True)
+        for (_, _, width, lower), (_, _, _, view) in both:
+            np.matmul(lower.swapaxes(2, 3), lower, out=view)
+            view *= np.tri(width) + np.tri(width, k=-1)
+        return out
 
     # ---- starts and repairs ---------------------------------------------------------------------
 

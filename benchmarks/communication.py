@@ -1,0 +1,273 @@
+"""What fits send and what it buys: ``python -m benchmarks.communication [PART ...]``.
+
+Parts: ledger, rounds, compression, faults, batch. Each prints a table and writes its numbers
+(JSON) and a plot to --folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from vpem import connect, fit_vpem, make_graph, read_dataset
+from vpem.errors import VpemWarning
+from vpem.partition import contiguous, from_lists
+
+from .problems import mixture_rows
+
+DATA = Path(__file__).parents[1] / "data" / "breast_cancer.h5"
+LINES = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+GREYS = ("0.0", "0.35", "0.55", "0.2", "0.7", "0.45")
+FALL = 1e-9  # a log-likelihood per sample that falls by more is a fall
+
+Curve = tuple[str, list[float], list[float]]
+
+
+def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call without the warnings that a benchmark provokes on purpose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        return function(*args, **options)
+
+
+def summary(name: str, fit: Any, seconds: float) -> dict[str, Any]:
+    """Return what a table shows of a fit, and its curve."""
+    history = fit.history.mean(axis=1) / fit.total_weight
+    sent = fit.communication
+    return {
+        "name": name,
+        "log_likelihood": fit.log_likelihood,
+        "iterations": fit.n_iter,
+        "converged": fit.converged,
+        "falls": int((np.diff(history) < -FALL).sum()),
+        "largest fall": float(max(0.0, -np.diff(history).min(initial=0.0))),
+        "rounds": fit.network.n_rounds,
+        "messages": sent["messages"],
+        "bytes": sent["bytes"],
+        "seconds": seconds,
+        "history": history.tolist(),
+        "bytes_by_iteration": sent["bytes_by_iteration"],
+    }
+
+
+def run(name: str, X: Any, network: Any, **options: Any) -> dict[str, Any]:
+    """Fit and summarize."""
+    began = time.perf_counter()
+    fit = quietly(fit_vpem, X, network, **options)
+    return summary(name, fit, time.perf_counter() - began)
+
+
+def curves(rows: Iterable[dict[str, Any]]) -> list[Curve]:
+    """Log-likelihood against bytes."""
+    return [(row["name"], row["bytes_by_iteration"], row["history"]) for row in rows]
+
+
+# ---- the parts -----------------------------------------------------------------------------------
+
+
+def ledger(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
+    """Count what the README's fit sends, by kind."""
+    data = read_dataset(DATA)
+    network = connect(make_graph("cycle", data.partition.n_agents), data.partition, hops=1)
+    fit = fit_vpem(data.X, network)
+    rows = [{"name": kind, **counted} for kind, counted in fit.communication["by_kind"].items()]
+    return rows, curves([summary("cycle, 1 hop", fit, fit.seconds)])
+
+
+def rounds(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
+    """Sum by plain rounds, by accelerated rounds and exactly, on a sparse graph of 100 agents."""
+    m = {"small": 2_000, "full": 20_000}[size]
+    X = mixture_rows(m, 100, 3)
+    graph = make_graph("geometric", 100, seed=0, mean_degree=9.7)
+    held = contiguous(100, 100)
+    common = {"n_components": 3, "init": [0, 1, 2], "max_iter": 200}
+    found = []
+    for name, how in (
+        ("100 plain rounds", {"n_rounds": 100, "acceleration": "none"}),
+        ("auto, plain", {"acceleration": "none"}),
+        ("auto, Chebyshev", {}),
+        ("auto, Chebyshev, estimated rate", {"eigenvalue": "estimated"}),
+    ):
+        network = quietly(connect, graph, held, hops=1, **how)
+        found.append({"consensus error": network.consensus_error} | run(name, X, network, **common))
+    hubs = [features.tolist() for features in network.blocks.features]
+    star = connect(make_graph("star", len(hubs)), from_lists(hubs, 100), hops=0)
+    found.append({"consensus error": 0.0} | run("exact sum of the hubs", X, star, **common))
+    return found, curves(found)
+
+
+COMPRESSED = (
+    "float32",
+    "float16",
+    "qsgd:8bits",
+    "qsgd:4bits",
+    "blockp:64",
+    "topk:0.05",
+    "randk:0.1",
+)
+
+
+def compression(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
+    """Compare codecs on a cycle and a geometric graph of 30 agents, over seeds."""
+    data = read_dataset(DATA)
+    scaled = (data.X - data.X.mean(axis=0)) / data.X.std(axis=0)
+    cases = {
+        "cycle": (make_graph("cycle", data.partition.n_agents), data.partition, 1),
+        "geometric": (make_graph("geometric", 30, seed=1, mean_degree=6), contiguous(30, 30), 0),
+    }
+    found = []
+    for case, (graph, held, hops) in cases.items():
+        for seed in range({"small": 1, "full": 5}[size]):
+            common = {"n_components": 2, "init": "random", "seed": seed, "max_iter": 500}
+            plain = run(
+                f"{case}, seed {seed}, float64, 100 plain rounds", scaled,
+                quietly(connect, graph, held, hops=hops, n_rounds=100, acceleration="none"),
+                **common,
+            )  # fmt: skip
+            base = run(
+                f"{case}, seed {seed}, float64, Chebyshev", scaled,
+                connect(graph, held, hops=hops), **common,
+            )  # fmt: skip
+            here = [plain, base]
+            for codec in COMPRESSED:
+                network = connect(graph, held, hops=hops, compress=codec, seed=seed)
+                here.append(run(f"{case}, seed {seed}, {codec}", scaled, network, **common))
+            for row in here:
+                row["difference"] = row["log_likelihood"] - base["log_likelihood"]
+                row["plain bytes / bytes"] = plain["bytes"] / row["bytes"]
+                row["Chebyshev bytes / bytes"] = base["bytes"] / row["bytes"]
+            found += here
+    return found, curves(row for row in found if "geometric, seed 0" in row["name"])
+
+
+def faults(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
+    """Let links, agents and rounds fail."""
+    data = read_dataset(DATA)
+    scaled = (data.X - data.X.mean(axis=0)) / data.X.std(axis=0)
+    graph = make_graph("geometric", 30, seed=1, mean_degree=6)
+    found = []
+    for what in ("link_failure", "stragglers", "agent_dropout"):
+        for chance in (0.0, 0.1, 0.3):
+            network = quietly(connect, graph, contiguous(30, 30), hops=0, **{what: chance})
+            name = f"{what.replace('_', ' ')} {chance:g}"
+            how = {"n_components": 2, "init": [0, 300], "max_iter": 60}
+            found.append(run(name, scaled, network, **how))
+    return found, curves(found)
+
+
+def batch(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
+    """Batches against all rows in every iteration, and the cost of an iteration as M grows."""
+    m = {"small": 5_000, "full": 150_000}[size]
+    X = mixture_rows(m, 100, 3)
+    network = connect(make_graph("geometric", 100, seed=0, mean_degree=31), contiguous(100, 100))
+    common = {"n_components": 3, "init": [0, 1, 2], "tol": 1e-6}
+    found = [run(f"all {m:,} rows", X, network, **common)]
+    for parts in (10, 50):
+        found.append(run(f"{parts} batches", X, network, batch_size=-(-m // parts), **common))
+    shown = list(found)
+    for rows in (10_000, 100_000, 1_000_000)[: 2 if size == "small" else 3]:
+        few = mixture_rows(rows, 8, 3)
+        small = connect(make_graph("cycle", 8), contiguous(8, 8))
+        common = {"n_components": 3, "init": [0, 1, 2], "tol": 1e-3}
+        one = run(f"{rows:,} x 8, batches of 1,000", few, small, batch_size=1000, **common)
+        # The start and the end each go over all rows once.
+        passes = -(-rows // 1000)
+        one["bytes an iteration"] = (
+            (one["bytes_by_iteration"][-1] - one["bytes_by_iteration"][0])
+            / max(one["iterations"] - 1, 1) / passes
+        )  # fmt: skip
+        found.append(one)
+    return found, curves(shown)
+
+
+PARTS = {
+    "ledger": ledger,
+    "rounds": rounds,
+    "compression": compression,
+    "faults": faults,
+    "batch": batch,
+}  # fmt: skip
+
+
+# ---- showing -------------------------------------------------------------------------------------
+
+
+def number(value: Any) -> str:
+    """Write one cell."""
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """Return all numbers but curves."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    heads = list(
+        dict.fromkeys(k for row in rows for k, v in row.items() if not isinstance(v, list))
+    )
+    for head in heads:
+        made.add_column(head, justify="left" if head == "name" else "right")
+    for row in rows:
+        made.add_row(*(number(row.get(head, "")) for head in heads))
+    return made
+
+
+def draw(title: str, found: list[Curve], target: Path) -> None:
+    """Draw how far each curve is from the best log-likelihood, against megabytes sent."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    best = max(max(history) for _, _, history in found)
+    for number, (name, sent, history) in enumerate(found):
+        gap = np.maximum(best - np.array(history), 1e-9)
+        axes.plot(
+            np.array(sent) / 1e6, gap, label=name, linewidth=1.6,
+            linestyle=LINES[number % len(LINES)], color=GREYS[number % len(GREYS)],
+            marker="osv^Dx*+p"[number % 9], markevery=max(1, len(gap) // 8), markersize=4,
+        )  # fmt: skip
+    axes.set(
+        xscale="log", yscale="log", xlabel="MB sent",
+        ylabel="log-likelihood per sample below the best (nats)",
+    )  # fmt: skip
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(fontsize=8, loc="outside right upper", frameon=False)
+    figure.savefig(target)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the parts asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.communication")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--size", choices=("small", "full"), default="small")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "results")
+    given = parser.parse_args(words)
+    if unknown := [part for part in given.parts if part not in PARTS]:
+        parser.error(f"no part called {unknown[0]}; there are {', '.join(PARTS)}")
+    console = Console(highlight=False)
+    console.width = max(console.width, 160)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for part in given.parts or PARTS:
+        rows, lines = PARTS[part](given.size)
+        console.print(table(part, rows), "")
+        stem = given.folder / f"communication-{part}-{given.size}"
+        stem.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        draw(f"{part} ({given.size})", lines, stem.with_suffix(".png"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,339 @@
+"""`vpem topology`: what a network will do, before anything is fitted on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vpem.graph import Graph
+    from vpem.partition import Partition
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look at networks of agents.\n\nExample: vpem topology describe cycle -n 8 --hops 1",
+)
+
+MOST_ROWS = 20  # hubs shown; --json has them all
+MOST_MEMBERS = 12  # agents of a hub shown
+
+
+@app.command("describe")
+def describe(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a topology (with -n), or a dataset: the graph and partition stored there."
+        ),
+    ] = None,
+    agents: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--agents",
+            help="Number of agents; of a dataset's features, contiguous, nearly equal parts.",
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="For a dataset: a topology in place of the stored graph.")
+    ] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(help="Graph from a file: edge list, GraphML, or node-link JSON."),
+    ] = None,
+    partition: Annotated[
+        Path | None,
+        typer.Option(help='For a dataset: features of each agent, JSON: {"name": [...], ...}.'),
+    ] = None,
+    radius: Annotated[
+        float | None, typer.Option(help="Radius of a geometric graph in the unit square.")
+    ] = None,
+    mean_degree: Annotated[
+        float | None, typer.Option(help="Mean degree wanted of a random graph.")
+    ] = None,
+    graph_seed: Annotated[int, typer.Option(help="Seeds random graphs and ties between hubs.")] = 0,
+    hops: Annotated[
+        int, typer.Option(help="Agents at most this many hops from a root send it their features.")
+    ] = 0,
+    weights: Annotated[
+        str,
+        typer.Option(help="Mixing weights: metropolis, laplacian, max-degree, fastest."),
+    ] = "metropolis",
+    rounds: Annotated[
+        str,
+        typer.Option(
+            help="Consensus rounds of each average, or auto: the fewest that reach --consensus-tol."
+        ),
+    ] = "auto",
+    acceleration: Annotated[
+        str,
+        typer.Option(help="Rounds accelerated by Chebyshev polynomials (chebyshev), or none."),
+    ] = "chebyshev",
+    eigenvalue: Annotated[
+        str,
+        typer.Option(
+            help="Mixing rate for the acceleration: computed from the graph, or estimated by the "
+            "agents, which costs messages.",
+        ),
+    ] = "computed",
+    consensus_tol: Annotated[
+        float,
+        typer.Option(help="Largest consensus error, relative to a hub's term, with --rounds auto."),
+    ] = 1e-6,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Rows of the fit to plan. Default: the dataset's, or else 1000."),
+    ] = None,
+    features: Annotated[
+        int | None,
+        typer.Option(help="Features of the fit to plan, without a dataset. Default: one an agent."),
+    ] = None,
+    components: Annotated[
+        int, typer.Option("-k", "--components", help="Components of the fit to plan.")
+    ] = 2,
+    dtype: Annotated[
+        str, typer.Option(help="Precision of the fit to plan: float64 or float32.")
+    ] = "float64",
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the graph coloured by hub (.png, .svg, .pdf; needs matplotlib)."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
+) -> None:
+    """Show hubs, mixing, the rounds that an accuracy takes, and what a fit will send.
+
+    Messages and bytes are counted as a fit counts them that starts at given rows; the start
+    'kmeans' adds a few sums to the setup.
+
+    Example: vpem topology describe cycle -n 8 --hops 1
+    """
+    from .output import Screen, print_json
+
+    with Screen(quiet) as screen:
+        from vpem.checks import check_int
+        from vpem.errors import check_choice
+        from vpem.hdf5 import check_distinct
+        from vpem.planning import plan
+
+        from .fit import _rounds
+
+        check_choice("--dtype", dtype, ("float64", "float32"))
+        graph_seed = check_int("--graph-seed", graph_seed, least=0)
+        for name, count in (("--agents", agents), ("--samples", samples), ("--features", features)):
+            if count is not None:
+                check_int(name, count, least=1)
+        if plot is not None:
+            from vpem.plots import check_picture
+
+            check_distinct(plot, graph, partition, source)
+            check_picture(plot, force)
+        network, held, stored = _network(
+            source, agents, topology, graph, partition, radius, mean_degree, graph_seed, features
+        )
+        found = plan(
+            network,
+            held,
+            hops=hops,
+            n_samples=samples or stored or 1000,
+            n_components=components,
+            dtype=dtype,
+            n_rounds=_rounds(rounds),
+            weights=weights,
+            acceleration=acceleration,
+            consensus_tol=consensus_tol,
+            eigenvalue=eigenvalue,
+            seed=graph_seed,
+        )
+        if plot is not None:
+            from vpem.hubs import Hub
+            from vpem.plots import plot_hubs
+
+            hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in found["hubs"]]
+            plot_hubs(plot, network, hubs, found["agent_names"], force=force)
+            screen.say(f"wrote {plot}")
+        found["warnings"] = list(screen.warnings)
+        found["plot"] = None if plot is None else str(plot)
+        if json:
+            print_json(found)
+        else:
+            _show(found)
+
+
+def _network(
+    source: str | None,
+    agents: int | None,
+    topology: str | None,
+    graph: Path | None,
+    partition: Path | None,
+    radius: float | None,
+    mean_degree: float | None,
+    seed: int,
+    features: int | None,
+) -> tuple[Graph, Partition, int | None]:
+    """Return the graph, who holds which features, and how many rows there are in the dataset."""
+    from vpem.errors import InputError, check_choice
+    from vpem.graph_files import read_graph
+    from vpem.partition import contiguous
+    from vpem.topologies import TOPOLOGIES, make_graph
+
+    from .fit import _graph, _partition
+
+    if source is not None and source not in TOPOLOGIES:
+        if not Path(source).suffix and not Path(source).exists():
+            check_choice("topology", source, TOPOLOGIES)
+        if features is not None:
+            raise InputError("--features is for plans without a dataset, which has its own")
+        from vpem.datasets import read_dataset
+
+        # Values stay on disk: only their number counts.
+        data = read_dataset(source, memory_limit=0)
+        held = _partition(data, agents, partition)
+        made = _graph(data, held, topology, graph, radius, mean_degree, seed)
+        return made, held, len(data.X)
+    if topology is not None:
+        raise InputError(
+            "--topology is for a dataset; without one give the topology's name alone: vpem topology"
+            " describe cycle -n 8"
+        )
+    if partition is not None:
+        raise InputError("--partition names the features of a dataset; give one")
+    if source is None:
+        if graph is None:
+            raise InputError(
+                "give the name of a topology with -n, a dataset, or --graph with a file of edges"
+            )
+        if radius is not None or mean_degree is not None:
+            raise InputError("--radius and --mean-degree need the topology of a random graph")
+        made = read_graph(graph, agents)
+    elif graph is not None:
+        raise InputError(f"give a topology ({source}) or --graph, not both")
+    elif agents is None:
+        raise InputError(f"how many agents? give -n: vpem topology describe {source} -n 8")
+    else:
+        made = make_graph(source, agents, seed=seed, radius=radius, mean_degree=mean_degree)
+    count = made.n_agents
+    return made, contiguous(count if features is None else features, count, made.names), None
+
+
+def _show(found: dict[str, Any]) -> None:
+    """Print what a reader wants to know."""
+    from .output import number, plural, show, table
+
+    names = [*found["agent_names"], "server"]
+    degrees = found["degrees"]
+    hubs = found["hubs"]
+    facts = [
+        ("graph", f"{found['topology']}, {plural(found['n_agents'], 'agent')}, "
+                  f"{plural(found['n_edges'], 'link')}"),
+        ("degrees", f"{degrees['min']} to {degrees['max']}, mean {number(degrees['mean'], 3)}"),
+        ("diameter", plural(found["diameter"], "hop")),
+        ("hubs", f"{len(hubs)} of {plural(found['hops'], 'hop')}"),
+    ]  # fmt: skip
+    if found["server"] is not None:
+        facts.append(("sum", "exact at the server"))
+    else:
+        accelerated = " (Chebyshev)" if found["acceleration"] == "chebyshev" else ""
+        most = "at most " if found["consensus_error_is_bound"] else ""
+        facts.append(
+            ("sum", f"{plural(found['rounds'], 'round')}{accelerated}, {found['weights']} weights, "
+                    f"consensus error {most}{found['consensus_error']:.2g}")
+        )  # fmt: skip
+    tables: list[Table | str] = [table(facts, "", "")]
+    tables += _hubs(hubs, names)
+    if found["mixing"]:
+        tables += _mixing(found)
+    tables.append(_messages(found, names))
+    show(*tables)
+
+
+def _hubs(hubs: list[dict[str, Any]], names: list[str]) -> list[Table | str]:
+    from vpem.errors import shorten
+
+    from .output import plural, table
+
+    listing = [
+        (
+            place,
+            names[hub["root"]],
+            shorten((names[agent] for agent in hub["agents"]), MOST_MEMBERS),
+            hub["n_features"],
+        )
+        for place, hub in enumerate(hubs[:MOST_ROWS])
+    ]
+    heads = ("hub", "root", "agents", "features")
+    made: list[Table | str] = [table(listing, *heads, title="Hubs", right=("hub", "features"))]
+    if len(hubs) > MOST_ROWS:
+        made.append(f"... and {plural(len(hubs) - MOST_ROWS, 'more hub')} (see --json)\n")
+    return made
+
+
+def _mixing(found: dict[str, Any]) -> list[Table | str]:
+    """Tables of mixing rates, errors after rounds, rounds for errors."""
+    from .output import table
+
+    def told(row: dict[str, Any], name: str, digits: str) -> str:
+        return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
+
+    chosen = found["weights"]
+    rates = [
+        (
+            f"{row['weights']}{' *' if row['weights'] == chosen else ''}",
+            f"{row['rate']:.6f}",
+            f"{row['spectral_gap']:.3g}",
+        )
+        for row in found["mixing"]
+    ]
+    errors = [
+        (
+            f"{row['rounds']}{' *' if row['rounds'] == found['rounds'] else ''}",
+            told(row, "none", ".2g"),
+            told(row, "chebyshev", ".2g"),
+        )
+        for row in found["consensus_errors"]
+    ]
+    needed = [
+        (f"{row['consensus_error']:g}", told(row, "none", "d"), told(row, "chebyshev", "d"))
+        for row in found["rounds_needed"]
+    ]
+    ways = ("plain", "Chebyshev")
+    return [
+        table(rates, "weights", "mixing rate", "spectral gap", title="Mixing (* chosen)",
+              right=("mixing rate", "spectral gap")),
+        table(errors, "rounds", *ways, title=f"Consensus error after rounds, {chosen} weights",
+              right=("rounds", *ways)),
+        table(needed, "error", *ways, title=f"Rounds needed, {chosen} weights",
+              right=("error", *ways)),
+    ]  # fmt: skip
+
+
+def _messages(found: dict[str, Any], names: list[str]) -> Table:
+    """Table of what the setup and one iteration send."""
+    from .output import plural, size, table
+
+    rows: list[tuple[object, ...]] = []
+    for part in ("setup", "iteration"):
+        sent = found["communication"][part]
+        kinds = {kind: row for kind, row in sent["by_kind"].items() if row["rounds"]}
+        for kind, row in kinds.items():
+            rows.append((part, kind, row["messages"], size(row["bytes"]), row["rounds"]))
+        busiest = sent["busiest_link"]
+        ends = "" if busiest is None else " - ".join(names[end] for end in busiest["between"])
+        most = "" if busiest is None else f"{ends} ({size(busiest['bytes'])})"
+        rows.append((part, "all", sent["messages"], size(sent["bytes"]), sent["rounds"], most))
+    title = (
+        f"Communication: {plural(found['n_samples'], 'row')}, "
+        f"{plural(found['n_components'], 'component')}, {found['dtype']}"
+    )
+    heads = ("phase", "kind", "messages", "payload", "rounds", "busiest link")
+    return table(rows, *heads, title=title, right=("messages", "payload", "rounds"))

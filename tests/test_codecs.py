@@ -1,0 +1,676 @@
+"""Codecs: bytes as the twin packs them, sizes by hand, means and variances over many draws."""
+
+from math import ceil, log2, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from vpem._core import codecs as kernels
+from vpem._core import reference_codecs as twins
+from vpem.codecs import Dither, ErrorFeedback, RandK, draw_keys, parse_codec
+from vpem.errors import InputError, NumericalError
+
+SIZES = (1, 2, 63, 64, 65, 255, 256, 257, 1000)
+DTYPES = (np.float64, np.float32)
+TILE = 4096  # values that a kernel packs at a time, about
+
+DITHERS = [  # levels, bucket, largest
+    (127, 256, False),
+    (1, 64, False),
+    (1, 64, True),
+    (5, 256, False),
+    (7, 10, False),
+    (100_000, 33, False),
+    (2**31 - 1, 7, False),
+    (1, 1, False),
+    (3, 10_000, False),
+]
+CASTS = (2, 4, 8)
+NAMES = [
+    "qsgd:8bits", "qsgd:2bits", "qsgd:16bits", "qsgd:5levels", "qsgd:8bits:10", "blockp:64",
+    "blockp:7:inf", "topk:0.01", "topk:1", "randk:0.1", "randk:1", "float16", "float32", "float64",
+]  # fmt: skip
+UNBIASED = [name for name in NAMES if parse_codec(name).is_unbiased]
+LOSSY = [name for name in UNBIASED if name != "float64"]
+
+names = pytest.mark.parametrize("name", NAMES)
+sizes = pytest.mark.parametrize("n", SIZES)
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def draw(n, dtype=np.float64, n_rows=3, seed=0):
+    """Rows of values of many magnitudes, some zero, some equal, one row all zero."""
+    rng = np.random.default_rng([n, n_rows, seed])
+    values = rng.normal(size=(n_rows, n)) * 10.0 ** rng.integers(-6, 4, size=(n_rows, n))
+    values[rng.random((n_rows, n)) < 0.2] = 0
+    values[rng.random((n_rows, n)) < 0.2] = -1.5
+    values[-1] = 0
+    return values.astype(dtype), draw_keys(rng, n_rows)
+
+
+def both(name, values, arguments, outputs):
+    """Run kernel and twin with outputs of their own; the faults come last."""
+    results = []
+    for module in (kernels, twins):
+        out = [array.copy() for array in outputs]
+        getattr(module, name)(*values, *arguments, *out, 1)
+        results.append(out)
+    return results
+
+
+def agree(name, values, arguments, outputs):
+    """Hold kernel and twin together to the byte, and return what they wrote."""
+    compiled, twin = both(name, values, arguments, outputs)
+    for one, other in zip(compiled, twin, strict=True):
+        assert one.dtype == other.dtype
+        assert one.tobytes() == other.tobytes()
+    return compiled
+
+
+# ---- compiled and twin --------------------------------------------------------------------------
+
+
+def message_rows(n_rows, size):
+    return np.zeros((n_rows, size), dtype=np.uint8)
+
+
+def compare(kind, values, keys, arguments, size):
+    """Encode, decode and transmit by both, which must agree; transmit is decode of encode."""
+    faults = np.zeros(len(values), dtype=np.uint8)
+    given = (values,) if kind == "cast" else (values, keys)
+    messages, wrong = agree(
+        f"{kind}_encode", given, arguments, (message_rows(len(values), size), faults)
+    )
+    assert not wrong.any()
+    unpacking = arguments[:1] if kind == "sparse" else arguments[:2]
+    blank = np.full_like(values, 7)
+    received, wrong = agree(f"{kind}_decode", (messages,), unpacking, (blank, faults))
+    assert not wrong.any()
+    sent, wrong = agree(f"{kind}_transmit", given, arguments, (blank, faults))
+    assert not wrong.any()
+    np.testing.assert_array_equal(sent, received)
+    return received
+
+
+@sizes
+@dtypes
+@pytest.mark.parametrize(("levels", "bucket", "largest"), DITHERS)
+def test_dithering_equals_its_twin(n, dtype, levels, bucket, largest):
+    values, keys = draw(n, dtype)
+    width = ceil(log2(levels + 1)) + 1
+    size = 4 * ceil(n / bucket) + ceil(n * width / 8)
+    received = compare("dither", values, keys, (levels, bucket, largest), size)
+    assert not received[-1].any()
+
+
+@sizes
+@dtypes
+@pytest.mark.parametrize("at_random", [False, True])
+@pytest.mark.parametrize("share", [0.01, 0.3, 1.0])
+def test_sparse_messages_equal_their_twin(n, dtype, at_random, share):
+    values, keys = draw(n, dtype)
+    kept = max(1, round(share * n))
+    size = ceil(kept * ceil(log2(n)) / 8) + 4 * kept
+    received = compare("sparse", values, keys, (kept, at_random), size)
+    assert (np.count_nonzero(received, axis=1) <= kept).all()
+
+
+@sizes
+@dtypes
+@pytest.mark.parametrize("itemsize", CASTS)
+def test_casts_equal_their_twin(n, dtype, itemsize):
+    values, keys = draw(n, dtype)
+    compare("cast", values, keys, (itemsize,), n * itemsize)
+
+
+@pytest.mark.parametrize("n", [TILE - 1, TILE, TILE + 1, 3 * TILE + 77])
+def test_tiles_do_not_show(n):
+    values, keys = draw(n)
+    for levels, bucket, largest in DITHERS:
+        width = ceil(log2(levels + 1)) + 1
+        size = 4 * ceil(n / bucket) + ceil(n * width / 8)
+        compare("dither", values, keys, (levels, bucket, largest), size)
+    compare("cast", values, keys, (2,), 2 * n)
+
+
+def test_half_precision_is_that_of_numpy_for_every_number_and_the_middle_between_two():
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    middle = (halves[1:] + halves[:-1]) / 2
+    near = np.concatenate([np.nextafter(middle, 0), middle, np.nextafter(middle, 1e5)])
+    values = np.concatenate([halves, -halves, near, -near, [5e-324, 1e-30, 65504]])[None]
+    keys = np.zeros(1, dtype=np.uint64)
+    received = compare("cast", values, keys, (2,), 2 * values.size)
+    np.testing.assert_array_equal(received[0, : len(halves)], halves)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-44, 1e-38, 1e30])
+def test_very_small_and_very_large_values_equal_the_twin(scale):
+    values, keys = draw(300)
+    values *= scale
+    for levels, bucket, largest in DITHERS:
+        width = ceil(log2(levels + 1)) + 1
+        size = 4 * ceil(300 / bucket) + ceil(300 * width / 8)
+        received = compare("dither", values, keys, (levels, bucket, largest), size)
+        assert np.isfinite(received).all()
+    compare("sparse", values, keys, (30, True), ceil(30 * 9 / 8) + 120)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39, 1e200])
+def test_kernel_and_twin_refuse_the_same_rows(bad):
+    values, keys = draw(100, n_rows=4)
+    values[2, 37] = bad
+    faults = np.zeros(4, dtype=np.uint8)
+    cases = [
+        ("dither_encode", (values, keys), (127, 64, False), 108),
+        ("dither_encode", (values, keys), (1, 64, True), 33),
+        ("sparse_encode", (values, keys), (10, False), 49),
+        ("sparse_encode", (values, keys), (100, True), 488),
+        ("cast_encode", (values,), (2,), 200),
+        ("cast_encode", (values,), (4,), 400),
+    ]
+    for name, inputs, arguments, size in cases:
+        for _, wrong in both(name, inputs, arguments, (message_rows(4, size), faults)):
+            np.testing.assert_array_equal(wrong, [0, 0, 1, 0], err_msg=name)
+
+
+def test_kernel_and_twin_refuse_the_same_messages():
+    rng = np.random.default_rng(0)
+    n, n_rows = 37, 400
+    seen = {0: 0, 1: 0}
+    cases = [
+        ("dither_decode", (5, 16), 12 + 19),
+        ("sparse_decode", (2,), 2 + 8),
+        ("cast_decode", (2,), 74),
+        ("cast_decode", (4,), 148),
+    ]
+    for name, arguments, size in cases:
+        noise = rng.integers(256, size=(n_rows, size), dtype=np.uint8)
+        noise[::2, : size // 2] &= 0x23
+        outputs = (np.zeros((n_rows, n)), np.zeros(n_rows, dtype=np.uint8))
+        (one, wrong), (other, also_wrong) = both(name, (noise,), arguments, outputs)
+        np.testing.assert_array_equal(wrong, also_wrong)
+        np.testing.assert_array_equal(one[wrong == 0], other[wrong == 0])
+        assert np.isfinite(one[wrong == 0]).all()
+        for value in (0, 1):
+            seen[value] += int((wrong == value).sum())
+    assert min(seen.values()) > 50
+
+
+# ---- codecs -------------------------------------------------------------------------------------
+
+
+@names
+@sizes
+@dtypes
+def test_transmit_is_decode_of_encode(name, n, dtype):
+    codec = parse_codec(name)
+    values, _ = draw(n, dtype)
+    keys = draw_keys(np.random.default_rng(5), len(values))
+    rng = np.random.default_rng(5)
+    decoded, message_bytes = codec.transmit(values, keys)
+    assert decoded.dtype == dtype
+    for row in range(len(values)):
+        message = codec.encode(values[row], rng)
+        assert len(message) == message_bytes[row] == codec.message_size(n)
+        np.testing.assert_array_equal(codec.decode(message, n, dtype), decoded[row])
+    assert not decoded[-1].any()
+
+
+@names
+def test_threads_do_not_show(name):
+    codec = parse_codec(name)
+    values, keys = draw(3 * TILE + 5, n_rows=5)
+    one, _ = codec.transmit(values, keys, 1)
+    for n_threads in (2, 3, 8):
+        np.testing.assert_array_equal(codec.transmit(values, keys, n_threads)[0], one)
+    alone, _ = codec.transmit(values[2:3], keys[2:3], 2)
+    np.testing.assert_array_equal(alone[0], one[2])
+
+
+@sizes
+def test_sizes_are_those_of_the_formula(n):
+    by_hand = {
+        "qsgd:8bits": 4 * ceil(n / 256) + n,
+        "qsgd:4bits": 4 * ceil(n / 256) + ceil(n / 2),
+        "qsgd:5levels": 4 * ceil(n / 256) + ceil(4 * n / 8),
+        "qsgd:8levels": 4 * ceil(n / 256) + ceil(5 * n / 8),
+        "qsgd:8bits:512": 4 * ceil(n / 512) + n,
+        "blockp:64": 4 * ceil(n / 64) + ceil(n / 4),
+        "randk:1": ceil(n * ceil(log2(n)) / 8) + 4 * n,
+        "topk:0.0001": ceil(ceil(log2(n)) / 8) + 4,
+        "float16": 2 * n,
+        "float32": 4 * n,
+        "float64": 8 * n,
+    }
+    for name, size in by_hand.items():
+        message = parse_codec(name).encode(draw(n)[0][0], np.random.default_rng(0))
+        assert len(message) == size, name
+
+
+def test_a_message_written_by_hand():
+    # norm 5; levels of 4 (bits 100): 3/5 of 4 = 2.4, 4/5 of 4 = 3.2; sign lowest
+    codec = parse_codec("qsgd:4levels")
+    seen = set()
+    for seed in range(200):
+        message = codec.encode(np.array([3.0, -4.0]), np.random.default_rng(seed))
+        assert message[:4] == np.array([5], dtype="<f4").tobytes()
+        first, second = message[4] & 15, message[4] >> 4
+        assert first & 1 == 0
+        assert second & 1 == 1
+        seen.add((first >> 1, second >> 1))
+    assert seen == {(2, 3), (2, 4), (3, 3), (3, 4)}
+    assert (
+        parse_codec("topk:0.5").encode(np.array([0.0, 3, -4, 1]), np.random.default_rng(0))
+        == bytes([0b1001]) + np.array([3, -4], dtype="<f4").tobytes()
+    )
+
+
+SPREADS = {
+    "normal": lambda rng, n: rng.normal(size=n),
+    "one": lambda rng, n: np.eye(n)[n // 2] * 3.25,
+    "equal": lambda rng, n: np.full(n, -0.125),
+    "heavy": lambda rng, n: rng.standard_cauchy(size=n),
+    "half steps": lambda rng, n: rng.choice([-1.0, 1.0], size=n) * (1 + np.arange(n) % 3),
+}
+
+
+@pytest.mark.parametrize("name", [*LOSSY, "qsgd:3bits", "qsgd:40levels:16", "blockp:64:inf"])
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("seed", range(3))
+def test_mean_and_variance(name, spread, seed):
+    codec = parse_codec(name)
+    rng = np.random.default_rng([seed, 17])
+    n, n_draws = 130, 1500
+    vector = SPREADS[spread](rng, n)
+    values = np.tile(vector, (n_draws, 1))
+    received, _ = codec.transmit(values, draw_keys(rng, n_draws))
+    errors = received - vector
+    # z-scores of the mean at each place, and of the mean along the vector itself
+    spread_of = np.maximum(errors.std(axis=0, ddof=1), 1e-6 * np.abs(vector) + 1e-300)
+    counts = np.abs(errors.mean(axis=0)) / (spread_of / sqrt(n_draws))
+    varied = (np.count_nonzero(np.abs(errors - errors[0]) > 0, axis=0)) > 30
+    assert counts[varied].max(initial=0) < 6
+    along = errors @ np.sign(vector)
+    assert abs(along.mean()) <= 5 * along.std(ddof=1) / sqrt(n_draws) + 1e-9 * abs(vector).sum()
+    squares = (errors**2).sum(axis=1)
+    slack = 5 * squares.std(ddof=1) / sqrt(n_draws)
+    assert squares.mean() <= codec.variance(n) * (vector @ vector) + slack
+
+
+@pytest.mark.parametrize(
+    ("name", "d"), [("qsgd:2bits", 256), ("qsgd:3bits", 256), ("blockp:64", 64), ("randk:0.25", 80)]
+)
+def test_the_variance_bound_is_attained(name, d):
+    codec = parse_codec(name)
+    rng = np.random.default_rng(3)
+    vector = np.full(d, 0.7)
+    received, _ = codec.transmit(np.tile(vector, (4000, 1)), draw_keys(rng, 4000))
+    ratio = ((received - vector) ** 2).sum(axis=1).mean() / (vector @ vector)
+    assert ratio == pytest.approx(codec.variance(d), rel=0.05)
+
+
+def test_the_variance_bound_of_the_largest_norm_is_attained():
+    d = 64
+    vector = np.full(d, 1 / (1 + sqrt(d)))
+    vector[5] = 1
+    codec = parse_codec("blockp:64:inf")
+    rng = np.random.default_rng(3)
+    received, _ = codec.transmit(np.tile(vector, (4000, 1)), draw_keys(rng, 4000))
+    ratio = ((received - vector) ** 2).sum(axis=1).mean() / (vector @ vector)
+    assert ratio == pytest.approx(codec.variance(d), rel=0.05)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 7, 15, 16, 127, 1000])
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 64, 256, 1000])
+def test_the_variance_of_dithering_is_within_the_published_bound(levels, n):
+    d = min(n, 256)
+    omega = parse_codec(f"qsgd:{levels}levels").variance(n)
+    assert 0 <= omega <= min(d / levels**2, sqrt(d) / levels)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_second_moment_of_block_quantization(seed):
+    rng = np.random.default_rng(seed)
+    vector = rng.normal(size=150) * rng.gamma(1.0, size=150)
+    received, _ = parse_codec("blockp:64").transmit(
+        np.tile(vector, (5000, 1)), draw_keys(rng, 5000)
+    )
+    squares = (received**2).sum(axis=1)
+    blocks = np.split(vector, [64, 128])
+    expected = sum(np.abs(b).sum() * np.linalg.norm(b) for b in blocks)
+    assert abs(squares.mean() - expected) < 5 * squares.std(ddof=1) / sqrt(5000)
+    assert expected / (vector @ vector) <= sqrt(64)
+
+
+@pytest.mark.parametrize("name", ["qsgd:8bits", "blockp:64", "qsgd:2bits"])
+def test_a_norm_that_is_no_float_is_rounded_up(name):
+    rng = np.random.default_rng(0)
+    for value in (0.1, 1 / 3, 1 + 2.0**-30, 1e-50):
+        message = parse_codec(name).encode(np.array([value, 0.0]), rng)
+        norm = float(np.frombuffer(message[:4], "<f4")[0])
+        assert value <= norm
+        assert norm <= max(value * (1 + 2.0**-23), 2.0**-149)
+
+
+def test_a_value_between_two_floats_is_sent_without_bias():
+    value = 1 + 0.25 * 2.0**-23
+    keys = draw_keys(np.random.default_rng(1), 20_000)
+    received, _ = RandK(1.0).transmit(np.full((20_000, 1), value), keys)
+    assert set(received.ravel()) == {1.0, 1 + 2.0**-23}
+    share = (received > 1).mean()
+    assert abs(share - 0.25) < 5 * sqrt(0.25 * 0.75 / 20_000)
+
+
+def test_messages_of_two_keys_are_independent():
+    vector = np.full(200, 0.5)
+    codec = parse_codec("qsgd:2bits")
+    keys = np.array([0, 1, 2, 3, 2**63], dtype=np.uint64)
+    received, _ = codec.transmit(np.tile(vector, (5, 1)), keys)
+    related = np.corrcoef(received != 0)
+    assert np.abs(related - np.eye(5)).max() < 5 / sqrt(200)
+
+
+# ---- top-k, rand-k and memory -------------------------------------------------------------------
+
+
+@sizes
+@pytest.mark.parametrize("fraction", [0.01, 0.25, 1.0])
+def test_topk_takes_the_largest_and_of_equal_ones_the_first(n, fraction):
+    codec = parse_codec(f"topk:{fraction}")
+    rng = np.random.default_rng(n)
+    for vector in (rng.normal(size=n), rng.integers(-2, 3, size=n) * 1.0, np.full(n, 2.0)):
+        received, _ = codec.transmit(vector[None], np.zeros(1, dtype=np.uint64))
+        kept = max(1, int(fraction * n + 0.5))
+        order = sorted(range(n), key=lambda j: (-abs(vector[j]), j))[:kept]
+        expected = np.zeros(n)
+        expected[order] = vector[order].astype(np.float32)
+        np.testing.assert_array_equal(received[0], expected)
+        error = received[0] - vector
+        exact = codec.variance(n) + 2.0**-47
+        assert error @ error <= exact * (vector @ vector)
+
+
+def test_randk_takes_every_subset_as_often():
+    codec = parse_codec("randk:0.4")
+    keys = draw_keys(np.random.default_rng(2), 20_000)
+    received, _ = codec.transmit(np.ones((20_000, 5)), keys)
+    assert set(np.unique(received)) == {0.0, 2.5}
+    words = (received > 0) @ (1 << np.arange(5))
+    found, counts = np.unique(words, return_counts=True)
+    assert len(found) == 10
+    assert ((counts - 2000) ** 2 / 2000).sum() < 35  # chi squared of 9, p < 1e-4
+
+
+@pytest.mark.parametrize("name", ["topk:0.1", "topk:0.01", "float16", "qsgd:8bits"])
+@dtypes
+def test_error_feedback_telescopes(name, dtype):
+    feedback = ErrorFeedback(parse_codec(name))
+    rng = np.random.default_rng(4)
+    wanted = np.zeros((3, 120))
+    received = np.zeros((3, 120))
+    for _ in range(40):
+        values = rng.normal(size=(3, 120)).astype(dtype)
+        sent, message_bytes = feedback.transmit(values, draw_keys(rng, 3))
+        assert (message_bytes == feedback.codec.message_size(120)).all()
+        assert feedback.memory.dtype == dtype
+        wanted += values
+        received += sent
+    tolerance = 1e-12 if dtype == np.float64 else 1e-3
+    np.testing.assert_allclose(received + feedback.memory, wanted, rtol=0, atol=tolerance)
+
+
+def test_error_feedback_sends_a_constant_in_the_mean():
+    feedback = ErrorFeedback(parse_codec("topk:0.1"))
+    rng = np.random.default_rng(0)
+    vector = rng.normal(size=(1, 50))
+    total = sum(feedback.transmit(vector, draw_keys(rng, 1))[0] for _ in range(2000))
+    np.testing.assert_allclose(total / 2000, vector, atol=0.05)
+    plain, _ = feedback.codec.transmit(vector, draw_keys(rng, 1))
+    assert np.abs(plain - vector).max() > 0.5
+
+
+def test_error_feedback_keeps_its_memory_when_it_fails_and_forgets_when_told():
+    feedback = ErrorFeedback(parse_codec("topk:0.5"))
+    keys = np.zeros(1, dtype=np.uint64)
+    feedback.transmit(np.array([[1.0, 2.0]]), keys)
+    with pytest.raises(NumericalError, match="value 1 of message 0 is NaN"):
+        feedback.transmit(np.array([[1.0, np.nan]]), keys)
+    np.testing.assert_array_equal(feedback.memory, [[1.0, 0.0]])
+    with pytest.raises(InputError, match="reset it first"):
+        feedback.transmit(np.ones((2, 2)), np.zeros(2, dtype=np.uint64))
+    feedback.reset()
+    assert feedback.memory is None
+
+
+# ---- what hypothesis finds ----------------------------------------------------------------------
+
+finite = st.floats(-1e4, 1e4, allow_subnormal=True)
+vectors = st.integers(1, 300).flatmap(lambda n: arrays(np.float64, n, elements=finite))
+
+
+@settings(max_examples=150, deadline=None)
+@given(vectors, st.sampled_from(NAMES), st.integers(0, 2**64 - 1))
+def test_what_is_received_is_near_what_was_sent(vector, name, key):
+    codec = parse_codec(name)
+    received, message_bytes = codec.transmit(vector[None], np.array([key], dtype=np.uint64))
+    assert message_bytes[0] == codec.message_size(len(vector))
+    received = received[0]
+    zero = vector == 0
+    assert not received[zero].any()
+    assert (received * vector >= 0).all()
+    kind = name.split(":")[0]
+    if kind in ("qsgd", "blockp"):
+        buckets = np.arange(len(vector)) // codec.bucket
+        norms = np.sqrt(np.bincount(buckets, vector**2))
+        norms = np.maximum(norms * (1 + 1e-6), 1e-44)
+        assert (np.abs(received - vector) <= norms[buckets] / codec.levels + 1e-300).all()
+    elif kind == "topk":
+        kept = received != 0
+        np.testing.assert_array_equal(received[kept], vector[kept].astype(np.float32))
+    elif kind == "randk":
+        times = len(vector) / codec.n_kept(len(vector))
+        kept = received != 0
+        np.testing.assert_allclose(received[kept], times * vector[kept], rtol=2e-7, atol=1e-44)
+    else:
+        np.testing.assert_array_equal(received, vector.astype(name))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 80), st.sampled_from(NAMES))
+def test_any_bytes_are_values_or_refused(message, n, name):
+    try:
+        values = parse_codec(name).decode(message, n)
+    except InputError:
+        return
+    assert values.shape == (n,)
+    assert np.isfinite(values).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1), st.floats(1e-9, 1), st.booleans())
+def test_every_codec_is_made_of_its_name(levels, bucket, fraction, largest):
+    for text in (
+        f"qsgd:{levels}levels",
+        f"qsgd:{levels}levels:{bucket}",
+        f"qsgd:{2 + levels % 15}bits:{bucket}",
+        f"blockp:{bucket}" + (":inf" if largest else ""),
+        f"topk:{fraction!r}",
+        f"randk:{fraction!r}",
+    ):
+        codec = parse_codec(text)
+        assert parse_codec(codec.name) == codec
+        assert hash(parse_codec(codec.name)) == hash(codec)
+
+
+# ---- names and errors ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("qsgd:127levels", "qsgd:8bits"),
+        ("qsgd:8bits:256", "qsgd:8bits"),
+        ("qsgd:100levels:9", "qsgd:100levels:9"),
+        ("qsgd:65535levels", "qsgd:65535levels"),
+        ("blockp:64:2", "blockp:64"),
+        ("topk:0.010", "topk:0.01"),
+        ("topk:1e-5", "topk:1e-05"),
+        ("randk:1.0", "randk:1"),
+        ("float32", "float32"),
+    ],
+)
+def test_names_are_canonical(text, name):
+    assert parse_codec(text).name == name
+    assert parse_codec(text) == parse_codec(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("qsdg:8bits", r"codec must be one of .*, got 'qsdg' \(did you mean 'qsgd'\?\)"),
+        ("", "codec must be one of"),
+        (8, "codec must be one of .*, got 8"),
+        (None, "codec must be one of"),
+        ("qsgd", "try 'qsgd:8bits'"),
+        ("qsgd:8", "takes bits or levels, got '8'"),
+        ("qsgd:1bits", "from 2 to 16"),
+        ("qsgd:17bits", "from 1 to 16, got '17'"),
+        ("qsgd:0levels", "levels of qsgd must be an integer from 1"),
+        ("qsgd:-3levels", "got '-3'"),
+        ("qsgd:99999999999levels", "levels of qsgd"),
+        ("qsgd:8bits:0", "bucket of qsgd"),
+        ("qsgd:8bits:5:6", "qsgd takes bits or levels"),
+        ("qsgd:8bits:", "bucket of qsgd must be an integer from 1 .* got ''"),
+        ("blockp", "try 'blockp:64'"),
+        ("blockp:x", "block of blockp must be an integer"),
+        ("blockp:64:3", "norm of blockp must be one of 2, inf, got '3'"),
+        ("topk", "try 'topk:0.1'"),
+        ("topk:0", "the fraction of topk must be above 0 and at most 1, got 0.0"),
+        ("topk:nan", "fraction of topk"),
+        ("randk:1.5", "fraction of randk must be above 0 and at most 1, got 1.5"),
+        ("randk:a", "try 'randk:0.1'"),
+        ("float16:2", "a cast takes no options"),
+    ],
+)
+def test_names_that_mean_nothing(text, words):
+    with pytest.raises(InputError, match=words):
+        parse_codec(text)
+
+
+@names
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(name, bad):
+    codec = parse_codec(name)
+    values, keys = draw(70)
+    values[1, 66] = bad
+    with pytest.raises(NumericalError, match=rf"value 66 of message 1 is .*{name.split(':')[0]}"):
+        codec.transmit(values, keys)
+    with pytest.raises(NumericalError, match="value 66 is "):
+        codec.encode(values[1], np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("float16", 65504.01, "too large for 'float16', which ends at 65504"),
+        ("float32", 3.5e38, "which ends at 3.40282e"),
+        ("qsgd:8bits", 1e200, "whose norms are float32"),
+        ("qsgd:8bits", 3.4e38, "whose norms are float32"),
+        ("blockp:64:inf", 3.5e38, "whose norms are float32"),
+        ("topk:1", 1e39, "sends values as float32"),
+        ("randk:0.5", 2e38, r"sends values times 2 as float32"),
+    ],
+)
+def test_what_is_too_large_is_refused(name, value, words):
+    with pytest.raises(NumericalError, match=words):
+        parse_codec(name).encode(np.array([value, -value]), np.random.default_rng(0))
+
+
+def test_the_largest_that_can_be_sent():
+    largest = float(np.finfo(np.float32).max)
+    for name, value in (
+        ("float16", 65504.0), ("float32", largest), ("topk:1", largest), ("qsgd:8bits", largest),
+        ("blockp:1", largest), ("randk:1", largest), ("float64", 1e308),
+    ):  # fmt: skip
+        codec = parse_codec(name)
+        for dtype in DTYPES if name != "float64" else DTYPES[:1]:
+            values = np.array([[-value]], dtype=dtype)
+            received, _ = codec.transmit(values, np.zeros(1, dtype=np.uint64))
+            np.testing.assert_allclose(received, values, rtol=1e-15)
+
+
+@names
+def test_numbers_of_any_kind(name):
+    codec = parse_codec(name)
+    message = codec.encode(np.arange(5), np.random.default_rng(0))
+    assert codec.message_size(np.int64(5)) == codec.message_size(5) == len(message)
+    view = memoryview(bytes(2 * len(message)))[::2]
+    np.testing.assert_array_equal(
+        codec.decode(bytearray(message), np.int64(5)), codec.decode(message, 5)
+    )
+    if not name.startswith(("topk", "randk")):
+        assert not codec.decode(view, 5).any()
+    assert Dither(np.int64(7), np.int32(9)) == parse_codec("qsgd:4bits:9")
+    assert Dither(np.int64(7), np.int32(9)).name == "qsgd:4bits:9"
+    for wrong in ("a", None, np.nan, -1):
+        with pytest.raises(InputError, match="the fraction of randk"):
+            RandK(wrong)
+
+
+def test_malformed_messages():
+    rng = np.random.default_rng(0)
+    codec = parse_codec("topk:0.5")
+    message = codec.encode(np.arange(6.0), rng)
+    with pytest.raises(InputError, match=r"by 'topk:0\.5' has 14 bytes, got 13"):
+        codec.decode(message[:-1], 6)
+    with pytest.raises(InputError, match="no message of 6 values"):
+        codec.decode(b"\xff\xff" + message[2:], 6)
+    with pytest.raises(InputError, match="no message of 6 values"):
+        codec.decode(b"\x00\x00" + message[2:], 6)
+    with pytest.raises(InputError, match="must be bytes, got str"):
+        codec.decode("x" * 14, 6)
+    with pytest.raises(InputError, match="float32 or float64, got int64"):
+        codec.decode(message, 6, np.int64)
+    with pytest.raises(InputError, match="values of a message must be an integer"):
+        codec.decode(message, -1)
+    wide = parse_codec("float64").encode(np.array([1e300]), rng)
+    with pytest.raises(InputError, match="out of range"):
+        parse_codec("float64").decode(wide, 1, np.float32)
+    norm = np.array([np.inf], dtype="<f4").tobytes()
+    with pytest.raises(InputError, match="out of range"):
+        parse_codec("qsgd:8bits").decode(norm + b"\x01", 1)
+    with pytest.raises(InputError, match="out of range"):
+        parse_codec("qsgd:5levels").decode(bytes(4) + b"\x0f", 1)
+
+
+def test_odd_input():
+    codec = parse_codec("qsgd:8bits")
+    rng = np.random.default_rng(0)
+    for bad in (np.ones((2, 2)), np.array(["a"]), np.array([1j]), 3.0):
+        with pytest.raises(InputError, match="a message must be an array of numbers"):
+            codec.encode(bad, rng)
+    for keys in (np.zeros(2), np.zeros(3, dtype=np.uint64), np.zeros(2, dtype=np.int64)):
+        with pytest.raises(InputError, match="2 messages need as many keys"):
+            codec.transmit(np.ones((2, 4)), keys)
+
+
+@names
+def test_values_that_lie_apart_are_read_only_or_are_none_at_all(name):
+    codec = parse_codec(name)
+    values, keys = draw(40, n_rows=4)
+    values.setflags(write=False)
+    whole, _ = codec.transmit(values[::2, ::-1].copy(), keys[::2].copy())
+    apart, _ = codec.transmit(values[::2, ::-1], keys[::2])
+    np.testing.assert_array_equal(apart, whole)
+    assert codec.variance(0) == 0
+    message = codec.encode(np.empty(0), np.random.default_rng(0))
+    assert message == b""
+    assert codec.decode(message, 0).shape == (0,)
+    for shape in ((0, 3), (3, 0), (0, 0)):
+        keys = np.zeros(shape[0], dtype=np.uint64)
+        decoded, message_bytes = codec.transmit(np.empty(shape), keys)
+        assert decoded.shape == shape
+        assert (message_bytes == 0).all()

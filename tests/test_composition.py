@@ -1,0 +1,79 @@
+"""Every combination of options works, or is refused in one sentence that says why."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from vpem import InputError, connect, fit_vpem, make_graph
+from vpem.partition import contiguous
+
+TOPOLOGIES = ("star", "cycle")
+CODECS = (None, "qsgd:8bits", "topk:0.2")
+FAULTS = (None, "link_failure", "agent_dropout", "stragglers")
+OTHERS = tuple(
+    product(
+        (None, "none", "chebyshev"),  # acceleration
+        ("auto", "operator", "rounds"),  # path
+        ("computed", "estimated"),  # eigenvalue
+        ("auto", 30),  # rounds
+        ((None, None), (25, None), (25, 0.6), (None, 0.6)),  # batch and step size
+    )
+)
+
+
+def reasons(topology, codec, fault, acceleration, path, eigenvalue, batch, step):
+    """Why it cannot be had, as docs/communication.md has it; any of them may be given."""
+    fixed = codec is None and fault is None
+    found = set()
+    if topology == "star" and fault is not None:
+        found.add("needs every agent")
+    if not fixed and acceleration == "chebyshev":
+        found.add("Chebyshev acceleration needs")
+    if not fixed and path == "operator":
+        found.add("have to be run")
+    if eigenvalue == "estimated" and (
+        acceleration == "none" or (acceleration is None and not fixed)
+    ):
+        found.add("which is not asked for")
+    if eigenvalue == "estimated" and topology == "star":
+        found.add("no mixing rate to estimate")
+    if step is not None and batch is None:
+        found.add("there are no batches")
+    if codec is not None and batch is not None:
+        found.add("each batch has other rows")
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_the_whole_grid(topology, codec, fault, overlapping):
+    X = overlapping(1, 60, 5)
+    graph, held = make_graph(topology, 5, seed=0), contiguous(5, 5)
+    fitted = refused = 0
+    for acceleration, path, eigenvalue, n_rounds, (batch, step) in OTHERS:
+        why = reasons(topology, codec, fault, acceleration, path, eigenvalue, batch, step)
+        how = {"acceleration": acceleration, "path": path, "eigenvalue": eigenvalue}
+        if fault is not None:
+            how[fault] = 0.1
+        said = None
+        try:
+            network = connect(graph, held, hops=0, n_rounds=n_rounds, compress=codec, **how)
+            fit = fit_vpem(
+                X, network, init=[3, 40], max_iter=3, batch_size=batch, step_size=step, n_threads=1
+            )
+        except InputError as error:
+            said = str(error)
+        assert (said is not None) == bool(why), (how, batch, step, said)
+        if said is not None:
+            assert any(reason in said for reason in why), (how, batch, step, said)
+            refused += 1
+            continue
+        assert np.isfinite(fit.log_likelihood)
+        assert np.isfinite(fit.mixture.means).all()
+        assert fit.communication["bytes"] > 0
+        fitted += 1
+    assert refused > 0
+    assert (fitted > 0) == (topology == "cycle" or fault is None)

@@ -1,0 +1,450 @@
+"""Compressed sums, among neighbours and at a server: the mean, the error, the bytes, the fit."""
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+
+from vpem import InputError, NumericalError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix
+from vpem.codecs import parse_codec
+from vpem.distances import diameter
+from vpem.errors import PartitionedError
+from vpem.mixing import chebyshev_steps, mixing_rate
+from vpem.network.faults import Faults
+from vpem.network.ledger import Ledger
+from vpem.network.setup import find_routes
+from vpem.partition import contiguous
+from vpem.sums.compressed_server import CompressedServerSum
+from vpem.sums.consensus import ConsensusSum
+from vpem.sums.gossip import GossipSum
+from vpem.sums.pace import Pace, compressed_rounds, contraction, find_pace
+
+CODECS = (
+    "qsgd:8bits",
+    "qsgd:6bits",
+    "qsgd:4bits",
+    "blockp:16",
+    "topk:0.1",
+    "randk:0.2",
+    "float16",
+    "float32",
+)
+codecs = pytest.mark.parametrize("name", CODECS)
+SHAPE = (40, 2)
+
+
+def gossip(topology, n, hops, n_rounds, codec, seed=0, **options):
+    graph = make_graph(topology, n, seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hubs = find_hubs(graph, hops)
+    total = GossipSum(
+        graph,
+        mixing_matrix(graph),
+        hubs,
+        n_rounds,
+        codec=None if codec is None else parse_codec(codec),
+        seed=seed,
+        routes=find_routes(graph, hubs),
+        diameter=diameter(graph),
+        **options,
+    )
+    return graph, hubs, total
+
+
+def draw_terms(n_hubs, seed=0, shape=SHAPE):
+    return np.random.default_rng(seed).gamma(1.0, 5.0, size=(n_hubs, *shape))
+
+
+def summed(total, terms, kind="estep"):
+    total.begin(kind, *terms.shape[1:], terms.itemsize)
+    return total.reduce(terms)
+
+
+def error_of(found, terms):
+    return np.abs(found - terms.sum(axis=0)).max() / np.abs(terms.sum(axis=0)).max()
+
+
+@codecs
+@pytest.mark.parametrize("hops", [0, 1])
+def test_the_mean_is_kept_in_every_round(name, hops, monkeypatch):
+    _, hubs, total = gossip("geometric", 12, hops, 15, name)
+    terms = draw_terms(len(hubs))
+    seen = []
+    tell = GossipSum._tell
+
+    def watched(self, memory, *rest):
+        seen.append(memory.states.mean(axis=0))
+        tell(self, memory, *rest)
+
+    monkeypatch.setattr(GossipSum, "_tell", watched)
+    for seed in range(3):
+        terms = terms + draw_terms(len(hubs), seed + 1)
+        seen.clear()
+        summed(total, terms)
+        seen.append(total._memory.states.mean(axis=0))
+        wanted = terms.sum(axis=0).T.ravel()
+        assert len(seen) == 16
+        np.testing.assert_allclose(seen, np.broadcast_to(wanted, (16, 80)), rtol=1e-10)
+
+
+@codecs
+@pytest.mark.parametrize(("topology", "n"), [("complete", 6), ("geometric", 12), ("path", 5)])
+def test_the_error_goes_to_zero(name, topology, n):
+    _, hubs, total = gossip(topology, n, 0, 100, name)
+    rate, (_, omega) = total.rate, contraction(total.codec, 80)
+    total.n_rounds = max(40, compressed_rounds(rate, omega, fall=1e-3))
+    terms = draw_terms(len(hubs))
+    errors = [error_of(summed(total, terms), terms) for _ in range(5)]
+    assert errors[0] < 0.3
+    assert errors[-1] < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("topology", ["cycle", "complete", "geometric", "tree", "small-world"])
+@codecs
+def test_the_pace_is_stable(name, topology, seed):
+    """Sums that go on from each other never drift away, whatever the graph."""
+    _, hubs, total = gossip(topology, 16, 0, 40, name, seed)
+    terms = draw_terms(len(hubs), seed)
+    summed(total, terms)
+    first = total._memory.states
+    start = np.linalg.norm(first - terms.sum(axis=0).T.ravel())
+    for _ in range(8):
+        summed(total, terms)
+    left = np.linalg.norm(total._memory.states - terms.sum(axis=0).T.ravel())
+    assert left < max(start, 1e-9 * np.linalg.norm(total._memory.inputs))
+
+
+def test_no_noise_is_the_paper_or_chebyshev():
+    _, hubs, total = gossip("geometric", 14, 0, 9, "float64")
+    terms = draw_terms(len(hubs))
+    mixing = mixing_matrix(total.graph)
+    wanted = ConsensusSum(mixing, hubs, 9, rate=mixing_rate(mixing), path="rounds")
+    np.testing.assert_allclose(summed(total, terms), wanted.reduce(terms), rtol=1e-10)
+    _, _, total = gossip("geometric", 14, 0, 9, "float64", step=1.0)
+    wanted = ConsensusSum(mixing, hubs, 9, path="rounds")
+    np.testing.assert_allclose(summed(total, terms), wanted.reduce(terms), rtol=1e-10)
+    _, _, total = gossip("geometric", 14, 0, 9, None)
+    np.testing.assert_allclose(summed(total, terms), wanted.reduce(terms), rtol=1e-10)
+
+
+def test_one_round_by_its_definition():
+    """``q = Q(x - xhat) / (1 + omega); xhat += q; x += step sum_j W_ij (xhat_j - xhat_i)``."""
+    _, _, total = gossip("cycle", 5, 0, 1, "topk:0.25", step=0.3)
+    terms = draw_terms(5, shape=(4, 2))
+    mixing = mixing_matrix(total.graph).toarray()
+    states = 5 * terms.transpose(0, 2, 1).reshape(5, 8)
+    copies = np.zeros_like(states)
+    inputs = states
+    for change in (0.0, 1.0, -2.0):
+        terms = terms * (1 + change)
+        new = 5 * terms.transpose(0, 2, 1).reshape(5, 8)
+        states, inputs = states + new - inputs, new
+        gap = states - copies
+        kept = np.abs(gap) >= np.sort(np.abs(gap), axis=1)[:, -2:-1]
+        decoded = np.where(kept, gap, 0).astype(np.float32)
+        copies = copies + decoded
+        states = states + 0.3 * (mixing @ copies - copies)
+        found = summed(total, terms)
+        wanted = states.reshape(5, 2, 4).transpose(0, 2, 1)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qsgd:8bits", "float16"])
+def test_only_changes_travel(name):
+    """A sum that goes on is nearer than one anew by as much as its terms changed less."""
+    _, hubs, total = gossip("cycle", 12, 0, 25, name)
+    terms = draw_terms(len(hubs))
+    for _ in range(4):
+        summed(total, terms)
+    other = terms + 1e-3 * draw_terms(len(hubs), 1)
+    warm = error_of(summed(total, other), other)
+    cold = error_of(summed(gossip("cycle", 12, 0, 25, name)[2], other), other)
+    assert warm < cold / 100
+    # The sum after the last iteration goes on too, and ends it.
+    assert error_of(summed(total, other, "check"), other) < warm
+    assert total._memory is None
+    assert error_of(summed(total, other), other) == pytest.approx(cold, rel=2)
+
+
+def test_other_shapes_begin_anew():
+    _, hubs, total = gossip("cycle", 12, 0, 60, "qsgd:8bits")
+    for shape in ((10, 2), (10, 3), (4, 5)):
+        terms = draw_terms(len(hubs), shape=shape)
+        for _ in range(3):
+            found = summed(total, terms)
+        assert error_of(found, terms) < 1e-6
+
+
+def test_sums_of_the_start_are_not_compressed():
+    graph, hubs, total = gossip("geometric", 14, 1, 5, "qsgd:4bits")
+    total = total.on(Ledger(graph))
+    terms = draw_terms(len(hubs))
+    assert error_of(summed(total, terms, "setup"), terms) < 1e-4
+    told = 14 - len(hubs)
+    n_rounds = len(total._steps())
+    messages = told + 2 * graph.n_edges * n_rounds
+    assert total.ledger.of_kind("setup") == {
+        "messages": messages,
+        "bytes": messages * 80 * 8,
+        "rounds": n_rounds + total.routes.hops,
+    }
+    assert total.bytes_sent == messages * 80 * 8
+
+
+@codecs
+def test_bytes_are_those_of_the_messages(name):
+    graph, hubs, total = gossip("geometric", 14, 1, 5, name)
+    total = total.on(Ledger(graph))
+    for number in (1, 2):
+        summed(total, draw_terms(len(hubs), number), "estep" if number == 1 else "check")
+        size = len(total.codec.encode(np.ones(80), np.random.default_rng(0)))
+        messages = 2 * graph.n_edges * 5 * number
+        wanted = {"messages": messages, "bytes": messages * size, "rounds": 5 * number}
+        assert total.ledger.of_kind("estep") == wanted
+    total.agree("stopping")
+    assert total.ledger.of_kind("stopping")["rounds"] == diameter(graph)
+
+
+def test_the_same_numbers_with_more_threads_and_in_each_run():
+    terms = [draw_terms(12, seed) for seed in range(3)]
+    runs = []
+    for n_threads in (1, 2, 2):
+        graph, _, total = gossip("geometric", 12, 0, 6, "qsgd:4bits", n_threads=n_threads)
+        runs.append([summed(total, one) for one in terms])
+        total = total.on(Ledger(graph))
+        runs.append([summed(total, one) for one in terms])
+    for run in runs[1:]:
+        np.testing.assert_array_equal(run, runs[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_precision_is_that_of_the_terms(dtype):
+    _, hubs, total = gossip("cycle", 8, 0, 60, "qsgd:8bits")
+    terms = draw_terms(len(hubs)).astype(dtype)
+    for _ in range(3):
+        found = summed(total, terms)
+    assert found.dtype == dtype
+    assert found.flags.c_contiguous
+    assert error_of(found, terms) < 1e-5
+
+
+def test_what_cannot_be_sent_is_an_error():
+    _, hubs, total = gossip("cycle", 8, 0, 3, "float16")
+    with pytest.raises(NumericalError, match="too large"):
+        summed(total, draw_terms(len(hubs)) * 1e6)
+
+
+@pytest.mark.parametrize("step", [0, -0.5, 1.5, np.nan])
+def test_steps_are_checked(step):
+    with pytest.raises(InputError, match="step"):
+        gossip("cycle", 5, 0, 3, "float32", step=step)
+    with pytest.raises(InputError, match="rounds"):
+        gossip("cycle", 5, 0, 0, "float32")
+
+
+# ---- with faults -----------------------------------------------------------------------------
+
+
+def settled(total, terms, n_sums):
+    """Take sums of the same terms; those that fall apart are tried again."""
+    for _ in range(n_sums):
+        for _ in range(100):
+            try:
+                total.begin("estep", *terms.shape[1:], 8)
+                break
+            except PartitionedError:
+                continue
+        found = total.reduce(terms)
+    silent = np.zeros(len(terms), bool) if total.silent is None else total.silent
+    return found[~silent], terms[~silent].sum(axis=0)
+
+
+@pytest.mark.parametrize("name", ["qsgd:8bits", "qsgd:4bits", "float16"])
+@pytest.mark.parametrize("seed", range(3))
+def test_links_that_fail_under_compression(name, seed):
+    _, hubs, total = gossip("geometric", 12, 1, 100, name, seed, faults=Faults(0.2, 0.0, 0.1))
+    terms = draw_terms(len(hubs), seed)
+    found, wanted = settled(total, terms, 12)
+    np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), rtol=1e-6)
+    # The memory outlives sums whose links differ.
+    np.testing.assert_allclose(
+        total._memory.states.mean(axis=0), terms.sum(axis=0).T.ravel(), rtol=1e-11
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_silent_agents_under_compression(seed):
+    """With other agents awake in each sum, each is that of the hubs that took part."""
+    faults = Faults(agent_dropout=0.1)
+    _, hubs, total = gossip("complete", 12, 0, 60, "qsgd:8bits", seed, faults=faults)
+    terms = draw_terms(len(hubs), seed)
+    left_out = 0
+    for _ in range(5):
+        found, wanted = settled(total, terms, 1)
+        left_out += 12 - len(found)
+        np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), rtol=1e-6)
+    assert left_out > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_missed_messages_are_sent_when_the_link_is_up_again(seed):
+    graph, hubs, total = gossip(
+        "geometric", 12, 0, 30, "qsgd:8bits", seed, faults=Faults(link_failure=0.4)
+    )
+    total = total.on(Ledger(graph))
+    terms = draw_terms(len(hubs), seed)
+    total.begin("check", *SHAPE, 8)
+    total.reduce(terms)
+    ups = total._weather.up
+    size = total.codec.message_size(80)
+    found = total.ledger.of_kind("estep")
+    assert found["messages"] == 2 * ups.sum()
+    # Of each link all messages arrive up to the last round in which it is up.
+    last = np.where(ups.any(axis=0), 30 - ups[::-1].argmax(axis=0), 0)
+    assert found["bytes"] == 2 * last.sum() * size
+    assert found["rounds"] == 30
+
+
+def test_a_compressed_sum_that_falls_apart_is_counted():
+    graph, _, total = gossip("path", 8, 0, 2, "float16", faults=Faults(link_failure=0.9))
+    total = total.on(Ledger(graph))
+    with pytest.raises(PartitionedError):
+        total.begin("estep", *SHAPE, 8)
+    messages = 2 * int(total._weather.up.sum())
+    assert total.ledger.of_kind("estep")["messages"] == messages
+    assert total.ledger.of_kind("estep")["bytes"] == messages * 160
+
+
+# ---- how fast ----------------------------------------------------------------------------------
+
+
+@codecs
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_scaled_contracts(name, seed):
+    codec = parse_codec(name)
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(400, 80))
+    believed, omega = contraction(codec, 80)
+    decoded, _ = codec.transmit(values, rng.integers(1 << 63, size=400, dtype=np.uint64))
+    left = ((values - believed * decoded) ** 2).sum(axis=1) / (values**2).sum(axis=1)
+    assert left.mean() <= omega / (1 + omega) * 1.05 + 1e-15
+
+
+def test_a_codec_that_may_lose_all_is_refused():
+    class Nothing:
+        name = "nothing"
+        is_unbiased = False
+
+        def variance(self, n):
+            return 1.0
+
+    with pytest.raises(InputError, match="nothing is biased"):
+        contraction(Nothing(), 10)
+
+
+def test_the_pace_by_noise_and_gap():
+    exact = find_pace(0.9, 0.0)
+    assert exact.step == 1
+    assert exact.rate == pytest.approx(0.9)
+    assert 0 < find_pace(0.99, 0.1).rate < 0.99
+    assert find_pace(0.99, 9.0).rate == 0
+    steps = [find_pace(0.9, omega).step for omega in (5.0, 10.0, 100.0)]
+    assert steps == sorted(steps, reverse=True)
+    assert find_pace(0.9, 0.0, fixed=False) == Pace(1.0, 0.0)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.9, 0.99, 0.9999])
+@pytest.mark.parametrize("omega", [0.0, 0.01, 0.3, 2.0, 20.0])
+def test_rounds_reach_the_fall(rate, omega):
+    n_rounds = compressed_rounds(rate, omega)
+    pace = find_pace(rate, omega)
+    assert pace.fall(rate, n_rounds) <= 1e-4
+    left = np.sqrt(omega / (1 + omega))
+    assert n_rounds == 1 or max(pace.fall(rate, n_rounds - 1), left ** (n_rounds - 1)) > 1e-4
+    if pace.rate and n_rounds < 100:
+        before, here = 1.0, rate
+        for step in chebyshev_steps(pace.rate, n_rounds)[1:]:
+            before, here = here, step * (rate * here - before) + before
+        assert pace.fall(rate, n_rounds) == pytest.approx(here, rel=1e-6)
+
+
+# ---- at a server -------------------------------------------------------------------------------
+
+
+@codecs
+def test_a_server_that_settles_is_exact(name):
+    total = CompressedServerSum(6, parse_codec(name))
+    terms = draw_terms(6)
+    assert total.n_roots == 1
+    assert total.whole
+    errors = []
+    for _ in range(400):
+        found = summed(total, terms)
+        assert found.shape == (1, *SHAPE)
+        errors.append(error_of(found, terms))
+        if errors[-1] < 1e-7:
+            break
+    assert errors[-1] < 1e-7
+
+
+@pytest.mark.parametrize("n_rounds", [None, 1, 3])
+@pytest.mark.parametrize("name", ["qsgd:8bits", "topk:0.05", "float16"])
+def test_bytes_up_and_down(name, n_rounds):
+    graph = make_graph("star", 6)
+    total = CompressedServerSum(6, parse_codec(name), n_rounds).on(Ledger(graph))
+    terms = draw_terms(6)
+    assert error_of(summed(total, terms, "setup"), terms) < 1e-14
+    assert total.ledger.of_kind("setup") == {"messages": 12, "bytes": 12 * 640, "rounds": 2}
+    summed(total, terms)
+    taken = n_rounds or (3 if name.startswith("topk") else 1)
+    size = total.codec.message_size(80)
+    wanted = {"messages": 12 * taken, "bytes": 12 * taken * size, "rounds": 2 * taken}
+    assert total.ledger.of_kind("server") == wanted
+    total.agree("stopping")
+    assert total.ledger.of_kind("stopping") == {"messages": 6, "bytes": 6, "rounds": 1}
+
+
+def test_memories_of_a_server_end_with_the_run():
+    total = CompressedServerSum(6, parse_codec("qsgd:4bits"))
+    terms = draw_terms(6)
+    first = summed(total, terms)
+    for _ in range(30):
+        summed(total, terms)
+    assert error_of(summed(total, terms, "check"), terms) < 1e-3 * error_of(first, terms)
+    assert error_of(summed(total, terms), terms) > 0.1 * error_of(first, terms)
+    other = draw_terms(6, 1, (10, 3))
+    assert summed(total, other).shape == (1, 10, 3)
+
+
+def test_one_block_sends_nothing():
+    total = CompressedServerSum(1, parse_codec("qsgd:4bits"))
+    terms = draw_terms(1)
+    np.testing.assert_array_equal(summed(total, terms), terms)
+
+
+# ---- fits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("topology", "hops"), [("cycle", 1), ("geometric", 0), ("star", 0)])
+def test_the_same_fit_with_far_fewer_bytes(overlapping, seed, topology, hops):
+    X = overlapping(seed, n_samples=400, n_features=10, k=2)
+    graph = make_graph(topology, 10, seed=seed)
+    network = connect(graph, contiguous(10, 10), hops=hops)
+    codec = parse_codec("qsgd:8bits")
+    if topology == "star":
+        total = CompressedServerSum(10, codec)
+    else:
+        _, omega = contraction(codec, 800)
+        n_rounds = compressed_rounds(network.mixing_rate, omega)
+        _, _, total = gossip(topology, 10, hops, n_rounds, "qsgd:8bits", seed)
+    options = {"init": "random", "seed": seed, "max_iter": 3000}
+    plain = fit_vpem(X, network, **options)
+    packed = fit_vpem(X, dataclasses.replace(network, total=total), **options)
+    assert packed.converged
+    assert packed.log_likelihood == pytest.approx(plain.log_likelihood, abs=1e-4)
+    fewer = 4 if topology == "star" else 6
+    assert fewer * packed.communication["bytes"] <= plain.communication["bytes"]

@@ -1,0 +1,567 @@
+"""EM in batches: the free energy, and what it shares with EM over all rows."""
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vpem import InputError, NumericalError, connect, em, make_graph
+from vpem.errors import PartitionedError
+from vpem.incremental import check_step_size, fit_batches
+from vpem.mixture import COVARIANCE_TYPES
+from vpem.network.ledger import Ledger
+from vpem.partition import contiguous
+from vpem.rows import FileMatrix
+from vpem.scaling import Scaling
+from vpem.starts import RowStream
+from vpem.terms.features import FeatureTerms
+from vpem.threads import one_blas_thread
+
+kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+keeps = pytest.mark.parametrize("keep", ["statistics", "responsibilities"])
+NETWORKS = {
+    "star": {"topology": "star", "hops": 0},
+    "operator": {"topology": "cycle", "hops": 1, "path": "operator", "n_rounds": 6},
+    "rounds": {"topology": "cycle", "hops": 1, "path": "rounds", "n_rounds": 6},
+    "one hub": {"topology": "cycle", "hops": 3},
+}
+networks = pytest.mark.parametrize("network", NETWORKS)
+
+
+def joined(name, d=6, agents=6):
+    how = dict(NETWORKS[name])
+    graph = make_graph(how.pop("topology"), agents)
+    return connect(graph, contiguous(d, agents), **how)
+
+
+def terms_of(X, network, kind="full", **options):
+    options = {"scaling": Scaling.none(X.shape[1]), "reg_covar": 0.0, **options}
+    return FeatureTerms(X, network.blocks, kind, **options)
+
+
+def start_of(terms, k=3):
+    return terms.start(terms.at_rows(np.linspace(0, terms.n_samples - 1, k).astype(np.intp)))
+
+
+@pytest.fixture(autouse=True)
+def few_rounds_and_one_blas_thread(recwarn):
+    with one_blas_thread():
+        yield
+
+
+def run(terms, total, start=None, *, function=fit_batches, seed=0, n_iter=5, **options):
+    stream = RowStream(np.random.default_rng(seed), terms.row_weights, terms.n_samples)
+    common = {"tol": 0.0, "max_iter": n_iter, "draw_row": stream.draw}
+    if function is fit_batches:
+        common["rng"] = np.random.default_rng(seed)
+    start = start_of(terms) if start is None else start
+    return function(terms, total, start, **{**common, **options})
+
+
+def assert_same(one, two, tolerance=1e-9):
+    np.testing.assert_allclose(np.array(one.history), np.array(two.history), rtol=tolerance)
+    np.testing.assert_allclose(one.log_likelihood, two.log_likelihood, rtol=tolerance)
+    for name in ("weights", "means", "covariances"):
+        mine, other = getattr(one.mixture, name), getattr(two.mixture, name)
+        np.testing.assert_allclose(mine, other, rtol=1e3 * tolerance, atol=1e2 * tolerance)
+
+
+class Direct:
+    """Incremental EM with all responsibilities in memory and nothing clever, for exact sums."""
+
+    def __init__(self, X, blocks, weights, kind, start):
+        self.X, self.parts, self.w, self.kind = X, blocks.features, weights, kind
+        self.pi = start.weights[0]
+        self.mu = start.assembled_means
+        one = start.blocks
+        self.sigma = []
+        for b, columns in enumerate(self.parts):
+            blocks_of = start.block(b)[2]
+            dense = [np.diag(c) if c.ndim == 1 else c for c in blocks_of]
+            dense = dense * len(self.pi) if len(dense) == 1 else dense
+            self.sigma.append(np.array(dense).reshape(len(self.pi), len(columns), len(columns)))
+        assert one is blocks
+        self.gamma = np.empty((len(X), len(self.pi)))
+
+    def log_joint(self, rows):
+        out = np.tile(np.log(self.pi), (len(self.X[rows]), 1))
+        for columns, sigma in zip(self.parts, self.sigma, strict=True):
+            if not len(columns):
+                continue
+            for k, cov in enumerate(sigma):
+                centred = self.X[rows][:, columns] - self.mu[k, columns]
+                solved = np.linalg.solve(cov, centred.T).T
+                out[:, k] -= 0.5 * (
+                    (centred * solved).sum(axis=1)
+                    + np.linalg.slogdet(cov)[1]
+                    + len(columns) * np.log(2 * np.pi)
+                )
+        return out
+
+    def expect(self, rows):
+        log_joint = self.log_joint(rows)
+        self.gamma[rows] = np.exp(log_joint - np.logaddexp.reduce(log_joint, axis=1)[:, None])
+
+    def maximize(self):
+        g = self.gamma * self.w[:, None]
+        n = g.sum(axis=0)
+        self.pi, self.mu = n / n.sum(), g.T @ self.X / n[:, None]
+        for b, columns in enumerate(self.parts):
+            centred = self.X[None][:, :, columns] - self.mu[:, None, columns]
+            scatter = np.einsum("mk,kmi,kmj->kij", g, centred, centred)
+            tied = self.kind.startswith("tied")
+            pooled = scatter.sum(axis=0, keepdims=True) / n.sum()
+            cov = np.repeat(pooled, len(n), 0) if tied else scatter / n[:, None, None]
+            if self.kind.endswith("diag"):
+                cov = cov * np.eye(len(columns))
+            elif self.kind.endswith("spherical"):
+                cov = (
+                    np.trace(cov, axis1=1, axis2=2)[:, None, None]
+                    / max(len(columns), 1)
+                    * np.eye(len(columns))
+                )
+            self.sigma[b] = cov
+
+    def free_energy(self):
+        g = self.gamma
+        inside = g * (self.log_joint(slice(None)) - np.log(np.where(g > 0, g, 1.0)))
+        return float(self.w @ inside.sum(axis=1))
+
+
+# ---- the free energy -----------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(2, 70),
+    kind=st.sampled_from(COVARIANCE_TYPES),
+    agents=st.sampled_from([1, 2, 4]),
+    keep=st.sampled_from(["statistics", "responsibilities"]),
+    weighted=st.booleans(),
+    k=st.integers(1, 3),
+)
+def test_the_free_energy_never_falls(overlapping, seed, batch, kind, agents, keep, weighted, k):
+    X = overlapping(seed, 60, 4)
+    weights = np.random.default_rng(seed).uniform(0.2, 3, 60) if weighted else None
+    network = joined("star", 4, agents)
+    terms = terms_of(X, network, kind, row_weights=weights, reg_covar=1e-9)
+    found = run(
+        terms, network.total, start_of(terms, k), batch_size=batch, keep=keep, n_iter=4, seed=seed
+    )
+    energy = np.array(found.free_energy)
+    assert np.isfinite(energy).all()
+    if not found.recoveries:
+        assert len(energy) == 1 + 3 * -(-60 // min(batch, 60))
+        # reg_covar takes away its part of the trace at most, d K M reg / (least variance).
+        assert (np.diff(energy) >= -1e-9 * np.abs(energy).max()).all()
+        assert energy[-1] <= found.log_likelihood[0] + 1e-9 * np.abs(energy).max()
+
+
+@kinds
+@keeps
+@pytest.mark.parametrize(("batch", "weighted"), [(1, False), (17, True), (40, False), (100, True)])
+def test_it_is_what_it_is_with_all_responsibilities_kept(kind, keep, weighted, batch, overlapping):
+    X = overlapping(1, 80, 6)
+    weights = np.random.default_rng(0).uniform(0.2, 3, 80) if weighted else np.ones(80)
+    network = joined("star", 6, 3)
+    terms = terms_of(X, network, kind, row_weights=weights if weighted else None)
+    start = start_of(terms)
+    found = run(terms, network.total, start, batch_size=batch, keep=keep, n_iter=3, seed=5)
+    assert not found.recoveries
+    direct = Direct(X, network.blocks, weights, kind, start)
+    direct.expect(slice(None))
+    direct.maximize()
+    wanted = [direct.free_energy()]
+    rng = np.random.default_rng(5)
+    n_batches = -(-80 // batch)
+    for _ in range(2):
+        for number in rng.permutation(n_batches):
+            direct.expect(slice(number * batch, (number + 1) * batch))
+            direct.maximize()
+            wanted.append(direct.free_energy())
+    np.testing.assert_allclose(found.free_energy, wanted, rtol=1e-11)
+    np.testing.assert_allclose(found.mixture.assembled_means, direct.mu, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found.mixture.weights[0], direct.pi, rtol=1e-9)
+    for b, sigma in enumerate(direct.sigma):
+        blocks = found.mixture.block(b)[2]
+        for mine, other in zip(blocks, sigma, strict=False):
+            mine = np.diag(mine) if mine.ndim == 1 else mine
+            np.testing.assert_allclose(mine, other, rtol=1e-7, atol=1e-9)
+
+
+def test_there_is_none_where_sums_are_not_exact(overlapping):
+    X = overlapping(0, 80, 6)
+    network = joined("operator")
+    assert run(terms_of(X, network), network.total, batch_size=20).free_energy == []
+
+
+# ---- identities ----------------------------------------------------------------------------------
+
+
+@kinds
+@networks
+@pytest.mark.parametrize("batch", [150, 1000])
+def test_one_batch_is_em_over_all_rows(kind, network, batch, overlapping):
+    X = overlapping(2, 150, 6)
+    network = joined(network)
+    terms = terms_of(X, network, kind, row_weights=np.random.default_rng(1).uniform(0.5, 2, 150))
+    ours = run(terms, network.total, batch_size=batch, n_iter=7)
+    whole = run(terms, network.total, function=em.fit, n_iter=7)
+    assert_same(ours, whole, 1e-12)
+    assert ours.kept == "statistics"
+    assert ours.n_passes == pytest.approx(7)
+
+
+def test_one_batch_stops_where_em_over_all_rows_does(overlapping):
+    X = overlapping(2, 150, 6)
+    for name in NETWORKS:
+        network = joined(name)
+        terms = terms_of(X, network)
+        ours = run(terms, network.total, batch_size=150, tol=1e-3, n_iter=500)
+        whole = run(terms, network.total, function=em.fit, tol=1e-3, n_iter=500)
+        assert ours.converged
+        assert_same(ours, whole, 1e-10)
+
+
+@kinds
+@networks
+def test_what_is_kept_changes_nothing(kind, network, overlapping):
+    X = overlapping(3, 160, 6)
+    network = joined(network)
+    terms = terms_of(X, network, kind, row_weights=np.random.default_rng(1).uniform(0.5, 2, 160))
+    one, two = (
+        run(terms, network.total, batch_size=33, keep=keep)
+        for keep in ("statistics", "responsibilities")
+    )
+    assert (one.kept, two.kept) == ("statistics", "responsibilities")
+    assert_same(one, two, 1e-11)
+
+
+@pytest.mark.parametrize(("batch", "kept"), [(1, "responsibilities"), (150, "statistics")])
+def test_what_is_smaller_is_kept(batch, kept, overlapping):
+    network = joined("star")
+    terms = terms_of(overlapping(0, 300, 6), network)
+    assert run(terms, network.total, batch_size=batch, n_iter=2).kept == kept
+
+
+@kinds
+@pytest.mark.parametrize("step_size", [None, 0.7])
+def test_rounds_are_the_operator(kind, step_size, overlapping):
+    X = overlapping(4, 150, 6)
+    options = {"batch_size": 40, "step_size": step_size}
+    one, two = (
+        run(terms_of(X, joined(name), kind, reg_covar=1e-6), joined(name).total, **options)
+        for name in ("operator", "rounds")
+    )
+    assert_same(one, two, 1e-9)
+
+
+@keeps
+@pytest.mark.parametrize("step_size", [None, 0.7])
+def test_threads_change_nothing(keep, step_size, overlapping):
+    X = overlapping(5, 6000, 12)
+    network = joined("star", 12, 3)
+    one, two = (
+        run(
+            terms_of(X, network, n_threads=n), network.total, batch_size=2500, keep=keep,
+            step_size=step_size,
+        )
+        for n in (1, 2)
+    )  # fmt: skip
+    assert_same(one, two, 1e-11)
+
+
+@kinds
+@networks
+@pytest.mark.parametrize("step_size", [None, 0.7])
+def test_single_precision_is_close(kind, network, step_size, overlapping):
+    X = overlapping(6, 300, 6).astype(np.float32)
+    network = joined(network)
+    options = {"batch_size": 70, "step_size": step_size}
+    single = run(terms_of(X, network, kind, dtype=np.float32), network.total, **options)
+    double = run(terms_of(X.astype(np.float64), network, kind), network.total, **options)
+    np.testing.assert_allclose(np.array(single.history), np.array(double.history), rtol=3e-5)
+    np.testing.assert_allclose(single.mixture.means, double.mixture.means, atol=1e-2)
+
+
+@pytest.mark.parametrize("step_size", [None, 0.7])
+def test_an_integer_weight_is_as_many_copies(step_size, overlapping):
+    X = overlapping(7, 90, 6)
+    network = joined("star")
+    one = run(
+        terms_of(X, network, row_weights=np.full(90, 2.0)), network.total, batch_size=30,
+        step_size=step_size,
+    )  # fmt: skip
+    twice = terms_of(np.repeat(X, 2, axis=0), network)
+    start = start_of(terms_of(X, network))
+    assert_same(one, run(twice, network.total, start, batch_size=60, step_size=step_size), 1e-11)
+
+
+@pytest.mark.parametrize("step_size", [None, 0.6])
+def test_from_a_file_as_in_memory(step_size, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30_000, 12)) + rng.choice([0.0, 1.5], size=30_000)[:, None]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("X", data=X, chunks=(700, 12))
+    matrix = FileMatrix(tmp_path / "x.h5", read_bytes=1)
+    network = joined("star", 12, 4)
+    read = []
+    inside = matrix.read_into
+    matrix.read_into = lambda out, start: (read.append((start, len(out))), inside(out, start))[1]
+    # The larger batch takes several reads of one megabyte.
+    for size in (1100, 14_000):
+        options = {"batch_size": size, "step_size": step_size, "n_iter": 2}
+        here, there = terms_of(X, network, "diag"), terms_of(matrix, network, "diag")
+        start = start_of(here, 2)
+        there._sample_covariance = here.sample_covariance
+        read.clear()
+        assert_same(
+            run(here, network.total, start, **options), run(there, network.total, start, **options),
+            1e-10,
+        )  # fmt: skip
+        # Two passes in batches and the last E-step, and hardly a row more than that.
+        largest = min(size, matrix.step)
+        n_reads = 2 * sum(-(-part // largest) for part in [size] * (30_000 // size)) + 2
+        assert max(count for _, count in read[:n_reads]) <= largest
+        assert sum(count for _, count in read) <= 3 * 30_000 + matrix.step
+    matrix.close()
+
+
+# ---- messages ------------------------------------------------------------------------------------
+
+
+@networks
+@pytest.mark.parametrize("step_size", [None, 0.7])
+def test_a_batch_sends_what_its_rows_need(network, step_size, overlapping):
+    """Bytes of a pass are those of an E-step over all rows, of a batch those of its rows."""
+    network = joined(network)
+    sent = {}
+    for n_samples in (120, 480):
+        X = overlapping(8, n_samples, 6)
+        ledger = Ledger(network.graph)
+        total = network.total.on(ledger)
+        asked = []
+        begin = total.begin
+
+        def counted(kind, rows, *rest, begin=begin, asked=asked, total=total):
+            before = total.bytes_sent
+            begin(kind, rows, *rest)
+            asked.append((kind, rows, total.bytes_sent - before))
+
+        total.begin = counted
+        found = run(terms_of(X, network), total, batch_size=40, step_size=step_size, n_iter=3)
+        full = asked[0][2]
+        assert [rows for _, rows, _ in asked] == [
+            n_samples,
+            *[40] * (2 * n_samples // 40),
+            n_samples,
+        ]
+        batches = {size for kind, rows, size in asked if rows == 40}
+        assert len(batches) == 1
+        sent[n_samples] = batches.pop()
+        assert np.diff(found.bytes_sent).tolist() == [full, full]
+        assert sent[n_samples] * (n_samples // 40) == full
+    assert sent[120] == sent[480]
+
+
+def test_agents_agree_once_a_pass(overlapping):
+    network = joined("operator")
+    total = network.total.on(Ledger(network.graph))
+    agreed = []
+    total.agree = lambda kind, size=1: agreed.append(kind)
+    found = run(terms_of(overlapping(0, 100, 6), network), total, batch_size=10, tol=1e-12)
+    assert agreed == ["stopping"] * len(found.history)
+
+
+# ---- stochastic ----------------------------------------------------------------------------------
+
+
+@kinds
+@networks
+def test_parameters_stand_for_their_statistics(kind, network, overlapping):
+    network = joined(network)
+    terms = terms_of(overlapping(0, 200, 6), network, kind, reg_covar=0.01)
+    mixture = run(terms, network.total, batch_size=200).mixture
+    roots = network.total.n_roots
+    statistics = terms.statistics_of(mixture, 17.0, roots)
+    assert statistics.counts.sum() == pytest.approx(17 * roots)
+    for about in (mixture.means, mixture.means + 3.0):
+        again = terms.update(terms.recentred(statistics, about))
+        np.testing.assert_allclose(again.weights, mixture.weights, rtol=1e-12)
+        np.testing.assert_allclose(again.means, mixture.means, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(again.covariances, mixture.covariances, atol=1e-11)
+
+
+@kinds
+@networks
+def test_statistics_about_another_centre(kind, network, overlapping):
+    network = joined(network)
+    terms = terms_of(overlapping(0, 200, 6), network, kind)
+    start = start_of(terms)
+    roots = network.total.n_roots
+    g = np.random.default_rng(0).dirichlet(np.ones(3), size=(roots, 200))
+    one, two = terms.empty(start.means, roots), terms.empty(start.means[::-1] + 1, roots)
+    for statistics in (one, two):
+        terms.summarize(statistics, g, slice(0, 200))
+    moved = terms.recentred(one, two.shifts)
+    np.testing.assert_allclose(moved.first, two.first, atol=1e-9)
+    if kind in ("full", "tied"):
+        covariances = [terms.update(s).covariances for s in (moved, two)]
+        np.testing.assert_allclose(*covariances, atol=1e-10)
+    else:
+        np.testing.assert_allclose(moved.second, two.second, atol=1e-9)
+
+
+def test_steps_are_those_of_the_source(overlapping):
+    """One component, where responsibilities are 1: the mean is a weighted mean of batch means."""
+    X = overlapping(0, 120, 4)
+    network = joined("star", 4, 2)
+    terms = terms_of(X, network)
+    start = start_of(terms, 1)
+    found = run(terms, network.total, start, batch_size=30, step_size=0.75, n_iter=3, seed=3)
+    rng = np.random.default_rng(3)
+    first, second, t = X.mean(axis=0), X.T @ X / 120, 0
+    for _ in range(2):
+        for number in rng.permutation(4):
+            batch = X[30 * number : 30 * number + 30]
+            t += 1
+            rho = (t + 1) ** -0.75
+            first = first + rho * (batch.mean(axis=0) - first)
+            second = second + rho * (batch.T @ batch / 30 - second)
+    np.testing.assert_allclose(found.mixture.assembled_means[0], first, rtol=1e-11)
+    whole = second - np.outer(first, first)
+    for b, columns in enumerate(network.blocks.features):
+        ours = found.mixture.block(b)[2][0]
+        np.testing.assert_allclose(ours, whole[np.ix_(columns, columns)], rtol=1e-10)
+    assert found.kept == "nothing"
+    assert found.free_energy == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("step_size", [None, 0.6, 1.0])
+def test_batches_reach_what_em_over_all_rows_reaches(seed, step_size, overlapping):
+    X = overlapping(seed, 1500, 4)
+    network = joined("star", 4, 2)
+    terms = terms_of(X, network, reg_covar=1e-6)
+    whole = run(terms, network.total, function=em.fit, n_iter=200)
+    start = run(terms, network.total, function=em.fit, n_iter=60).mixture
+    ours = run(
+        terms, network.total, start, batch_size=100, step_size=step_size, seed=seed, n_iter=30
+    )
+    tolerance = 1e-4 if step_size is None else 0.02
+    assert abs(ours.log_likelihood[0] - whole.log_likelihood[0]) / 1500 < tolerance
+
+
+@pytest.mark.parametrize("size", [0.5, 0, 1.01, -1, np.nan, "0.6", True, None])
+def test_step_sizes_out_of_range(size):
+    with pytest.raises(InputError, match=r"step_size must be a number above 0.5 and at most 1"):
+        check_step_size(size)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "10", None])
+def test_batch_sizes_out_of_range(size, overlapping):
+    network = joined("star")
+    with pytest.raises(InputError, match="batch_size must be an integer of at least 1"):
+        run(terms_of(overlapping(0, 50, 6), network), network.total, batch_size=size)
+
+
+# ---- collapse, silence, partition ----------------------------------------------------------------
+
+
+@keeps
+@pytest.mark.parametrize("seed", range(4))
+def test_a_component_that_collapses_is_placed_anew(keep, seed, overlapping):
+    X = overlapping(seed, 200, 4)
+    X[:3] = 40.0
+    network = joined("star", 4, 2)
+    terms = terms_of(X, network, reg_covar=0.0)
+    start = terms.start(terms.at_rows(np.array([0, 60, 120])))
+    found = run(
+        terms, network.total, start, batch_size=25, keep=keep, n_iter=40, tol=1e-6, seed=seed
+    )
+    assert found.recoveries
+    assert np.isfinite(found.log_likelihood).all()
+    assert (found.mixture.weights > 0.01).all() or any(r.row is None for r in found.recoveries)
+    # What is remembered fits the parameters: one M-step over all rows at the end moves little.
+    if found.converged and all(r.row is not None for r in found.recoveries):
+        again = run(terms, network.total, found.mixture, function=em.fit, n_iter=1)
+        moved = again.log_likelihood[0] - found.log_likelihood[0]
+        assert -1e-6 < moved / 200 < 1e-3
+
+
+@pytest.mark.parametrize("batch", [25, 200])
+def test_repairs_over_one_batch_are_those_of_em(batch, overlapping):
+    X = overlapping(0, 200, 4)
+    X[:3] = 40.0
+    network = joined("star", 4, 2)
+    terms = terms_of(X, network)
+    start = terms.start(terms.at_rows(np.array([0, 60, 120])))
+    ours = run(terms, network.total, start, batch_size=batch, n_iter=30)
+    assert ours.recoveries
+    if batch == 200:
+        whole = run(terms, network.total, start, function=em.fit, n_iter=30)
+        assert ours.recoveries == whole.recoveries
+        assert_same(ours, whole, 1e-10)
+
+
+class Faulty:
+    """A sum in which roots fall silent, or the network apart, as a list says."""
+
+    def __init__(self, total, events):
+        self.total, self.events, self.silent = total, iter(events), None
+
+    def __getattr__(self, name):
+        return getattr(self.total, name)
+
+    def begin(self, kind, *rest):
+        self.total.begin(kind, *rest)
+        self.silent = None
+        if kind == "estep":
+            event = next(self.events, None)
+            if isinstance(event, str):
+                raise PartitionedError(event)
+            self.silent = event
+
+
+@keeps
+@networks
+def test_a_network_that_falls_apart_skips_the_batch(keep, network, overlapping):
+    network = joined(network)
+    terms = terms_of(overlapping(0, 120, 6), network)
+    events = ["cut"] * 6 + [None, "cut", None]
+    faulty = Faulty(network.total, events)
+    found = run(terms, faulty, batch_size=40, keep=keep, n_iter=3, tol=1e9)
+    # Two passes of which nothing was heard do not count as settled.
+    assert not found.converged
+    np.testing.assert_allclose(found.history[1], found.history[2], rtol=1e-13)
+    np.testing.assert_allclose(found.history[0], found.history[1], rtol=1e-13)
+    assert [number for number, _ in found.partitions] == [2, 3, 4, 5, 6, 7]
+    with pytest.raises(NumericalError, match="20 iterations in a row"):
+        run(terms, Faulty(network.total, ["cut"] * 50), batch_size=40, n_iter=50)
+
+
+@keeps
+@kinds
+@pytest.mark.parametrize("name", ["operator", "rounds"])
+def test_a_silent_root_keeps_what_it_had(keep, kind, name, overlapping):
+    network = joined(name)
+    X = overlapping(0, 120, 6)
+    terms = terms_of(X, network, kind)
+    silent = np.zeros(network.total.n_roots, dtype=bool)
+    silent[1] = True
+    found = run(terms, Faulty(network.total, [silent] * 6), batch_size=40, keep=keep, n_iter=3)
+    first = run(terms, network.total, batch_size=40, n_iter=1).mixture
+    whole = run(terms, network.total, batch_size=40, keep=keep, n_iter=3).mixture
+    for b in range(network.blocks.n_blocks):
+        weight, mean, covariance = found.mixture.block(b)
+        before = first.block(b)
+        if b == 1:
+            np.testing.assert_allclose(found.mixture.weights[b], first.weights[b], rtol=1e-10)
+            np.testing.assert_allclose(mean, before[1], rtol=1e-9, atol=1e-10)
+            np.testing.assert_allclose(covariance, before[2], rtol=1e-8, atol=1e-10)
+        else:
+            assert not np.allclose(mean, before[1])
+            assert not np.allclose(mean, whole.block(b)[1], rtol=1e-12)
+    del weight

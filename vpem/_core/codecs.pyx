@@ -1,0 +1,553 @@
+"""Codecs: values packed into the bytes of a message, and unpacked from them.
+
+Messages are rows. What is random in a message comes from its key and the place of the value, so
+that neither threads nor tiles show.
+"""
+import numpy as np
+
+from cython.parallel cimport prange, threadid
+from libc.float cimport FLT_MAX
+from libc.math cimport INFINITY, fabs, isfinite, nextafterf, sqrt
+from libc.stdint cimport uint8_t, uint16_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from vpem._core.blas cimport real
+
+cdef enum:
+    TILE = 4096           # values at a time, about
+    DIGIT = 11            # bits that selection looks at a time
+    N_DIGITS = 2048
+
+cdef double LARGEST_HALF = 65504.0
+
+
+cdef inline int bit_length(uint64_t number) noexcept nogil:
+    """Bits that a number from 0 to ``number`` takes."""
+    cdef int bits = 0
+    while number:
+        bits += 1
+        number >>= 1
+    return bits
+
+
+# ---- dithering: QSGD and block-p quantization ---------------------------------------------------
+
+cdef inline Py_ssize_t dither_tile(Py_ssize_t bucket) noexcept nogil:
+    """Values a tile: as many times 8 buckets, so that its bits begin and end with a byte."""
+    return 8 * bucket * max(<Py_ssize_t>1, TILE // (8 * bucket))
+
+
+cdef inline int rounded_up(double norm, float* sent) noexcept nogil:
+    """Least float that is not below the norm; non-zero where there is none."""
+    if not norm <= FLT_MAX:
+        return 1
+    sent[0] = <float>norm
+    if <double>sent[0] < norm:
+        sent[0] = nextafterf(sent[0], INFINITY)
+    return 0
+
+
+cdef inline int bucket_norm(
+    const real* values, Py_ssize_t count, bint largest, float* sent,
+) noexcept nogil:
+    """Norm of a bucket as it is sent; non-zero where it is not a finite float."""
+    cdef double s[4]
+    cdef double a0, a1, a2, a3, most = 0, total
+    cdef Py_ssize_t j, whole = count // 4 * 4
+    s[0] = s[1] = s[2] = s[3] = 0
+    for j in range(0, whole, 4):
+        a0 = fabs(<double>values[j])
+        a1 = fabs(<double>values[j + 1])
+        a2 = fabs(<double>values[j + 2])
+        a3 = fabs(<double>values[j + 3])
+        s[0] += a0 * a0
+        s[1] += a1 * a1
+        s[2] += a2 * a2
+        s[3] += a3 * a3
+        most = max(most, max(max(a0, a1), max(a2, a3)))
+    for j in range(whole, count):
+        a0 = fabs(<double>values[j])
+        s[j - whole] += a0 * a0
+        most = max(most, a0)
+    total = (s[0] + s[1]) + (s[2] + s[3])
+    if not isfinite(total):
+        return 1
+    return rounded_up(most if largest else max(most, sqrt(total)), sent)
+
+
+cdef int dither_pack(
+    const real* values,       # IN  (count,)
+    Py_ssize_t count,
+    Py_ssize_t first,         # IN  place of the first value in its message
+    uint64_t stream,
+    long long levels,
+    int width,                # IN  bits of a value
+    Py_ssize_t bucket,
+    bint largest,
+    uint8_t* norms,           # OUT 4 bytes a bucket
+    uint8_t* codes,           # OUT ``width`` bits a value: the sign, then the level
+) noexcept nogil:
+    """Pack a tile; non-zero where a norm is not a finite float."""
+    cdef Writer writer
+    cdef Py_ssize_t begin = 0, end, j
+    cdef float norm = 0
+    cdef double scale, place
+    cdef long long level
+    cdef uint64_t code
+    writer.place = codes
+    writer.held = 0
+    writer.n_held = 0
+    while begin < count:
+        end = min(begin + bucket, count)
+        if bucket_norm(values + begin, end - begin, largest, &norm) != 0:
+            return 1
+        store_float(norms, norm)
+        norms += 4
+        scale = <double>levels / <double>norm if norm > 0 else 0
+        for j in range(begin, end):
+            place = fabs(<double>values[j]) * scale
+            level = <long long>place
+            level += draw_uniform(stream, first + j) < place - <double>level
+            level = min(level, levels)
+            code = <uint64_t>level << 1
+            code |= (values[j] < 0) & (level > 0)
+            put_bits(&writer, code, width)
+        begin = end
+    finish_bits(&writer)
+    return 0
+
+
+cdef int dither_unpack(
+    const uint8_t* norms,     # IN  4 bytes a bucket
+    const uint8_t* codes,     # IN  ``width`` bits a value
+    Py_ssize_t count,
+    long long levels,
+    int width,
+    Py_ssize_t bucket,
+    real* values,             # OUT (count,)
+) noexcept nogil:
+    """Unpack a tile; non-zero where a norm or a level is impossible."""
+    cdef Reader reader
+    cdef Py_ssize_t begin = 0, end, j
+    cdef double norm, step
+    cdef long long sign
+    cdef uint64_t code, most = 0
+    reader.place = codes
+    reader.end = codes + (count * width + 7) // 8
+    reader.held = 0
+    reader.n_held = 0
+    while begin < count:
+        end = min(begin + bucket, count)
+        norm = load_float(norms)
+        norms += 4
+        if not isfinite(norm) or norm < 0:
+            return 1
+        step = norm / <double>levels
+        for j in range(begin, end):
+            code = take_bits(&reader, width)
+            most = max(most, code)
+            sign = <long long>(code & 1)
+            values[j] = <real>(step * <double>((<long long>(code >> 1) ^ -sign) + sign))
+        begin = end
+    return (most >> 1) > <uint64_t>levels
+
+
+def dither_encode(
+    const real[:, ::1] values,            # IN  (N, V)
+    const unsigned long long[::1] keys,   # IN  (N,)
+    long long levels,
+    Py_ssize_t bucket,
+    bint largest,
+    unsigned char[:, ::1] messages,       # OUT (N, bytes)  norms, then codes
+    unsigned char[::1] faults,            # OUT (N,)        1 where a norm is not a finite float
+    int n_threads,
+):
+    """Pack every row by random dithering.
+
+    See `vpem._core.reference_codecs.dither_encode`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef int width = bit_length(levels) + 1
+    cdef Py_ssize_t tile = dither_tile(bucket), n_tiles = (n_values + tile - 1) // tile
+    cdef Py_ssize_t codes = 4 * ((n_values + bucket - 1) // bucket)
+    cdef Py_ssize_t i, row, first
+    faults[:] = 0
+    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+        row = i // n_tiles
+        first = (i - row * n_tiles) * tile
+        if dither_pack(
+            &values[row, first], min(tile, n_values - first), first, stir(keys[row]), levels, width,
+            bucket, largest, &messages[row, 0] + 4 * (first // bucket),
+            &messages[row, 0] + codes + first // 8 * width,
+        ) != 0:
+            faults[row] = 1
+
+
+def dither_decode(
+    const unsigned char[:, ::1] messages,   # IN  (N, bytes)
+    long long levels,
+    Py_ssize_t bucket,
+    real[:, ::1] values,                    # OUT (N, V)
+    unsigned char[::1] faults,              # OUT (N,)  1 where a norm or a level is impossible
+    int n_threads,
+):
+    """Unpack every row of `dither_encode`.
+
+    See `vpem._core.reference_codecs.dither_decode`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef int width = bit_length(levels) + 1
+    cdef Py_ssize_t tile = dither_tile(bucket), n_tiles = (n_values + tile - 1) // tile
+    cdef Py_ssize_t codes = 4 * ((n_values + bucket - 1) // bucket)
+    cdef Py_ssize_t i, row, first
+    faults[:] = 0
+    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+        row = i // n_tiles
+        first = (i - row * n_tiles) * tile
+        if dither_unpack(
+            &messages[row, 0] + 4 * (first // bucket),
+            &messages[row, 0] + codes + first // 8 * width,
+            min(tile, n_values - first), levels, width, bucket, &values[row, first],
+        ) != 0:
+            faults[row] = 1
+
+
+def dither_transmit(
+    const real[:, ::1] values,            # IN  (N, V)
+    const unsigned long long[::1] keys,   # IN  (N,)
+    long long levels,
+    Py_ssize_t bucket,
+    bint largest,
+    real[:, ::1] decoded,                 # OUT (N, V)
+    unsigned char[::1] faults,            # OUT (N,)  1 where a norm is not a finite float
+    int n_threads,
+):
+    """Pack and unpack every row, tile by tile in cache.
+
+    See `vpem._core.reference_codecs.dither_transmit`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef int width = bit_length(levels) + 1
+    cdef Py_ssize_t tile = dither_tile(bucket), n_tiles = (n_values + tile - 1) // tile
+    cdef Py_ssize_t most = min(tile, n_values)
+    cdef Py_ssize_t codes = 4 * ((most + bucket - 1) // bucket)
+    cdef Py_ssize_t room = (codes + (most * width + 7) // 8 + 63) // 64 * 64
+    cdef Py_ssize_t i, row, first, count
+    cdef unsigned char* place
+    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows * n_tiles))
+    cdef unsigned char[::1] work = np.empty(n_threads * room, dtype=np.uint8)
+    faults[:] = 0
+    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+        row = i // n_tiles
+        first = (i - row * n_tiles) * tile
+        count = min(tile, n_values - first)
+        place = &work[threadid() * room]
+        if dither_pack(
+            &values[row, first], count, first, stir(keys[row]), levels, width, bucket, largest,
+            place, place + codes,
+        ) != 0 or dither_unpack(
+            place, place + codes, count, levels, width, bucket, &decoded[row, first],
+        ) != 0:
+            faults[row] = 1
+
+
+# ---- some of the values: top-k and rand-k -------------------------------------------------------
+
+cdef inline float rounded_at_random(double value, double chance) noexcept nogil:
+    """One of the floats next to the value, so that the mean is the value."""
+    cdef float low = <float>value, high
+    if <double>low > value:
+        low = nextafterf(low, -INFINITY)
+    if <double>low == value:
+        return low
+    high = nextafterf(low, INFINITY)
+    if chance * (<double>high - <double>low) < value - <double>low:
+        return high
+    return low
+
+
+cdef uint64_t least_kept(
+    uint64_t* scores,         # WORK (count,)  overwritten
+    Py_ssize_t count,
+    Py_ssize_t* n_kept,       # INOUT how many of the largest; how many of them are equal to it
+    Py_ssize_t* counts,       # WORK (N_DIGITS,)
+) noexcept nogil:
+    """Return the least of the ``n_kept`` largest scores, looking at a few bits at a time."""
+    cdef uint64_t prefix = 0
+    cdef Py_ssize_t j, size
+    cdef int digit, shift = 64
+    while shift > 0:
+        shift = max(0, shift - DIGIT)
+        memset(counts, 0, N_DIGITS * sizeof(Py_ssize_t))
+        for j in range(count):
+            counts[(scores[j] >> shift) & (N_DIGITS - 1)] += 1
+        digit = N_DIGITS - 1
+        while counts[digit] < n_kept[0]:
+            n_kept[0] -= counts[digit]
+            digit -= 1
+        size = 0
+        for j in range(count):
+            if ((scores[j] >> shift) & (N_DIGITS - 1)) == <uint64_t>digit:
+                scores[size] = scores[j] & ((<uint64_t>1 << shift) - 1)
+                size += 1
+        count = size
+        prefix |= <uint64_t>digit << shift
+    return prefix
+
+
+cdef int sparse_pack(
+    const real* values,       # IN  (n_values,)
+    Py_ssize_t n_values,
+    uint64_t stream,
+    Py_ssize_t n_kept,
+    bint at_random,
+    uint8_t* message,         # OUT indices, then floats
+    uint64_t* scores,         # WORK (2, n_values)
+    Py_ssize_t* counts,       # WORK (N_DIGITS,)
+) noexcept nogil:
+    """Pack a row; non-zero where a value is not finite or one sent is not a finite float."""
+    cdef Writer writer
+    cdef int width = bit_length(n_values - 1)
+    cdef uint8_t* place = message + (n_kept * width + 7) // 8
+    cdef double value, times = <double>n_values / <double>n_kept
+    cdef uint64_t least
+    cdef Py_ssize_t j, equal = n_kept
+    for j in range(n_values):
+        value = fabs(<double>values[j])
+        if not isfinite(value):
+            return 1
+        if at_random:
+            scores[j] = draw(stream, j)
+        else:
+            memcpy(&scores[j], &value, 8)
+    memcpy(scores + n_values, scores, n_values * sizeof(uint64_t))
+    least = least_kept(scores + n_values, n_values, &equal, counts)
+    writer.place = message
+    writer.held = 0
+    writer.n_held = 0
+    for j in range(n_values):
+        if scores[j] < least:
+            continue
+        if scores[j] == least:
+            if equal == 0:
+                continue
+            equal -= 1
+        value = values[j]
+        if at_random:
+            value *= times
+        if fabs(value) > FLT_MAX:
+            return 1
+        put_bits(&writer, j, width)
+        if at_random:
+            store_float(place, rounded_at_random(value, draw_uniform(stream, n_values + j)))
+        else:
+            store_float(place, <float>value)
+        place += 4
+    finish_bits(&writer)
+    return 0
+
+
+cdef int sparse_unpack(
+    const uint8_t* message,   # IN
+    Py_ssize_t n_values,
+    Py_ssize_t n_kept,
+    real* values,             # OUT (n_values,)
+) noexcept nogil:
+    """Unpack a row; non-zero where indices do not rise below n, or a value is not finite."""
+    cdef Reader reader
+    cdef int width = bit_length(n_values - 1)
+    cdef const uint8_t* place = message + (n_kept * width + 7) // 8
+    cdef Py_ssize_t _j, index, before = -1
+    cdef float value
+    reader.place = message
+    reader.end = place
+    reader.held = 0
+    reader.n_held = 0
+    memset(values, 0, n_values * sizeof(real))
+    for _j in range(n_kept):
+        index = <Py_ssize_t>take_bits(&reader, width)
+        value = load_float(place)
+        place += 4
+        if index <= before or index >= n_values or not isfinite(value):
+            return 1
+        values[index] = value
+        before = index
+    return 0
+
+
+def sparse_encode(
+    const real[:, ::1] values,            # IN  (N, V)
+    const unsigned long long[::1] keys,   # IN  (N,)
+    Py_ssize_t n_kept,
+    bint at_random,
+    unsigned char[:, ::1] messages,       # OUT (N, bytes)  indices, then floats
+    unsigned char[::1] faults,            # OUT (N,)        1 where a value cannot be sent
+    int n_threads,
+):
+    """Pack the largest values of every row, or some at random.
+
+    See `vpem._core.reference_codecs.sparse_encode`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
+    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows))
+    cdef unsigned long long[:, ::1] scores = np.empty((n_threads, 2 * n_values), dtype=np.uint64)
+    cdef Py_ssize_t[:, ::1] counts = np.empty((n_threads, N_DIGITS), dtype=np.intp)
+    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+        faults[row] = sparse_pack(
+            &values[row, 0], n_values, stir(keys[row]), n_kept, at_random, &messages[row, 0],
+            <uint64_t*>&scores[threadid(), 0], &counts[threadid(), 0],
+        )
+
+
+def sparse_decode(
+    const unsigned char[:, ::1] messages,   # IN  (N, bytes)
+    Py_ssize_t n_kept,
+    real[:, ::1] values,                    # OUT (N, V)
+    unsigned char[::1] faults,              # OUT (N,)  1 where an index or a value is impossible
+    int n_threads,
+):
+    """Unpack every row of `sparse_encode`.
+
+    See `vpem._core.reference_codecs.sparse_decode`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
+    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+        faults[row] = sparse_unpack(&messages[row, 0], n_values, n_kept, &values[row, 0])
+
+
+def sparse_transmit(
+    const real[:, ::1] values,            # IN  (N, V)
+    const unsigned long long[::1] keys,   # IN  (N,)
+    Py_ssize_t n_kept,
+    bint at_random,
+    real[:, ::1] decoded,                 # OUT (N, V)
+    unsigned char[::1] faults,            # OUT (N,)  1 where a value cannot be sent
+    int n_threads,
+):
+    """Pack and unpack every row.
+
+    See `vpem._core.reference_codecs.sparse_transmit`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
+    cdef Py_ssize_t room = (n_kept * bit_length(n_values - 1) + 7) // 8 + 4 * n_kept
+    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows))
+    cdef unsigned long long[:, ::1] scores = np.empty((n_threads, 2 * n_values), dtype=np.uint64)
+    cdef Py_ssize_t[:, ::1] counts = np.empty((n_threads, N_DIGITS), dtype=np.intp)
+    cdef unsigned char[:, ::1] work = np.empty((n_threads, room), dtype=np.uint8)
+    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+        faults[row] = sparse_pack(
+            &values[row, 0], n_values, stir(keys[row]), n_kept, at_random, &work[threadid(), 0],
+            <uint64_t*>&scores[threadid(), 0], &counts[threadid(), 0],
+        )
+        if faults[row] == 0:
+            faults[row] = sparse_unpack(&work[threadid(), 0], n_values, n_kept, &decoded[row, 0])
+
+
+# ---- casts --------------------------------------------------------------------------------------
+
+cdef int cast_pack(
+    const real* values, Py_ssize_t count, int itemsize, uint8_t* message,
+) noexcept nogil:
+    """Pack values as numbers of 2, 4 or 8 bytes; non-zero where one has no finite such number."""
+    cdef Py_ssize_t j
+    cdef uint16_t half
+    cdef int wrong = 0
+    if itemsize == 2:
+        for j in range(count):
+            wrong |= not fabs(<double>values[j]) <= LARGEST_HALF
+            half = to_half(values[j])
+            message[2 * j] = <uint8_t>half
+            message[2 * j + 1] = <uint8_t>(half >> 8)
+    elif itemsize == 4:
+        for j in range(count):
+            wrong |= not fabs(<double>values[j]) <= FLT_MAX
+            store_float(message + 4 * j, <float>values[j])
+    else:
+        for j in range(count):
+            wrong |= not isfinite(values[j])
+            store_double(message + 8 * j, <double>values[j])
+    return wrong
+
+
+cdef int cast_unpack(
+    const uint8_t* message, Py_ssize_t count, int itemsize, real* values,
+) noexcept nogil:
+    """Unpack numbers of 2, 4 or 8 bytes; non-zero where one is not finite as a value."""
+    cdef Py_ssize_t j
+    cdef uint16_t half
+    cdef int wrong = 0
+    if itemsize == 2:
+        for j in range(count):
+            half = <uint16_t>(message[2 * j] | <unsigned int>message[2 * j + 1] << 8)
+            wrong |= (half & 0x7C00) == 0x7C00
+            values[j] = <real>from_half(half)
+    elif itemsize == 4:
+        for j in range(count):
+            values[j] = load_float(message + 4 * j)
+            wrong |= not isfinite(values[j])
+    else:
+        for j in range(count):
+            values[j] = <real>load_double(message + 8 * j)
+            wrong |= not isfinite(values[j])
+    return wrong
+
+
+def cast_encode(
+    const real[:, ::1] values,            # IN  (N, V)
+    int itemsize,
+    unsigned char[:, ::1] messages,       # OUT (N, V * itemsize)
+    unsigned char[::1] faults,            # OUT (N,)  1 where a value has no finite such number
+    int n_threads,
+):
+    """Pack every row as floating point numbers of 2, 4 or 8 bytes.
+
+    See `vpem._core.reference_codecs.cast_encode`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
+    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+        faults[row] = cast_pack(&values[row, 0], n_values, itemsize, &messages[row, 0])
+
+
+def cast_decode(
+    const unsigned char[:, ::1] messages,   # IN  (N, V * itemsize)
+    int itemsize,
+    real[:, ::1] values,                    # OUT (N, V)
+    unsigned char[::1] faults,              # OUT (N,)  1 where a number is not finite as a value
+    int n_threads,
+):
+    """Unpack every row of `cast_encode`.
+
+    See `vpem._core.reference_codecs.cast_decode`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
+    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+        faults[row] = cast_unpack(&messages[row, 0], n_values, itemsize, &values[row, 0])
+
+
+def cast_transmit(
+    const real[:, ::1] values,            # IN  (N, V)
+    int itemsize,
+    real[:, ::1] decoded,                 # OUT (N, V)
+    unsigned char[::1] faults,            # OUT (N,)  1 where a value has no finite such number
+    int n_threads,
+):
+    """Pack and unpack every row, tile by tile in cache.
+
+    See `vpem._core.reference_codecs.cast_transmit`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef Py_ssize_t n_tiles = (n_values + TILE - 1) // TILE, i, row, first, count
+    cdef unsigned char* place
+    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows * n_tiles))
+    cdef unsigned char[::1] work = np.empty(n_threads * TILE * itemsize, dtype=np.uint8)
+    faults[:] = 0
+    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+        row = i // n_tiles
+        first = (i - row * n_tiles) * TILE
+        count = min(<Py_ssize_t>TILE, n_values - first)
+        place = &work[threadid() * TILE * itemsize]
+        if (
+            cast_pack(&values[row, first], count, itemsize, place) != 0
+            or cast_unpack(place, count, itemsize, &decoded[row, first]) != 0
+        ):
+            faults[row] = 1

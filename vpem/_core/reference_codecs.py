@@ -1,0 +1,309 @@
+"""NumPy twins of the codecs' kernels: the same names and arguments, and the same bytes.
+
+Messages are rows of bytes. Numbers lie in them lowest byte first, and bits fill each byte from its
+lowest; the last byte is filled up by zeros. What is random at index j of a message comes from
+``draw(key, j) = stir(stir(key) + (j + 1) g)``, ``stir`` the finaliser of SplitMix64 and ``g`` its
+odd constant, modulo 2^64: a uniform number is its upper 53 bits times 2^-53.
+
+``n_threads`` is accepted and has no effect. ``faults (N,)`` is 1 for each row that cannot be packed
+or unpacked; what is written for such a row is of no use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Bytes = NDArray[np.uint8]
+Keys = NDArray[np.uint64]
+
+__all__ = [
+    "cast_decode",
+    "cast_encode",
+    "cast_transmit",
+    "dither_decode",
+    "dither_encode",
+    "dither_transmit",
+    "sparse_decode",
+    "sparse_encode",
+    "sparse_transmit",
+]
+
+LARGEST = {2: 65504.0, 4: float(np.finfo(np.float32).max), 8: float(np.finfo(np.float64).max)}
+
+
+# ---- random numbers and bits --------------------------------------------------------------------
+
+
+def _stir(words: Keys) -> Keys:
+    """Finaliser of SplitMix64."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _draw(key: np.uint64, indices: NDArray[Any]) -> Keys:
+    """Random 64 bits of each index."""
+    counts = indices.astype(np.uint64) + np.uint64(1)
+    return _stir(_stir(np.array([key])) + counts * np.uint64(0x9E3779B97F4A7C15))
+
+
+def _draw_uniform(key: np.uint64, indices: NDArray[Any]) -> NDArray[np.float64]:
+    """Random multiples of 2^-53 in [0, 1)."""
+    return (_draw(key, indices) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _put_bits(codes: Keys, width: int) -> Bytes:
+    """Pack codes at ``width`` bits each."""
+    bits = (codes[:, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1)
+    return np.packbits(bits.astype(np.uint8).ravel(), bitorder="little")
+
+
+def _take_bits(packed: Bytes, count: int, width: int) -> Keys:
+    """Unpack ``count`` codes of ``width`` bits each."""
+    bits = np.unpackbits(packed, count=count * width, bitorder="little").astype(np.uint64)
+    codes: Keys = (bits.reshape(count, width) << np.arange(width, dtype=np.uint64)).sum(
+        axis=1, dtype=np.uint64
+    )
+    return codes
+
+
+def _in_buckets(values: NDArray[Any], bucket: int) -> NDArray[Any]:
+    """Values as rows of one bucket each, the last filled up by zeros."""
+    bucket = min(bucket, len(values))
+    filled = np.zeros(-(-len(values) // bucket) * bucket, dtype=values.dtype)
+    filled[: len(values)] = values
+    return filled.reshape(-1, bucket)
+
+
+# ---- dithering ----------------------------------------------------------------------------------
+
+
+def _norms(buckets: NDArray[np.float64], largest: bool) -> tuple[NDArray[np.float32], bool]:
+    """Norm of each bucket as it is sent, and whether one is not a finite float."""
+    # Squares are added in four interleaved runs, as the kernel does.
+    runs = -(-buckets.shape[1] // 4)
+    padded = np.zeros((len(buckets), 4 * runs))
+    padded[:, : buckets.shape[1]] = np.abs(buckets)
+    with np.errstate(over="ignore", invalid="ignore"):
+        s = np.cumsum((padded**2).reshape(len(buckets), runs, 4), axis=1)[:, -1]
+        total = (s[:, 0] + s[:, 1]) + (s[:, 2] + s[:, 3])
+    most = padded.max(axis=1)
+    norms = most if largest else np.maximum(most, np.sqrt(total))
+    if not np.isfinite(total).all() or (norms > LARGEST[4]).any():
+        return np.zeros(len(buckets), dtype=np.float32), True
+    sent = norms.astype(np.float32)
+    return np.where(sent < norms, np.nextafter(sent, np.float32(np.inf)), sent), False
+
+
+def dither_encode(
+    values: Floats,
+    keys: Keys,
+    levels: int,
+    bucket: int,
+    largest: bool,
+    messages: Bytes,
+    faults: Bytes,
+    n_threads: int,
+) -> None:
+    """Pack every row by random dithering: QSGD, and with one level block-p quantization.
+
+    ``Q(v)_j = sign(v_j) (norm / l) (floor(l |v_j| / norm) + 1{u_j < frac(l |v_j| / norm)})`` in
+    each bucket, u_j uniform at index j. ``norm`` is the Euclidean norm of the bucket (or its
+    largest magnitude), rounded up to float32. A message holds all norms, then ``1 + ceil(log2(l +
+    1))`` bits a value: the sign (0 for level 0), then the level.
+    """
+    n_values = values.shape[1]
+    width = int(levels).bit_length() + 1
+    place = np.arange(n_values)
+    for row, key in enumerate(keys):
+        buckets = _in_buckets(values[row].astype(np.float64), bucket)
+        norms, failed = _norms(buckets, largest)
+        faults[row] = failed
+        if failed:
+            continue
+        wide = norms.astype(np.float64)
+        scale = np.divide(levels, wide, out=np.zeros_like(wide), where=wide > 0)
+        scaled = (np.abs(buckets) * scale[:, None]).ravel()[:n_values]
+        floor = np.floor(scaled)
+        level = np.minimum(floor + (_draw_uniform(key, place) < scaled - floor), levels)
+        sign = (values[row] < 0) & (level > 0)
+        codes = level.astype(np.uint64) << np.uint64(1) | sign.astype(np.uint64)
+        sent = norms.astype("<f4").view(np.uint8)
+        messages[row] = np.concatenate([sent, _put_bits(codes, width)])
+
+
+def dither_decode(
+    messages: Bytes, levels: int, bucket: int, values: Floats, faults: Bytes, n_threads: int
+) -> None:
+    """Unpack every row of `dither_encode`: ``sign (norm / l) level``.
+
+    A norm that is not finite or is negative, or a level above l, is a fault.
+    """
+    n_values = values.shape[1]
+    width = int(levels).bit_length() + 1
+    split = 4 * -(-n_values // bucket)
+    for row, message in enumerate(messages):
+        norms = message[:split].view("<f4").astype(np.float64)
+        codes = _take_bits(message[split:], n_values, width)
+        level = codes >> np.uint64(1)
+        faults[row] = not (np.isfinite(norms) & (norms >= 0)).all() or (level > levels).any()
+        if not faults[row]:
+            steps = np.repeat(norms / levels, bucket)[:n_values]
+            sizes = steps * level.astype(np.float64)
+            values[row] = np.where(codes & np.uint64(1), -sizes, sizes) + 0.0  # no -0.0
+
+
+def dither_transmit(
+    values: Floats,
+    keys: Keys,
+    levels: int,
+    bucket: int,
+    largest: bool,
+    decoded: Floats,
+    faults: Bytes,
+    n_threads: int,
+) -> None:
+    """Pack and unpack every row: `dither_decode` of `dither_encode`."""
+    n_values = values.shape[1]
+    width = int(levels).bit_length() + 1
+    size = 4 * -(-n_values // bucket) + (n_values * width + 7) // 8
+    messages = np.zeros((len(values), size), dtype=np.uint8)
+    dither_encode(values, keys, levels, bucket, largest, messages, faults, n_threads)
+    wrong = np.zeros_like(faults)
+    dither_decode(messages, levels, bucket, decoded, wrong, n_threads)
+    faults |= wrong
+
+
+# ---- some of the values -------------------------------------------------------------------------
+
+
+def _rounded_at_random(
+    values: NDArray[np.float64], chances: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """One of the floats next to each value, so that the mean is the value."""
+    low = values.astype(np.float32)
+    low = np.where(low > values, np.nextafter(low, np.float32(-np.inf)), low)
+    with np.errstate(over="ignore"):
+        high = np.nextafter(low, np.float32(np.inf))
+    below = low.astype(np.float64)
+    exact = below == values
+    gap = np.where(exact, 0.0, high.astype(np.float64) - below)
+    up = ~exact & (chances * np.where(exact, 1.0, gap) < values - below)
+    return np.where(up, high, low)
+
+
+def sparse_encode(
+    values: Floats,
+    keys: Keys,
+    n_kept: int,
+    at_random: bool,
+    messages: Bytes,
+    faults: Bytes,
+    n_threads: int,
+) -> None:
+    """Pack ``n_kept`` values of every row: the largest (top-k), or some at random (rand-k).
+
+    Top-k takes the largest magnitudes, of equal ones that of lower index, rounded to float32.
+    Rand-k takes the values whose 64 random bits are largest, times n/k, rounded to one of the two
+    nearest floats at random (by the draw at index ``n + j``), so that the mean stays. A message
+    holds the indices in rising order at ``ceil(log2 n)`` bits, then the floats. A value that is
+    not finite, or one to be sent that is beyond float32, is a fault.
+    """
+    n_values = values.shape[1]
+    width = (n_values - 1).bit_length()
+    place = np.arange(n_values)
+    for row, key in enumerate(keys):
+        wide = values[row].astype(np.float64)
+        scores = _draw(key, place) if at_random else np.abs(wide).view(np.uint64)
+        kept = np.sort(np.argsort(~scores, kind="stable")[:n_kept])
+        sent = wide[kept]
+        if at_random:
+            with np.errstate(over="ignore", invalid="ignore"):
+                sent = sent * (n_values / n_kept)
+        faults[row] = not np.isfinite(wide).all() or (np.abs(sent) > LARGEST[4]).any()
+        if faults[row]:
+            continue
+        if at_random:
+            floats = _rounded_at_random(sent, _draw_uniform(key, n_values + kept))
+        else:
+            floats = sent.astype(np.float32)
+        indices = _put_bits(kept.astype(np.uint64), width)
+        messages[row] = np.concatenate([indices, floats.astype("<f4").view(np.uint8)])
+
+
+def sparse_decode(
+    messages: Bytes, n_kept: int, values: Floats, faults: Bytes, n_threads: int
+) -> None:
+    """Unpack every row of `sparse_encode`: zero where nothing was sent.
+
+    Indices that do not rise or reach n, or a float that is not finite, are a fault.
+    """
+    n_values = values.shape[1]
+    width = (n_values - 1).bit_length()
+    split = (n_kept * width + 7) // 8
+    for row, message in enumerate(messages):
+        kept = _take_bits(message[:split], n_kept, width).astype(np.int64)
+        floats = message[split:].copy().view("<f4")
+        rising = (np.diff(kept, prepend=-1) > 0).all() and (kept < n_values).all()
+        faults[row] = not (rising and np.isfinite(floats).all())
+        if not faults[row]:
+            values[row] = 0
+            values[row, kept] = floats
+
+
+def sparse_transmit(
+    values: Floats,
+    keys: Keys,
+    n_kept: int,
+    at_random: bool,
+    decoded: Floats,
+    faults: Bytes,
+    n_threads: int,
+) -> None:
+    """Pack and unpack every row: `sparse_decode` of `sparse_encode`."""
+    size = (n_kept * (values.shape[1] - 1).bit_length() + 7) // 8 + 4 * n_kept
+    messages = np.zeros((len(values), size), dtype=np.uint8)
+    sparse_encode(values, keys, n_kept, at_random, messages, faults, n_threads)
+    sent = faults == 0
+    result = np.zeros_like(values[sent])
+    sparse_decode(messages[sent], n_kept, result, np.zeros(len(result), np.uint8), n_threads)
+    decoded[sent] = result
+
+
+# ---- casts --------------------------------------------------------------------------------------
+
+
+def cast_encode(
+    values: Floats, itemsize: int, messages: Bytes, faults: Bytes, n_threads: int
+) -> None:
+    """Pack every row as floating point numbers of 2, 4 or 8 bytes, to nearest, ties to even.
+
+    A magnitude that is not finite or is above the largest such number is a fault.
+    """
+    faults[:] = ~(np.abs(values.astype(np.float64)) <= LARGEST[itemsize]).all(axis=1)
+    with np.errstate(over="ignore"):
+        messages[:] = values.astype(f"<f{itemsize}").view(np.uint8)
+
+
+def cast_decode(
+    messages: Bytes, itemsize: int, values: Floats, faults: Bytes, n_threads: int
+) -> None:
+    """Unpack every row of `cast_encode`; a number that is not finite as a value is a fault."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        values[:] = np.ascontiguousarray(messages).view(f"<f{itemsize}")
+    faults[:] = ~np.isfinite(values).all(axis=1)
+
+
+def cast_transmit(
+    values: Floats, itemsize: int, decoded: Floats, faults: Bytes, n_threads: int
+) -> None:
+    """Pack and unpack every row: `cast_decode` of `cast_encode`."""
+    messages = np.zeros((len(values), values.shape[1] * itemsize), dtype=np.uint8)
+    cast_encode(values, itemsize, messages, faults, n_threads)
+    wrong = np.zeros_like(faults)
+    cast_decode(messages, itemsize, decoded, wrong, n_threads)
+    faults |= wrong

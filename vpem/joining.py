@@ -1,0 +1,365 @@
+"""Agents on a graph become a network: hubs, mixing weights, and how sums are taken."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from math import ceil, log
+from typing import Any
+
+from vpem.blocks import Blocks
+from vpem.checks import check_int, check_number
+from vpem.codecs import Codec, parse_codec
+from vpem.distances import diameter
+from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.graph import Graph, check_connected
+from vpem.hubs import Hub, find_hubs
+from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
+from vpem.network.faults import Faults
+from vpem.network.ledger import Ledger
+from vpem.network.setup import charge_features, charge_hubs, find_routes
+from vpem.network.spectrum import estimate_rate
+from vpem.partition import Partition
+from vpem.sums.compressed_server import CompressedServerSum
+from vpem.sums.consensus import (
+    ACCELERATIONS,
+    PATHS,
+    ConsensusSum,
+    consensus_error_bound,
+    rounds_needed,
+)
+from vpem.sums.gossip import GossipSum
+from vpem.sums.pace import FALL, compressed_rounds, contraction, find_pace
+from vpem.sums.server import ServerSum
+from vpem.threads import thread_count
+
+__all__ = ["EIGENVALUES", "Network", "connect"]
+
+EIGENVALUES = ("computed", "estimated")
+"""How the mixing rate becomes known that acceleration needs."""
+
+MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
+"""By acceleration."""
+
+CONSENSUS_TOL = 1e-6
+"""Consensus error that automatic rounds reach."""
+
+MANY_VALUES = 1 << 16
+"""Values of a message for which a codec's noise is judged before the data are known."""
+
+LARGEST_CONSENSUS_ERROR = 1e-3
+"""A run whose operator is further than this from all ones is warned about."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Agents on a graph, grouped in hubs, and how they sum.
+
+    Attributes
+    ----------
+    graph : Graph
+        Who talks to whom.
+    hubs : list of Hub
+        In the order of extraction.
+    blocks : Blocks
+        Features of each hub.
+    total : ServerSum, ConsensusSum, GossipSum or CompressedServerSum
+        The distributed sum.
+    widths : tuple of int
+        Number of features of each agent.
+    hops : int
+        How far raw features may travel, at setup.
+    n_rounds : int or None
+        Rounds of each average; None where the sum is exact.
+    weights : str or None
+        Name of the mixing weights; None where the sum is exact.
+    mixing_rate : float or None
+        Second largest eigenvalue modulus of the mixing weights; None where the sum is exact.
+    consensus_error : float or None
+        ``max |C - 1|``: 0 where the sum is exact, its bound where C is too large to form, None
+        where the rounds are no fixed operator (compressed, or with faults).
+    error_is_bound : bool
+        Whether `consensus_error` is a bound.
+    acceleration : str
+        "chebyshev", or "none" where rounds are plain or the sum is exact.
+    consensus_tol : float or None
+        Error for which the number of rounds was found; None where it was given.
+    compress : str or None
+        Name of the codec of the messages.
+    faults : Faults or None
+        How links and agents fail.
+    rate_messages : Ledger or None
+        What was sent to estimate the mixing rate.
+    """
+
+    graph: Graph
+    hubs: list[Hub]
+    blocks: Blocks
+    total: Any
+    widths: tuple[int, ...]
+    hops: int
+    n_rounds: int | None
+    weights: str | None
+    mixing_rate: float | None
+    consensus_error: float | None
+    error_is_bound: bool = False
+    acceleration: str = "none"
+    consensus_tol: float | None = None
+    compress: str | None = None
+    faults: Faults | None = None
+    rate_messages: Ledger | None = None
+
+    def charge_setup(self, ledger: Ledger, n_samples: int, itemsize: int) -> None:
+        """Count what is sent before the first iteration."""
+        if self.rate_messages is not None:
+            ledger.add(self.rate_messages)
+        if self.hops > 0:
+            if not self.graph.has_server:
+                charge_hubs(ledger, self.graph)
+            routes = find_routes(self.graph, self.hubs)
+            charge_features(ledger, routes, self.widths, n_samples, itemsize)
+
+
+def connect(
+    graph: Graph,
+    partition: Partition,
+    *,
+    hops: int = 1,
+    n_rounds: int | str = "auto",
+    weights: str = "metropolis",
+    acceleration: str | None = None,
+    consensus_tol: float = CONSENSUS_TOL,
+    eigenvalue: str = "computed",
+    path: str = "auto",
+    compress: str | None = None,
+    link_failure: float = 0.0,
+    agent_dropout: float = 0.0,
+    stragglers: float = 0.0,
+    seed: int = 0,
+    n_threads: int | None = None,
+) -> Network:
+    """Group the agents of a graph in hubs and set up their sum.
+
+    Parameters
+    ----------
+    graph : Graph
+        Communication graph of the agents, or a star around a server.
+    partition : Partition
+        Features of each agent.
+    hops : int
+        Agents at most this many hops from a root send it their features, once.
+    n_rounds : int or "auto"
+        Consensus rounds of each average. "auto" takes the fewest that reach ``consensus_tol``;
+        with ``compress``, as many as the codec needs from one iteration to the next.
+    weights : {"metropolis", "laplacian", "max-degree", "fastest"}
+        Mixing weights.
+    acceleration : {"chebyshev", "none"}, optional
+        Whether rounds are accelerated; see `vpem.mixing.chebyshev_steps`. None: they are, but for
+        compressed rounds and rounds with faults, which cannot be.
+    consensus_tol : float
+        Consensus error ``max |C - 1|`` to reach, where the number of rounds is "auto".
+    eigenvalue : {"computed", "estimated"}
+        Whether acceleration is given the mixing rate of the graph, or agents estimate it by power
+        iterations (`vpem.network.spectrum`), which costs messages.
+    path : {"auto", "operator", "rounds"}
+        How the rounds are computed; see `ConsensusSum`.
+    compress : str, optional
+        Codec of the messages of the E-steps (`vpem.codecs.parse_codec`).
+    link_failure : float
+        Probability that a link is down in a round.
+    agent_dropout : float
+        Probability that an agent is silent for a whole E-step.
+    stragglers : float
+        Probability that an agent is late in a round, which then goes on without it.
+    seed : int
+        Settles ties between hubs; seeds codecs and faults.
+    n_threads : int, optional
+        Threads of the rounds.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    InputError
+        If the graph is not connected, has another number of agents, or an option is out of range
+        or makes no sense with another.
+
+    Warns
+    -----
+    VpemWarning
+        If the rounds are too few for the graph, or the hubs centralize the data.
+    """
+    if not isinstance(graph, Graph) or not isinstance(partition, Partition):
+        raise InputError(
+            "connect takes a vpem.Graph (from make_graph or from_networkx) and a vpem.Partition, "
+            f"got {type(graph).__name__} and {type(partition).__name__}"
+        )
+    if graph.n_agents != partition.n_agents:
+        raise InputError(
+            f"the graph has {graph.n_agents} agents but the features are held by "
+            f"{partition.n_agents}; give a graph of as many agents, or another partition"
+        )
+    hops = check_int("hops", hops, least=0)
+    codec = None if compress is None else parse_codec(compress)
+    failing = Faults(link_failure, agent_dropout, stragglers)
+    faults = failing if failing.any else None
+    fixed = codec is None and faults is None
+    if acceleration is None:
+        acceleration = "chebyshev" if fixed else "none"
+    check_choice("acceleration", acceleration, ACCELERATIONS)
+    automatic = n_rounds == "auto"
+    if not automatic:
+        n_rounds = check_int("rounds", n_rounds, least=1, most=MOST_ROUNDS[acceleration])
+    consensus_tol = check_number("consensus_tol", consensus_tol, least=1e-12, most=1.0)
+    check_choice("eigenvalue", eigenvalue, EIGENVALUES)
+    seed = check_int("seed", seed, least=0)
+    check_choice("weights", weights, WEIGHTS)
+    check_choice("consensus path", path, PATHS)
+    _refuse_what_makes_no_sense(graph, codec, faults, acceleration, path, eigenvalue, weights)
+    check_connected(graph)
+    threads = thread_count(n_threads)
+    hubs = find_hubs(graph, hops, seed=seed)
+    blocks = Blocks.from_hubs(hubs, partition.features)
+    widths = tuple(len(features) for features in partition.features)
+    if graph.has_server:
+        server: Any = ServerSum(len(hubs))
+        if codec is not None:
+            server = CompressedServerSum(len(hubs), codec, seed=seed, n_threads=threads)
+        joined = Network(graph, hubs, blocks, server, widths, hops, None, None, None, 0.0)
+        return joined if codec is None else replace(joined, compress=codec.name)
+    mixing = mixing_matrix(graph, weights)
+    rate = used = mixing_rate(mixing)
+    reach = diameter(graph)
+    sent = None
+    if eigenvalue == "estimated":
+        sent = Ledger(graph)
+        used = estimate_rate(mixing, graph, sent, seed=seed, diameter=reach)
+    accelerated = acceleration == "chebyshev"
+    if automatic:
+        if codec is not None:
+            n_rounds = _compressed_rounds(codec, rate, faults)
+        else:
+            n_rounds = rounds_needed(
+                mixing,
+                hubs,
+                used,
+                consensus_tol,
+                threads,
+                accelerated=accelerated,
+                by_bound=sent is not None,
+            )
+        if faults is not None:
+            # Mixing is slower by about the share of links that are up.
+            n_rounds = ceil(n_rounds / faults.links_up)
+    assert isinstance(n_rounds, int)
+    routes = find_routes(graph, hubs)
+    joined = Network(
+        graph,
+        hubs,
+        blocks,
+        None,
+        widths,
+        hops,
+        n_rounds,
+        weights,
+        rate,
+        None,
+        acceleration=acceleration,
+        consensus_tol=consensus_tol if automatic else None,
+        compress=None if codec is None else codec.name,
+        faults=faults,
+        rate_messages=sent,
+    )
+    if not fixed:
+        gossip = GossipSum(
+            graph,
+            mixing,
+            hubs,
+            n_rounds,
+            codec=codec,
+            faults=faults,
+            seed=seed,
+            n_threads=threads,
+            routes=routes,
+            diameter=reach,
+        )
+        return replace(joined, total=gossip)
+    consensus = ConsensusSum(
+        mixing,
+        hubs,
+        n_rounds,
+        rate=used if accelerated else None,
+        path=path,
+        n_threads=threads,
+        routes=routes,
+        diameter=reach,
+    )
+    error = consensus.error
+    bounded = error is None
+    if error is None:
+        error = consensus_error_bound(
+            used if accelerated else rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated
+        )
+    if error > LARGEST_CONSENSUS_ERROR and not automatic:
+        enough = rounds_needed(
+            mixing, hubs, used, LARGEST_CONSENSUS_ERROR, threads, accelerated=accelerated
+        )
+        warnings.warn(
+            f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
+            f"error is {'at most ' if bounded else ''}{error:.2g}, more than "
+            f"{LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; "
+            f"{enough} rounds would do",
+            VpemWarning,
+            stacklevel=2,
+        )
+    return replace(joined, total=consensus, consensus_error=error, error_is_bound=bounded)
+
+
+def _compressed_rounds(codec: Codec, rate: float, faults: Faults | None) -> int:
+    """Rounds of a compressed sum where none were asked for."""
+    _, omega = contraction(codec, MANY_VALUES)
+    n_rounds = compressed_rounds(rate, omega)
+    if faults is None:
+        return n_rounds
+    fall = 1.0 - find_pace(rate, omega, fixed=False).step * (1.0 - rate)
+    return max(n_rounds, ceil(log(FALL) / log(fall)) if 0 < fall < 1 else 1)
+
+
+def _refuse_what_makes_no_sense(
+    graph: Graph,
+    codec: Any,
+    faults: Faults | None,
+    acceleration: str,
+    path: str,
+    eigenvalue: str,
+    weights: str,
+) -> None:
+    """Raise InputError where two options cannot both be had, saying why."""
+    if graph.has_server and faults is not None:
+        raise InputError(
+            "a server's sum needs every agent: link failures, dropout and stragglers need a graph "
+            "of agents, such as the topology cycle"
+        )
+    what = "compressed rounds" if codec is not None else "rounds with faults"
+    why = f"{what} are no fixed operator"
+    if acceleration == "chebyshev" and (codec is not None or faults is not None):
+        raise InputError(
+            f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
+            "round adds; take acceleration none"
+        )
+    if path == "operator" and (codec is not None or faults is not None):
+        raise InputError(f"{why}: they have to be run; take the consensus path auto or rounds")
+    if faults is not None and weights != "metropolis":
+        raise InputError(
+            f"rounds with faults take the Metropolis weights of the links that are up, got weights "
+            f"{weights!r}; take weights metropolis"
+        )
+    if eigenvalue == "estimated" and acceleration != "chebyshev":
+        raise InputError(
+            "the mixing rate is estimated for Chebyshev acceleration, which is not asked for; take "
+            "eigenvalue computed"
+        )
+    if eigenvalue == "estimated" and graph.has_server:
+        raise InputError("a server's sum is exact: there is no mixing rate to estimate")

@@ -1,0 +1,164 @@
+"""Links and agents that fail: what is up in each round of a sum, and whether it hangs together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_number
+from vpem.errors import InputError, PartitionedError, shorten
+from vpem.graph import Graph
+
+__all__ = ["Faults", "Links", "Weather"]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How often links and agents fail, each a probability below 1.
+
+    Attributes
+    ----------
+    link_failure : float
+        Each link is down in a round, in both directions.
+    agent_dropout : float
+        An agent is silent for a whole E-step. Where it is a root its hub takes no part: what the
+        other hubs find is the posterior given their own features alone. Sums of the start, and the
+        one after the last iteration, are taken by all.
+    stragglers : float
+        An agent is late in a round, in which all its links are down.
+
+    Raises
+    ------
+    InputError
+        If a probability is not from 0 to below 1.
+    """
+
+    link_failure: float = 0.0
+    agent_dropout: float = 0.0
+    stragglers: float = 0.0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            name = one.name.replace("_", " ")
+            value = check_number(name, getattr(self, one.name), least=0.0, most=1.0)
+            if value >= 1:
+                raise InputError(f"{name} must be a probability below 1, got {value:g}")
+            object.__setattr__(self, one.name, value)
+
+    @property
+    def any(self) -> bool:
+        """Whether anything can fail."""
+        return max(self.link_failure, self.agent_dropout, self.stragglers) > 0
+
+    @property
+    def links_up(self) -> float:
+        """Share of the links that are up in a round, on average, among agents that are awake."""
+        return (1.0 - self.link_failure) * (1.0 - self.stragglers) ** 2
+
+    def draw(
+        self, graph: Graph, n_rounds: int, rng: np.random.Generator, *, dropout: bool
+    ) -> Weather:
+        """Draw what is up in each round of one sum; agents fall silent only with ``dropout``."""
+        n, edges = graph.n_agents, graph.edges
+        silent = rng.random(n) < (self.agent_dropout if dropout else 0.0)
+        up = rng.random((n_rounds, len(edges))) >= self.link_failure
+        late = rng.random((n_rounds, n)) < self.stragglers
+        down = late | silent
+        up &= ~(down[:, edges[:, 0]] | down[:, edges[:, 1]])
+        return Weather(~silent, up)
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What is up in the rounds of one sum.
+
+    Attributes
+    ----------
+    awake : ndarray of bool, shape (N,)
+        Agents that take part.
+    up : ndarray of bool, shape (S, n_edges)
+        Links that carry messages in each round.
+    """
+
+    awake: NDArray[np.bool_]
+    up: NDArray[np.bool_]
+
+    def check_whole(self, graph: Graph) -> None:
+        """Raise PartitionedError, naming the parts, if some awake agents never hear of others.
+
+        That is where the links that were up in any round do not connect all awake agents.
+        """
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
+        one, two = graph.edges[self.up.any(axis=0)].T
+        shape = (graph.n_agents, graph.n_agents)
+        _, part = connected_components(
+            csr_array((np.ones(len(one)), (one, two)), shape=shape), directed=False
+        )
+        agents = np.flatnonzero(self.awake)
+        names = np.unique(part[agents])
+        if len(names) > 1:
+            parts = [
+                f"({shorten(graph.name(int(agent)) for agent in agents[part[agents] == name])})"
+                for name in names
+            ]
+            raise PartitionedError(
+                f"the network fell into {len(names)} parts during a sum of {len(self.up)} rounds: "
+                f"{shorten(parts)}"
+            )
+
+
+class Links:
+    """Links of a graph, and the mixing weights of those that are up.
+
+    Parameters
+    ----------
+    graph : Graph
+        All the links there are.
+
+    Attributes
+    ----------
+    indptr, indices : ndarray of int32
+        Pattern of the mixing matrices in CSR form: both directions of every link, the diagonal.
+    edge_of_link : ndarray of shape (2 n_edges,)
+        Number of the edge of each directed link of a `Ledger`.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.n_agents = n = graph.n_agents
+        self.edges = graph.edges
+        low, high = graph.edges.T
+        every = np.arange(n)
+        rows = np.concatenate([low, high, every])
+        columns = np.concatenate([high, low, every])
+        order = np.lexsort((columns, rows))
+        self.indices = np.ascontiguousarray(columns[order], dtype=np.int32)
+        self.indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(
+            np.int32
+        )
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        self._there, self._back, self._own = np.split(place, [len(low), 2 * len(low)])
+        number = np.concatenate([np.arange(len(low)), np.arange(len(low)), np.full(n, -1)])[order]
+        self.edge_of_link = number[number >= 0]
+
+    def metropolis(self, up: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return Metropolis weights of the links that are up, as values of the pattern.
+
+        Parameters
+        ----------
+        up : ndarray of bool, shape (n_edges,)
+            Links that carry messages.
+        """
+        low, high = self.edges.T
+        n = self.n_agents
+        degrees = np.bincount(self.edges[up].ravel(), minlength=n)
+        weight = up / (1.0 + np.maximum(degrees[low], degrees[high]))
+        values = np.empty(len(self.indices))
+        values[self._there] = values[self._back] = weight
+        given = np.bincount(low, weight, n) + np.bincount(high, weight, n)
+        values[self._own] = 1.0 - given
+        return values

@@ -1,0 +1,247 @@
+"""What a network will do before it does it: hubs, mixing, rounds, messages and bytes."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vpem.checks import check_int
+from vpem.distances import diameter
+from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.graph import Graph
+from vpem.hubs import Hub
+from vpem.joining import CONSENSUS_TOL, Network, connect
+from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
+from vpem.network.ledger import Ledger
+from vpem.partition import Partition
+from vpem.sums.consensus import (
+    ACCELERATIONS,
+    ConsensusSum,
+    consensus_error_bound,
+    rounds_needed,
+)
+
+__all__ = ["ERRORS", "ROUNDS", "plan"]
+
+ROUNDS = (10, 30, 100, 300)
+"""Rounds after which the consensus error is told, beside those that were chosen."""
+
+ERRORS = (1e-3, 1e-6, 1e-9)
+"""Consensus errors for which the rounds are told."""
+
+SMALL = 50
+"""Agents up to which the fastest weights are shown unasked."""
+
+MOST_WORK = 3e8
+"""Multiplications beyond which a number of rounds, or an error, is bounded instead of found."""
+
+ITEM_BYTES = {"float64": 8, "float32": 4}
+
+
+def plan(
+    graph: Graph,
+    partition: Partition | Sequence[int],
+    *,
+    hops: int = 0,
+    n_samples: int = 1000,
+    n_components: int = 2,
+    dtype: str = "float64",
+    n_rounds: int | str = "auto",
+    weights: str = "metropolis",
+    acceleration: str = "chebyshev",
+    consensus_tol: float = CONSENSUS_TOL,
+    eigenvalue: str = "computed",
+    seed: int = 0,
+    n_threads: int | None = None,
+) -> dict[str, Any]:
+    """Describe a network and what a fit on it will send.
+
+    The messages are counted by the methods that a fit calls, on a ledger of its own: the prediction
+    is the fit's accounting.
+
+    Parameters
+    ----------
+    graph : Graph
+        Communication graph of the agents, or a star around a server.
+    partition : Partition or sequence of int
+        Features of each agent, or only how many.
+    hops, n_rounds, weights, acceleration, consensus_tol, eigenvalue, seed, n_threads
+        As for `vpem.connect`.
+    n_samples, n_components : int
+        Rows M and components K of the fit.
+    dtype : {"float64", "float32"}
+        Precision of the numbers that are sent.
+
+    Returns
+    -------
+    dict
+        Values that JSON can hold. ``hubs``, ``degrees``, ``diameter``; ``mixing``: rate and
+        spectral gap for each weighting; ``consensus_errors``: ``max |C - 1|`` after some numbers of
+        rounds; ``rounds_needed``: the fewest for some errors, or ("_is_bound") a number that will
+        do where finding the fewest takes long; ``communication``: what the ``setup`` sends and what
+        one ``iteration`` does (`vpem.network.ledger.Ledger.summary`). A fit of n iterations
+        that starts at given rows sends the setup once, n + 1 times the E-step of an iteration and
+        n times its agreement to stop; other starts add sums to the setup.
+
+    Raises
+    ------
+    InputError
+        If the graph is not connected, has another number of agents, or an option is out of range.
+
+    Warns
+    -----
+    VpemWarning
+        As `vpem.connect` does.
+    """
+    n_samples = check_int("n_samples", n_samples, least=1)
+    n_components = check_int("n_components", n_components, least=1)
+    check_choice("dtype", dtype, ITEM_BYTES)
+    held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
+    network = connect(
+        graph,
+        held,
+        hops=hops,
+        n_rounds=n_rounds,
+        weights=weights,
+        acceleration=acceleration,
+        consensus_tol=consensus_tol,
+        eigenvalue=eigenvalue,
+        seed=seed,
+        n_threads=n_threads,
+    )
+    degrees = graph.degrees[: graph.n_agents] if graph.has_server else graph.degrees
+    return {
+        "topology": graph.topology,
+        "n_agents": graph.n_agents,
+        "n_edges": graph.n_edges,
+        "agent_names": list(graph.names or held.names),
+        "server": graph.n_agents if graph.has_server else None,
+        "edges": graph.edges.tolist(),
+        "degrees": {
+            "min": int(degrees.min()),
+            "mean": float(degrees.mean()),
+            "max": int(degrees.max()),
+        },
+        "diameter": diameter(graph),
+        "hops": network.hops,
+        "hubs": [
+            {"root": int(hub.root), "agents": list(hub.agents), "n_features": len(columns)}
+            for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
+        ],
+        "n_features": network.blocks.n_features,
+        "n_samples": n_samples,
+        "n_components": n_components,
+        "dtype": dtype,
+        "weights": network.weights,
+        "acceleration": network.acceleration,
+        "rounds": network.n_rounds,
+        "consensus_tol": network.consensus_tol,
+        "mixing_rate": network.mixing_rate,
+        "consensus_error": network.consensus_error,
+        "consensus_error_is_bound": network.error_is_bound,
+        **_mixing(network),
+        "communication": _communication(network, n_samples, n_components, ITEM_BYTES[dtype]),
+    }
+
+
+def _of_widths(graph: Graph, widths: Sequence[int]) -> Partition:
+    """Hand out columns in order, so many to each agent."""
+    counts = [check_int("the number of features of an agent", width, least=0) for width in widths]
+    ends = np.cumsum(counts)
+    parts = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    names = graph.names or tuple(f"agent {agent}" for agent in range(len(counts)))
+    if len(names) != len(counts):
+        raise InputError(
+            f"the graph has {graph.n_agents} agents, but {len(counts)} counts of features are given"
+        )
+    return Partition(tuple(parts), names)
+
+
+def _communication(
+    network: Network, n_samples: int, n_components: int, itemsize: int
+) -> dict[str, Any]:
+    """Let the network charge its setup, and one iteration, to fresh ledgers."""
+    setup, iteration = Ledger(network.graph), Ledger(network.graph)
+    network.charge_setup(setup, n_samples, itemsize)
+    total = network.total.on(iteration)
+    total.begin("estep", n_samples, n_components, itemsize)
+    total.agree("stopping")
+    return {"setup": setup.summary(), "iteration": iteration.summary()}
+
+
+def _mixing(network: Network) -> dict[str, Any]:
+    """How fast each weighting mixes, and what the chosen one reaches in how many rounds."""
+    if network.graph.has_server:
+        return {"mixing": [], "consensus_errors": [], "rounds_needed": []}
+    graph, hubs = network.graph, network.hubs
+    assert network.mixing_rate is not None
+    assert network.weights is not None
+    assert network.n_rounds is not None
+    matrices = {network.weights: _matrix(graph, network.weights)}
+    rates = {network.weights: network.mixing_rate}
+    for name in WEIGHTS:
+        if name not in matrices and (name != "fastest" or _fastest_is_at_hand(graph)):
+            matrices[name] = _matrix(graph, name)
+            rates[name] = mixing_rate(matrices[name])
+    mixing, rate = matrices[network.weights], network.mixing_rate
+    return {
+        "mixing": [
+            {"weights": name, "rate": rates[name], "spectral_gap": 1.0 - rates[name]}
+            for name in WEIGHTS
+            if name in rates
+        ],
+        "consensus_errors": [
+            {"rounds": count, **_errors(mixing, hubs, rate, count)}
+            for count in sorted({*ROUNDS, network.n_rounds})
+        ],
+        "rounds_needed": [
+            {"consensus_error": error, **_needed(mixing, hubs, rate, error)} for error in ERRORS
+        ],
+    }
+
+
+def _matrix(graph: Graph, weights: str) -> Any:
+    """Return mixing weights again, of which `connect` has warned already."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        return mixing_matrix(graph, weights)
+
+
+def _fastest_is_at_hand(graph: Graph) -> bool:
+    there = all(importlib.util.find_spec(name) is not None for name in ("cvxpy", "cvxopt"))
+    return there and graph.n_agents <= SMALL
+
+
+def _errors(mixing: Any, hubs: Sequence[Hub], rate: float, n_rounds: int) -> dict[str, Any]:
+    """Consensus error after some rounds, with and without acceleration."""
+    found: dict[str, Any] = {}
+    for name in ACCELERATIONS:
+        accelerated = name == "chebyshev"
+        error = None
+        if n_rounds * mixing.nnz * len(hubs) <= MOST_WORK:
+            error = ConsensusSum(mixing, hubs, n_rounds, rate=rate if accelerated else None).error
+        found[name] = error
+        found[f"{name}_is_bound"] = error is None
+        if error is None:
+            found[name] = consensus_error_bound(
+                rate, hubs, mixing.shape[0], n_rounds, accelerated=accelerated
+            )
+    return found
+
+
+def _needed(mixing: Any, hubs: Sequence[Hub], rate: float, error: float) -> dict[str, Any]:
+    """Fewest rounds for an error, with and without acceleration."""
+    found: dict[str, Any] = {}
+    for name in ACCELERATIONS:
+        accelerated = name == "chebyshev"
+        most = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated, by_bound=True)
+        bounded = most * mixing.nnz * len(hubs) > MOST_WORK
+        found[name] = most
+        if not bounded:
+            found[name] = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated)
+        found[f"{name}_is_bound"] = bounded
+    return found

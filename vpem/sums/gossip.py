@@ -1,0 +1,384 @@
+"""The sum by rounds that are no fixed matrix: compressed messages, links and agents that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.consensus import consensus_rounds
+from vpem.checks import check_int, check_number
+from vpem.errors import InputError, PartitionedError
+from vpem.graph import Graph
+from vpem.mixing import chebyshev_steps, mixing_rate
+from vpem.network.faults import Faults, Links, Weather
+from vpem.network.ledger import Ledger
+from vpem.network.setup import Routes
+from vpem.sums.consensus import _Layout
+from vpem.sums.pace import Pace, contraction, find_pace
+
+if TYPE_CHECKING:
+    from vpem.codecs import Codec
+
+__all__ = ["GossipSum"]
+
+MOST_DRAWS = 20
+"""Draws of a sum of the start, or after the last iteration, in which the network falls apart."""
+
+ONE_ROUND = np.ones(1)
+
+START_FALL = 1e-6
+"""By what the rounds of an uncompressed sum of the start reduce it."""
+
+
+@dataclass
+class _Memory:
+    """What agents keep from one compressed sum to the next."""
+
+    states: NDArray[np.float64]
+    copies: NDArray[np.float64]
+    inputs: NDArray[np.float64]
+    awake: NDArray[np.bool_]
+    missed: NDArray[np.int64]
+
+
+class GossipSum:
+    """Sum over hubs by rounds between neighbours, compressed, over links that fail, or both.
+
+    Uncompressed rounds are those of `ConsensusSum`, with the Metropolis weights of the links that
+    are up. Compressed ones are difference compression with public copies (CHOCO gossip, Koloskova
+    et al. 2019): every agent tells its neighbours ``q_i = Q(x_i - xhat_i)``, all add it to their
+    copies ``xhat_i``, and ``x_i += step sum_j W_ij (xhat_j - xhat_i)``, which keeps the mean of the
+    states for any Q. Where messages are accurate enough these rounds are accelerated.
+
+    A compressed sum of an E-step goes on from the one before: states start at what they were, plus
+    what the agents' own terms have changed by, so that their mean is that of the new terms and only
+    changes have to travel. Where other agents are awake than before states start from the terms,
+    and only the copies are kept. The root of a hub starts from all of the hub's term, so that
+    nothing needs to be told to its agents.
+
+    A message over a link that is down is sent with the next one when the link is up again.
+
+    Parameters
+    ----------
+    graph : Graph
+        Agents and links, without a server.
+    mixing : sparse matrix of shape (N, N)
+        Mixing weights W where no links fail.
+    hubs : sequence of Hub
+        ``root`` and ``agents`` of each.
+    n_rounds : int
+        Rounds of each sum, S.
+    codec : Codec, optional
+        How messages of E-steps are written; None sends them as they are. Sums of the start are
+        never compressed.
+    step : float, optional
+        Weight of what the neighbours say in compressed rounds, which are then plain. None takes
+        `find_pace`.
+    faults : Faults, optional
+        What fails, and how often.
+    seed : int
+        Of what fails and of the codec.
+    n_threads : int
+        Threads of the rounds.
+    routes : Routes, optional
+        Ways inside the hubs, by which the roots tell their terms in uncompressed sums.
+    diameter : int
+        Hops between the agents farthest apart; for counting messages.
+
+    Raises
+    ------
+    InputError
+        If an option is out of range.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        mixing: Any,
+        hubs: Sequence[Any],
+        n_rounds: int,
+        *,
+        codec: Codec | None = None,
+        step: float | None = None,
+        faults: Faults | None = None,
+        seed: int = 0,
+        n_threads: int = 1,
+        routes: Routes | None = None,
+        diameter: int = 0,
+    ) -> None:
+        self.graph = graph
+        self.n_rounds = check_int("rounds", n_rounds, least=1)
+        self.seed = check_int("seed", seed, least=0)
+        if step is not None and check_number("step", step, least=0.0, most=1.0) == 0:
+            raise InputError("the step of compressed rounds must be above 0, got 0")
+        self.codec = codec
+        self.step = step
+        self.faults = faults if faults is not None and faults.any else None
+        self.n_threads = n_threads
+        self.routes = routes
+        self.diameter = diameter
+        self.rate = mixing_rate(mixing)
+        self.n_roots = len(hubs)
+        self.values_per_item = graph.n_agents
+        self.mix: NDArray[np.float64] | None = None
+        self.whole = codec is not None
+        self.silent: NDArray[np.bool_] | None = None
+        self.ledger: Ledger | None = None
+        self._layout = _Layout(mixing, hubs)
+        self._links = Links(graph)
+        self._down: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        self._number = 0
+        self._kind = "setup"
+        self._weather: Weather | None = None
+        self._memory: _Memory | None = None
+        self._all = np.ones(graph.n_agents, dtype=np.bool_)
+        self._informed = self._all
+        self._is_root = np.zeros(graph.n_agents, dtype=np.bool_)
+        self._is_root[self._layout.roots] = True
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes counted up to now."""
+        return 0 if self.ledger is None else self.ledger.bytes
+
+    def on(self, ledger: Ledger) -> GossipSum:
+        """Return the same sum from its beginning, whose messages are counted there."""
+        counted = copy(self)
+        counted.ledger = ledger
+        counted._number, counted._memory, counted._weather = 0, None, None
+        if self.routes is not None:
+            parent = self.routes.parent
+            links = [ledger.link(int(parent[leaf]), int(leaf)) for leaf in self.routes.leaves]
+            counted._down = np.array(links, dtype=np.intp)
+        return counted
+
+    def agree(self, kind: str, size: int = 1) -> None:
+        """Count one agreement by flooding: every agent tells its neighbours, diameter rounds."""
+        if self.ledger is not None:
+            self.ledger.send(kind, size, times=self.diameter, rounds=self.diameter)
+
+    # ---- before the sum ------------------------------------------------------------------------
+
+    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+        """Draw what fails during a sum and count its messages, compressed ones as they are formed.
+
+        Raises
+        ------
+        PartitionedError
+            If the links that are up in its rounds do not connect all agents that are awake, or no
+            root is awake; for "setup" and "check" in 20 draws one after the other.
+        """
+        self._kind = kind
+        draws = 1 if kind == "estep" else MOST_DRAWS
+        for left in reversed(range(draws)):
+            self._number += 1
+            try:
+                self._draw(kind, n_samples * n_components, itemsize)
+                return
+            except PartitionedError:
+                if not left:
+                    raise
+
+    def _is_compressed(self) -> bool:
+        return self.codec is not None and self._kind != "setup"
+
+    def _draw(self, kind: str, n_values: int, itemsize: int) -> None:
+        """Draw one sum and count it."""
+        size = n_values * itemsize
+        if self.faults is None:
+            if self.ledger is not None and not self._is_compressed():
+                self._count(kind, size, slice(None), len(self._steps()))
+            return
+        rng = np.random.default_rng([self.seed, self._number])
+        weather = self.faults.draw(self.graph, self.n_rounds, rng, dropout=kind == "estep")
+        self._weather = weather
+        roots_awake = weather.awake[self._layout.roots]
+        self.silent = None if roots_awake.all() else ~roots_awake
+        self._informed = self._find_informed(weather.awake)
+        failure = self._find_failure(weather)
+        if self.ledger is not None:
+            self._count_flooding(weather.awake)
+            if not self._is_compressed():
+                told = self._informed[self.ledger.targets[self._down]]
+                times = weather.up.sum(axis=0)[self._links.edge_of_link]
+                self._count(kind, size, told, times)
+            elif failure is not None:
+                # Sent in vain: what has no answer is not computed.
+                assert self.codec is not None
+                sent = self.codec.message_size(n_values)
+                times = weather.up.sum(axis=0)[self._links.edge_of_link]
+                self.ledger.send("estep", sent, times=times, rounds=self.n_rounds)
+        if failure is not None:
+            raise failure
+
+    def _count(self, kind: str, size: int, told: Any, times: Any) -> None:
+        """Count an uncompressed sum: roots tell their agents the hub's term, then the rounds."""
+        assert self.ledger is not None
+        charge = "setup" if kind == "setup" else "estep"
+        if self.routes is not None:
+            self.ledger.send(charge, size, links=self._down[told], rounds=self.routes.hops)
+        n_rounds = self.n_rounds if self.faults is not None else len(self._steps())
+        self.ledger.send(charge, size, times=times, rounds=n_rounds)
+
+    def _count_flooding(self, awake: NDArray[np.bool_]) -> None:
+        """Count how the agents learn who is awake and heard of: one bit an agent."""
+        assert self.ledger is not None
+        links = awake[self.ledger.sources] & awake[self.ledger.targets]
+        size = ceil(self.graph.n_agents / 8)
+        self.ledger.send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
+
+    def _find_failure(self, weather: Weather) -> PartitionedError | None:
+        """Return what keeps a sum from having an answer."""
+        if not weather.awake[self._layout.roots].any():
+            return PartitionedError("the roots of all hubs are silent during a sum")
+        try:
+            weather.check_whole(self.graph)
+        except PartitionedError as error:
+            return error
+        return None
+
+    def _find_informed(self, awake: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mark the agents that their root reaches over agents that are awake."""
+        layout = self._layout
+        informed = awake & awake[layout.roots][layout.hub_of]
+        if self.routes is not None:
+            for leaf in self.routes.leaves[::-1]:
+                informed[leaf] &= informed[self.routes.parent[leaf]]
+        return informed
+
+    # ---- the sum -------------------------------------------------------------------------------
+
+    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+        """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, (B, m, K).
+
+        Compressed sums take all rows at once.
+        """
+        if not self._is_compressed():
+            flat = np.ascontiguousarray(terms).reshape(len(terms), -1)
+            states = self._spread(flat, self._informed)
+            self._run(states)
+            return states[self._layout.roots].reshape(terms.shape)
+        # Component by component, so that a bucket of the codec holds values of one.
+        turned = np.ascontiguousarray(terms.transpose(0, 2, 1))
+        flat = turned.reshape(len(terms), -1).astype(np.float64, copy=False)
+        states = self._run_compressed(flat)
+        sums = states[self._layout.roots].reshape(turned.shape).transpose(0, 2, 1)
+        return np.ascontiguousarray(sums, dtype=terms.dtype)
+
+    def _spread(self, flat: NDArray[Any], informed: NDArray[np.bool_]) -> NDArray[Any]:
+        """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V)."""
+        layout = self._layout
+        awake = self._all if self.faults is None or self._weather is None else self._weather.awake
+        sizes = np.bincount(layout.hub_of[informed], minlength=layout.n_hubs)
+        scale = np.where(informed, awake.sum() / np.maximum(sizes, 1)[layout.hub_of], 0.0)
+        spread: NDArray[Any] = flat[layout.hub_of] * scale[:, None].astype(flat.dtype)
+        return spread
+
+    def _steps(self) -> NDArray[np.float64]:
+        """Steps of uncompressed rounds where nothing fails."""
+        if self.codec is None:
+            return np.ones(self.n_rounds)
+        if self.rate <= 0:
+            return np.ones(1)
+        n_rounds = ceil(np.arccosh(1.0 / START_FALL) / np.arccosh(1.0 / self.rate))
+        return chebyshev_steps(self.rate, n_rounds)
+
+    def _run(self, states: NDArray[Any]) -> None:
+        """Run uncompressed rounds in place."""
+        if self.faults is None:
+            self._layout.run(states, self._steps(), self.n_threads)
+            return
+        assert self._weather is not None
+        for up in self._weather.up:
+            self._mix(states, up)
+
+    def _mix(self, states: NDArray[Any], up: NDArray[np.bool_] | None) -> None:
+        """Run one round in place, with the weights of the links that are up."""
+        if up is None:
+            self._layout.run(states, ONE_ROUND, self.n_threads)
+            return
+        links = self._links
+        weights = links.metropolis(up).astype(states.dtype, copy=False)
+        consensus_rounds(links.indptr, links.indices, weights, states, ONE_ROUND, self.n_threads)
+
+    def _run_compressed(self, flat: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Run the rounds of a compressed sum from where the one before ended."""
+        assert self.codec is not None
+        weather = self._weather if self.faults is not None else None
+        inputs = self._spread(flat, self._informed & self._is_root)
+        memory = self._remember(inputs, self._all if weather is None else weather.awake)
+        believed, omega = contraction(self.codec, flat.shape[1])
+        pace = find_pace(self.rate, omega, fixed=weather is None)
+        if self.step is not None:
+            pace = Pace(self.step, 0.0)
+        steps = chebyshev_steps(pace.rate, self.n_rounds)
+        rng = np.random.default_rng([self.seed, self._number, 1])
+        before = memory.states
+        for number, step in enumerate(steps):
+            up = None if weather is None else weather.up[number]
+            keys = rng.integers(1 << 63, size=self.graph.n_agents, dtype=np.uint64)
+            self._tell(memory, keys, believed, up)
+            moves = memory.copies.copy()
+            self._mix(moves, up)
+            moves -= memory.copies
+            moves *= pace.step
+            moves += memory.states
+            if step != 1.0:
+                moves *= step
+                moves += (1.0 - step) * before
+            before, memory.states = memory.states, moves
+        self._memory = None if self._kind == "check" else memory
+        return memory.states
+
+    def _remember(self, inputs: NDArray[np.float64], awake: NDArray[np.bool_]) -> _Memory:
+        """Return the memory with states that have the mean of the new inputs."""
+        memory = self._memory
+        if memory is None or memory.inputs.shape != inputs.shape:
+            missed = np.zeros(2 * self.graph.n_edges, dtype=np.int64)
+            return _Memory(inputs.copy(), np.zeros_like(inputs), inputs, awake, missed)
+        if np.array_equal(memory.awake, awake):
+            memory.states += inputs
+            memory.states -= memory.inputs
+        else:
+            memory.states = inputs.copy()
+        memory.inputs, memory.awake = inputs, awake
+        return memory
+
+    def _tell(
+        self,
+        memory: _Memory,
+        keys: NDArray[np.uint64],
+        believed: float,
+        up: NDArray[np.bool_] | None,
+    ) -> None:
+        """Let every agent that is awake tell how its state differs from its copies."""
+        assert self.codec is not None
+        awake = memory.awake
+        if awake.all():
+            decoded, sizes = self.codec.transmit(
+                memory.states - memory.copies, keys, self.n_threads
+            )
+            decoded *= believed
+            memory.copies += decoded
+        else:
+            sizes = np.zeros(len(awake), dtype=np.int64)
+            decoded, sizes[awake] = self.codec.transmit(
+                memory.states[awake] - memory.copies[awake], keys[awake], self.n_threads
+            )
+            memory.copies[awake] += believed * decoded
+        if self.ledger is None:
+            return
+        sizes = sizes[self.ledger.sources]
+        if up is None:
+            self.ledger.send("estep", sizes, rounds=1)
+            return
+        open_links = up[self._links.edge_of_link]
+        memory.missed += sizes
+        self.ledger.send("estep", memory.missed[open_links], links=open_links, rounds=1)
+        memory.missed[open_links] = 0
