@@ -31,8 +31,9 @@ def run_all() -> None:
     for case in cases(SHAPE, 1):
         case.run(case.module)
     for n_blocks in (1, 2, 8, 32):  # wide blocks, then narrow, then one feature each
-        case = sweep_case(SHAPE[0], SHAPE[1], n_blocks, SHAPE[3], 1)
-        case.run(case.module)
+        for own in (False, True):  # exact sums, then every root with its own
+            case = sweep_case(SHAPE[0], SHAPE[1], n_blocks, SHAPE[3], 1, own=own)
+            case.run(case.module)
 
 
 def counts(text: str) -> dict[str, int]:
