@@ -214,3 +214,17 @@ def test_sizes(text, size):
 def test_no_sizes(text):
     with pytest.raises(InputError, match="a size must be a number of bytes such as 600MB"):
         parse_bytes(text)
+
+
+def test_components_need_as_many_weighted_rows_in_a_file_too(tmp_path):
+    X = np.random.default_rng(0).standard_normal((50, 4))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = X
+    weights = np.zeros(50)
+    weights[[3, 40]] = 1.0
+    network = connect(make_graph("star", 2), contiguous(4, 2), hops=0)
+    matrix = FileMatrix(tmp_path / "x.h5")
+    for data in (X, matrix):
+        with pytest.raises(InputError, match="got 2 with a positive weight"):
+            fit_vpem(data, network, n_components=3, sample_weight=weights)
+    matrix.close()

@@ -1,10 +1,15 @@
 """The fused sweep against its twin, for every instruction set this machine has."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from vpem import NotConvergedWarning, connect, fit_vpem, make_graph
 from vpem._core import reference
+from vpem._core import sweep as sweeping
 from vpem._core.sweep import instruction_set, sweep
+from vpem.partition import contiguous
 from vpem.threads import one_blas_thread
 
 WIDTHS = ([1], [5], [8, 3], [1] * 7, [30, 2], [101], [27, 28, 29], [4, 0, 1], [0, 2])
@@ -162,3 +167,33 @@ def test_left_out_responsibilities_are_below_rounding(instructions):
     assert_close(some, every, 1e-14)
     coarse = run(sweep, given, least=1e-3)
     assert not np.allclose(coarse[3], every[3], rtol=1e-9)
+
+
+# ---- shares --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 10**6])
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("n_tiles", [1, 2, 3, 31, 586, 10_007])
+def test_shares_cover_every_tile_once(n_tiles, n_threads, most):
+    bounds = sweeping._shares(n_tiles, n_threads, max(most, n_threads))
+    assert bounds[0] == 0
+    assert bounds[-1] == n_tiles
+    assert (np.diff(bounds) >= 0).all()
+    assert len(bounds) - 1 <= max(most, n_threads)
+    if n_threads == 1:
+        assert len(bounds) == 2
+
+
+def test_wide_blocks_take_no_more_accumulators_than_threads():
+    rows = np.random.default_rng(0).standard_normal((6_000, 500))
+    network = connect(make_graph("star", 1), contiguous(500, 1), hops=0)
+    peaks = []
+    for n_threads in (1, 4):
+        tracemalloc.start()
+        with pytest.warns(NotConvergedWarning):
+            fit_vpem(rows, network, init=[0, 1], max_iter=1, n_threads=n_threads)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    accumulators = 2 * 500**2 * 8
+    assert peaks[1] - peaks[0] < 3.5 * 1.1 * accumulators

@@ -273,6 +273,27 @@ def test_weights_that_cannot_be_used(weights, match, X):
         fit_vpem(X, network_of("star"), n_components=2, sample_weight=weights)
 
 
+@pytest.mark.parametrize("factor", [1e-60, 1e60])
+def test_weights_beyond_single_precision_are_refused_there(factor, X):
+    options = {"init": [7, 8], "sample_weight": np.full(211, factor), "max_iter": 1, "tol": 1e9}
+    with pytest.raises(InputError, match="cannot be computed with in float32"):
+        fit_vpem(X, network_of("star"), dtype=np.float32, **options)
+    with pytest.warns(NotConvergedWarning):
+        fit_vpem(X, network_of("star"), **options)
+
+
+def test_one_heavy_row_does_not_make_the_others_negligible(X):
+    weights = np.ones(211)
+    weights[5] = 1e26
+    fits = [
+        fit_vpem(
+            X, network_of("star"), init=[7, 8], sample_weight=weights, skip_negligible=skip, tol=1e9
+        )
+        for skip in (True, False)
+    ]
+    np.testing.assert_allclose(fits[0].mixture.means, fits[1].mixture.means, rtol=1e-9, atol=1e-9)
+
+
 def test_start_rows_must_have_weight(X):
     weights = np.ones(211)
     weights[7] = 0
