@@ -111,6 +111,8 @@ COMPRESSED = (
     "float16",
     "qsgd:8bits",
     "qsgd:4bits",
+    "natural:10bits",
+    "natural:12bits",
     "blockp:64",
     "topk:0.05",
     "randk:0.1",

@@ -95,8 +95,8 @@ def fit(
     compress: Annotated[
         str | None,
         typer.Option(
-            help="Codec of the messages of the E-steps: qsgd:8bits, blockp:64, topk:0.01, "
-            "randk:0.1, float32, float16.",
+            help="Codec of the messages of the E-steps: natural:12bits (a good choice), "
+            "qsgd:8bits, blockp:64, topk:0.01, randk:0.1, float32, float16.",
         ),
     ] = None,
     link_failure: Annotated[

@@ -31,7 +31,8 @@ DITHERS = [  # levels, bucket, largest
 CASTS = (2, 4, 8)
 NAMES = [
     "qsgd:8bits", "qsgd:2bits", "qsgd:16bits", "qsgd:5levels", "qsgd:8bits:10", "blockp:64",
-    "blockp:7:inf", "topk:0.01", "topk:1", "randk:0.1", "randk:1", "float16", "float32", "float64",
+    "blockp:7:inf", "natural:9bits", "natural:10bits", "natural:24bits", "topk:0.01", "topk:1",
+    "randk:0.1", "randk:1", "float16", "float32", "float64",
 ]  # fmt: skip
 UNBIASED = [name for name in NAMES if parse_codec(name).is_unbiased]
 LOSSY = [name for name in UNBIASED if name != "float64"]
@@ -467,6 +468,10 @@ def test_what_is_received_is_near_what_was_sent(vector, name, key):
         norms = np.sqrt(np.bincount(buckets, vector**2))
         norms = np.maximum(norms * (1 + 1e-6), 1e-44)
         assert (np.abs(received - vector) <= norms[buckets] / codec.levels + 1e-300).all()
+    elif kind == "natural":
+        step = 2.0 ** (9 - codec.bits)
+        allowed = step * np.maximum(np.abs(vector), 2.0**-127)
+        assert (np.abs(received - vector) <= allowed).all()
     elif kind == "topk":
         kept = received != 0
         np.testing.assert_array_equal(received[kept], vector[kept].astype(np.float32))
@@ -497,6 +502,7 @@ def test_every_codec_is_made_of_its_name(levels, bucket, fraction, largest):
         f"qsgd:{levels}levels:{bucket}",
         f"qsgd:{2 + levels % 15}bits:{bucket}",
         f"blockp:{bucket}" + (":inf" if largest else ""),
+        f"natural:{9 + levels % 16}bits",
         f"topk:{fraction!r}",
         f"randk:{fraction!r}",
     ):

@@ -1,11 +1,12 @@
 """What packed messages are made of: random numbers by counting, bits, half-precision numbers."""
-from libc.math cimport rint
+from libc.math cimport ldexp, rint
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
     HALF_SHIFT = 42       # bits of a double's fraction that a half has not
     HALF_BIAS = 1008      # of a double's exponent, less that of a half
+    SHORT_BIAS = 895      # of a double's exponent, less that of a short number
 
 cdef struct Writer:
     uint8_t* place
@@ -153,3 +154,15 @@ cdef inline double from_half(uint16_t half) noexcept nogil:
     word |= sign
     memcpy(&value, &word, 8)
     return value
+
+
+# ---- short numbers: 8 bits of exponent, some of mantissa ----------------------------------------
+
+cdef inline double largest_short(int mantissa) noexcept nogil:
+    """Largest short number: all bits set."""
+    return ldexp(2.0 - ldexp(1.0, -mantissa), 127)
+
+
+cdef inline double short_step(int mantissa) noexcept nogil:
+    """Distance of the short numbers nearest to zero, and the least of them."""
+    return ldexp(1.0, -127 - mantissa)

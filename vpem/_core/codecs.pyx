@@ -251,6 +251,154 @@ def dither_transmit(
             faults[row] = 1
 
 
+# ---- natural compression: short floating point numbers -------------------------------------------
+
+cdef int natural_pack(
+    const real* values,       # IN  (count,)
+    Py_ssize_t count,
+    Py_ssize_t first,         # IN  place of the first value in its message
+    uint64_t stream,
+    int mantissa,             # IN  mantissa bits
+    uint8_t* codes,           # OUT 9 bits and the mantissa's a value: sign, mantissa, exponent
+) noexcept nogil:
+    """Pack a tile; non-zero where a value is not finite or too large."""
+    cdef Writer writer
+    cdef Py_ssize_t j
+    cdef int wrong = 0, shift = 52 - mantissa
+    cdef uint64_t word, code, least = <uint64_t>(SHORT_BIAS + 1) << 52
+    cdef double size, most = largest_short(mantissa), per_step = 1.0 / short_step(mantissa)
+    writer.place = codes
+    writer.held = 0
+    writer.n_held = 0
+    for j in range(count):
+        size = fabs(<double>values[j])
+        if not size <= most:
+            wrong = 1
+            size = 0
+        memcpy(&word, &size, 8)
+        if word >= least:
+            # Random bits below the mantissa carry into it as often as what is there asks for.
+            code = (word + (draw(stream, first + j) >> (64 - shift))) >> shift
+            code -= <uint64_t>SHORT_BIAS << mantissa
+        else:
+            size *= per_step
+            code = <uint64_t>(<long long>size)
+            code += draw_uniform(stream, first + j) < size - <double>(<long long>code)
+        code = (code << 1) | ((values[j] < 0) & (code > 0))
+        put_bits(&writer, code, mantissa + 9)
+    finish_bits(&writer)
+    return wrong
+
+
+cdef void natural_unpack(
+    const uint8_t* codes,     # IN  9 bits and the mantissa's a value
+    Py_ssize_t count,
+    int mantissa,
+    real* values,             # OUT (count,)
+) noexcept nogil:
+    """Unpack a tile; every code is a number."""
+    cdef Reader reader
+    cdef Py_ssize_t j
+    cdef int width = mantissa + 9
+    cdef uint64_t code, word, sign
+    cdef double size, step = short_step(mantissa)
+    reader.place = codes
+    reader.end = codes + (count * width + 7) // 8
+    reader.held = 0
+    reader.n_held = 0
+    for j in range(count):
+        code = take_bits(&reader, width)
+        word = code >> 1
+        sign = (code & (word > 0)) << 63
+        if word >> mantissa:
+            word = (word + (<uint64_t>SHORT_BIAS << mantissa)) << (52 - mantissa)
+        else:
+            size = step * <double>(<long long>word)
+            memcpy(&word, &size, 8)
+        word |= sign
+        memcpy(&size, &word, 8)
+        values[j] = <real>size
+
+
+def natural_encode(
+    const real[:, ::1] values,            # IN  (N, V)
+    const unsigned long long[::1] keys,   # IN  (N,)
+    int mantissa,
+    unsigned char[:, ::1] messages,       # OUT (N, bytes)
+    unsigned char[::1] faults,            # OUT (N,)  1 where a value is not finite or too large
+    int n_threads,
+):
+    """Pack every row as short floating point numbers, rounded at random.
+
+    See `vpem._core.reference_codecs.natural_encode`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef Py_ssize_t n_tiles = (n_values + TILE - 1) // TILE, i, row, first
+    faults[:] = 0
+    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+        row = i // n_tiles
+        first = (i - row * n_tiles) * TILE
+        if natural_pack(
+            &values[row, first], min(<Py_ssize_t>TILE, n_values - first), first, stir(keys[row]),
+            mantissa, &messages[row, 0] + first // 8 * (mantissa + 9),
+        ) != 0:
+            faults[row] = 1
+
+
+def natural_decode(
+    const unsigned char[:, ::1] messages,   # IN  (N, bytes)
+    int mantissa,
+    real[:, ::1] values,                    # OUT (N, V)
+    unsigned char[::1] faults,              # OUT (N,)  0
+    int n_threads,
+):
+    """Unpack every row of `natural_encode`.
+
+    See `vpem._core.reference_codecs.natural_decode`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef Py_ssize_t n_tiles = (n_values + TILE - 1) // TILE, i, row, first
+    faults[:] = 0
+    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+        row = i // n_tiles
+        first = (i - row * n_tiles) * TILE
+        natural_unpack(
+            &messages[row, 0] + first // 8 * (mantissa + 9),
+            min(<Py_ssize_t>TILE, n_values - first), mantissa, &values[row, first],
+        )
+
+
+def natural_transmit(
+    const real[:, ::1] values,            # IN  (N, V)
+    const unsigned long long[::1] keys,   # IN  (N,)
+    int mantissa,
+    real[:, ::1] decoded,                 # OUT (N, V)
+    unsigned char[::1] faults,            # OUT (N,)  1 where a value is not finite or too large
+    int n_threads,
+):
+    """Pack and unpack every row, tile by tile in cache.
+
+    See `vpem._core.reference_codecs.natural_transmit`.
+    """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef Py_ssize_t n_tiles = (n_values + TILE - 1) // TILE, i, row, first, count
+    cdef Py_ssize_t room = TILE // 8 * (mantissa + 9)
+    cdef unsigned char* place
+    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows * n_tiles))
+    cdef unsigned char[::1] work = np.empty(n_threads * room, dtype=np.uint8)
+    faults[:] = 0
+    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+        row = i // n_tiles
+        first = (i - row * n_tiles) * TILE
+        count = min(<Py_ssize_t>TILE, n_values - first)
+        place = &work[threadid() * room]
+        if natural_pack(
+            &values[row, first], count, first, stir(keys[row]), mantissa, place,
+        ) != 0:
+            faults[row] = 1
+        natural_unpack(place, count, mantissa, &decoded[row, first])
+
+
 # ---- some of the values: top-k and rand-k -------------------------------------------------------
 
 cdef inline float rounded_at_random(double value, double chance) noexcept nogil:

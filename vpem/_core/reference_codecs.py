@@ -27,11 +27,15 @@ __all__ = [
     "dither_decode",
     "dither_encode",
     "dither_transmit",
+    "natural_decode",
+    "natural_encode",
+    "natural_transmit",
     "sparse_decode",
     "sparse_encode",
     "sparse_transmit",
 ]
 
+SHORT_BIAS = 895  # of a double's exponent, less that of a short number
 LARGEST = {2: 65504.0, 4: float(np.finfo(np.float32).max), 8: float(np.finfo(np.float64).max)}
 
 
@@ -176,6 +180,66 @@ def dither_transmit(
     wrong = np.zeros_like(faults)
     dither_decode(messages, levels, bucket, decoded, wrong, n_threads)
     faults |= wrong
+
+
+# ---- natural compression ------------------------------------------------------------------------
+
+
+def natural_encode(
+    values: Floats, keys: Keys, mantissa: int, messages: Bytes, faults: Bytes, n_threads: int
+) -> None:
+    """Pack every row as short floating point numbers, rounded at random.
+
+    With m mantissa bits f and 8 exponent bits e the numbers are ``2^(e - 128) (1 + f / 2^m)``, and
+    ``2^-127 f / 2^m`` for e = 0. Between neighbours a < b, ``Q(v) = b`` with probability ``(|v| -
+    a) / (b - a)``, else a. The random number is the upper ``52 - m`` bits of the draw, added to the
+    bits of the double below the mantissa; for e = 0 a uniform number. A value takes ``9 + m`` bits:
+    the sign (0 for zero), the mantissa, the exponent. One that is not finite or is above the
+    largest number is a fault.
+    """
+    m = np.uint64(mantissa)
+    shift = np.uint64(52 - mantissa)
+    place = np.arange(values.shape[1])
+    most = (2.0 - 2.0**-mantissa) * 2.0**127
+    for row, key in enumerate(keys):
+        size = np.abs(values[row].astype(np.float64))
+        faults[row] = not (size <= most).all()
+        if faults[row]:
+            continue
+        bits = _draw(key, place) >> (np.uint64(64) - shift)
+        normal = ((size.view(np.uint64) + bits) >> shift) - (np.uint64(SHORT_BIAS) << m)
+        steps = np.minimum(size, 2.0**-127) * 2.0 ** (127 + mantissa)
+        floor = np.floor(steps)
+        small = (floor + (_draw_uniform(key, place) < steps - floor)).astype(np.uint64)
+        code = np.where(size >= 2.0**-127, normal, small)
+        sign = (values[row] < 0) & (code > 0)
+        codes = code << np.uint64(1) | sign.astype(np.uint64)
+        messages[row] = _put_bits(codes, mantissa + 9)
+
+
+def natural_decode(
+    messages: Bytes, mantissa: int, values: Floats, faults: Bytes, n_threads: int
+) -> None:
+    """Unpack every row of `natural_encode`; every code is a number, so that there are no faults."""
+    m = np.uint64(mantissa)
+    faults[:] = 0
+    for row, message in enumerate(messages):
+        codes = _take_bits(message, values.shape[1], mantissa + 9)
+        number = codes >> np.uint64(1)
+        words = (number + (np.uint64(SHORT_BIAS) << m)) << np.uint64(52 - mantissa)
+        small = number.astype(np.float64) * 2.0 ** (-127 - mantissa)
+        sizes = np.where(number >> m, words.view(np.float64), small)
+        values[row] = np.where(codes & np.uint64(1), -sizes, sizes) + 0.0  # no -0.0
+
+
+def natural_transmit(
+    values: Floats, keys: Keys, mantissa: int, decoded: Floats, faults: Bytes, n_threads: int
+) -> None:
+    """Pack and unpack every row: `natural_decode` of `natural_encode`."""
+    size = (values.shape[1] * (mantissa + 9) + 7) // 8
+    messages = np.zeros((len(values), size), dtype=np.uint8)
+    natural_encode(values, keys, mantissa, messages, faults, n_threads)
+    natural_decode(messages, mantissa, decoded, np.zeros_like(faults), n_threads)
 
 
 # ---- some of the values -------------------------------------------------------------------------
