@@ -64,7 +64,7 @@ def fit(
         str | None,
         typer.Option(
             help="Rounds accelerated by Chebyshev polynomials (chebyshev), or none. Default: "
-            "chebyshev, but for compressed rounds and faults, which cannot be.",
+            "chebyshev, but for faults, with which rounds cannot be.",
         ),
     ] = None,
     eigenvalue: Annotated[
@@ -433,7 +433,7 @@ def _how_summed(report: dict[str, Any]) -> str:
     """Say in a line how the sums were taken."""
     from .output import plural
 
-    parts = ["exact at the server"]
+    parts = ["at the server" if report["compress"] else "exact at the server"]
     if report["server"] is None:
         chebyshev = " (Chebyshev)" if report["acceleration"] == "chebyshev" else ""
         parts = [

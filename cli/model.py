@@ -91,7 +91,7 @@ def _tables(found: Model) -> list[Table | str]:
         ("seed", "?" if seed is None else seed),
         ("versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())),
     )  # fmt: skip
-    made: list[Table | str] = [table(facts, "", "")]
+    made: list[Table | str] = [table(facts, "", ""), *_kinds(report)]
     shown = min(blocks.n_blocks, MOST_ROWS)
     hubs = []
     for b in range(shown):
@@ -124,6 +124,22 @@ def _sent(report: dict[str, Any], names: list[str]) -> str:
         return communication(report["communication"], names)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         return "?"
+
+
+def _kinds(report: dict[str, Any]) -> list[Table | str]:
+    """Return the table of what was sent, by kind, where the file has one."""
+    from .output import size, table
+
+    try:
+        rows = [
+            (kind, f"{counted['messages']:,}", size(counted["bytes"]), f"{counted['rounds']:,}")
+            for kind, counted in report["communication"]["by_kind"].items()
+            if counted["messages"]
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []
+    heads = ("kind", "messages", "payload", "rounds")
+    return [table(rows, *heads, title="Communication", right=heads[1:])] if rows else []
 
 
 def _name(names: list[str], agent: int) -> str:

@@ -28,14 +28,14 @@ def reasons(topology, codec, fault, acceleration, path, eigenvalue, batch, step)
     found = set()
     if topology == "star" and fault is not None:
         found.add("needs every agent")
-    if not fixed and acceleration == "chebyshev":
+    if fault is not None and acceleration == "chebyshev":
         found.add("Chebyshev acceleration needs")
     if not fixed and path == "operator":
         found.add("have to be run")
-    if eigenvalue == "estimated" and (
-        acceleration == "none" or (acceleration is None and not fixed)
-    ):
+    if eigenvalue == "estimated" and (acceleration == "none" or (acceleration is None and fault)):
         found.add("which is not asked for")
+    if eigenvalue == "estimated" and codec is not None and topology != "star":
+        found.add("noise of the codec")
     if eigenvalue == "estimated" and topology == "star":
         found.add("no mixing rate to estimate")
     if step is not None and batch is None:

@@ -223,13 +223,13 @@ def test_nothing_depends_on_chunks_or_threads(seed):
 def test_parts_of_a_network_are_named():
     graph = from_edges([("a", "b"), ("b", "c"), ("c", "d")], names=["a", "b", "c", "d"])
     up = np.array([[True, False, False], [False, False, True]])
-    with pytest.raises(PartitionedError, match=r"2 parts .* 2 rounds: \(a, b\), \(c, d\)"):
+    with pytest.raises(PartitionedError, match=r"2 parts .* 2 rounds: \('a', 'b'\), \('c', 'd'\)"):
         Weather(np.ones(4, bool), up).check_whole(graph)
     Weather(np.ones(4, bool), np.array([[True, False, True], [False, True, False]])).check_whole(
         graph
     )
     Weather(np.array([False, True, True, False]), up | True).check_whole(graph)
-    with pytest.raises(PartitionedError, match=r"\(a\), \(c, d\)"):
+    with pytest.raises(PartitionedError, match=r"\('a'\), \('c', 'd'\)"):
         Weather(np.array([True, False, True, True]), up[1:]).check_whole(graph)
 
 

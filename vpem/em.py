@@ -155,7 +155,7 @@ class Run:
         Parameters after the last M-step.
     history : list of ndarray of shape (R,)
         Total log-likelihood as each root finds it in the E-step of each iteration; the first entry
-        belongs to the start.
+        belongs to the start. Of a silent root it is nan.
     log_likelihood : ndarray of shape (R,)
         Total log-likelihood of `mixture`, as each root finds it.
     converged : bool
@@ -288,10 +288,10 @@ def fit(
         updated = terms.update(statistics)
         if silent is not None:
             # A silent root knows nothing new: it keeps what it had.
-            found = np.where(silent, run.history[-1] if run.history else 0.0, found)
+            found = np.where(silent, np.nan, found)
             counts = np.where(silent[:, None], np.inf, counts)
             updated = terms.keep(updated, run.mixture, silent)
-        _check_finite(found, iteration)
+        _check_finite(found if silent is None else found[~silent], iteration)
         change = (found - run.history[-1]) / terms.total_weight if run.history else None
         run.history.append(found)
         run.bytes_sent.append(total.bytes_sent)
@@ -304,8 +304,8 @@ def fit(
             callback(
                 Progress(
                     iteration,
-                    float(found.mean() / terms.total_weight),
-                    None if change is None else float(change.mean()),
+                    mean_over_roots(found) / terms.total_weight,
+                    None if change is None else mean_over_roots(change),
                 )
             )
         rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
@@ -321,6 +321,12 @@ def fit(
     run.log_likelihood = expect(terms, total, run.mixture, factors, kind="check")
     _check_finite(run.log_likelihood, len(run.history))
     return run
+
+
+def mean_over_roots(values: NDArray[np.float64]) -> float:
+    """Mean of what the roots found, of those that took part; nan where none did."""
+    heard = values[~np.isnan(values)]
+    return float(heard.mean()) if len(heard) else float("nan")
 
 
 def _note_partition(run: Run, iteration: int, error: PartitionedError) -> None:

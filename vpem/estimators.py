@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from vpem import em
 from vpem.checks import check_data, check_int, check_weights
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.graph import Graph, from_networkx
@@ -56,8 +57,13 @@ class VPEM(DensityMixin, BaseEstimator):
         Whether rounds are accelerated. Default: where they can be.
     consensus_tol : float, default=1e-6
         Consensus error to reach, where the number of rounds is "auto".
+    eigenvalue : {"computed", "estimated"}, default="computed"
+        How the mixing rate becomes known that acceleration needs.
     compress : str, optional
-        Codec of the messages, such as "qsgd:8bits" (`vpem.codecs.parse_codec`).
+        Codec of the messages, such as "natural:12bits" (`vpem.codecs.parse_codec`).
+    link_failure, agent_dropout, stragglers : float, default=0.0
+        Probabilities that a link is down in a round, an agent silent for an E-step, an agent late
+        in a round.
     covariance_type : str, default="full"
         Shape of the covariance inside a hub: "full", "diag", "spherical", "tied", "tied-diag" or
         "tied-spherical".
@@ -144,7 +150,11 @@ class VPEM(DensityMixin, BaseEstimator):
         weights: str = "metropolis",
         acceleration: str | None = None,
         consensus_tol: float = 1e-6,
+        eigenvalue: str = "computed",
         compress: str | None = None,
+        link_failure: float = 0.0,
+        agent_dropout: float = 0.0,
+        stragglers: float = 0.0,
         covariance_type: str = "full",
         n_init: int = 1,
         tol: float = 1e-7,
@@ -166,7 +176,11 @@ class VPEM(DensityMixin, BaseEstimator):
         self.weights = weights
         self.acceleration = acceleration
         self.consensus_tol = consensus_tol
+        self.eigenvalue = eigenvalue
         self.compress = compress
+        self.link_failure = link_failure
+        self.agent_dropout = agent_dropout
+        self.stragglers = stragglers
         self.covariance_type = covariance_type
         self.init = init
         self.n_init = n_init
@@ -283,7 +297,11 @@ class VPEM(DensityMixin, BaseEstimator):
             weights=self.weights,
             acceleration=self.acceleration,
             consensus_tol=self.consensus_tol,
+            eigenvalue=self.eigenvalue,
             compress=self.compress,
+            link_failure=self.link_failure,
+            agent_dropout=self.agent_dropout,
+            stragglers=self.stragglers,
             path=self.consensus,
             seed=seed,
             n_threads=self.n_threads,
@@ -320,7 +338,7 @@ class VPEM(DensityMixin, BaseEstimator):
         self.converged_ = fit.converged
         self.n_iter_ = fit.n_iter
         self.history_ = fit.history
-        self.lower_bound_ = float(fit.history[-1].mean() / fit.total_weight)
+        self.lower_bound_ = em.mean_over_roots(fit.history[-1]) / fit.total_weight
         return self
 
     def _step(self, data: NDArray[Any], weights: NDArray[np.float64] | None, size: float) -> VPEM:

@@ -44,6 +44,16 @@ MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 CONSENSUS_TOL = 1e-6
 """Consensus error that automatic rounds reach."""
 
+MOST_GOSSIP_ROUNDS = 10**5
+"""Of a compressed sum, or one with faults, which have to be run one by one."""
+
+MOST_NOISE = 1e4
+"""Variance of a codec, relative to the message, beyond which no number of rounds is looked for."""
+
+JITTER = 1e-3
+"""By what sums with faults are more accurate than others: each errs differently, and what the roots
+find must be steady within ``tol`` for them to stop."""
+
 MANY_VALUES = 1 << 16
 """Values of a message for which a codec's noise is judged before the data are known."""
 
@@ -155,7 +165,7 @@ def connect(
         Mixing weights.
     acceleration : {"chebyshev", "none"}, optional
         Whether rounds are accelerated; see `vpem.mixing.chebyshev_steps`. None: they are, but for
-        compressed rounds and rounds with faults, which cannot be.
+        rounds with faults, which cannot be. Compressed rounds are where the codec's noise allows.
     consensus_tol : float
         Consensus error ``max |C - 1|`` to reach, where the number of rounds is "auto".
     eigenvalue : {"computed", "estimated"}
@@ -207,11 +217,12 @@ def connect(
     faults = failing if failing.any else None
     fixed = codec is None and faults is None
     if acceleration is None:
-        acceleration = "chebyshev" if fixed else "none"
+        acceleration = "chebyshev" if faults is None else "none"
     check_choice("acceleration", acceleration, ACCELERATIONS)
     automatic = n_rounds == "auto"
     if not automatic:
-        n_rounds = check_int("rounds", n_rounds, least=1, most=MOST_ROUNDS[acceleration])
+        most = MOST_ROUNDS[acceleration] if fixed else MOST_GOSSIP_ROUNDS
+        n_rounds = check_int("rounds", n_rounds, least=1, most=most)
     consensus_tol = check_number("consensus_tol", consensus_tol, least=1e-12, most=1.0)
     check_choice("eigenvalue", eigenvalue, EIGENVALUES)
     seed = check_int("seed", seed, least=0)
@@ -228,7 +239,9 @@ def connect(
         if codec is not None:
             server = CompressedServerSum(len(hubs), codec, seed=seed, n_threads=threads)
         joined = Network(graph, hubs, blocks, server, widths, hops, None, None, None, 0.0)
-        return joined if codec is None else replace(joined, compress=codec.name)
+        if codec is None:
+            return joined
+        return replace(joined, compress=codec.name, consensus_error=None)
     mixing = mixing_matrix(graph, weights)
     rate = used = mixing_rate(mixing)
     reach = diameter(graph)
@@ -239,13 +252,13 @@ def connect(
     accelerated = acceleration == "chebyshev"
     if automatic:
         if codec is not None:
-            n_rounds = _compressed_rounds(codec, rate, faults)
+            n_rounds = _compressed_rounds(codec, rate, accelerated)
         else:
             n_rounds = rounds_needed(
                 mixing,
                 hubs,
                 used,
-                consensus_tol,
+                consensus_tol if faults is None else consensus_tol * JITTER,
                 threads,
                 accelerated=accelerated,
                 by_bound=sent is not None,
@@ -253,6 +266,14 @@ def connect(
         if faults is not None:
             # Mixing is slower by about the share of links that are up.
             n_rounds = ceil(n_rounds / faults.links_up)
+        if not fixed and n_rounds > MOST_GOSSIP_ROUNDS:
+            raise InputError(
+                f"{n_rounds} rounds a sum would be needed, more than {MOST_GOSSIP_ROUNDS}: "
+                f"{'the codec loses too much' if faults is None else 'too much fails'}; take "
+                "another codec, smaller probabilities, or a number of rounds"
+            )
+        if codec is not None:
+            _warn_of_dear_codec(codec, n_rounds, mixing, hubs, rate, threads)
     assert isinstance(n_rounds, int)
     routes = find_routes(graph, hubs)
     joined = Network(
@@ -279,6 +300,7 @@ def connect(
             hubs,
             n_rounds,
             codec=codec,
+            accelerated=accelerated,
             faults=faults,
             seed=seed,
             n_threads=threads,
@@ -317,11 +339,32 @@ def connect(
     return replace(joined, total=consensus, consensus_error=error, error_is_bound=bounded)
 
 
-def _compressed_rounds(codec: Codec, rate: float, faults: Faults | None) -> int:
+def _warn_of_dear_codec(
+    codec: Codec, n_rounds: int, mixing: Any, hubs: list[Hub], rate: float, threads: int
+) -> None:
+    """Warn where compressed rounds send more than rounds of float64 would."""
+    plain = rounds_needed(mixing, hubs, rate, CONSENSUS_TOL, threads, accelerated=True)
+    ratio = n_rounds * codec.message_size(MANY_VALUES) / max(plain * 8 * MANY_VALUES, 1)
+    if ratio > 1 and rate > 0:
+        warnings.warn(
+            f"{codec.name} needs {n_rounds} rounds on this graph, {plain} would do without "
+            f"compression: an iteration sends {ratio:.2g} times as much as without it; try "
+            "natural:12bits or qsgd:8bits",
+            VpemWarning,
+            stacklevel=3,
+        )
+
+
+def _compressed_rounds(codec: Codec, rate: float, accelerated: bool) -> int:
     """Rounds of a compressed sum where none were asked for."""
     _, omega = contraction(codec, MANY_VALUES)
+    if omega > MOST_NOISE:
+        raise InputError(
+            f"the codec {codec.name} keeps only {1 / (1 + omega):.1g} of a message's squared norm; "
+            "take one that keeps more"
+        )
     n_rounds = compressed_rounds(rate, omega)
-    if faults is None:
+    if accelerated:
         return n_rounds
     fall = 1.0 - find_pace(rate, omega, fixed=False).step * (1.0 - rate)
     return max(n_rounds, ceil(log(FALL) / log(fall)) if 0 < fall < 1 else 1)
@@ -342,12 +385,12 @@ def _refuse_what_makes_no_sense(
             "a server's sum needs every agent: link failures, dropout and stragglers need a graph "
             "of agents, such as the topology cycle"
         )
-    what = "compressed rounds" if codec is not None else "rounds with faults"
+    what = "compressed rounds" if faults is None else "rounds with faults"
     why = f"{what} are no fixed operator"
-    if acceleration == "chebyshev" and (codec is not None or faults is not None):
+    if acceleration == "chebyshev" and faults is not None:
         raise InputError(
             f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
-            "round adds; take acceleration none"
+            "change of the links adds; take acceleration none"
         )
     if path == "operator" and (codec is not None or faults is not None):
         raise InputError(f"{why}: they have to be run; take the consensus path auto or rounds")
@@ -355,6 +398,11 @@ def _refuse_what_makes_no_sense(
         raise InputError(
             f"rounds with faults take the Metropolis weights of the links that are up, got weights "
             f"{weights!r}; take weights metropolis"
+        )
+    if eigenvalue == "estimated" and codec is not None and not graph.has_server:
+        raise InputError(
+            "compressed rounds go by the spectral gap and the noise of the codec together, for "
+            "which the mixing rate must be known; take eigenvalue computed"
         )
     if eigenvalue == "estimated" and acceleration != "chebyshev":
         raise InputError(

@@ -37,6 +37,9 @@ __all__ = ["Fit", "Network", "connect", "fit_vpem"]
 ORDER_OF_BATCHES = 1
 """Sets the stream that orders batches apart from the one that draws rows."""
 
+LARGEST_DISAGREEMENT = 1e-3
+"""In nats per sample, between roots whose sums have no operator to judge them by."""
+
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
 
@@ -77,6 +80,8 @@ class Fit:
         ``bytes_by_iteration`` belongs to the entries of ``history``.
     partitions : list of (int, str)
         Iterations in which the network fell apart, and how; parameters stayed as they were.
+    batch_size, step_size : int, float or None
+        As they were asked for.
     n_passes : float or None
         Rows worked on in batches, in multiples of all of them; None without batches.
     free_energy : list of float
@@ -97,6 +102,8 @@ class Fit:
     total_iterations: int = 0
     communication: dict[str, Any] = field(default_factory=dict)
     partitions: list[tuple[int, str]] = field(default_factory=list)
+    batch_size: int | None = None
+    step_size: float | None = None
     n_passes: float | None = None
     free_energy: list[float] = field(default_factory=list)
 
@@ -333,6 +340,8 @@ def fit_vpem(
         seconds=time.perf_counter() - began,
         total_iterations=total_iterations,
         partitions=run.partitions,
+        batch_size=batch_size,
+        step_size=step_size,
         n_passes=getattr(run, "n_passes", None),
         free_energy=getattr(run, "free_energy", []),
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
@@ -429,7 +438,21 @@ def _inspect(
         )
 
 
+def _largest(values: NDArray[np.float64]) -> float:
+    heard = np.abs(values[~np.isnan(values)])
+    return float(heard.max(initial=0.0))
+
+
 def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
+    apart = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
+    if fit.network.consensus_error is None and apart > LARGEST_DISAGREEMENT:
+        warnings.warn(
+            f"the roots' log-likelihoods per sample differ by {apart:.2g}: the "
+            f"{fit.network.n_rounds} rounds of a sum are too few, and none of them can be trusted; "
+            "take more rounds, or auto",
+            VpemWarning,
+            stacklevel=3,
+        )
     if fit.partitions:
         iteration, reason = fit.partitions[0]
         warnings.warn(
@@ -455,7 +478,7 @@ def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             ""
             if fit.n_iter < 2
             else f": the log-likelihood per sample still changed by "
-            f"{np.abs(fit.history[-1] - fit.history[-2]).max() / fit.total_weight:.2g}"
+            f"{_largest(fit.history[-1] - fit.history[-2]) / fit.total_weight:.2g}"
         )
         warnings.warn(
             f"not converged after {max_iter} iterations{change} (tol {tol:g}); try more iterations",

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from vpem.recipes import Fit
 
 __all__ = ["describe_fit"]
@@ -71,6 +73,10 @@ def describe_fit(
         "mixing_weights": mixture.assembled_weights.tolist(),
         "converged": fit.converged,
         "n_iter": fit.n_iter,
+        "batch_size": fit.batch_size,
+        "step_size": fit.step_size,
+        "n_passes": fit.n_passes,
+        "free_energy": (np.array(fit.free_energy) / fit.total_weight).tolist(),
         "log_likelihood": fit.log_likelihood,
         "root_log_likelihood": (fit.root_log_likelihood / fit.total_weight).tolist(),
         "history": fit.history.tolist(),

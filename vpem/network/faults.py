@@ -14,6 +14,10 @@ from vpem.graph import Graph
 __all__ = ["Faults", "Links", "Weather"]
 
 
+MOST_DRAWN = 10**9
+"""Links and agents of all rounds of one sum."""
+
+
 @dataclass(frozen=True)
 class Faults:
     """How often links and agents fail, each a probability below 1.
@@ -62,6 +66,11 @@ class Faults:
     ) -> Weather:
         """Draw what is up in each round of one sum; agents fall silent only with ``dropout``."""
         n, edges = graph.n_agents, graph.edges
+        if n_rounds * (n + len(edges)) > MOST_DRAWN:
+            raise InputError(
+                f"{n_rounds} rounds over {len(edges)} links are too many to draw what fails in "
+                "them; take fewer rounds"
+            )
         silent = rng.random(n) < (self.agent_dropout if dropout else 0.0)
         up = rng.random((n_rounds, len(edges))) >= self.link_failure
         late = rng.random((n_rounds, n)) < self.stragglers
@@ -101,10 +110,10 @@ class Weather:
         agents = np.flatnonzero(self.awake)
         names = np.unique(part[agents])
         if len(names) > 1:
-            parts = [
-                f"({shorten(graph.name(int(agent)) for agent in agents[part[agents] == name])})"
-                for name in names
-            ]
+            parts = []
+            for name in names:
+                inside = agents[part[agents] == name]
+                parts.append(f"({shorten(repr(graph.name(int(agent))) for agent in inside)})")
             raise PartitionedError(
                 f"the network fell into {len(names)} parts during a sum of {len(self.up)} rounds: "
                 f"{shorten(parts)}"

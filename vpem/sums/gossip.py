@@ -80,6 +80,9 @@ class GossipSum:
     step : float, optional
         Weight of what the neighbours say in compressed rounds, which are then plain. None takes
         `find_pace`.
+    accelerated : bool
+        Whether compressed rounds are accelerated where the codec's noise allows it and no links
+        fail.
     faults : Faults, optional
         What fails, and how often.
     seed : int
@@ -106,6 +109,7 @@ class GossipSum:
         *,
         codec: Codec | None = None,
         step: float | None = None,
+        accelerated: bool = True,
         faults: Faults | None = None,
         seed: int = 0,
         n_threads: int = 1,
@@ -119,6 +123,7 @@ class GossipSum:
             raise InputError("the step of compressed rounds must be above 0, got 0")
         self.codec = codec
         self.step = step
+        self.accelerated = accelerated
         self.faults = faults if faults is not None and faults.any else None
         self.n_threads = n_threads
         self.routes = routes
@@ -314,7 +319,7 @@ class GossipSum:
         inputs = self._spread(flat, self._informed & self._is_root)
         memory = self._remember(inputs, self._all if weather is None else weather.awake)
         believed, omega = contraction(self.codec, flat.shape[1])
-        pace = find_pace(self.rate, omega, fixed=weather is None)
+        pace = find_pace(self.rate, omega, fixed=weather is None and self.accelerated)
         if self.step is not None:
             pace = Pace(self.step, 0.0)
         steps = chebyshev_steps(pace.rate, self.n_rounds)
