@@ -282,8 +282,7 @@ def rounds_needed(
     bound = max(1, bound)
     layout = _Layout(mixing, hubs)
     one_by_one = accelerated or bound <= MOST_LOOKED_AT
-    searches = bound if one_by_one else 8
-    if by_bound or n_agents * len(hubs) * searches > MOST_OPERATOR_VALUES * 10:
+    if by_bound or n_agents * len(hubs) * bound > MOST_OPERATOR_VALUES * 10:
         return bound
     if one_by_one:
         return _first_within(layout, rate if accelerated else None, tolerance, bound)
