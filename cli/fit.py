@@ -20,6 +20,33 @@ MODEL = "Model"
 RUN = "Run"
 OUTPUT = "Output"
 
+# Asked in the same words by `vpem topology describe`.
+GraphFile = Annotated[
+    Path | None,
+    typer.Option(help="Graph from a file: edge list, GraphML, or node-link JSON."),
+]
+Radius = Annotated[
+    float | None, typer.Option(help="Radius of a geometric graph in the unit square.")
+]
+MeanDegree = Annotated[float | None, typer.Option(help="Mean degree wanted of a random graph.")]
+Rounds = Annotated[
+    str,
+    typer.Option(
+        help="Consensus rounds of each average, or auto: the fewest that reach --consensus-tol."
+    ),
+]
+Eigenvalue = Annotated[
+    str,
+    typer.Option(
+        help="Mixing rate for the acceleration: computed from the graph, or estimated by the "
+        "agents, which costs messages.",
+    ),
+]
+ConsensusTol = Annotated[
+    float,
+    typer.Option(help="Largest consensus error, relative to a hub's term, with --rounds auto."),
+]
+
 
 def fit(
     data: Annotated[Path, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
@@ -37,16 +64,9 @@ def fit(
             "the dataset, or else star.",
         ),
     ] = None,
-    graph: Annotated[
-        Path | None,
-        typer.Option(help="Graph from a file: edge list, GraphML, or node-link JSON."),
-    ] = None,
-    radius: Annotated[
-        float | None, typer.Option(help="Radius of a geometric graph in the unit square.")
-    ] = None,
-    mean_degree: Annotated[
-        float | None, typer.Option(help="Mean degree wanted of a random graph.")
-    ] = None,
+    graph: GraphFile = None,
+    radius: Radius = None,
+    mean_degree: MeanDegree = None,
     hops: Annotated[
         int,
         typer.Option(
@@ -54,12 +74,7 @@ def fit(
             "0: no agent shows its data.",
         ),
     ] = 0,
-    rounds: Annotated[
-        str,
-        typer.Option(
-            help="Consensus rounds of each average, or auto: the fewest that reach --consensus-tol."
-        ),
-    ] = "auto",
+    rounds: Rounds = "auto",
     acceleration: Annotated[
         str | None,
         typer.Option(
@@ -67,17 +82,8 @@ def fit(
             "chebyshev, but for faults, with which rounds cannot be.",
         ),
     ] = None,
-    eigenvalue: Annotated[
-        str,
-        typer.Option(
-            help="Mixing rate for the acceleration: computed from the graph, or estimated by the "
-            "agents, which costs messages.",
-        ),
-    ] = "computed",
-    consensus_tol: Annotated[
-        float,
-        typer.Option(help="Largest consensus error, relative to a hub's term, with --rounds auto."),
-    ] = 1e-6,
+    eigenvalue: Eigenvalue = "computed",
+    consensus_tol: ConsensusTol = 1e-6,
     weights: Annotated[
         str,
         typer.Option(
@@ -249,7 +255,7 @@ def fit(
             _graph(source, held, topology, graph, radius, mean_degree, graph_seed),
             held,
             hops=hops,
-            n_rounds=_rounds(rounds),
+            n_rounds=options["rounds"],
             weights=weights,
             acceleration=acceleration,
             consensus_tol=consensus_tol,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .fit import ConsensusTol, Eigenvalue, GraphFile, MeanDegree, Radius, Rounds
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -44,20 +46,13 @@ def describe(
     topology: Annotated[
         str | None, typer.Option(help="For a dataset: a topology in place of the stored graph.")
     ] = None,
-    graph: Annotated[
-        Path | None,
-        typer.Option(help="Graph from a file: edge list, GraphML, or node-link JSON."),
-    ] = None,
+    graph: GraphFile = None,
     partition: Annotated[
         Path | None,
         typer.Option(help='For a dataset: features of each agent, JSON: {"name": [...], ...}.'),
     ] = None,
-    radius: Annotated[
-        float | None, typer.Option(help="Radius of a geometric graph in the unit square.")
-    ] = None,
-    mean_degree: Annotated[
-        float | None, typer.Option(help="Mean degree wanted of a random graph.")
-    ] = None,
+    radius: Radius = None,
+    mean_degree: MeanDegree = None,
     graph_seed: Annotated[int, typer.Option(help="Seeds random graphs and ties between hubs.")] = 0,
     hops: Annotated[
         int, typer.Option(help="Agents at most this many hops from a root send it their features.")
@@ -66,27 +61,13 @@ def describe(
         str,
         typer.Option(help="Mixing weights: metropolis, laplacian, max-degree, fastest."),
     ] = "metropolis",
-    rounds: Annotated[
-        str,
-        typer.Option(
-            help="Consensus rounds of each average, or auto: the fewest that reach --consensus-tol."
-        ),
-    ] = "auto",
+    rounds: Rounds = "auto",
     acceleration: Annotated[
         str,
         typer.Option(help="Rounds accelerated by Chebyshev polynomials (chebyshev), or none."),
     ] = "chebyshev",
-    eigenvalue: Annotated[
-        str,
-        typer.Option(
-            help="Mixing rate for the acceleration: computed from the graph, or estimated by the "
-            "agents, which costs messages.",
-        ),
-    ] = "computed",
-    consensus_tol: Annotated[
-        float,
-        typer.Option(help="Largest consensus error, relative to a hub's term, with --rounds auto."),
-    ] = 1e-6,
+    eigenvalue: Eigenvalue = "computed",
+    consensus_tol: ConsensusTol = 1e-6,
     samples: Annotated[
         int | None,
         typer.Option(help="Rows of the fit to plan. Default: the dataset's, or else 1000."),

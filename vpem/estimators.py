@@ -225,7 +225,6 @@ class VPEM(DensityMixin, BaseEstimator):
         init = self.init
         if self.warm_start and hasattr(self, "mixture_"):
             init = self.mixture_
-        in_batches = {"batch_size": self.batch_size, "step_size": self.step_size}
         return self._fit(
             data,
             sample_weight,
@@ -233,7 +232,8 @@ class VPEM(DensityMixin, BaseEstimator):
             n_init=self.n_init,
             tol=self.tol,
             max_iter=self.max_iter,
-            **{name: value for name, value in in_batches.items() if value is not None},
+            batch_size=self.batch_size,
+            step_size=self.step_size,
         )
 
     def partial_fit(
