@@ -41,6 +41,11 @@ class Routes:
         away = np.flatnonzero(self.depth > 0)
         return away[np.argsort(-self.depth[away], kind="stable")]
 
+    def links_down(self, ledger: Ledger) -> NDArray[np.intp]:
+        """Numbers of the links over which each leaf hears from its root, in their order."""
+        found = [ledger.link(int(self.parent[leaf]), int(leaf)) for leaf in self.leaves]
+        return np.array(found, dtype=np.intp)
+
     @property
     def hops(self) -> int:
         """Hops of the longest way."""

@@ -122,7 +122,7 @@ class ConsensusSum:
         self.routes = routes
         self.diameter = diameter
         self.ledger: Ledger | None = None
-        self._down: list[int] = []
+        self._down: NDArray[np.intp] = np.empty(0, dtype=np.intp)
         self._layout = _Layout(mixing, hubs)
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents
@@ -168,8 +168,7 @@ class ConsensusSum:
         counted = copy(self)
         counted.ledger = ledger
         if self.routes is not None:
-            leaves = self.routes.leaves
-            counted._down = [ledger.link(int(self.routes.parent[n]), int(n)) for n in leaves]
+            counted._down = self.routes.links_down(ledger)
         return counted
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:

@@ -158,9 +158,7 @@ class GossipSum:
         counted.ledger = ledger
         counted._number, counted._memory, counted._weather = 0, None, None
         if self.routes is not None:
-            parent = self.routes.parent
-            links = [ledger.link(int(parent[leaf]), int(leaf)) for leaf in self.routes.leaves]
-            counted._down = np.array(links, dtype=np.intp)
+            counted._down = self.routes.links_down(ledger)
         return counted
 
     def agree(self, kind: str, size: int = 1) -> None:
