@@ -52,6 +52,9 @@ class BatchTerms(Terms, Protocol):
     def with_hubs_of(self, statistics: Any, other: Any, hubs: NDArray[np.bool_]) -> Any:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
 
+    def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether so many rows a component (R, K) are enough for an M-step, in each root's eyes."""
+
     def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Any:
         """Statistics of rows of this total weight for which `update` gives ``mixture``."""
 
@@ -109,16 +112,17 @@ def fit_batches(
 ) -> BatchRun:
     """Fit a mixture by EM in batches.
 
-    The first pass is one E-step over all rows. Then every iteration runs the E-step on one batch (a
-    fixed run of neighbouring rows) and an M-step; each pass takes all batches, in an order that the
-    agents draw alike from a shared seed.
+    Every iteration runs the E-step on one batch (a fixed run of neighbouring rows) and an M-step.
+    A pass takes all batches, in an order that the agents draw alike from a shared seed and keep, so
+    that what is replaced is always what is oldest. In the first pass the M-steps of incremental EM
+    are stochastic ones: what was found under the first, poor parameters is soon forgotten.
 
     Parameters
     ----------
     terms : BatchTerms
         What each hub adds to the sum.
     total : Sum
-        How the sum is taken.
+        How the sum is taken. In the first pass all agents take part in it.
     start : Mixture
         Parameters to start from.
     batch_size : int
@@ -127,7 +131,7 @@ def fit_batches(
         None: incremental EM (Neal and Hinton 1993): the batch's new statistics replace its old
         ones, and with exact sums the free energy never falls. A number in (0.5, 1]: stochastic EM
         (Cappe and Moulines 2009), which keeps nothing: statistics a unit weight move by
-        ``S += rho (S_batch - S)``, ``rho_t = (t + 1)^-step_size`` at the t-th batch.
+        ``S += rho (S_batch - S)``, ``rho_t = t^-step_size`` at the t-th batch.
     tol : float
         In nats per sample. Each root watches its log-likelihood over a pass, the sum of the
         batches' as it found them when it was last there; the network stops when it changed by less
@@ -136,8 +140,8 @@ def fit_batches(
         Most passes over the data, the first included.
     draw_row : callable
         Next row of the stream shared by all agents, for placing collapsed components. After that
-        the next pass is one E-step over all rows; stochastic EM goes on from the statistics that
-        its parameters stand for.
+        the next pass of incremental EM is one E-step over all rows; stochastic EM goes on from the
+        statistics that its parameters stand for.
     rng : Generator
         Draws the order of the batches.
     keep : {"auto", "statistics", "responsibilities"}
@@ -166,6 +170,10 @@ def fit_batches(
     at the start of the pass) only where they are added, so that they lose no digits. As every batch
     is visited once a pass, the sum of what was new in the pass replaces the running total at its
     end: rounding does not add up over passes.
+
+    In the first pass a hub takes no M-step from fewer rows than `BatchTerms.enough` asks for: as
+    many as would vary as much, were all batches worth the same. A hub that never had enough takes
+    one at the end of the pass, from all rows.
     """
     size = min(check_int("batch_size", batch_size, least=1), terms.n_samples)
     check_choice("keep", keep, KEEPS)
@@ -176,15 +184,19 @@ def fit_batches(
     fitting = (
         _Incremental(visits, start, keep)
         if step_size is None
-        else _Stochastic(visits, start, check_step_size(step_size))
+        else _Stochastic(visits, check_step_size(step_size))
     )
     run.mixture, visits.factors = visits.repairs.sound_start(start)
+    order = rng.permutation(len(batches))
     anew = True
+    opening = None if len(batches) == 1 else fitting.step_size
     while len(run.history) < max_iter:
         visits.begin_pass()
-        order = np.arange(len(batches)) if anew else rng.permutation(len(batches))
-        complete = fitting.first(order) if anew else fitting.later(order)
-        mended, anew = visits.mended, visits.mended and fitting.restarts
+        if run.history and not fitting.restarts:
+            order = rng.permutation(len(batches))
+        complete = fitting.first(order, opening) if anew else fitting.later(order)
+        opening = None
+        mended, anew = visits.mended, visits.mended and (fitting.restarts or not complete)
         if not complete:
             continue
         found = visits.log_likelihoods.sum(axis=0) + terms.log_constant
@@ -257,33 +269,38 @@ def step(
     fresh = terms.empty(mixture.means, total.n_roots)
     found = _visit(terms, total, mixture, factors, fresh) + terms.log_constant
     em._check_finite(found, 1)
-    updated, counts = _average(
-        terms, mixture, fresh, rate, seen, terms.total_weight, total.n_roots, total.silent
-    )
-    return repairs.mend(updated, counts, 1)[0], found, recoveries
+    moved = _averaged(terms, mixture, fresh, rate, seen, terms.total_weight, total)
+    return repairs.mend(terms.update(moved), moved.counts, 1)[0], found, recoveries
 
 
-def _average(
+def _averaged(
     terms: BatchTerms,
     mixture: Mixture,
     fresh: Any,
     rate: float,
     weight: float,
     batch_weight: float,
-    n_roots: int,
-    silent: NDArray[np.bool_] | None,
-) -> tuple[Mixture, NDArray[np.float64]]:
-    """Move the statistics that a mixture stands for towards a batch's: M-step and counts."""
-    before = terms.statistics_of(mixture, weight, n_roots)
-    if silent is None and rate == 1.0:
-        fresh.scale(weight / batch_weight)
-        return terms.update(fresh), fresh.counts
+    total: Sum,
+) -> Any:
+    """Move the statistics that a mixture stands for towards a batch's, at the hubs heard of."""
+    before = terms.statistics_of(mixture, weight, total.n_roots)
+    moved = _towards(terms, before, fresh, rate, weight, batch_weight)
+    silent = total.silent
+    return moved if silent is None else terms.with_hubs_of(moved, before, silent)
+
+
+def _towards(
+    terms: BatchTerms, before: Any, fresh: Any, rate: float, weight: float, batch_weight: float
+) -> Any:
+    """Move statistics of this weight towards a batch's, about the batch's centres."""
+    if rate == 1.0:
+        moved = terms.recentred(fresh, fresh.shifts)
+        moved.scale(weight / batch_weight)
+        return moved
     moved = terms.recentred(before, fresh.shifts)
     moved.scale(1 - rate)
     moved.add(fresh, rate * weight / batch_weight)
-    if silent is not None:
-        moved = terms.with_hubs_of(moved, before, silent)
-    return terms.update(moved), moved.counts
+    return moved
 
 
 def _visit(
@@ -378,15 +395,48 @@ class _Visits:
         run.n_passes += part.n_samples / self.terms.n_samples
         return fresh
 
-    def look_at_all(self, order: NDArray[np.intp], see: Callable[[int, Terms], None]) -> None:
-        """Run one E-step over all rows, in which all take part, batch by batch."""
-        if not self.total.whole:
-            self.begin_surely(self.terms.n_samples)
+    def begin_with_all(
+        self,
+        order: NDArray[np.intp],
+        see: Callable[[int, Terms], Any],
+        step_size: float | None,
+    ) -> Any:
+        """First pass, in which all take part: statistics of all rows, or None if it was broken off.
+
+        With a step size there are M-steps between batches. A component mended there would be undone
+        by what was found before: the pass is broken off.
+        """
+        terms, weight = self.terms, self.terms.total_weight
+        everything = terms.empty(self.run.mixture.means, self.total.n_roots)
+        recent, spread, time = None, 1.0, 0
+        moved = np.zeros(self.total.n_roots, dtype=bool)
         for place, number in enumerate(order):
             part = self.part(order, place)
-            if self.total.whole:
-                self.begin_surely(part.n_samples)
-            see(int(number), part)
+            self.begin_surely(part.n_samples)
+            fresh = see(int(number), part)
+            everything.add(terms.recentred(fresh, everything.shifts))
+            if step_size is None or part.total_weight == 0:
+                continue
+            time += 1
+            rate = time**-step_size
+            recent = _towards(terms, recent, fresh, rate, weight, part.total_weight)
+            n_rows = part.total_weight / min(1.0, weight / terms.n_samples)
+            spread = (1 - rate) ** 2 * spread + rate**2 / n_rows
+            ready = terms.enough(recent.counts / (weight * spread))
+            moved |= ready
+            if self._settle_at(ready, recent):
+                return None
+        return None if self._settle_at(~moved, everything) else everything
+
+    def _settle_at(self, roots: NDArray[np.bool_], statistics: Any) -> bool:
+        """M-step at the hubs of these roots; True where components had collapsed."""
+        if not roots.any():
+            return False
+        updated, counts = self.terms.update(statistics), statistics.counts
+        if not roots.all():
+            updated = self.terms.keep(updated, self.run.mixture, ~roots)
+            counts = np.where(roots[:, None], counts, np.inf)
+        return self.settle(updated, counts)
 
     def settle(self, updated: Mixture, counts: NDArray[np.float64]) -> bool:
         """Take on what an M-step gave; True where components had collapsed."""
@@ -400,6 +450,8 @@ class _Incremental:
 
     restarts = True
     """Whether a repair asks for an E-step over all rows: statistics would undo it."""
+    step_size: float = STEP_SIZE
+    """In the first pass."""
 
     def __init__(self, visits: _Visits, start: Mixture, keep: str) -> None:
         self.visits = visits
@@ -421,17 +473,14 @@ class _Incremental:
         self.entropy = 0.0
         self.total: Any = None
 
-    def first(self, order: NDArray[np.intp]) -> bool:
-        """One E-step over all rows and an M-step; whether the pass is complete: always."""
-        visits = self.visits
-        self.total = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
-
-        def see(number: int, part: Terms) -> None:
-            self.total.add(self._look(number, part))
-
-        visits.look_at_all(order, see)
+    def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
+        """Look at all rows; whether the pass got to its end."""
+        found = self.visits.begin_with_all(order, self._look, step_size)
+        if found is None:
+            return step_size is None
+        self.total = found
         self._end_pass()
-        self._update()
+        self._note()
         return True
 
     def later(self, order: NDArray[np.intp]) -> bool:
@@ -499,10 +548,15 @@ class _Incremental:
         """M-step; True where components had collapsed."""
         visits, terms = self.visits, self.visits.terms
         mended = visits.settle(terms.update(self.total), self.total.counts)
+        self._note()
+        return mended
+
+    def _note(self) -> None:
+        """Note the free energy."""
+        visits, terms = self.visits, self.visits.terms
         if self.entropies is not None:
             expected = terms.expected(self.total, visits.run.mixture, visits.factors)
             visits.run.free_energy.append(expected + self.entropy + terms.log_constant)
-        return mended
 
 
 class _Stochastic:
@@ -513,37 +567,36 @@ class _Stochastic:
 
     restarts = False
 
-    def __init__(self, visits: _Visits, start: Mixture, step_size: float) -> None:
+    def __init__(self, visits: _Visits, step_size: float) -> None:
         self.visits = visits
         self.step_size = step_size
         self.time = 0
 
-    def first(self, order: NDArray[np.intp]) -> bool:
-        """One E-step over all rows and an M-step."""
-        visits = self.visits
-        sums = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
-        visits.look_at_all(order, lambda number, part: sums.add(visits.look(number, part)))
-        visits.settle(visits.terms.update(sums), sums.counts)
-        return True
+    def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
+        """Look at all rows; whether the pass got to its end."""
+        self.time = len(order)
+        found = self.visits.begin_with_all(order, self.visits.look, step_size)
+        return found is not None or step_size is None
 
     def later(self, order: NDArray[np.intp]) -> bool:
         """One pass, batch by batch."""
-        visits, terms, total = self.visits, self.visits.terms, self.visits.total
+        visits, terms = self.visits, self.visits.terms
         for place, number in enumerate(order):
             part = visits.part(order, place)
             if not visits.begin(part.n_samples):
                 continue
             fresh = visits.look(int(number), part)
             self.time += 1
-            updated, counts = _average(
+            if part.total_weight == 0:
+                continue
+            moved = _averaged(
                 terms,
                 visits.run.mixture,
                 fresh,
-                (self.time + 1.0) ** -self.step_size,
+                self.time**-self.step_size,
                 terms.total_weight,
                 part.total_weight,
-                total.n_roots,
-                total.silent,
+                visits.total,
             )
-            visits.settle(updated, counts)
+            visits.settle(terms.update(moved), moved.counts)
         return True

@@ -382,6 +382,16 @@ class FeatureTerms:
             second = np.where(np.repeat(hubs, sizes), other.second, statistics.second)
         return Statistics(counts, first, second, statistics.shifts)
 
+    def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,).
+
+        Ten times as many as a mean and a variance, or a covariance of the widest hub's features,
+        need at least to be sound: hubs that went ahead would impose their clusters on the others.
+        """
+        widest = 1 if self._is_diagonal else self.blocks.widths.max()
+        found: NDArray[np.bool_] = counts.min(axis=1) >= 10 * (widest + 1)
+        return found
+
     def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics of rows of this total weight for which `update` gives ``mixture``."""
         counts = weight * mixture.weights
