@@ -7,6 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import (
+    Acceleration,
+    AgentDropout,
+    BatchSize,
+    Compress,
+    ConsensusTol,
+    Eigenvalue,
+    GraphFile,
+    LinkFailure,
+    MeanDegree,
+    Radius,
+    Rounds,
+    Stragglers,
+    Weights,
+)
+
 if TYPE_CHECKING:
     from vpem.datasets import Dataset
     from vpem.graph import Graph
@@ -19,33 +35,6 @@ NETWORK = "Network"
 MODEL = "Model"
 RUN = "Run"
 OUTPUT = "Output"
-
-# Asked in the same words by `vpem topology describe`.
-GraphFile = Annotated[
-    Path | None,
-    typer.Option(help="Graph from a file: edge list, GraphML, or node-link JSON."),
-]
-Radius = Annotated[
-    float | None, typer.Option(help="Radius of a geometric graph in the unit square.")
-]
-MeanDegree = Annotated[float | None, typer.Option(help="Mean degree wanted of a random graph.")]
-Rounds = Annotated[
-    str,
-    typer.Option(
-        help="Consensus rounds of each average, or auto: the fewest that reach --consensus-tol."
-    ),
-]
-Eigenvalue = Annotated[
-    str,
-    typer.Option(
-        help="Mixing rate for the acceleration: computed from the graph, or estimated by the "
-        "agents, which costs messages.",
-    ),
-]
-ConsensusTol = Annotated[
-    float,
-    typer.Option(help="Largest consensus error, relative to a hub's term, with --rounds auto."),
-]
 
 
 def fit(
@@ -75,22 +64,10 @@ def fit(
         ),
     ] = 0,
     rounds: Rounds = "auto",
-    acceleration: Annotated[
-        str | None,
-        typer.Option(
-            help="Rounds accelerated by Chebyshev polynomials (chebyshev), or none. Default: "
-            "chebyshev, but for faults, with which rounds cannot be.",
-        ),
-    ] = None,
+    acceleration: Acceleration = None,
     eigenvalue: Eigenvalue = "computed",
     consensus_tol: ConsensusTol = 1e-6,
-    weights: Annotated[
-        str,
-        typer.Option(
-            help="Mixing weights: metropolis, laplacian (best constant), max-degree, "
-            "fastest (needs cvxpy)."
-        ),
-    ] = "metropolis",
+    weights: Weights = "metropolis",
     consensus: Annotated[
         str,
         typer.Option(
@@ -98,25 +75,10 @@ def fit(
             "or whichever is cheaper (auto).",
         ),
     ] = "auto",
-    compress: Annotated[
-        str | None,
-        typer.Option(
-            help="Codec of the messages of the E-steps: natural:12bits (a good choice), "
-            "qsgd:8bits, blockp:64, topk:0.01, randk:0.1, float32, float16.",
-        ),
-    ] = None,
-    link_failure: Annotated[
-        float, typer.Option(help="Probability that a link is down in a round.")
-    ] = 0.0,
-    agent_dropout: Annotated[
-        float, typer.Option(help="Probability that an agent is silent for a whole iteration.")
-    ] = 0.0,
-    stragglers: Annotated[
-        float,
-        typer.Option(
-            help="Probability that an agent is late in a round, which goes on without it."
-        ),
-    ] = 0.0,
+    compress: Compress = None,
+    link_failure: LinkFailure = 0.0,
+    agent_dropout: AgentDropout = 0.0,
+    stragglers: Stragglers = 0.0,
     agents: Annotated[
         int | None,
         typer.Option(
@@ -159,13 +121,7 @@ def fit(
             help="none, or standard: each agent standardizes its features, undone in outputs."
         ),
     ] = "none",
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Batch VP-EM: rows of an iteration, whose statistics replace those they had "
-            "before. Default: all rows in every iteration.",
-        ),
-    ] = None,
+    batch_size: BatchSize = None,
     step_size: Annotated[
         float | None,
         typer.Option(

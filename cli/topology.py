@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .fit import ConsensusTol, Eigenvalue, GraphFile, MeanDegree, Radius, Rounds
+from .options import (
+    Acceleration,
+    AgentDropout,
+    BatchSize,
+    Compress,
+    ConsensusTol,
+    Eigenvalue,
+    GraphFile,
+    LinkFailure,
+    MeanDegree,
+    Radius,
+    Rounds,
+    Stragglers,
+    Weights,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,6 +36,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Look at networks of agents.\n\nExample: vpem topology describe cycle -n 8 --hops 1",
 )
+
+_PARTS = {"setup": "setup", "batch": "batch", "iteration": "iteration", "last": "last E-step"}
 
 MOST_ROWS = 20  # hubs shown; --json has them all
 MOST_MEMBERS = 12  # agents of a hub shown
@@ -57,17 +73,16 @@ def describe(
     hops: Annotated[
         int, typer.Option(help="Agents at most this many hops from a root send it their features.")
     ] = 0,
-    weights: Annotated[
-        str,
-        typer.Option(help="Mixing weights: metropolis, laplacian, max-degree, fastest."),
-    ] = "metropolis",
     rounds: Rounds = "auto",
-    acceleration: Annotated[
-        str,
-        typer.Option(help="Rounds accelerated by Chebyshev polynomials (chebyshev), or none."),
-    ] = "chebyshev",
+    acceleration: Acceleration = None,
     eigenvalue: Eigenvalue = "computed",
     consensus_tol: ConsensusTol = 1e-6,
+    weights: Weights = "metropolis",
+    compress: Compress = None,
+    link_failure: LinkFailure = 0.0,
+    agent_dropout: AgentDropout = 0.0,
+    stragglers: Stragglers = 0.0,
+    batch_size: BatchSize = None,
     samples: Annotated[
         int | None,
         typer.Option(help="Rows of the fit to plan. Default: the dataset's, or else 1000."),
@@ -94,8 +109,10 @@ def describe(
 ) -> None:
     """Show hubs, mixing, the rounds that an accuracy takes, and what a fit will send.
 
-    Messages and bytes are counted as a fit counts them that starts at given rows; the start
-    'kmeans' adds a few sums to the setup.
+    Messages and bytes are counted as a fit counts them that starts at given rows: the setup, every
+    iteration (with --batch-size a pass over all batches), and the last E-step, which finds the
+    log-likelihood of the model. The start 'kmeans' adds a few sums to the setup. Where links or
+    agents fail they are means.
 
     Example: vpem topology describe cycle -n 8 --hops 1
     """
@@ -134,6 +151,11 @@ def describe(
             acceleration=acceleration,
             consensus_tol=consensus_tol,
             eigenvalue=eigenvalue,
+            compress=compress,
+            link_failure=link_failure,
+            agent_dropout=agent_dropout,
+            stragglers=stragglers,
+            batch_size=batch_size,
             seed=graph_seed,
         )
         if plot is not None:
@@ -209,6 +231,7 @@ def _network(
 
 def _show(found: dict[str, Any]) -> None:
     """Print what a reader wants to know."""
+    from .fit import _how_summed
     from .output import number, plural, show, table
 
     names = [*found["agent_names"], "server"]
@@ -221,20 +244,17 @@ def _show(found: dict[str, Any]) -> None:
         ("diameter", plural(found["diameter"], "hop")),
         ("hubs", f"{len(hubs)} of {plural(found['hops'], 'hop')}"),
     ]  # fmt: skip
-    if found["server"] is not None:
-        facts.append(("sum", "exact at the server"))
-    else:
-        accelerated = " (Chebyshev)" if found["acceleration"] == "chebyshev" else ""
-        most = "at most " if found["consensus_error_is_bound"] else ""
+    facts.append(("sum", _how_summed(found)))
+    if found["communication"]["is_expected"]:
+        drawn, share = (found["communication"][name] for name in ("n_drawn", "partitioned"))
         facts.append(
-            ("sum", f"{plural(found['rounds'], 'round')}{accelerated}, {found['weights']} weights, "
-                    f"consensus error {most}{found['consensus_error']:.2g}")
-        )  # fmt: skip
+            ("falls apart", f"in {number(100 * share, 2)} % of {plural(drawn, 'sum')} drawn")
+        )
     tables: list[Table | str] = [table(facts, "", "")]
     tables += _hubs(hubs, names)
     if found["mixing"]:
         tables += _mixing(found)
-    tables.append(_messages(found, names))
+    tables += _messages(found, names)
     show(*tables)
 
 
@@ -267,6 +287,12 @@ def _mixing(found: dict[str, Any]) -> list[Table | str]:
         return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
 
     chosen = found["weights"]
+    fixed = found["compress"] is None and found["faults"] is None
+    of = f"{chosen} weights"
+    if found["compress"] is not None:
+        of += ", uncompressed"
+    if found["faults"] is not None:
+        of += ", nothing failing"
     rates = [
         (
             f"{row['weights']}{' *' if row['weights'] == chosen else ''}",
@@ -277,7 +303,7 @@ def _mixing(found: dict[str, Any]) -> list[Table | str]:
     ]
     errors = [
         (
-            f"{row['rounds']}{' *' if row['rounds'] == found['rounds'] else ''}",
+            f"{row['rounds']}{' *' if fixed and row['rounds'] == found['rounds'] else ''}",
             told(row, "none", ".2g"),
             told(row, "chebyshev", ".2g"),
         )
@@ -291,30 +317,48 @@ def _mixing(found: dict[str, Any]) -> list[Table | str]:
     return [
         table(rates, "weights", "mixing rate", "spectral gap", title="Mixing (* chosen)",
               right=("mixing rate", "spectral gap")),
-        table(errors, "rounds", *ways, title=f"Consensus error after rounds, {chosen} weights",
+        table(errors, "rounds", *ways, title=f"Consensus error after rounds, {of}",
               right=("rounds", *ways)),
-        table(needed, "error", *ways, title=f"Rounds needed, {chosen} weights",
+        table(needed, "error", *ways, title=f"Rounds needed, {of}",
               right=("error", *ways)),
     ]  # fmt: skip
 
 
-def _messages(found: dict[str, Any], names: list[str]) -> Table:
-    """Table of what the setup and one iteration send."""
+def _messages(found: dict[str, Any], names: list[str]) -> list[Table | str]:
+    """Tables of what the setup, one batch, one iteration and the last E-step send, and where most.
+
+    Means are rounded.
+    """
     from .output import plural, size, table
 
+    communication = found["communication"]
     rows: list[tuple[object, ...]] = []
-    for part in ("setup", "iteration"):
-        sent = found["communication"][part]
+    busiest: list[tuple[object, ...]] = []
+    for part, name in _PARTS.items():
+        if part not in communication:
+            continue
+        sent = communication[part]
         kinds = {kind: row for kind, row in sent["by_kind"].items() if row["rounds"]}
-        for kind, row in kinds.items():
-            rows.append((part, kind, row["messages"], size(row["bytes"]), row["rounds"]))
-        busiest = sent["busiest_link"]
-        ends = "" if busiest is None else " - ".join(names[end] for end in busiest["between"])
-        most = "" if busiest is None else f"{ends} ({size(busiest['bytes'])})"
-        rows.append((part, "all", sent["messages"], size(sent["bytes"]), sent["rounds"], most))
-    title = (
-        f"Communication: {plural(found['n_samples'], 'row')}, "
-        f"{plural(found['n_components'], 'component')}, {found['dtype']}"
-    )
-    heads = ("phase", "kind", "messages", "payload", "rounds", "busiest link")
-    return table(rows, *heads, title=title, right=("messages", "payload", "rounds"))
+        for kind, row in {**kinds, "all": sent}.items():
+            counts = (round(row["messages"]), size(round(row["bytes"])), round(row["rounds"]))
+            rows.append((name, kind, *counts))
+        link = sent["busiest_link"]
+        if link is not None:
+            ends = " - ".join(names[end] for end in link["between"])
+            busiest.append((name, ends, round(link["messages"]), size(round(link["bytes"]))))
+    facts = [
+        plural(found["n_samples"], "row"),
+        plural(found["n_components"], "component"),
+        found["dtype"],
+    ]
+    if found["batch_size"] is not None:
+        facts.insert(1, f"batches of {found['batch_size']}")
+    if communication["is_expected"]:
+        facts.append("means")
+    right = ("messages", "payload", "rounds")
+    title = f"Communication: {', '.join(facts)}"
+    made: list[Table | str] = [table(rows, "phase", "kind", *right, title=title, right=right)]
+    if busiest:
+        heads = ("phase", "link", "messages", "payload")
+        made.append(table(busiest, *heads, title="Busiest links", right=right))
+    return made

@@ -92,17 +92,104 @@ def test_a_dataset_with_overrides(capsys, data, tmp_path):
     assert told(capsys, data, "--graph", net)["n_edges"] == 3
 
 
-def test_the_plan_of_a_dataset_is_the_ledger_of_its_fit(capsys, data):
-    options = (data, "--topology", "cycle", "--hops", "1", "-k", "2")
-    planned = told(capsys, *options)["communication"]
-    fitted = done(capsys, "fit", *options, "--init-rows", "3,77", "--json", "-q").json
-    sent, n_iter = fitted["communication"]["by_kind"], fitted["n_iter"]
-    iteration = planned["iteration"]["by_kind"]
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--topology", "path", "--hops", "1"),
+        ("--topology", "star", "--compress", "qsgd:8bits"),
+        ("--topology", "cycle", "--agents", "6", "--compress", "natural:12bits"),
+        ("--topology", "cycle", "--agents", "6", "--compress", "qsgd:8bits", "--rounds", "30"),
+        ("--topology", "star", "--batch-size", "40"),
+        ("--topology", "cycle", "--agents", "6", "--batch-size", "50", "--hops", "1"),
+    ],
+)
+def test_the_plan_of_a_dataset_is_the_ledger_of_its_fit(capsys, data, words):
+    options = (data, *words, "-k", "2")
+    planned = told(capsys, *options)
+    fitted = done(
+        capsys, "fit", *options, "--init-rows", "3,77", "--tol", "1e-3", "--json", "-q"
+    ).json
+    assert fitted["recoveries"] == []
+    for name in ("rounds", "compress", "faults", "batch_size", "mixing_rate", "consensus_error"):
+        assert planned[name] == fitted[name]
+    setup, iteration, last = (
+        planned["communication"][part] for part in ("setup", "iteration", "last")
+    )
     for what in ("messages", "bytes", "rounds"):
-        for kind in ("setup", "flooding"):
-            assert sent[kind][what] == planned["setup"]["by_kind"][kind][what]
-        assert sent["estep"][what] == (n_iter + 1) * iteration["estep"][what]
-        assert sent["stopping"][what] == n_iter * iteration["stopping"][what]
+        expected = setup[what] + fitted["n_iter"] * iteration[what] + last[what]
+        assert fitted["communication"][what] == expected
+        for kind, row in fitted["communication"]["by_kind"].items():
+            first, middle, end = (part["by_kind"][kind][what] for part in (setup, iteration, last))
+            assert row[what] == first + fitted["n_iter"] * middle + end
+
+
+def test_the_plan_with_faults_is_near_the_ledger_of_a_fit(capsys, data):
+    options = (
+        data, "--topology", "cycle", "--agents", "6", "--link-failure", "0.1",
+        "--stragglers", "0.05",
+    )  # fmt: skip
+    planned = told(capsys, *options)
+    fitted = run(
+        capsys, "fit", *options, "--init-rows", "3,77", "--tol", "1e-14", "--max-iter", "12",
+        "--json",
+    ).json  # fmt: skip
+    assert fitted["partitions"] == []
+    assert planned["faults"] == fitted["faults"]
+    assert planned["rounds"] == fitted["rounds"]
+    sent = planned["communication"]
+    assert sent["is_expected"]
+    for what in ("messages", "bytes", "rounds"):
+        expected = sent["setup"][what] + fitted["n_iter"] * sent["iteration"][what]
+        near = pytest.approx(expected + sent["last"][what], rel=0.03)
+        assert fitted["communication"][what] == near
+
+
+def lines_of(out):
+    return [" ".join(line.split()) for line in out.splitlines()]
+
+
+def test_tables_with_compression(capsys):
+    lines = lines_of(
+        done(capsys, *DESCRIBE, "cycle", "-n", "10", "--compress", "natural:12bits").out
+    )
+    assert "compressed by natural:12bits" in " ".join(lines)
+    assert "Rounds needed, metropolis weights, uncompressed" in lines
+    assert not any(line.startswith("19 *") for line in lines)
+    assert "iteration estep 380 1.14 MB 19" in lines
+    assert "last E-step all 380 1.14 MB 19" in lines
+
+
+def test_tables_of_batches(capsys):
+    words = ("cycle", "-n", "8", "--batch-size", "300", "--rounds", "30", "--hops", "1")
+    lines = lines_of(done(capsys, *DESCRIBE, *words).out)
+    assert "Communication: 1000 rows, batches of 300, 2 components, float64" in lines
+    assert "batch estep 485 2.33 MB 31" in lines
+    assert "iteration estep 1940 7.76 MB 124" in lines
+    assert "iteration stopping 64 64 B 4" in lines
+    assert "last E-step estep 485 7.76 MB 31" in lines
+
+
+def test_tables_with_faults(capsys):
+    words = ("cycle", "-n", "6", "--agent-dropout", "0.1", "--rounds", "40")
+    lines = lines_of(done(capsys, *DESCRIBE, *words).out)
+    assert "sum 40 rounds, metropolis weights, mixing rate 0.6667, agent dropout" in lines
+    assert any(line.startswith("falls apart in ") for line in lines)
+    assert "Communication: 1000 rows, 2 components, float64, means" in lines
+    assert "last E-step estep 480 7.68 MB 40" in lines
+    assert "Rounds needed, metropolis weights, nothing failing" in lines
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    "words",
+    [("--compress", "natural:12bits"), ("--batch-size", "300"), ("--agent-dropout", "0.02"), ()],
+)
+def test_tables_fit_a_terminal(capsys, monkeypatch, width, words):
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = done(
+        capsys, *DESCRIBE, "geometric", "-n", "30", "--samples", "1000000", "--hops", "1", *words
+    )
+    assert max(map(len, result.out.splitlines())) <= width
 
 
 def test_a_graph_from_a_file(capsys, edges):
@@ -252,6 +339,18 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
         (("--graph", "g.csv", "--radius", "1"), "--radius and --mean-degree need the topology"),
         (("cycle", "-n", "5", "--plot", "net.bmp"), "pictures are written to .png, .svg, .pdf"),
         (("cycle", "-n", "5", "--plot", "no/net.png"), "there is no folder"),
+        (("cycle", "-n", "5", "--compress", "qsdg:8bits"), "did you mean 'qsgd'"),
+        (("cycle", "-n", "5", "--batch-size", "0"), "--batch-size must be an integer of at least"),
+        (("star", "-n", "5", "--stragglers", "0.1"), "a server's sum needs every agent"),
+        (("cycle", "-n", "5", "--link-failure", "1"), "link failure must be a probability below 1"),
+        (
+            ("cycle", "-n", "5", "--link-failure", "0.1", "--acceleration", "chebyshev"),
+            "which Chebyshev acceleration needs",
+        ),
+        (
+            ("cycle", "-n", "5", "--compress", "qsgd:8bits", "--batch-size", "9"),
+            "take --batch-size without compress",
+        ),
         (("cycle", "-n", "200", "--weights", "fastest"), "at most 150 agents"),
         (("cycle", "-n", "5", "--hps", "1"), "did you mean '--hops'"),
     ],

@@ -2,13 +2,25 @@
 
 import json
 import sys
+from dataclasses import asdict
 
 import networkx as nx
 import numpy as np
 import pytest
 
-from vpem import InputError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix, mixing_rate
+from vpem import (
+    InputError,
+    VpemWarning,
+    connect,
+    find_hubs,
+    fit_vpem,
+    forecast,
+    make_graph,
+    mixing_matrix,
+    mixing_rate,
+)
 from vpem import planning as module
+from vpem.codecs import parse_codec
 from vpem.graph import from_edges
 from vpem.network.ledger import KINDS
 from vpem.partition import contiguous
@@ -27,8 +39,16 @@ CASES = [
 ]
 
 
-def times(kind, count):
-    return {what: count * value for what, value in kind.items()}
+def of_fit(told, n_iter):
+    """Return what a plan says of a fit of so many iterations, kind by kind."""
+    setup, iteration, last = (told[part]["by_kind"] for part in ("setup", "iteration", "last"))
+    return {
+        kind: {
+            what: setup[kind][what] + n_iter * iteration[kind][what] + last[kind][what]
+            for what in ("messages", "bytes", "rounds")
+        }
+        for kind in KINDS
+    }
 
 
 @pytest.mark.parametrize(("topology", "n", "options"), CASES)
@@ -45,20 +65,193 @@ def test_the_prediction_is_what_a_fit_sends(topology, n, options, n_components, 
         X, network, n_components=n_components, init=range(n_components), tol=1e-3, dtype=dtype
     )
     assert fit.n_iter > 1
-    sent = fit.communication
-    setup, iteration = (told["communication"][part]["by_kind"] for part in ("setup", "iteration"))
-    for kind in KINDS:
-        count = fit.n_iter if kind == "stopping" else fit.n_iter + 1
-        expected = {
-            what: setup[kind][what] + value for what, value in times(iteration[kind], count).items()
-        }
-        assert sent["by_kind"][kind] == expected, kind
+    sent = told["communication"]
+    assert fit.communication["by_kind"] == of_fit(sent, fit.n_iter)
+    assert (sent["is_expected"], sent["n_drawn"], sent["partitioned"]) == (False, 0, 0.0)
+    setup = sent["setup"]["by_kind"]
     assert setup["estep"]["messages"] == setup["stopping"]["messages"] == 0
-    assert told["communication"]["iteration"]["bytes"] > 0
+    assert sent["iteration"]["bytes"] > sent["last"]["bytes"] > 0
+    assert "batch" not in sent
     assert told["rounds"] == network.n_rounds
     assert told["consensus_error"] == network.consensus_error
     assert told["mixing_rate"] == network.mixing_rate
     assert [hub["root"] for hub in told["hubs"]] == [hub.root for hub in network.hubs]
+
+
+COMPRESSED = [
+    ("star", 5, {"compress": "natural:12bits"}),
+    ("star", 5, {"compress": "qsgd:8bits"}),
+    ("star", 5, {"compress": "topk:0.05"}),
+    ("star", 5, {"compress": "float32", "hops": 1}),
+    ("cycle", 8, {"compress": "natural:12bits", "hops": 1}),
+    ("cycle", 8, {"compress": "qsgd:8bits"}),
+    ("cycle", 8, {"compress": "qsgd:8bits:100", "acceleration": "none"}),
+    ("path", 4, {"compress": "randk:0.5", "n_rounds": 60}),
+    ("geometric", 15, {"compress": "blockp:16", "hops": 2, "seed": 3}),
+]
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@pytest.mark.parametrize(("topology", "n", "options"), COMPRESSED)
+@pytest.mark.parametrize(("n_components", "dtype"), [(2, "float64"), (3, "float32")])
+def test_compressed_messages_have_their_true_size(
+    topology, n, options, n_components, dtype, overlapping
+):
+    graph = make_graph(topology, n, seed=1)
+    held = contiguous(n + 3, n)
+    told = plan(graph, held, n_samples=101, n_components=n_components, dtype=dtype, **options)
+    network = connect(graph, held, **{"hops": 0, **options})
+    fit = fit_vpem(
+        overlapping(1, 101, n + 3),
+        network,
+        n_components=n_components,
+        init=range(n_components),
+        tol=1e-2,
+        max_iter=4,
+        dtype=dtype,
+    )
+    sent = told["communication"]
+    assert fit.communication["by_kind"] == of_fit(sent, fit.n_iter)
+    assert (told["rounds"], told["compress"]) == (network.n_rounds, network.compress)
+    assert (told["consensus_error"], sent["is_expected"]) == (network.consensus_error, False)
+    if len(network.hubs) > 1:
+        message = parse_codec(options["compress"]).message_size(101 * n_components)
+        assert sent["last"]["bytes"] == message * sent["last"]["messages"] > 0
+
+
+@pytest.mark.parametrize(
+    ("topology", "n", "options"),
+    [("star", 5, {}), ("cycle", 8, {"hops": 1}), ("path", 6, {"n_rounds": 90, "hops": 2})],
+)
+@pytest.mark.parametrize("batch_size", [33, 120, 500])
+@pytest.mark.parametrize("step_size", [None, 0.7])
+def test_batches_are_counted_by_the_pass(topology, n, options, batch_size, step_size, overlapping):
+    graph = make_graph(topology, n, seed=1)
+    held = contiguous(2 * n, n)
+    told = plan(graph, held, n_samples=120, batch_size=batch_size, **options)
+    network = connect(graph, held, **{"hops": 0, **options})
+    fit = fit_vpem(
+        overlapping(0, 120, 2 * n),
+        network,
+        init=[0, 1],
+        tol=1e-2,
+        batch_size=batch_size,
+        step_size=step_size,
+    )
+    assert fit.recoveries == []
+    sent = told["communication"]
+    assert told["batch_size"] == batch_size
+    assert fit.communication["by_kind"] == of_fit(sent, fit.n_iter)
+    whole = plan(graph, held, n_samples=min(batch_size, 120), **options)["communication"]
+    assert sent["batch"] == whole["last"]
+    assert sent["last"] == plan(graph, held, n_samples=120, **options)["communication"]["last"]
+
+
+def test_a_pass_of_many_batches_is_quick_to_plan():
+    graph = make_graph("cycle", 6)
+    sent = plan(graph, [1] * 6, n_samples=10**9 + 7, batch_size=10)["communication"]
+    assert sent["iteration"]["bytes"] == sent["last"]["bytes"] + 12 * 3  # and agreement
+    assert sent["iteration"]["rounds"] == (10**8 + 1) * sent["batch"]["rounds"] + 3
+
+
+FAULTS = [
+    ("cycle", 8, {"link_failure": 0.2}),
+    ("cycle", 8, {"stragglers": 0.1, "hops": 1}),
+    ("geometric", 15, {"agent_dropout": 0.02, "hops": 1}),
+    ("geometric", 12, {"link_failure": 0.1, "agent_dropout": 0.02, "n_rounds": 100}),
+    ("cycle", 8, {"link_failure": 0.2, "compress": "natural:12bits"}),
+    ("grid", 9, {"agent_dropout": 0.02, "compress": "float32", "n_rounds": 12}),
+]
+
+
+def faulty(topology, n, options, seed, overlapping, max_iter):
+    """Return a plan with faults, and a fit of so many iterations."""
+    graph = make_graph(topology, n, seed=1)
+    held = contiguous(n, n)
+    told = plan(graph, held, n_samples=60, seed=seed, **options)
+    network = connect(graph, held, seed=seed, **{"hops": 0, **options})
+    fit = fit_vpem(overlapping(0, 60, n), network, init=[0, 1], tol=1e-14, max_iter=max_iter)
+    assert fit.recoveries == []
+    assert told["rounds"] == network.n_rounds
+    assert told["faults"] == asdict(network.faults)
+    return told["communication"], fit
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@pytest.mark.parametrize(("topology", "n", "options"), FAULTS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_where_something_fails_means_are_told(topology, n, options, seed, overlapping, monkeypatch):
+    monkeypatch.setattr(forecast, "MOST_DRAWN", 60)
+    max_iter = 40 if "agent_dropout" in options else 8
+    told, fit = faulty(topology, n, options, seed, overlapping, max_iter)
+    assert told["is_expected"]
+    assert 30 <= told["n_drawn"] <= 60
+    assert told["partitioned"] < 0.1
+    n_sums = fit.n_iter + len(fit.partitions)
+    expected = of_fit(told, n_sums)
+    for kind, row in fit.communication["by_kind"].items():
+        for what, value in row.items():
+            if kind == "stopping":
+                expected[kind][what] *= fit.n_iter / n_sums / (1 - told["partitioned"])
+            near = 0.05 if "agent_dropout" in options else 0.02
+            assert value == pytest.approx(expected[kind][what], rel=near), (kind, what)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@pytest.mark.parametrize(("topology", "n", "options"), FAULTS)
+def test_means_are_of_the_sums_that_the_fit_draws(topology, n, options, overlapping, monkeypatch):
+    monkeypatch.setattr(forecast, "MOST_DRAWN", 9)
+    for seed in range(2, 20):
+        told, fit = faulty(topology, n, options, seed, overlapping, max_iter=9)
+        assert told["n_drawn"] == 9
+        assert told["partitioned"] == len(fit.partitions) / 9
+        if not fit.partitions:
+            break
+    assert fit.n_iter == 9
+    # All sums but the last, and the agreements but one, to the byte.
+    sent = told["setup"]["bytes"] + 9 * told["iteration"]["bytes"]
+    stopping = told["iteration"]["by_kind"]["stopping"]["bytes"]
+    assert fit.communication["bytes_by_iteration"][-1] == pytest.approx(sent - stopping, rel=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+def test_batches_with_faults(overlapping, monkeypatch):
+    monkeypatch.setattr(forecast, "MOST_DRAWN", 80)
+    options = {"link_failure": 0.1, "stragglers": 0.05}
+    graph, held = make_graph("cycle", 8), contiguous(8, 8)
+    told = plan(graph, held, n_samples=100, batch_size=30, **options)["communication"]
+    network = connect(graph, held, hops=0, **options)
+    fit = fit_vpem(
+        overlapping(0, 100, 8), network, init=[0, 1], batch_size=30, tol=1e-14, max_iter=5
+    )
+    expected = of_fit(told, fit.n_iter)
+    for kind, row in fit.communication["by_kind"].items():
+        for what, value in row.items():
+            assert value == pytest.approx(expected[kind][what], rel=0.02), (kind, what)
+
+
+def test_means_are_those_of_the_probabilities():
+    p, q, d = 0.2, 0.1, 0.05
+    graph = make_graph("geometric", 20, seed=0)
+    faults = {"link_failure": p, "stragglers": q, "agent_dropout": d}
+    sent = plan(graph, [1] * 20, n_samples=50, n_rounds=60, **faults)["communication"]
+    up = (1 - p) * (1 - q) ** 2
+    every = 2 * graph.n_edges * 60
+    last, step = sent["last"]["by_kind"]["estep"], sent["iteration"]["by_kind"]["estep"]
+    assert last["messages"] == pytest.approx(every * up, rel=2e-3)
+    assert step["messages"] == pytest.approx(every * up * (1 - d) ** 2, rel=2e-2)
+    assert step["bytes"] == pytest.approx(step["messages"] * 50 * 2 * 8)
+    assert sent["iteration"]["busiest_link"]["between"] in graph.edges.tolist()
+
+
+def test_a_network_that_falls_apart_is_warned_of(monkeypatch):
+    monkeypatch.setattr(forecast, "MOST_DRAWN", 300)
+    graph = make_graph("path", 6)
+    with pytest.warns(VpemWarning, match=r"falls apart in \d+% of the sums"):
+        sent = plan(graph, [1] * 6, n_rounds=2, link_failure=0.5)["communication"]
+    assert sent["partitioned"] > 0.5
+    stopping = sent["iteration"]["by_kind"]["stopping"]["rounds"]
+    assert stopping == pytest.approx((1 - sent["partitioned"]) * 5)
 
 
 def test_agents_and_links_too(overlapping):
@@ -66,15 +259,10 @@ def test_agents_and_links_too(overlapping):
     held = contiguous(15, 15)
     told = plan(graph, held, hops=1, n_samples=80)["communication"]
     fit = fit_vpem(overlapping(1, 80, 15), connect(graph, held, hops=1), init=[0, 1], tol=1e-3)
-    count = fit.n_iter
-    by_agent = {
-        name: np.array(told["setup"]["by_agent"][name])
-        + (count + 1) * np.array(told["iteration"]["by_agent"][name])
-        for name in told["setup"]["by_agent"]
-    }
-    ends = graph.degrees * plan(graph, held, hops=1)["diameter"]  # one agreement less than E-steps
+    setup, iteration, last = (told[part]["by_agent"] for part in ("setup", "iteration", "last"))
     for name, found in fit.communication["by_agent"].items():
-        np.testing.assert_array_equal(found, by_agent[name] - ends)
+        expected = np.add(setup[name], last[name]) + fit.n_iter * np.array(iteration[name])
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +373,15 @@ def test_the_fastest_weights_are_shown_where_they_can_be(monkeypatch, absent):
         ({"acceleration": "chebychev"}, "did you mean 'chebyshev'"),
         ({"consensus_tol": 2.0}, "consensus_tol must be"),
         ({"partition": [1, 1]}, "5 agents"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
+        ({"compress": "qsdg:8bits"}, "did you mean 'qsgd'"),
+        ({"compress": "natural:12bits", "batch_size": 3}, "compressed sums send how terms differ"),
+        ({"compress": "qsgd:8bits", "eigenvalue": "estimated"}, "mixing rate must be known"),
+        ({"link_failure": 1.0}, "link failure must be a probability below 1"),
+        ({"agent_dropout": -0.1}, "agent dropout must be"),
+        ({"stragglers": 0.1, "acceleration": "chebyshev"}, "which Chebyshev acceleration needs"),
+        ({"stragglers": 0.1, "weights": "laplacian"}, "take weights metropolis"),
+        ({"graph": make_graph("star", 5), "link_failure": 0.1}, "a server's sum needs every agent"),
         ({"partition": [1, 1, 1, 1, -1]}, "number of features of an agent must be"),
         ({"partition": [0] * 5}, "at least one feature"),
         ({"graph": from_edges([(0, 1), (2, 3), (3, 4)])}, "2 components"),

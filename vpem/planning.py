@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ import numpy as np
 from vpem.checks import check_int
 from vpem.distances import diameter
 from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.forecast import communication
 from vpem.graph import Graph
 from vpem.hubs import Hub
 from vpem.joining import CONSENSUS_TOL, Network, connect
 from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
-from vpem.network.ledger import Ledger
 from vpem.partition import Partition
+from vpem.recipes import _refuse_what_makes_no_sense
 from vpem.sums.consensus import (
     ACCELERATIONS,
     ConsensusSum,
@@ -39,6 +41,9 @@ SMALL = 50
 MOST_WORK = 3e8
 """Multiplications beyond which a number of rounds, or an error, is bounded instead of found."""
 
+MOST_PARTITIONED = 0.5
+"""Share of sums in which the network falls apart beyond which a plan warns."""
+
 ITEM_BYTES = {"float64": 8, "float32": 4}
 
 
@@ -52,9 +57,14 @@ def plan(
     dtype: str = "float64",
     n_rounds: int | str = "auto",
     weights: str = "metropolis",
-    acceleration: str = "chebyshev",
+    acceleration: str | None = None,
     consensus_tol: float = CONSENSUS_TOL,
     eigenvalue: str = "computed",
+    compress: str | None = None,
+    link_failure: float = 0.0,
+    agent_dropout: float = 0.0,
+    stragglers: float = 0.0,
+    batch_size: int | None = None,
     seed: int = 0,
     n_threads: int | None = None,
 ) -> dict[str, Any]:
@@ -69,12 +79,16 @@ def plan(
         Communication graph of the agents, or a star around a server.
     partition : Partition or sequence of int
         Features of each agent, or only how many.
-    hops, n_rounds, weights, acceleration, consensus_tol, eigenvalue, seed, n_threads
+    hops, n_rounds, weights, acceleration, consensus_tol, eigenvalue
+        As for `vpem.connect`.
+    compress, link_failure, agent_dropout, stragglers, seed, n_threads
         As for `vpem.connect`.
     n_samples, n_components : int
         Rows M and components K of the fit.
     dtype : {"float64", "float32"}
         Precision of the numbers that are sent.
+    batch_size : int, optional
+        Rows of a batch, as for `vpem.fit_vpem`.
 
     Returns
     -------
@@ -82,24 +96,33 @@ def plan(
         Values that JSON can hold. ``hubs``, ``degrees``, ``diameter``; ``mixing``: rate and
         spectral gap for each weighting; ``consensus_errors``: ``max |C - 1|`` after some numbers of
         rounds; ``rounds_needed``: the fewest for some errors, or ("_is_bound") a number that will
-        do where finding the fewest takes long; ``communication``: what the ``setup`` sends and what
-        one ``iteration`` does (`vpem.network.ledger.Ledger.summary`). A fit of n iterations
-        that starts at given rows sends the setup once, n + 1 times the E-step of an iteration and
-        n times its agreement to stop; other starts add sums to the setup.
+        do where finding the fewest takes long, both of rounds that are a fixed operator;
+        ``communication``: what the ``setup`` sends, one ``iteration``, and the ``last`` E-step,
+        which finds the log-likelihood of the model (`vpem.network.ledger.Ledger.summary`).
+
+        A fit of n iterations that starts at given rows sends the setup, n iterations and the last
+        E-step; other starts add sums to the setup, and a component placed anew adds an agreement.
+        With ``batch_size`` there is ``batch``, the E-step of one batch, and an iteration is a pass
+        over all of them. Where links or agents fail no two sums send the same: ``is_expected``
+        says that all but the setup are means, over ``n_drawn`` sums drawn as the fit draws its
+        first ones, and ``partitioned`` is the share of them in which the network fell apart.
 
     Raises
     ------
     InputError
-        If the graph is not connected, has another number of agents, or an option is out of range.
+        If the graph is not connected, has another number of agents, or an option is out of range
+        or makes no sense with another.
 
     Warns
     -----
     VpemWarning
-        As `vpem.connect` does.
+        As `vpem.connect` does; and if the network falls apart in most sums.
     """
     n_samples = check_int("n_samples", n_samples, least=1)
     n_components = check_int("n_components", n_components, least=1)
     check_choice("dtype", dtype, ITEM_BYTES)
+    if batch_size is not None:
+        batch_size = check_int("batch_size", batch_size, least=1)
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
     network = connect(
         graph,
@@ -110,9 +133,22 @@ def plan(
         acceleration=acceleration,
         consensus_tol=consensus_tol,
         eigenvalue=eigenvalue,
+        compress=compress,
+        link_failure=link_failure,
+        agent_dropout=agent_dropout,
+        stragglers=stragglers,
         seed=seed,
         n_threads=n_threads,
     )
+    _refuse_what_makes_no_sense(None, network, batch_size, None)
+    sent = communication(network, n_samples, n_components, ITEM_BYTES[dtype], batch_size)
+    if sent["partitioned"] > MOST_PARTITIONED:
+        warnings.warn(
+            f"the network falls apart in {sent['partitioned']:.0%} of the sums, which change "
+            "nothing; take more rounds, or links and agents that fail less often",
+            VpemWarning,
+            stacklevel=2,
+        )
     degrees = graph.degrees[: graph.n_agents] if graph.has_server else graph.degrees
     return {
         "topology": graph.topology,
@@ -136,6 +172,9 @@ def plan(
         "n_samples": n_samples,
         "n_components": n_components,
         "dtype": dtype,
+        "batch_size": batch_size,
+        "compress": network.compress,
+        "faults": None if network.faults is None else asdict(network.faults),
         "weights": network.weights,
         "acceleration": network.acceleration,
         "rounds": network.n_rounds,
@@ -144,7 +183,7 @@ def plan(
         "consensus_error": network.consensus_error,
         "consensus_error_is_bound": network.error_is_bound,
         **_mixing(network),
-        "communication": _communication(network, n_samples, n_components, ITEM_BYTES[dtype]),
+        "communication": sent,
     }
 
 
@@ -159,18 +198,6 @@ def _of_widths(graph: Graph, widths: Sequence[int]) -> Partition:
             f"the graph has {graph.n_agents} agents, but {len(counts)} counts of features are given"
         )
     return Partition(tuple(parts), names)
-
-
-def _communication(
-    network: Network, n_samples: int, n_components: int, itemsize: int
-) -> dict[str, Any]:
-    """Let the network charge its setup, and one iteration, to fresh ledgers."""
-    setup, iteration = Ledger(network.graph), Ledger(network.graph)
-    network.charge_setup(setup, n_samples, itemsize)
-    total = network.total.on(iteration)
-    total.begin("estep", n_samples, n_components, itemsize)
-    total.agree("stopping")
-    return {"setup": setup.summary(), "iteration": iteration.summary()}
 
 
 def _mixing(network: Network) -> dict[str, Any]:
@@ -188,6 +215,7 @@ def _mixing(network: Network) -> dict[str, Any]:
             matrices[name] = _matrix(graph, name)
             rates[name] = mixing_rate(matrices[name])
     mixing, rate = matrices[network.weights], network.mixing_rate
+    fixed = network.compress is None and network.faults is None
     return {
         "mixing": [
             {"weights": name, "rate": rates[name], "spectral_gap": 1.0 - rates[name]}
@@ -196,7 +224,7 @@ def _mixing(network: Network) -> dict[str, Any]:
         ],
         "consensus_errors": [
             {"rounds": count, **_errors(mixing, hubs, rate, count)}
-            for count in sorted({*ROUNDS, network.n_rounds})
+            for count in sorted({*ROUNDS, *([network.n_rounds] if fixed else [])})
         ],
         "rounds_needed": [
             {"consensus_error": error, **_needed(mixing, hubs, rate, error)} for error in ERRORS

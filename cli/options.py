@@ -1,0 +1,86 @@
+"""Options that `vpem fit` and `vpem topology describe` ask for in the same words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "Acceleration",
+    "AgentDropout",
+    "BatchSize",
+    "Compress",
+    "ConsensusTol",
+    "Eigenvalue",
+    "GraphFile",
+    "LinkFailure",
+    "MeanDegree",
+    "Radius",
+    "Rounds",
+    "Stragglers",
+    "Weights",
+]
+
+GraphFile = Annotated[
+    Path | None,
+    typer.Option(help="Graph from a file: edge list, GraphML, or node-link JSON."),
+]
+Radius = Annotated[
+    float | None, typer.Option(help="Radius of a geometric graph in the unit square.")
+]
+MeanDegree = Annotated[float | None, typer.Option(help="Mean degree wanted of a random graph.")]
+Rounds = Annotated[
+    str,
+    typer.Option(
+        help="Consensus rounds of each average, or auto: the fewest that reach --consensus-tol."
+    ),
+]
+Eigenvalue = Annotated[
+    str,
+    typer.Option(
+        help="Mixing rate for the acceleration: computed from the graph, or estimated by the "
+        "agents, which costs messages.",
+    ),
+]
+ConsensusTol = Annotated[
+    float,
+    typer.Option(help="Largest consensus error, relative to a hub's term, with --rounds auto."),
+]
+Acceleration = Annotated[
+    str | None,
+    typer.Option(
+        help="Rounds accelerated by Chebyshev polynomials (chebyshev), or none. Default: "
+        "chebyshev, but for faults, with which rounds cannot be.",
+    ),
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        help="Mixing weights: metropolis, laplacian (best constant), max-degree, "
+        "fastest (needs cvxpy)."
+    ),
+]
+Compress = Annotated[
+    str | None,
+    typer.Option(
+        help="Codec of the messages of the E-steps: natural:12bits (a good choice), "
+        "qsgd:8bits, blockp:64, topk:0.01, randk:0.1, float32, float16.",
+    ),
+]
+LinkFailure = Annotated[float, typer.Option(help="Probability that a link is down in a round.")]
+AgentDropout = Annotated[
+    float, typer.Option(help="Probability that an agent is silent for a whole iteration.")
+]
+Stragglers = Annotated[
+    float,
+    typer.Option(help="Probability that an agent is late in a round, which goes on without it."),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        help="Batch VP-EM: rows of an iteration, whose statistics replace those they had "
+        "before. Default: all rows in every iteration.",
+    ),
+]
