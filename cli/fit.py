@@ -125,8 +125,8 @@ def fit(
     step_size: Annotated[
         float | None,
         typer.Option(
-            help="With --batch-size, stochastic EM: the statistics move by (t + 1)^-A toward those "
-            "of batch t, 0.5 < A <= 1.",
+            help="With --batch-size, stochastic EM: the statistics move by t^-A toward those "
+            "of the t-th batch, 0.5 < A <= 1.",
         ),
     ] = None,
     tol: Annotated[

@@ -6,9 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from vpem import InputError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix
+from vpem import InputError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix, mixing_rate
 from vpem.distances import diameter
-from vpem.errors import PartitionedError
+from vpem.errors import PartitionedError, VpemWarning
 from vpem.graph import Graph, from_edges
 from vpem.hubs import Hub
 from vpem.network.faults import Faults, Links, Weather
@@ -25,11 +25,13 @@ def gossip(graph, hops, n_rounds, faults, seed=0, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         hubs = find_hubs(graph, hops)
+    mixing = mixing_matrix(graph)
     return hubs, GossipSum(
         graph,
-        mixing_matrix(graph),
+        mixing,
         hubs,
         n_rounds,
+        rate=mixing_rate(mixing),
         faults=faults,
         seed=seed,
         routes=find_routes(graph, hubs),
@@ -191,8 +193,9 @@ def test_the_term_of_a_hub_goes_where_its_root_reaches():
     """A path 0-1-2-3-4 with root 0: where 2 is silent, 3 and 4 do not hear of the hub's term."""
     graph = make_graph("path", 5)
     hubs = [Hub(0, (0, 1, 2, 3, 4))]
+    mixing, routes = mixing_matrix(graph), find_routes(graph, hubs)
     total = GossipSum(
-        graph, mixing_matrix(graph), hubs, 3, faults=Faults(0.1), routes=find_routes(graph, hubs)
+        graph, mixing, hubs, 3, rate=mixing_rate(mixing), faults=Faults(0.1), routes=routes
     )
     awake = np.array([True, True, False, True, True])
     informed = total._find_informed(awake)
@@ -293,3 +296,9 @@ def test_a_fit_converges_over_links_that_fail(overlapping, seed):
     exact = fit_vpem(X, network, **options)
     found = fit_vpem(X, dataclasses.replace(network, total=total), **options)
     assert found.log_likelihood == pytest.approx(exact.log_likelihood, abs=1e-6)
+
+
+def test_one_hub_has_automatic_rounds_too():
+    with pytest.warns(VpemWarning, match="hops=1"):
+        network = connect(make_graph("complete", 4), contiguous(4, 4), hops=1, agent_dropout=0.1)
+    assert network.n_rounds == 1

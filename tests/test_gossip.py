@@ -39,11 +39,13 @@ def gossip(topology, n, hops, n_rounds, codec, seed=0, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         hubs = find_hubs(graph, hops)
+    mixing = mixing_matrix(graph)
     total = GossipSum(
         graph,
-        mixing_matrix(graph),
+        mixing,
         hubs,
         n_rounds,
+        rate=mixing_rate(mixing),
         codec=None if codec is None else parse_codec(codec),
         seed=seed,
         routes=find_routes(graph, hubs),

@@ -265,7 +265,7 @@ def connect(
             )
         if faults is not None:
             # Mixing is slower by about the share of links that are up.
-            n_rounds = ceil(n_rounds / faults.links_up)
+            n_rounds = max(1, ceil(n_rounds / faults.links_up))
         if not fixed and n_rounds > MOST_GOSSIP_ROUNDS:
             raise InputError(
                 f"{n_rounds} rounds a sum would be needed, more than {MOST_GOSSIP_ROUNDS}: "
@@ -299,6 +299,7 @@ def connect(
             mixing,
             hubs,
             n_rounds,
+            rate=rate,
             codec=codec,
             accelerated=accelerated,
             faults=faults,

@@ -30,6 +30,33 @@ cdef inline int bit_length(uint64_t number) noexcept nogil:
     return bits
 
 
+cdef inline void open_writer(Writer* writer, uint8_t* place) noexcept nogil:
+    """Begin to write bits."""
+    writer.place = place
+    writer.held = 0
+    writer.n_held = 0
+
+
+cdef inline void open_reader(
+    Reader* reader, const uint8_t* place, Py_ssize_t count, int width,
+) noexcept nogil:
+    """Begin to read so many codes of ``width`` bits."""
+    reader.place = place
+    reader.end = place + (count * width + 7) // 8
+    reader.held = 0
+    reader.n_held = 0
+
+
+cdef inline Py_ssize_t in_parts(Py_ssize_t count, Py_ssize_t size) noexcept nogil:
+    """How many parts of a size hold so many values."""
+    return (count + size - 1) // size
+
+
+cdef inline int threads_for(int n_threads, Py_ssize_t n_parts) noexcept nogil:
+    """Threads that have something to do, at least one."""
+    return <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_parts))
+
+
 # ---- dithering: QSGD and block-p quantization ---------------------------------------------------
 
 cdef inline Py_ssize_t dither_tile(Py_ssize_t bucket) noexcept nogil:
@@ -94,9 +121,7 @@ cdef int dither_pack(
     cdef double scale, place
     cdef long long level
     cdef uint64_t code
-    writer.place = codes
-    writer.held = 0
-    writer.n_held = 0
+    open_writer(&writer, codes)
     while begin < count:
         end = min(begin + bucket, count)
         if bucket_norm(values + begin, end - begin, largest, &norm) != 0:
@@ -132,10 +157,7 @@ cdef int dither_unpack(
     cdef double norm, step
     cdef long long sign
     cdef uint64_t code, most = 0
-    reader.place = codes
-    reader.end = codes + (count * width + 7) // 8
-    reader.held = 0
-    reader.n_held = 0
+    open_reader(&reader, codes, count, width)
     while begin < count:
         end = min(begin + bucket, count)
         norm = load_float(norms)
@@ -152,6 +174,46 @@ cdef int dither_unpack(
     return (most >> 1) > <uint64_t>levels
 
 
+cdef void dither_rows(
+    const real[:, ::1] values,            # IN  (N, V)
+    const unsigned long long[::1] keys,   # IN  (N,)
+    long long levels, Py_ssize_t bucket, bint largest,
+    unsigned char[:, ::1] packed,         # OUT (N, bytes), or WORK (n_threads, bytes)
+    real* decoded,                        # OUT (N, V), or NULL
+    unsigned char[::1] faults,            # OUT (N,)
+    int n_threads,
+) noexcept nogil:
+    """Pack every row, or pack and unpack it tile by tile."""
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef int width = bit_length(levels) + 1, wrong
+    cdef Py_ssize_t tile = dither_tile(bucket), n_tiles = in_parts(n_values, tile)
+    cdef Py_ssize_t i, row, first, count, split
+    cdef uint8_t* norms
+    cdef uint8_t* codes
+    faults[:] = 0
+    split = 4 * in_parts(n_values if decoded == NULL else min(tile, n_values), bucket)
+    for i in prange(n_rows * n_tiles, num_threads=n_threads, schedule="static"):
+        row = i // n_tiles
+        first = (i - row * n_tiles) * tile
+        count = min(tile, n_values - first)
+        if decoded == NULL:
+            norms = &packed[row, 4 * (first // bucket)]
+            codes = &packed[row, split + first // 8 * width]
+        else:
+            norms = &packed[threadid(), 0]
+            codes = norms + split
+        wrong = dither_pack(
+            &values[row, first], count, first, stir(keys[row]), levels, width, bucket, largest,
+            norms, codes,
+        )
+        if wrong == 0 and decoded != NULL:
+            wrong = dither_unpack(
+                norms, codes, count, levels, width, bucket, decoded + row * n_values + first,
+            )
+        if wrong != 0:
+            faults[row] = 1
+
+
 def dither_encode(
     const real[:, ::1] values,            # IN  (N, V)
     const unsigned long long[::1] keys,   # IN  (N,)
@@ -166,21 +228,10 @@ def dither_encode(
 
     See `vpem._core.reference_codecs.dither_encode`.
     """
-    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
-    cdef int width = bit_length(levels) + 1
-    cdef Py_ssize_t tile = dither_tile(bucket), n_tiles = (n_values + tile - 1) // tile
-    cdef Py_ssize_t codes = 4 * ((n_values + bucket - 1) // bucket)
-    cdef Py_ssize_t i, row, first
-    faults[:] = 0
-    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
-        row = i // n_tiles
-        first = (i - row * n_tiles) * tile
-        if dither_pack(
-            &values[row, first], min(tile, n_values - first), first, stir(keys[row]), levels, width,
-            bucket, largest, &messages[row, 0] + 4 * (first // bucket),
-            &messages[row, 0] + codes + first // 8 * width,
-        ) != 0:
-            faults[row] = 1
+    with nogil:
+        dither_rows(
+            values, keys, levels, bucket, largest, messages, <real*>NULL, faults, n_threads,
+        )
 
 
 def dither_decode(
@@ -197,8 +248,8 @@ def dither_decode(
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
     cdef int width = bit_length(levels) + 1
-    cdef Py_ssize_t tile = dither_tile(bucket), n_tiles = (n_values + tile - 1) // tile
-    cdef Py_ssize_t codes = 4 * ((n_values + bucket - 1) // bucket)
+    cdef Py_ssize_t tile = dither_tile(bucket), n_tiles = in_parts(n_values, tile)
+    cdef Py_ssize_t codes = 4 * in_parts(n_values, bucket)
     cdef Py_ssize_t i, row, first
     faults[:] = 0
     for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
@@ -226,29 +277,16 @@ def dither_transmit(
 
     See `vpem._core.reference_codecs.dither_transmit`.
     """
-    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
-    cdef int width = bit_length(levels) + 1
-    cdef Py_ssize_t tile = dither_tile(bucket), n_tiles = (n_values + tile - 1) // tile
-    cdef Py_ssize_t most = min(tile, n_values)
-    cdef Py_ssize_t codes = 4 * ((most + bucket - 1) // bucket)
-    cdef Py_ssize_t room = (codes + (most * width + 7) // 8 + 63) // 64 * 64
-    cdef Py_ssize_t i, row, first, count
-    cdef unsigned char* place
-    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows * n_tiles))
-    cdef unsigned char[::1] work = np.empty(n_threads * room, dtype=np.uint8)
-    faults[:] = 0
-    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
-        row = i // n_tiles
-        first = (i - row * n_tiles) * tile
-        count = min(tile, n_values - first)
-        place = &work[threadid() * room]
-        if dither_pack(
-            &values[row, first], count, first, stir(keys[row]), levels, width, bucket, largest,
-            place, place + codes,
-        ) != 0 or dither_unpack(
-            place, place + codes, count, levels, width, bucket, &decoded[row, first],
-        ) != 0:
-            faults[row] = 1
+    cdef Py_ssize_t n_values = values.shape[1], tile = dither_tile(bucket)
+    cdef Py_ssize_t most = min(tile, n_values), width = bit_length(levels) + 1
+    cdef Py_ssize_t size = 4 * in_parts(most, bucket) + in_parts(most * width, 8)
+    n_threads = threads_for(n_threads, values.shape[0] * in_parts(n_values, tile))
+    # Threads write to cache lines of their own.
+    cdef unsigned char[:, ::1] work = np.empty((n_threads, 64 * in_parts(size, 64)), dtype=np.uint8)
+    with nogil:
+        dither_rows(
+            values, keys, levels, bucket, largest, work, &decoded[0, 0], faults, n_threads,
+        )
 
 
 # ---- natural compression: short floating point numbers -------------------------------------------
@@ -267,9 +305,7 @@ cdef int natural_pack(
     cdef int wrong = 0, shift = 52 - mantissa
     cdef uint64_t word, code, least = <uint64_t>(SHORT_BIAS + 1) << 52
     cdef double size, most = largest_short(mantissa), per_step = 1.0 / short_step(mantissa)
-    writer.place = codes
-    writer.held = 0
-    writer.n_held = 0
+    open_writer(&writer, codes)
     for j in range(count):
         size = fabs(<double>values[j])
         if not size <= most:
@@ -302,10 +338,7 @@ cdef void natural_unpack(
     cdef int width = mantissa + 9
     cdef uint64_t code, word, sign
     cdef double size, step = short_step(mantissa)
-    reader.place = codes
-    reader.end = codes + (count * width + 7) // 8
-    reader.held = 0
-    reader.n_held = 0
+    open_reader(&reader, codes, count, width)
     for j in range(count):
         code = take_bits(&reader, width)
         word = code >> 1
@@ -320,6 +353,36 @@ cdef void natural_unpack(
         values[j] = <real>size
 
 
+cdef void natural_rows(
+    const real[:, ::1] values,            # IN  (N, V)
+    const unsigned long long[::1] keys,   # IN  (N,)
+    int mantissa,
+    unsigned char[:, ::1] packed,         # OUT (N, bytes), or WORK (n_threads, bytes)
+    real* decoded,                        # OUT (N, V), or NULL
+    unsigned char[::1] faults,            # OUT (N,)
+    int n_threads,
+) noexcept nogil:
+    """Pack every row, or pack and unpack it tile by tile."""
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef Py_ssize_t n_tiles = in_parts(n_values, TILE), i, row, first, count
+    cdef uint8_t* codes
+    cdef int wrong
+    faults[:] = 0
+    for i in prange(n_rows * n_tiles, num_threads=n_threads, schedule="static"):
+        row = i // n_tiles
+        first = (i - row * n_tiles) * TILE
+        count = min(<Py_ssize_t>TILE, n_values - first)
+        if decoded == NULL:
+            codes = &packed[row, first // 8 * (mantissa + 9)]
+        else:
+            codes = &packed[threadid(), 0]
+        wrong = natural_pack(&values[row, first], count, first, stir(keys[row]), mantissa, codes)
+        if wrong != 0:
+            faults[row] = 1
+        if decoded != NULL:
+            natural_unpack(codes, count, mantissa, decoded + row * n_values + first)
+
+
 def natural_encode(
     const real[:, ::1] values,            # IN  (N, V)
     const unsigned long long[::1] keys,   # IN  (N,)
@@ -332,17 +395,8 @@ def natural_encode(
 
     See `vpem._core.reference_codecs.natural_encode`.
     """
-    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
-    cdef Py_ssize_t n_tiles = (n_values + TILE - 1) // TILE, i, row, first
-    faults[:] = 0
-    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
-        row = i // n_tiles
-        first = (i - row * n_tiles) * TILE
-        if natural_pack(
-            &values[row, first], min(<Py_ssize_t>TILE, n_values - first), first, stir(keys[row]),
-            mantissa, &messages[row, 0] + first // 8 * (mantissa + 9),
-        ) != 0:
-            faults[row] = 1
+    with nogil:
+        natural_rows(values, keys, mantissa, messages, <real*>NULL, faults, n_threads)
 
 
 def natural_decode(
@@ -357,7 +411,7 @@ def natural_decode(
     See `vpem._core.reference_codecs.natural_decode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
-    cdef Py_ssize_t n_tiles = (n_values + TILE - 1) // TILE, i, row, first
+    cdef Py_ssize_t n_tiles = in_parts(n_values, TILE), i, row, first
     faults[:] = 0
     for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
         row = i // n_tiles
@@ -380,23 +434,11 @@ def natural_transmit(
 
     See `vpem._core.reference_codecs.natural_transmit`.
     """
-    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
-    cdef Py_ssize_t n_tiles = (n_values + TILE - 1) // TILE, i, row, first, count
-    cdef Py_ssize_t room = TILE // 8 * (mantissa + 9)
-    cdef unsigned char* place
-    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows * n_tiles))
-    cdef unsigned char[::1] work = np.empty(n_threads * room, dtype=np.uint8)
-    faults[:] = 0
-    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
-        row = i // n_tiles
-        first = (i - row * n_tiles) * TILE
-        count = min(<Py_ssize_t>TILE, n_values - first)
-        place = &work[threadid() * room]
-        if natural_pack(
-            &values[row, first], count, first, stir(keys[row]), mantissa, place,
-        ) != 0:
-            faults[row] = 1
-        natural_unpack(place, count, mantissa, &decoded[row, first])
+    n_threads = threads_for(n_threads, values.shape[0] * in_parts(values.shape[1], TILE))
+    cdef Py_ssize_t size = TILE // 8 * (mantissa + 9)
+    cdef unsigned char[:, ::1] work = np.empty((n_threads, size), dtype=np.uint8)
+    with nogil:
+        natural_rows(values, keys, mantissa, work, &decoded[0, 0], faults, n_threads)
 
 
 # ---- some of the values: top-k and rand-k -------------------------------------------------------
@@ -470,9 +512,7 @@ cdef int sparse_pack(
             memcpy(&scores[j], &value, 8)
     memcpy(scores + n_values, scores, n_values * sizeof(uint64_t))
     least = least_kept(scores + n_values, n_values, &equal, counts)
-    writer.place = message
-    writer.held = 0
-    writer.n_held = 0
+    open_writer(&writer, message)
     for j in range(n_values):
         if scores[j] < least:
             continue
@@ -507,10 +547,7 @@ cdef int sparse_unpack(
     cdef const uint8_t* place = message + (n_kept * width + 7) // 8
     cdef Py_ssize_t _j, index, before = -1
     cdef float value
-    reader.place = message
-    reader.end = place
-    reader.held = 0
-    reader.n_held = 0
+    open_reader(&reader, message, n_kept, width)
     memset(values, 0, n_values * sizeof(real))
     for _j in range(n_kept):
         index = <Py_ssize_t>take_bits(&reader, width)
@@ -537,7 +574,7 @@ def sparse_encode(
     See `vpem._core.reference_codecs.sparse_encode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
-    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows))
+    n_threads = threads_for(n_threads, n_rows)
     cdef unsigned long long[:, ::1] scores = np.empty((n_threads, 2 * n_values), dtype=np.uint64)
     cdef Py_ssize_t[:, ::1] counts = np.empty((n_threads, N_DIGITS), dtype=np.intp)
     for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
@@ -578,7 +615,7 @@ def sparse_transmit(
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
     cdef Py_ssize_t room = (n_kept * bit_length(n_values - 1) + 7) // 8 + 4 * n_kept
-    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows))
+    n_threads = threads_for(n_threads, n_rows)
     cdef unsigned long long[:, ::1] scores = np.empty((n_threads, 2 * n_values), dtype=np.uint64)
     cdef Py_ssize_t[:, ::1] counts = np.empty((n_threads, N_DIGITS), dtype=np.intp)
     cdef unsigned char[:, ::1] work = np.empty((n_threads, room), dtype=np.uint8)
@@ -684,9 +721,9 @@ def cast_transmit(
     See `vpem._core.reference_codecs.cast_transmit`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
-    cdef Py_ssize_t n_tiles = (n_values + TILE - 1) // TILE, i, row, first, count
+    cdef Py_ssize_t n_tiles = in_parts(n_values, TILE), i, row, first, count
     cdef unsigned char* place
-    n_threads = <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_rows * n_tiles))
+    n_threads = threads_for(n_threads, n_rows * n_tiles)
     cdef unsigned char[::1] work = np.empty(n_threads * TILE * itemsize, dtype=np.uint8)
     faults[:] = 0
     for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int
 from vpem.network.ledger import Ledger
+from vpem.sums.counted import AtServer
 from vpem.sums.pace import contraction
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MANY = 3
 """Messages of an agent in a sum, by default, where the codec leaves out much."""
 
 
-class CompressedServerSum:
+class CompressedServerSum(AtServer):
     """Adds the terms of all blocks at a server, compressed up and down.
 
     Agent b sends ``Q(Q_b - V_b)``, how its terms differ from a memory V_b that the server holds
@@ -67,41 +67,29 @@ class CompressedServerSum:
         n_threads: int = 1,
     ) -> None:
         self.n_blocks = check_int("blocks", n_blocks, least=1)
+        super().__init__(self.n_blocks)
         self.codec = codec
         self.n_rounds = None if n_rounds is None else check_int("rounds", n_rounds, least=1)
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
         self.values_per_item = n_blocks
-        self.ledger: Ledger | None = None
         self._number = 0
         self._kind = "setup"
         self._up: NDArray[np.float64] | None = None
         self._down: NDArray[np.float64] | None = None
 
-    def on(self, ledger: Ledger) -> CompressedServerSum:
+    def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
-        counted = copy(self)
-        counted.ledger = ledger
+        counted = super().on(ledger)
         counted._number, counted._up, counted._down = 0, None, None
         return counted
-
-    @property
-    def bytes_sent(self) -> int:
-        """Payload bytes counted up to now."""
-        return 0 if self.ledger is None else self.ledger.bytes
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Count a sum of the start; messages of any other are counted as they are formed."""
         self._kind = kind
         self._number += 1
-        if kind == "setup" and self.ledger is not None and self.n_blocks > 1:
-            self.ledger.send("setup", n_samples * n_components * itemsize, rounds=2)
-
-    def agree(self, kind: str, size: int = 1) -> None:
-        """Count how the server tells all agents what it has decided."""
-        if self.ledger is not None and self.n_blocks > 1:
-            down = self.ledger.sources == self.ledger.n_nodes - 1
-            self.ledger.send(kind, size, links=down, rounds=1)
+        if kind == "setup":
+            self._send("setup", n_samples * n_components * itemsize, rounds=2)
 
     def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K).
@@ -138,7 +126,5 @@ class CompressedServerSum:
             decoded, sizes = self.codec.transmit(values - memories, keys, self.n_threads)
             decoded *= believed
             memories += decoded
-            if self.ledger is not None:
-                down = self.ledger.sources == self.ledger.n_nodes - 1
-                going = down if len(values) == 1 else ~down
-                self.ledger.send("server", sizes, links=going, rounds=1)
+            going = self._to_agents if len(values) == 1 else ~self._to_agents
+            self._send("server", sizes, links=going, rounds=1)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from vpem.errors import InputError, check_choice
 from vpem.mixing import chebyshev_bound, chebyshev_steps
 from vpem.network.ledger import Ledger
 from vpem.network.setup import Routes
+from vpem.sums.counted import AmongNeighbours
 
 __all__ = ["ACCELERATIONS", "PATHS", "ConsensusSum", "consensus_error_bound", "rounds_needed"]
 
@@ -68,7 +68,32 @@ class _Layout:
             self.run(states, np.ones(min(ROUNDS_AT_ONCE, n_rounds - done)), n_threads)
 
 
-class ConsensusSum:
+class _OverHubs(AmongNeighbours):
+    """A sum whose rounds begin from the hubs' terms, which their roots tell their agents."""
+
+    def __init__(self, routes: Routes | None, diameter: int) -> None:
+        super().__init__(diameter)
+        self.routes = routes
+        self._down: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+
+    def on(self, ledger: Ledger) -> Self:
+        """Return the same sum from its beginning, whose messages are counted there."""
+        counted = super().on(ledger)
+        if self.routes is not None:
+            counted._down = self.routes.links_down(ledger)
+        return counted
+
+    def _count(
+        self, kind: str, size: int, times: Any, rounds: int, told: Any = slice(None)
+    ) -> None:
+        """Count a sum: roots tell their agents the hub's term, then each round every neighbour."""
+        charge = "setup" if kind == "setup" else "estep"
+        if self.routes is not None:
+            self._send(charge, size, links=self._down[told], rounds=self.routes.hops)
+        self._send(charge, size, times=times, rounds=rounds)
+
+
+class ConsensusSum(_OverHubs):
     """Sum over hubs by S rounds of consensus averaging, Valdeira et al., sections 3 and 6.
 
     Every agent starts from ``N Q[b] / |H_b|`` of its hub, takes S weighted means with its
@@ -113,16 +138,13 @@ class ConsensusSum:
         routes: Routes | None = None,
         diameter: int = 0,
     ) -> None:
+        super().__init__(routes, diameter)
         check_choice("consensus path", path, PATHS)
         if isinstance(n_rounds, bool) or int(n_rounds) != n_rounds or n_rounds < 0:
             raise InputError(f"rounds must be an integer of at least 0, got {n_rounds!r}")
         self.n_rounds = int(n_rounds)
         self.rate = rate
         self.n_threads = n_threads
-        self.routes = routes
-        self.diameter = diameter
-        self.ledger: Ledger | None = None
-        self._down: NDArray[np.intp] = np.empty(0, dtype=np.intp)
         self._layout = _Layout(mixing, hubs)
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents
@@ -161,37 +183,9 @@ class ConsensusSum:
         operator: NDArray[np.float64] = states[self._layout.roots]
         return operator
 
-    # ---- messages ------------------------------------------------------------------------------
-
-    def on(self, ledger: Ledger) -> ConsensusSum:
-        """Return the same sum, whose messages are counted there."""
-        counted = copy(self)
-        counted.ledger = ledger
-        if self.routes is not None:
-            counted._down = self.routes.links_down(ledger)
-        return counted
-
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Count a sum: roots tell their agents the hub's term, then each round every neighbour."""
-        if self.ledger is None:
-            return
-        kind = "setup" if kind == "setup" else "estep"
-        size = n_samples * n_components * itemsize
-        if self.routes is not None:
-            self.ledger.send(kind, size, links=self._down, rounds=self.routes.hops)
-        self.ledger.send(kind, size, times=self.n_rounds, rounds=self.n_rounds)
-
-    def agree(self, kind: str, size: int = 1) -> None:
-        """Count one agreement by flooding: every agent tells its neighbours, diameter rounds."""
-        if self.ledger is not None:
-            self.ledger.send(kind, size, times=self.diameter, rounds=self.diameter)
-
-    @property
-    def bytes_sent(self) -> int:
-        """Payload bytes counted up to now."""
-        return 0 if self.ledger is None else self.ledger.bytes
-
-    # ---- the sum -------------------------------------------------------------------------------
+        self._count(kind, n_samples * n_components * itemsize, self.n_rounds, self.n_rounds)
 
     def _as_matrix(self) -> NDArray[np.float64] | None:
         """The sum as a matrix over the hubs' terms, where it is computed as one."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +14,11 @@ from vpem._core.consensus import consensus_rounds
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, PartitionedError
 from vpem.graph import Graph
-from vpem.mixing import chebyshev_steps, mixing_rate
+from vpem.mixing import chebyshev_steps
 from vpem.network.faults import Faults, Links, Weather
 from vpem.network.ledger import Ledger
 from vpem.network.setup import Routes
-from vpem.sums.consensus import _Layout
+from vpem.sums.consensus import _Layout, _OverHubs
 from vpem.sums.pace import Pace, contraction, find_pace
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class _Memory:
     missed: NDArray[np.int64]
 
 
-class GossipSum:
+class GossipSum(_OverHubs):
     """Sum over hubs by rounds between neighbours, compressed, over links that fail, or both.
 
     Uncompressed rounds are those of `ConsensusSum`, with the Metropolis weights of the links that
@@ -74,6 +73,8 @@ class GossipSum:
         ``root`` and ``agents`` of each.
     n_rounds : int
         Rounds of each sum, S.
+    rate : float
+        Mixing rate of W, by which compressed rounds go.
     codec : Codec, optional
         How messages of E-steps are written; None sends them as they are. Sums of the start are
         never compressed.
@@ -107,6 +108,7 @@ class GossipSum:
         hubs: Sequence[Any],
         n_rounds: int,
         *,
+        rate: float,
         codec: Codec | None = None,
         step: float | None = None,
         accelerated: bool = True,
@@ -116,6 +118,7 @@ class GossipSum:
         routes: Routes | None = None,
         diameter: int = 0,
     ) -> None:
+        super().__init__(routes, diameter)
         self.graph = graph
         self.n_rounds = check_int("rounds", n_rounds, least=1)
         self.seed = check_int("seed", seed, least=0)
@@ -126,18 +129,14 @@ class GossipSum:
         self.accelerated = accelerated
         self.faults = faults if faults is not None and faults.any else None
         self.n_threads = n_threads
-        self.routes = routes
-        self.diameter = diameter
-        self.rate = mixing_rate(mixing)
+        self.rate = rate
         self.n_roots = len(hubs)
         self.values_per_item = graph.n_agents
         self.mix: NDArray[np.float64] | None = None
         self.whole = codec is not None
         self.silent: NDArray[np.bool_] | None = None
-        self.ledger: Ledger | None = None
         self._layout = _Layout(mixing, hubs)
         self._links = Links(graph)
-        self._down: NDArray[np.intp] = np.empty(0, dtype=np.intp)
         self._number = 0
         self._kind = "setup"
         self._weather: Weather | None = None
@@ -147,24 +146,11 @@ class GossipSum:
         self._is_root = np.zeros(graph.n_agents, dtype=np.bool_)
         self._is_root[self._layout.roots] = True
 
-    @property
-    def bytes_sent(self) -> int:
-        """Payload bytes counted up to now."""
-        return 0 if self.ledger is None else self.ledger.bytes
-
-    def on(self, ledger: Ledger) -> GossipSum:
+    def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
-        counted = copy(self)
-        counted.ledger = ledger
+        counted = super().on(ledger)
         counted._number, counted._memory, counted._weather = 0, None, None
-        if self.routes is not None:
-            counted._down = self.routes.links_down(ledger)
         return counted
-
-    def agree(self, kind: str, size: int = 1) -> None:
-        """Count one agreement by flooding: every agent tells its neighbours, diameter rounds."""
-        if self.ledger is not None:
-            self.ledger.send(kind, size, times=self.diameter, rounds=self.diameter)
 
     # ---- before the sum ------------------------------------------------------------------------
 
@@ -195,8 +181,9 @@ class GossipSum:
         """Draw one sum and count it."""
         size = n_values * itemsize
         if self.faults is None:
-            if self.ledger is not None and not self._is_compressed():
-                self._count(kind, size, slice(None), len(self._steps()))
+            if not self._is_compressed():
+                n_rounds = len(self._steps())
+                self._count(kind, size, n_rounds, n_rounds)
             return
         rng = np.random.default_rng([self.seed, self._number])
         weather = self.faults.draw(self.graph, self.n_rounds, rng, dropout=kind == "estep")
@@ -210,24 +197,15 @@ class GossipSum:
             if not self._is_compressed():
                 told = self._informed[self.ledger.targets[self._down]]
                 times = weather.up.sum(axis=0)[self._links.edge_of_link]
-                self._count(kind, size, told, times)
+                self._count(kind, size, times, self.n_rounds, told)
             elif failure is not None:
                 # Sent in vain: what has no answer is not computed.
                 assert self.codec is not None
                 sent = self.codec.message_size(n_values)
                 times = weather.up.sum(axis=0)[self._links.edge_of_link]
-                self.ledger.send("estep", sent, times=times, rounds=self.n_rounds)
+                self._send("estep", sent, times=times, rounds=self.n_rounds)
         if failure is not None:
             raise failure
-
-    def _count(self, kind: str, size: int, told: Any, times: Any) -> None:
-        """Count an uncompressed sum: roots tell their agents the hub's term, then the rounds."""
-        assert self.ledger is not None
-        charge = "setup" if kind == "setup" else "estep"
-        if self.routes is not None:
-            self.ledger.send(charge, size, links=self._down[told], rounds=self.routes.hops)
-        n_rounds = self.n_rounds if self.faults is not None else len(self._steps())
-        self.ledger.send(charge, size, times=times, rounds=n_rounds)
 
     def _count_flooding(self, awake: NDArray[np.bool_]) -> None:
         """Count how the agents learn who is awake and heard of: one bit an agent."""

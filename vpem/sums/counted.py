@@ -1,0 +1,84 @@
+"""What sums share whatever they add: their messages are counted, where a ledger is kept."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.network.ledger import Ledger
+
+__all__ = ["AmongNeighbours", "AtServer", "Counted"]
+
+
+class Counted:
+    """A sum whose messages are counted in a ledger, or nowhere as long as it has none."""
+
+    def __init__(self) -> None:
+        self.ledger: Ledger | None = None
+
+    def on(self, ledger: Ledger) -> Self:
+        """Return the same sum from its beginning, whose messages are counted there."""
+        counted = copy(self)
+        counted.ledger = ledger
+        return counted
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes counted up to now."""
+        return 0 if self.ledger is None else self.ledger.bytes
+
+    def _send(self, kind: str, size: int | NDArray[Any], **how: Any) -> None:
+        """Count messages; ``how`` as in `Ledger.send`."""
+        if self.ledger is not None:
+            self.ledger.send(kind, size, **how)
+
+
+class AtServer(Counted):
+    """A sum at a server, which is the last node of the ledger's graph.
+
+    Parameters
+    ----------
+    n_senders : int
+        How many have something to add. With one there is nothing to add and nothing is sent.
+    """
+
+    def __init__(self, n_senders: int) -> None:
+        super().__init__()
+        self._alone = n_senders <= 1
+        self._to_agents: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
+
+    def on(self, ledger: Ledger) -> Self:
+        """Return the same sum from its beginning, whose messages are counted there."""
+        counted = super().on(ledger)
+        counted._to_agents = ledger.sources == ledger.n_nodes - 1
+        return counted
+
+    def agree(self, kind: str, size: int = 1) -> None:
+        """Count how the server tells all agents what it has decided."""
+        self._send(kind, size, links=self._to_agents, rounds=1)
+
+    def _send(self, kind: str, size: int | NDArray[Any], **how: Any) -> None:
+        """Count messages, if there is anything to add."""
+        if not self._alone:
+            super()._send(kind, size, **how)
+
+
+class AmongNeighbours(Counted):
+    """A sum by messages between neighbours.
+
+    Parameters
+    ----------
+    diameter : int
+        Hops between the agents farthest apart.
+    """
+
+    def __init__(self, diameter: int) -> None:
+        super().__init__()
+        self.diameter = diameter
+
+    def agree(self, kind: str, size: int = 1) -> None:
+        """Count one agreement by flooding: every agent tells its neighbours, diameter rounds."""
+        self._send(kind, size, times=self.diameter, rounds=self.diameter)
