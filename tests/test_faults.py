@@ -11,7 +11,7 @@ from vpem.distances import diameter
 from vpem.errors import PartitionedError, VpemWarning
 from vpem.graph import Graph, from_edges
 from vpem.hubs import Hub
-from vpem.network.faults import Faults, Links, Weather
+from vpem.network.faults import Faults, Links, Weather, failing_rounds
 from vpem.network.ledger import Ledger
 from vpem.network.setup import find_routes
 from vpem.partition import contiguous
@@ -302,3 +302,23 @@ def test_one_hub_has_automatic_rounds_too():
     with pytest.warns(VpemWarning, match="hops=1"):
         network = connect(make_graph("complete", 4), contiguous(4, 4), hops=1, agent_dropout=0.1)
     assert network.n_rounds == 1
+
+
+@pytest.mark.parametrize("failure", [{"link_failure": 0.3}, {"stragglers": 0.3}])
+@pytest.mark.parametrize(("topology", "n"), [("complete", 5), ("cycle", 8)])
+def test_automatic_rounds_are_enough_though_links_fail(topology, n, failure):
+    """A complete graph mixes in one round where nothing fails, but not where something does."""
+    graph = make_graph(topology, n)
+    network = connect(graph, contiguous(n, n), hops=0, **failure)
+    total = network.total.on(Ledger(graph))
+    values = np.random.default_rng(0).normal(size=(n, 3, 2))
+    for _ in range(20):
+        total.begin("estep", 3, 2, 8)
+        np.testing.assert_allclose(
+            total.reduce(values), np.tile(values.sum(axis=0), (n, 1, 1)), atol=1e-5
+        )
+
+
+def test_rounds_where_nothing_is_up_and_of_one_agent():
+    assert failing_rounds(make_graph("complete", 1), Faults(link_failure=0.3), 1e-6) == 1
+    assert failing_rounds(make_graph("cycle", 6), Faults(link_failure=1 - 1e-9), 1e-6) > 10**8

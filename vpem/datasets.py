@@ -32,6 +32,7 @@ from vpem.hdf5 import (
 )
 from vpem.partition import Partition, from_agent_of_feature
 from vpem.rows import READ_BYTES, FileMatrix
+from vpem.workers import Workers, from_worker_of_row
 
 if TYPE_CHECKING:
     import h5py
@@ -71,6 +72,8 @@ class Dataset:
         Which agent holds which features.
     edges : ndarray of int of shape (n_edges, 2), optional
         Links between agents, by their numbers.
+    workers : Workers, optional
+        Which worker holds which rows.
     source : str
         Where the data come from, as the user named it; used in messages.
 
@@ -86,6 +89,7 @@ class Dataset:
     labels: NDArray[Any] | None = None
     partition: Partition | None = None
     edges: NDArray[np.intp] | None = None
+    workers: Workers | None = None
     source: str = "data"
 
     def __post_init__(self) -> None:
@@ -107,6 +111,11 @@ class Dataset:
             raise InputError(
                 f"{self.source}: the partition divides {self.partition.n_features} features, but "
                 f"X has {n_features}"
+            )
+        if self.workers is not None and self.workers.n_samples != n_samples:
+            raise InputError(
+                f"{self.source}: the workers hold {self.workers.n_samples} rows, but X has "
+                f"{n_samples}"
             )
         if self.edges is not None:
             n_agents = None if self.partition is None else self.partition.n_agents
@@ -258,6 +267,7 @@ def read_dataset(
             ids=_read_column(file, "ids"),
             labels=_read_column(file, "labels"),
             partition=_read_partition(file, X.shape[1]),
+            workers=_read_workers(file, X.shape[0]),
             edges=None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
             source=source,
         )
@@ -375,6 +385,18 @@ def _read_partition(file: h5py.File, n_features: int) -> Partition | None:
         raise InputError(f"{file.filename}: {error}") from None
 
 
+def _read_workers(file: h5py.File, n_samples: int) -> Workers | None:
+    """Return who holds which rows, or None."""
+    if find(file, "workers") is None:
+        return None
+    worker_of = read_array(file, "workers", kinds="iu", shape=(n_samples,))
+    names = None if find(file, "worker_names") is None else read_strings(file, "worker_names")
+    try:
+        return from_worker_of_row(worker_of, names)
+    except InputError as error:
+        raise InputError(f"{file.filename}: {error}") from None
+
+
 def write_dataset(
     path: str | os.PathLike[str],
     dataset: Dataset,
@@ -412,6 +434,9 @@ def write_dataset(
         if dataset.partition is not None:
             write_array(file, "partition", dataset.partition.agent_of.astype(np.int64))
             write_strings(file, "agent_names", dataset.partition.names)
+        if dataset.workers is not None:
+            write_array(file, "workers", dataset.workers.worker_of.astype(np.int64))
+            write_strings(file, "worker_names", dataset.workers.names)
         if dataset.edges is not None:
             write_array(_group(file, "graph"), "edges", dataset.edges.astype(np.int64))
         if truth is not None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vpem.errors import NumericalError, PartitionedError
 from vpem.mixture import Mixture
 
-__all__ = ["Progress", "Recovery", "Run", "Sum", "Terms", "expect", "fit"]
+__all__ = ["Progress", "Recovery", "Run", "Sum", "Terms", "add_vectors", "expect", "fit"]
 
 LEAST_WEIGHT = 0.5
 """Effective samples (sum of responsibilities) below which a component has collapsed.
@@ -213,6 +213,31 @@ def expect(
         if statistics is not None:
             terms.summarize(statistics, responsibilities, rows)
     return found + terms.log_constant
+
+
+def add_vectors(
+    total: Sum, values: NDArray[np.float64], kind: str = "estep"
+) -> NDArray[np.float64]:
+    """Sum one vector an agent, of N agents that are roots of their own.
+
+    Parameters
+    ----------
+    total : Sum
+        How.
+    values : ndarray of shape (N, P)
+        What each agent has.
+    kind : str
+        What the sum is for; see `Sum.begin`.
+
+    Returns
+    -------
+    ndarray of shape (R, P)
+        The sum, as each root finds it; R is 1 where all share one.
+    """
+    total.begin(kind, 1, values.shape[1], values.itemsize)
+    if total.mix is not None:
+        return total.mix @ values
+    return total.reduce(values[:, None], slice(0, 1))[:, 0]
 
 
 def _sums(

@@ -15,11 +15,11 @@ from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.graph import Graph, check_connected
 from vpem.hubs import Hub, find_hubs
 from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
-from vpem.network.faults import Faults
+from vpem.network.faults import Faults, failing_rounds
 from vpem.network.ledger import Ledger
 from vpem.network.setup import charge_features, charge_hubs, find_routes
 from vpem.network.spectrum import estimate_rate
-from vpem.partition import Partition
+from vpem.partition import Partition, contiguous
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import (
     ACCELERATIONS,
@@ -33,7 +33,7 @@ from vpem.sums.pace import FALL, compressed_rounds, contraction, find_pace
 from vpem.sums.server import ServerSum
 from vpem.threads import thread_count
 
-__all__ = ["EIGENVALUES", "Network", "connect"]
+__all__ = ["EIGENVALUES", "Network", "connect", "connect_workers"]
 
 EIGENVALUES = ("computed", "estimated")
 """How the mixing rate becomes known that acceleration needs."""
@@ -264,8 +264,12 @@ def connect(
                 by_bound=sent is not None,
             )
         if faults is not None:
-            # Mixing is slower by about the share of links that are up.
+            # Mixing is slower by about the share of links that are up; by more on dense graphs.
             n_rounds = max(1, ceil(n_rounds / faults.links_up))
+            if codec is None and len(hubs) > 1:
+                start = consensus_error_bound(rate, hubs, graph.n_agents, 0)
+                fall = min(consensus_tol * JITTER / start, 0.5)
+                n_rounds = max(n_rounds, failing_rounds(graph, faults, fall, seed=seed))
         if not fixed and n_rounds > MOST_GOSSIP_ROUNDS:
             raise InputError(
                 f"{n_rounds} rounds a sum would be needed, more than {MOST_GOSSIP_ROUNDS}: "
@@ -369,6 +373,40 @@ def _compressed_rounds(codec: Codec, rate: float, accelerated: bool) -> int:
         return n_rounds
     fall = 1.0 - find_pace(rate, omega, fixed=False).step * (1.0 - rate)
     return max(n_rounds, ceil(log(FALL) / log(fall)) if 0 < fall < 1 else 1)
+
+
+def connect_workers(graph: Graph, **options: Any) -> Network:
+    """Set up the sum of workers that hold rows: each is a root of its own.
+
+    Parameters
+    ----------
+    graph : Graph
+        Communication graph of the workers, or a star around a server.
+    **options
+        ``n_rounds``, ``weights``, ``acceleration``, ``consensus_tol``, ``eigenvalue``, ``path``,
+        ``link_failure``, ``stragglers``, ``seed``, ``n_threads``, as for `connect`.
+
+    Returns
+    -------
+    Network
+        Its `Network.total` sums vectors (`vpem.em.add_vectors`); its blocks stand for nothing.
+
+    Raises
+    ------
+    InputError
+        As `connect` does.
+
+    Warns
+    -----
+    VpemWarning
+        If the rounds are too few for the graph.
+    """
+    if not isinstance(graph, Graph):
+        raise InputError(
+            "connect_workers takes a vpem.Graph (from make_graph or from_networkx), got "
+            f"{type(graph).__name__}"
+        )
+    return connect(graph, contiguous(graph.n_agents, graph.n_agents), hops=0, **options)
 
 
 def _refuse_what_makes_no_sense(

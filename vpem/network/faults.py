@@ -11,11 +11,20 @@ from vpem.checks import check_number
 from vpem.errors import InputError, PartitionedError, shorten
 from vpem.graph import Graph
 
-__all__ = ["Faults", "Links", "Weather"]
+__all__ = ["Faults", "Links", "Weather", "failing_rounds"]
 
 
 MOST_DRAWN = 10**9
 """Links and agents of all rounds of one sum."""
+
+TRIAL_ROUNDS = 200
+"""Rounds drawn to see how fast rounds mix in which links fail."""
+
+MOST_FALL = 1e-3
+"""Of one round: what it gains beyond is luck that is not counted on."""
+
+DEVIATIONS = 3.0
+"""By how many standard deviations a sum may mix worse than the drawn rounds did."""
 
 
 @dataclass(frozen=True)
@@ -171,3 +180,55 @@ class Links:
         given = np.bincount(low, weight, n) + np.bincount(high, weight, n)
         values[self._own] = 1.0 - given
         return values
+
+
+def failing_rounds(graph: Graph, faults: Faults, fall: float, *, seed: int = 0) -> int:
+    """Rounds in which differences between agents fall to a share, though links fail.
+
+    The fall of one difference is watched over drawn rounds. Its logarithm is a sum over rounds, so
+    that of S rounds lies within three deviations, ``3 sqrt(S)`` times one round's, of S times its
+    mean.
+
+    Parameters
+    ----------
+    graph : Graph
+        All the links there are.
+    faults : Faults
+        How they fail; all agents take part.
+    fall : float
+        The share, below 1.
+    seed : int
+        Of the draws.
+
+    Returns
+    -------
+    int
+        At least 1; `MOST_DRAWN` where nothing was seen to fall.
+    """
+    from scipy.sparse import csr_array
+
+    if graph.n_agents == 1:
+        return 1
+    rng = np.random.default_rng([seed, TRIAL_ROUNDS])
+    links, n = Links(graph), graph.n_agents
+    state = rng.standard_normal(n)
+    falls = []
+    for up in faults.draw(graph, TRIAL_ROUNDS, rng, dropout=False).up:
+        state -= state.mean()
+        state /= np.linalg.norm(state)
+        mixing = csr_array((links.metropolis(up), links.indices, links.indptr), shape=(n, n))
+        state = mixing @ state
+        left = float(np.linalg.norm(state - state.mean()))
+        if left < MOST_FALL:
+            # As good as agreed, as a complete graph is after a round without failures.
+            left, state = MOST_FALL, rng.standard_normal(n)
+        falls.append(-np.log(left))
+    # The first rounds still find the slowest difference.
+    late = np.array(falls[TRIAL_ROUNDS // 4 :])
+    mean, deviation = float(late.mean()), float(late.std())
+    if mean <= 0:
+        return MOST_DRAWN
+    # S mean - DEVIATIONS sqrt(S) deviation = -log(fall), a square equation in sqrt(S).
+    half = DEVIATIONS * deviation / 2
+    root = (half + np.sqrt(half**2 - mean * np.log(fall))) / mean
+    return max(1, int(np.ceil(root**2)))

@@ -1,0 +1,81 @@
+"""Options and choices of commands whose data are split by rows over workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from vpem.datasets import Dataset
+    from vpem.graph import Graph
+    from vpem.workers import Workers
+
+__all__ = ["WorkerFile", "WorkersOption", "graph_of", "workers_of"]
+
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Split the rows into this many contiguous, nearly equal parts. Default: the workers "
+        "stored in the dataset."
+    ),
+]
+WorkerFile = Annotated[
+    Path | None, typer.Option(help='Rows of each worker, JSON: {"name": [row, ...], ...}.')
+]
+
+
+def workers_of(
+    source: Dataset, number: int | None, file: Path | None, sort_by_label: bool = False
+) -> Workers:
+    """Choose who holds which rows."""
+    from vpem.errors import InputError
+    from vpem.workers import by_label, evenly, read_workers
+
+    if number is not None and file is not None:
+        raise InputError("give --workers or --worker-rows, not both")
+    if sort_by_label:
+        if number is None:
+            raise InputError("--sort-by-label needs --workers: how many to deal the rows out to")
+        if source.labels is None:
+            raise InputError(f"{source.source} has no labels to sort rows by")
+        return by_label(source.labels, number)
+    if file is not None:
+        return read_workers(file, source.n_samples)
+    if number is not None:
+        return evenly(source.n_samples, number)
+    if source.workers is not None:
+        return source.workers
+    raise InputError(
+        f"{source.source} does not say which worker holds which rows; give --workers N"
+    )
+
+
+def graph_of(
+    workers: Workers,
+    topology: str | None,
+    file: Path | None,
+    radius: float | None,
+    mean_degree: float | None,
+    seed: int,
+) -> Graph:
+    """Choose who talks to whom: a server (star) unless something else is asked for."""
+    from vpem.errors import InputError
+    from vpem.graph_files import read_graph
+    from vpem.topologies import make_graph
+
+    if topology is not None and file is not None:
+        raise InputError("give --topology or --graph, not both")
+    if topology is None and (radius is not None or mean_degree is not None):
+        raise InputError("--radius and --mean-degree need the --topology of a random graph")
+    if file is not None:
+        return read_graph(file, workers.n_workers, workers.names)
+    return make_graph(
+        topology or "star",
+        workers.n_workers,
+        seed=seed,
+        radius=radius,
+        mean_degree=mean_degree,
+        names=workers.names,
+    )
