@@ -41,6 +41,10 @@ def import_(
     id_column: Annotated[
         str | None, typer.Option(help="Column that names the rows: its name or number.")
     ] = None,
+    worker_column: Annotated[
+        str | None,
+        typer.Option(help="Column that says which worker holds each row: its name or number."),
+    ] = None,
     no_header: Annotated[
         bool, typer.Option("--no-header", help="The first row is data, not names.")
     ] = False,
@@ -85,6 +89,7 @@ def import_(
             source,
             label_column=label_column,
             id_column=id_column,
+            worker_column=worker_column,
             header=not no_header,
             delimiter=delimiter,
             drop_columns=drop_column or (),

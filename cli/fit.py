@@ -22,8 +22,11 @@ from .options import (
     Stragglers,
     Weights,
 )
+from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vpem.datasets import Dataset
     from vpem.graph import Graph
     from vpem.mixture import Mixture
@@ -39,6 +42,13 @@ OUTPUT = "Output"
 
 def fit(
     data: Annotated[Path, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
+    split: Annotated[
+        str,
+        typer.Option(
+            help="What each agent holds: features of all rows, or all features of its rows "
+            "(workers; distributed EM)."
+        ),
+    ] = "features",
     components: Annotated[
         int | None,
         typer.Option(
@@ -90,6 +100,8 @@ def fit(
         Path | None,
         typer.Option(help='Features of each agent, JSON: {"name": [feature, ...], ...}.'),
     ] = None,
+    workers: WorkersOption = None,
+    worker_rows: WorkerFile = None,
     dataset: Annotated[
         str | None,
         typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X."),
@@ -170,12 +182,15 @@ def fit(
         bool, typer.Option("-q", "--quiet", help="No messages and no progress.")
     ] = False,
 ) -> None:
-    """Fit a Gaussian mixture to features spread over agents (VP-EM).
+    """Fit a Gaussian mixture to features spread over agents (VP-EM), or to rows over workers.
 
     Hubs of agents share features within --hops; nothing else leaves an agent but terms of one
-    sum, taken at a server (star) or by consensus rounds between neighbours.
+    sum, taken at a server (star) or by consensus rounds between neighbours. With --split rows
+    every worker sends sums over its rows; what the star then fits is what pooled rows would give.
 
     Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 -o model.h5
+
+    Example: vpem fit data/breast_cancer.h5 --split rows --workers 7
     """
     from .output import Progress, Screen, print_json
 
@@ -184,16 +199,21 @@ def fit(
         from vpem.datasets import read_dataset
         from vpem.errors import InputError, check_choice
         from vpem.hdf5 import check_distinct, check_writable
+        from vpem.joining import connect_workers
         from vpem.models import Model, current_versions, write_model
         from vpem.recipes import connect, fit_vpem
-        from vpem.reports import describe_fit
+        from vpem.reports import describe_fit, describe_row_fit
+        from vpem.row_recipes import fit_em
         from vpem.rows import available_memory, parse_bytes
 
         if output is not None:
             # A model may be continued in its own file: no check against init_model.
-            check_distinct(output, data, partition, graph)
+            check_distinct(output, data, partition, graph, worker_rows)
             check_writable(output, force)
         check_choice("--dtype", dtype, ("float64", "float32"))
+        check_choice("--split", split, ("features", "rows"))
+        over_rows = split == "rows"
+        _refuse_options_of_the_other_split(over_rows, locals())
         seed = check_int("--seed", seed, least=0)
         graph_seed = seed if graph_seed is None else check_int("--graph-seed", graph_seed, least=0)
         if init_rows is not None and init_model is not None:
@@ -206,24 +226,34 @@ def fit(
         options["rounds"] = _rounds(rounds)
         limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
         source = read_dataset(data, dataset, memory_limit=limit)
-        held = _partition(source, agents, partition)
-        network = connect(
-            _graph(source, held, topology, graph, radius, mean_degree, graph_seed),
-            held,
-            hops=hops,
-            n_rounds=options["rounds"],
-            weights=weights,
-            acceleration=acceleration,
-            consensus_tol=consensus_tol,
-            eigenvalue=eigenvalue,
-            compress=compress,
-            link_failure=link_failure,
-            agent_dropout=agent_dropout,
-            stragglers=stragglers,
-            path=consensus,
-            seed=graph_seed,
-            n_threads=threads,
-        )
+        sums: dict[str, Any] = {
+            "n_rounds": options["rounds"],
+            "weights": weights,
+            "acceleration": acceleration,
+            "consensus_tol": consensus_tol,
+            "eigenvalue": eigenvalue,
+            "compress": compress,
+            "link_failure": link_failure,
+            "agent_dropout": agent_dropout,
+            "stragglers": stragglers,
+            "path": consensus,
+            "seed": graph_seed,
+            "n_threads": threads,
+        }
+        held: Any
+        if over_rows:
+            held = workers_of(source, workers, worker_rows)
+            network = connect_workers(
+                graph_of(held, topology, graph, radius, mean_degree, graph_seed), **sums
+            )
+        else:
+            held = _partition(source, agents, partition)
+            network = connect(
+                _graph(source, held, topology, graph, radius, mean_degree, graph_seed),
+                held,
+                hops=hops,
+                **sums,
+            )
         start: Any = init
         if init_rows is not None:
             start = _rows(init_rows)
@@ -234,29 +264,34 @@ def fit(
             n_components = start.n_components if init_model is not None else 2
         progress = Progress(quiet)
         try:
-            found = fit_vpem(
-                source.X,
-                network,
-                n_components=n_components,
-                covariance_type=covariance,
-                init=start,
-                n_init=n_init,
-                tol=tol,
-                max_iter=max_iter,
-                batch_size=batch_size,
-                step_size=step_size,
-                reg_covar=reg_covar,
-                scale=scale,
-                seed=seed,
-                n_threads=threads,
-                dtype=dtype,
-                skip_negligible=not every_weight,
-                feature_names=source.feature_names,
-                callback=progress,
-            )
+            common: dict[str, Any] = {
+                "n_components": n_components,
+                "covariance_type": covariance,
+                "init": start,
+                "n_init": n_init,
+                "tol": tol,
+                "max_iter": max_iter,
+                "reg_covar": reg_covar,
+                "scale": scale,
+                "seed": seed,
+                "n_threads": threads,
+                "dtype": dtype,
+                "skip_negligible": not every_weight,
+                "feature_names": source.feature_names,
+                "callback": progress,
+            }
+            if over_rows:
+                found: Any = fit_em(source.X, held, network, **common)
+            else:
+                found = fit_vpem(
+                    source.X, network, batch_size=batch_size, step_size=step_size, **common
+                )
         finally:
             progress.close()
-        report = describe_fit(found, held.names, source.feature_names)
+        if over_rows:
+            report = describe_row_fit(found, source.feature_names)
+        else:
+            report = describe_fit(found, held.names, source.feature_names)
         report["warnings"] = list(screen.warnings)
         report["seed"] = seed
         report["data"] = str(data)
@@ -268,7 +303,8 @@ def fit(
                     found.mixture,
                     source.feature_names,
                     kept,
-                    found.history,
+                    # A model of rows has one hub.
+                    found.history.mean(axis=1, keepdims=True) if over_rows else found.history,
                     options,
                     current_versions(),
                 ),
@@ -278,13 +314,14 @@ def fit(
         if json:
             print_json(report)
         else:
-            _show(report, found, held)
+            _show(report, held.names)
         if strict and not found.converged:
             raise typer.Exit(3)
 
 
 _OPTIONS = (
-    "data", "components", "topology", "graph", "radius", "mean_degree", "hops", "rounds",
+    "data", "split", "workers", "worker_rows", "components", "topology", "graph", "radius",
+    "mean_degree", "hops", "rounds",
     "acceleration", "consensus_tol", "eigenvalue", "compress", "link_failure", "agent_dropout",
     "stragglers", "batch_size", "step_size", "weights", "consensus", "agents", "partition",
     "dataset", "init", "init_rows", "init_model",
@@ -292,6 +329,23 @@ _OPTIONS = (
     "every_weight", "seed",
     "graph_seed",
 )  # fmt: skip
+
+
+_OF_FEATURES = ("hops", "agents", "partition", "batch_size", "step_size")
+_OF_ROWS = ("workers", "worker_rows")
+
+
+def _refuse_options_of_the_other_split(over_rows: bool, given: dict[str, Any]) -> None:
+    """Raise InputError where an option is for data that are split the other way."""
+    from vpem.errors import InputError
+
+    names = _OF_FEATURES if over_rows else _OF_ROWS
+    for name in names:
+        if given[name]:
+            kind, advice = (
+                ("features", "leave it out") if over_rows else ("rows", "add --split rows")
+            )
+            raise InputError(f"--{name.replace('_', '-')} is for data split by {kind}; {advice}")
 
 
 def _rounds(text: str) -> int | str:
@@ -414,22 +468,26 @@ def _how_summed(report: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
+def _show(report: dict[str, Any], names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from .output import communication, number, plural, show, table
 
+    over_rows = report["algorithm"] == "em-rows"
     hubs = len(report["hubs"])
     how = _how_summed(report)
     network = [
-        plural(report["n_agents"], "agent"),
+        plural(report["n_agents"], "worker" if over_rows else "agent"),
         report["topology"],
         f"{plural(hubs, 'hub')} of {plural(report['hops'], 'hop')}",
     ]
     mixture = [
         plural(report["n_components"], "component"),
-        f"{report['covariance_type']} covariance in hubs",
+        f"{report['covariance_type']} covariance{'' if over_rows else ' in hubs'}",
         plural(report["n_parameters"], "parameter"),
     ]
+    if over_rows:
+        fewest, most = min(report["worker_rows"]), max(report["worker_rows"])
+        network[-1] = f"{fewest} to {most} rows each"
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
     if not report["converged"]:
         iterations.insert(1, "not converged")
@@ -442,18 +500,18 @@ def _show(report: dict[str, Any], found: Any, held: Partition) -> None:
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
         ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
         ("iterations", ", ".join(iterations)),
-        ("communication", communication(report["communication"], held.names)),
+        ("communication", communication(report["communication"], names)),
         ("model", report["model"] or "not kept (give --output)"),
     )
     heads = ("component", "mixing weight")
     weights = [(k, f"{weight:.4f}") for k, weight in enumerate(report["mixing_weights"])]
     tables = [table(facts, "", ""), table(weights, *heads, title="Components", right=heads)]
-    if hubs <= 20:
+    if hubs <= 20 and not over_rows:
         listing = [
             (
                 place,
-                "server" if hub["root"] == report["server"] else held.names[hub["root"]],
-                ", ".join(held.names[agent] for agent in hub["agents"]),
+                "server" if hub["root"] == report["server"] else names[hub["root"]],
+                ", ".join(names[agent] for agent in hub["agents"]),
                 len(hub["features"]),
             )
             for place, hub in enumerate(report["hubs"])

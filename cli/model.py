@@ -71,7 +71,11 @@ def _tables(found: Model) -> list[Table | str]:
     blocks = mixture.blocks
     report = found.report
     names = [str(name) for name in _told(report, "agent_names", list) or []]
-    network = [_told(report, "topology", str) or "?", _counted(report, "hops", "hop")]
+    over_rows = _told(report, "split", str) == "rows"
+    agents = (
+        _counted(report, "n_workers", "worker") if over_rows else _counted(report, "hops", "hop")
+    )
+    network = [_told(report, "topology", str) or "?", agents]
     # Without rounds the sum was exact.
     exact = "rounds" in report and report["rounds"] is None
     network.append("exact sum" if exact else _counted(report, "rounds", "round"))
@@ -92,14 +96,15 @@ def _tables(found: Model) -> list[Table | str]:
         ("versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())),
     )  # fmt: skip
     made: list[Table | str] = [table(facts, "", ""), *_kinds(report)]
-    shown = min(blocks.n_blocks, MOST_ROWS)
+    shown = 0 if over_rows else min(blocks.n_blocks, MOST_ROWS)
     hubs = []
     for b in range(shown):
         members = ", ".join(_name(names, agent) for agent in blocks.agents[b])
         columns = shorten((found.feature_names[j] for j in blocks.features[b]), 6)
         hubs.append((b, _name(names, blocks.roots[b]), members, columns))
-    made.append(table(hubs, "hub", "root", "agents", "features", title="Hubs", right=("hub",)))
-    if blocks.n_blocks > shown:
+    if hubs:
+        made.append(table(hubs, "hub", "root", "agents", "features", title="Hubs", right=("hub",)))
+    if blocks.n_blocks > shown and not over_rows:
         made.append(f"... and {plural(blocks.n_blocks - shown, 'more hub')}\n")
     one = assembled(found)
     means: list[tuple[str, ...]] = [("mixing weight", *(f"{w:.4f}" for w in one["weights"]))]

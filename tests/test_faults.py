@@ -322,3 +322,23 @@ def test_automatic_rounds_are_enough_though_links_fail(topology, n, failure):
 def test_rounds_where_nothing_is_up_and_of_one_agent():
     assert failing_rounds(make_graph("complete", 1), Faults(link_failure=0.3), 1e-6) == 1
     assert failing_rounds(make_graph("cycle", 6), Faults(link_failure=1 - 1e-9), 1e-6) > 10**8
+
+
+def test_silent_agents_take_no_part_in_agreements():
+    """A path of 4 whose last agent is silent: 2 links left, 3 rounds of flooding."""
+    graph = make_graph("path", 4)
+    network = connect(graph, contiguous(4, 4), hops=0, agent_dropout=0.35, n_rounds=40)
+    for seed in range(200):
+        total = dataclasses.replace(network).total.on(Ledger(graph))
+        total.seed = seed
+        try:
+            total.begin("estep", 5, 2, 8)
+        except PartitionedError:
+            continue
+        awake = total._weather.awake
+        total.agree("stopping")
+        links = sum(awake[a] and awake[b] for a, b in graph.edges)
+        assert total.ledger.of_kind("stopping")["messages"] == 2 * 3 * links
+        if not awake.all():
+            return
+    raise AssertionError("nobody was silent")

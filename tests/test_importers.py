@@ -334,3 +334,18 @@ def test_parquet_has_no_csv_options(columns):
             read_table(columns(a=[1]), **options)
     with pytest.raises(InputError, match="has no rows"):
         read_table(columns(a=pa.array([], pa.float64())))
+
+
+def test_who_holds_each_row(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("site,a,b,class\neast,1,2,x\nwest,3,4,y\neast,5,6,x\n")
+    found = read_table(file, worker_column="site", label_column="class")
+    assert found.feature_names == ("a", "b")
+    assert found.workers.names == ("east", "west")
+    assert found.workers.worker_of.tolist() == [0, 1, 0]
+    with pytest.raises(InputError, match="column 'site' cannot hold both labels and workers"):
+        read_table(file, worker_column="site", label_column="site")
+    with pytest.raises(InputError, match="the worker column 'site' is also dropped"):
+        read_table(file, worker_column="site", drop_columns=["site"])
+    file.write_text("site,a\n2,1\n0,3\n1,4\n")
+    assert read_table(file, worker_column="site").workers.worker_of.tolist() == [2, 0, 1]

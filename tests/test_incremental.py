@@ -656,3 +656,20 @@ def test_a_silent_root_keeps_what_it_had(keep, kind, name, overlapping):
             assert not np.allclose(mean, before[1])
             assert not np.allclose(mean, whole.block(b)[1], rtol=1e-12)
     del weight
+
+
+@pytest.mark.parametrize("batch", [60, 36, 360])
+def test_components_placed_anew_are_told(batch):
+    """Each time over every link, in as many rounds as the diameter, 12 bytes."""
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(300, 4)), np.full((60, 4), 5.0)])
+    network = connect(make_graph("cycle", 4), contiguous(4, 4), hops=0)
+    total = network.total.on(Ledger(network.graph))
+    terms = terms_of(X, network)
+    start = terms.start(terms.at_rows(np.array([0, 1, 350])))
+    found = run(terms, total, start, batch_size=batch, n_iter=20)
+    times = {(one.iteration, one.row) for one in found.recoveries}
+    assert times
+    counted = total.ledger.of_kind("flooding")
+    assert counted["messages"] == len(times) * 8 * 2
+    assert counted["bytes"] == counted["messages"] * 12

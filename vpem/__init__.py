@@ -12,7 +12,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Blocks": "vpem.blocks",
+    "Clustering": "vpem.clusterings",
     "Dataset": "vpem.datasets",
+    "DistributedGaussianMixture": "vpem.row_estimators",
+    "DistributedKMeans": "vpem.clustering",
+    "FedEM": "vpem.federated",
+    "FedMissEM": "vpem.completion",
     "FileError": "vpem.errors",
     "Fit": "vpem.recipes",
     "Graph": "vpem.graph",
@@ -25,16 +30,25 @@ _HOMES = {
     "VPEM": "vpem.estimators",
     "VpemError": "vpem.errors",
     "VpemWarning": "vpem.errors",
+    "Workers": "vpem.workers",
     "connect": "vpem.joining",
+    "connect_workers": "vpem.joining",
     "find_hubs": "vpem.hubs",
+    "fit_em": "vpem.row_recipes",
+    "fit_fedem": "vpem.fedmixture",
+    "fit_imputation": "vpem.imputation",
     "fit_vpem": "vpem.recipes",
+    "kmeans_features": "vpem.kmeans",
+    "kmeans_rows": "vpem.kmeans",
     "make_graph": "vpem.topologies",
     "mixing_matrix": "vpem.mixing",
     "mixing_rate": "vpem.mixing",
     "read_dataset": "vpem.datasets",
     "read_model": "vpem.models",
+    "read_observations": "vpem.observation_files",
     "write_dataset": "vpem.datasets",
     "write_model": "vpem.models",
+    "write_observations": "vpem.observation_files",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

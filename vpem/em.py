@@ -6,8 +6,9 @@ a `Sum`; neither knows of the other, and this loop knows of both only what the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -207,7 +208,7 @@ def expect(
     if total.mix is not None:
         return terms.sweep(mixture, factors, total.mix, statistics) + terms.log_constant
     found = np.zeros(total.n_roots)
-    for rows, sums in _sums(terms, total, factors, mixture.n_components):
+    for rows, sums in summed(terms, total, mixture.n_components, partial(terms.local, factors)):
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
         found += log_likelihoods
         if statistics is not None:
@@ -240,16 +241,31 @@ def add_vectors(
     return total.reduce(values[:, None], slice(0, 1))[:, 0]
 
 
-def _sums(
-    terms: Terms, total: Sum, factors: Any, n_components: int
+def summed(
+    terms: Terms, total: Sum, width: int, local: Callable[[slice], NDArray[Any]]
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Take the sums chunk by chunk, or all at once where they must be."""
-    chunks = terms.chunks(total.values_per_item * n_components)
+    """Take a sum that has begun chunk by chunk, or of all rows at once where it must be.
+
+    Parameters
+    ----------
+    terms, total
+        Whose rows, and how they are summed.
+    width : int
+        Numbers a row that each hub has.
+    local : callable
+        These numbers for some rows, (B, m, width).
+
+    Yields
+    ------
+    rows : slice
+    sums : ndarray of shape (R, m, width)
+    """
+    chunks = terms.chunks(total.values_per_item * width)
     if not total.whole:
         for rows in chunks:
-            yield rows, total.reduce(terms.local(factors, rows), rows)
+            yield rows, total.reduce(local(rows), rows)
         return
-    parts = [(rows, terms.local(factors, rows)) for rows in chunks]
+    parts = [(rows, local(rows)) for rows in chunks]
     every = np.concatenate([part for _, part in parts], axis=1)
     sums = total.reduce(every, slice(0, terms.n_samples))
     for rows, _ in parts:
@@ -300,7 +316,7 @@ def fit(
     """
     run = Run(start)
     repairs = _Repairs(terms, draw_row, run.recoveries)
-    run.mixture, factors = repairs.sound_start(start)
+    run.mixture, factors = begin_soundly(repairs, total, start)
     for iteration in range(1, max_iter + 1):
         statistics = terms.empty(run.mixture.means, total.n_roots)
         try:
@@ -317,32 +333,14 @@ def fit(
             counts = np.where(silent[:, None], np.inf, counts)
             updated = terms.keep(updated, run.mixture, silent)
         _check_finite(found if silent is None else found[~silent], iteration)
-        change = (found - run.history[-1]) / terms.total_weight if run.history else None
-        run.history.append(found)
-        run.bytes_sent.append(total.bytes_sent)
-        if tol > 0:
-            total.agree("stopping")
+        small = _note_iteration(run, terms, total, found, tol, callback)
         run.mixture, factors, mended = repairs.mend(updated, counts, iteration)
         if mended:
             total.agree("flooding", MENDED_BYTES)
-        if callback is not None:
-            callback(
-                Progress(
-                    iteration,
-                    mean_over_roots(found) / terms.total_weight,
-                    None if change is None else mean_over_roots(change),
-                )
-            )
-        rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
-        small = change is not None and (np.abs(change) < np.maximum(tol, rounding)).all()
         if small and not mended and silent is None:
             run.converged = True
             break
-    if not run.history:
-        raise NumericalError(
-            f"the network fell apart in every iteration: {run.partitions[-1][1]}; try more rounds, "
-            "or links and agents that fail less often"
-        )
+    _check_heard(run)
     run.log_likelihood = expect(terms, total, run.mixture, factors, kind="check")
     _check_finite(run.log_likelihood, len(run.history))
     return run
@@ -352,6 +350,46 @@ def mean_over_roots(values: NDArray[np.float64]) -> float:
     """Mean of what the roots found, of those that took part; nan where none did."""
     heard = values[~np.isnan(values)]
     return float(heard.mean()) if len(heard) else float("nan")
+
+
+def begin_soundly(repairs: _Repairs, total: Sum, start: Mixture) -> tuple[Mixture, Any]:
+    """Return the start with singular components placed anew, and its factors."""
+    enough = np.full((1, start.n_components), np.inf)
+    mixture, factors, mended = repairs.mend(start, enough, 0)
+    if mended:
+        total.agree("flooding", MENDED_BYTES)
+    return mixture, factors
+
+
+def _note_iteration(
+    run: Run,
+    terms: Any,
+    total: Sum,
+    found: NDArray[np.float64],
+    tol: float,
+    callback: Callable[[Progress], None] | None,
+) -> bool:
+    """Keep what the roots found, (R,), in the record; whether it changed by less than ``tol``."""
+    change = (found - run.history[-1]) / terms.total_weight if run.history else None
+    run.history.append(found)
+    run.bytes_sent.append(total.bytes_sent)
+    if tol > 0:
+        total.agree("stopping")
+    if callback is not None:
+        told = None if change is None else mean_over_roots(change)
+        callback(Progress(len(run.history), mean_over_roots(found) / terms.total_weight, told))
+    if change is None:
+        return False
+    rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
+    return bool((np.abs(change) < np.maximum(tol, rounding)).all())
+
+
+def _check_heard(run: Run) -> None:
+    if not run.history:
+        raise NumericalError(
+            f"the network fell apart in every iteration: {run.partitions[-1][1]}; try more rounds, "
+            "or links and agents that fail less often"
+        )
 
 
 def _note_partition(run: Run, iteration: int, error: PartitionedError) -> None:
@@ -387,24 +425,32 @@ class _Repairs:
         self.counts: dict[int, int] = {}
         self.given_up: dict[int, NDArray[np.float64]] = {}
 
-    def sound_start(self, start: Mixture) -> tuple[Mixture, Any]:
-        """Return the start with singular components placed anew, and its factors."""
-        enough = np.full((1, start.n_components), np.inf)
-        mixture, factors, _ = self.mend(start, enough, 0)
-        return mixture, factors
-
     def mend(
         self, mixture: Mixture, counts: NDArray[np.float64], iteration: int
     ) -> tuple[Mixture, Any, bool]:
         """Return the mixture with collapsed components placed anew, and its factors."""
+        mixtures, factors, mended = self.mend_all([self.terms], [mixture], [counts], iteration)
+        return mixtures[0], factors[0], mended
+
+    def mend_all(
+        self,
+        terms: Sequence[Terms],
+        mixtures: Sequence[Mixture],
+        counts: Sequence[NDArray[np.float64]],
+        iteration: int,
+    ) -> tuple[list[Mixture], list[Any], bool]:
+        """Mend the mixtures of several roots alike: what one finds collapsed, all place anew."""
+        mixtures = list(mixtures)
         for component, centre in self.given_up.items():
-            mixture = self.terms.reseeded(mixture, component, centre, 0.0)
-        factors = self.terms.prepare(mixture)
-        found = self._collapsed(factors.failed, counts)
+            mixtures = self._placed(terms, mixtures, component, centre, 0.0)
+        factors = [own.prepare(mixture) for own, mixture in zip(terms, mixtures, strict=True)]
+        found: dict[int, tuple[int, str]] = {}
+        for made, count in zip(factors, counts, strict=True):
+            found = {**self._collapsed(made.failed, count), **found}
         if not found:
-            return mixture, factors, False
+            return mixtures, factors, False
         for component, (hub, reason) in found.items():
-            if mixture.is_tied and reason == "covariance":
+            if mixtures[0].is_tied and reason == "covariance":
                 raise NumericalError(
                     f"the tied covariance of hub {hub} is not positive definite at iteration "
                     f"{iteration}; try a larger reg_covar, or fewer components"
@@ -415,24 +461,39 @@ class _Repairs:
             give_up = self.counts[component] > MOST_RECOVERIES
             if give_up:
                 self.given_up[component] = centre
-                if len(self.given_up) == mixture.n_components:
+                if len(self.given_up) == mixtures[0].n_components:
                     raise NumericalError(
                         f"every component has collapsed by iteration {iteration}; try fewer "
                         "components or a larger reg_covar"
                     )
-            weight = 0.0 if give_up else 1.0 / mixture.n_components
-            mixture = self.terms.reseeded(mixture, component, centre, weight)
+            weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
+            mixtures = self._placed(terms, mixtures, component, centre, weight)
             self.recoveries.append(
                 Recovery(iteration, component, hub, reason, None if give_up else row)
             )
-        factors = self.terms.prepare(mixture)
-        if factors.failed.any():
-            hub = int(np.argwhere(factors.failed)[0, 1])
-            raise NumericalError(
-                f"the sample covariance of hub {hub} is not positive definite: its features are "
-                "constant or linearly dependent; try a larger reg_covar, or scaled features"
-            )
-        return mixture, factors, True
+        factors = [own.prepare(mixture) for own, mixture in zip(terms, mixtures, strict=True)]
+        for made in factors:
+            if made.failed.any():
+                hub = int(np.argwhere(made.failed)[0, 1])
+                raise NumericalError(
+                    f"the sample covariance of hub {hub} is not positive definite: its features "
+                    "are constant or linearly dependent; try a larger reg_covar, or scaled features"
+                )
+        return mixtures, factors, True
+
+    @staticmethod
+    def _placed(
+        terms: Sequence[Terms],
+        mixtures: Sequence[Mixture],
+        component: int,
+        centre: NDArray[np.float64],
+        weight: float,
+    ) -> list[Mixture]:
+        """Place one component of every mixture anew."""
+        return [
+            own.reseeded(mixture, component, centre, weight)
+            for own, mixture in zip(terms, mixtures, strict=True)
+        ]
 
     def _collapsed(
         self, failed: NDArray[np.uint8], counts: NDArray[np.float64]

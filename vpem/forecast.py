@@ -57,18 +57,18 @@ def communication(
     count, rest = divmod(n_samples, size)
     n_drawn = _n_drawn(network)
 
-    def sums(kind: str, rows: int) -> tuple[Ledger, int]:
-        return _take_sums(network, kind, rows, n_components, itemsize, max(n_drawn, 1))
+    def sums(kind: str, rows: int, agreed: Ledger | None = None) -> tuple[Ledger, int]:
+        n_sums = max(n_drawn, 1)
+        # A pass in batches ends even if the network fell apart during one of them.
+        always = batch_size is not None
+        return _take_sums(network, kind, rows, n_components, itemsize, n_sums, agreed, always)
 
-    batch, n_whole = sums("estep", size)
+    agreed = Ledger(graph)
+    batch, n_whole = sums("estep", size, agreed)
     iteration = _repeated(network, batch, count)
     if rest:
         iteration.add(sums("estep", rest)[0])
-    # A pass in batches ends even if the network fell apart during one of them.
-    agreements = n_whole if batch_size is None else max(n_drawn, 1)
-    agreement = Ledger(graph)
-    network.total.on(agreement).agree("stopping")
-    iteration.add(_repeated(network, agreement, agreements))
+    iteration.add(agreed)
     parts = {"iteration": iteration, "last": sums("check", n_samples)[0]}
     if batch_size is not None:
         parts = {"batch": batch, **parts}
@@ -94,11 +94,19 @@ def _n_drawn(network: Network) -> int:
 
 
 def _take_sums(
-    network: Network, kind: str, n_samples: int, n_components: int, itemsize: int, count: int
+    network: Network,
+    kind: str,
+    n_samples: int,
+    n_components: int,
+    itemsize: int,
+    count: int,
+    agreed: Ledger | None = None,
+    always: bool = False,
 ) -> tuple[Ledger, int]:
     """Take sums as a fit does, one after the other: their ledger, and in how many all were heard.
 
-    Messages that are counted as they are formed are formed with one value.
+    Messages that are counted as they are formed are formed with one value. On the ledger ``agreed``
+    an agreement to stop is counted after every sum in which all were heard, or after all of them.
     """
     ledger = Ledger(network.graph)
     total = network.total.on(ledger)
@@ -108,13 +116,18 @@ def _take_sums(
     terms = np.zeros((len(network.hubs), 1, 1))
     n_whole = 0
     for _ in range(count):
+        heard = True
         try:
             total.begin(kind, n_samples, n_components, itemsize)
         except PartitionedError:
-            continue
-        n_whole += 1
-        if compressed:
+            heard = False
+        n_whole += heard
+        if compressed and heard:
             total.reduce(terms)
+        if agreed is not None and (heard or always):
+            total.ledger = agreed
+            total.agree("stopping")
+            total.ledger = ledger
     return ledger, n_whole
 
 

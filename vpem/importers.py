@@ -18,6 +18,7 @@ from vpem.checks import check_finite
 from vpem.datasets import Dataset
 from vpem.errors import FileError, InputError, VpemError, VpemWarning, did_you_mean, shorten
 from vpem.hdf5 import check_memory, check_readable
+from vpem.workers import from_worker_of_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +39,7 @@ def read_table(
     *,
     label_column: Column | None = None,
     id_column: Column | None = None,
+    worker_column: Column | None = None,
     header: bool = True,
     delimiter: str | None = None,
     drop_columns: Sequence[Column] = (),
@@ -48,8 +50,9 @@ def read_table(
     ----------
     path : path
         A ``.csv``, ``.tsv`` or ``.txt`` file (UTF-8, also with ``.gz``) or a ``.parquet`` file.
-    label_column, id_column : str or int, optional
-        The column of known classes and the column that names the rows: by name, or by number
+    label_column, id_column, worker_column : str or int, optional
+        The columns of known classes, of what the rows are called, and of who holds each row (a name
+        or a number from 0): by name, or by number
         from 0 (negative numbers count from the end). Integers stay integers; in a CSV file
         everything else is text, so "007" stays "007".
     header : bool
@@ -79,7 +82,7 @@ def read_table(
     source = os.fspath(path)
     suffix = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
     suffix = suffix.lower()
-    chosen = (label_column, id_column, tuple(drop_columns))
+    chosen = ((label_column, id_column, worker_column), tuple(drop_columns))
     if suffix in TEXT_SUFFIXES:
         text = _delimiter(file, source, suffix, delimiter)
         names, roles, table = _read_text(file, source, header, text, chosen)
@@ -94,13 +97,19 @@ def read_table(
         )
     if table.num_rows == 0:
         raise InputError(f"{source} has no rows")
-    label, identity, features = roles
+    (label, identity, worker), features = roles
     column_of = dict(zip(_kept(len(names), roles), table.columns, strict=True))
+
+    def noted(column: int | None) -> NDArray[Any] | None:
+        return None if column is None else _annotation(names[column], column_of[column], source)
+
+    workers = noted(worker)
     dataset = Dataset(
         _matrix([(names[c], column_of[c]) for c in features], table.num_rows, source),
         tuple(names[c] for c in features),
-        ids=None if identity is None else _annotation(names[identity], column_of[identity], source),
-        labels=None if label is None else _annotation(names[label], column_of[label], source),
+        ids=noted(identity),
+        labels=noted(label),
+        workers=None if workers is None else from_worker_of_row(workers),
         source=source,
     )
     try:
@@ -110,31 +119,44 @@ def read_table(
     return dataset
 
 
-Roles = tuple[int | None, int | None, list[int]]
-Chosen = tuple[Column | None, Column | None, tuple[Column, ...]]
+Roles = tuple[tuple[int | None, ...], list[int]]
+"""Numbers of the columns of labels, ids and workers, and of the features."""
+
+Chosen = tuple[tuple[Column | None, ...], tuple[Column, ...]]
+
+ANNOTATIONS = ("label", "id", "worker")
 
 
 def _kept(n_columns: int, roles: Roles) -> list[int]:
     """Return the numbers of the columns that are read, in the order of the file."""
-    label, identity, features = roles
-    wanted = {label, identity, *features}
+    annotations, features = roles
+    wanted = {*annotations, *features}
     return [column for column in range(n_columns) if column in wanted]
 
 
 def _roles(names: list[str], chosen: Chosen, source: str) -> Roles:
-    """Say which columns are labels, ids and features, after checking the names."""
-    label_column, id_column, drop_columns = chosen
-    label = _resolve("label column", label_column, names, source)
-    identity = _resolve("id column", id_column, names, source)
+    """Say which columns are labels, ids, workers and features, after checking the names."""
+    wanted, drop_columns = chosen
+    annotations = tuple(
+        _resolve(f"{what} column", column, names, source)
+        for what, column in zip(ANNOTATIONS, wanted, strict=True)
+    )
     dropped = {_resolve("column to drop", column, names, source) for column in drop_columns}
-    if label is not None and label == identity:
-        raise InputError(f"{source}: column {names[label]!r} cannot hold both labels and ids")
-    for what, column in (("label", label), ("id", identity)):
-        if column is not None and column in dropped:
+    holders: dict[int, str] = {}
+    for what, column in zip(ANNOTATIONS, annotations, strict=True):
+        if column is None:
+            continue
+        if column in holders:
+            raise InputError(
+                f"{source}: column {names[column]!r} cannot hold both {holders[column]}s and "
+                f"{what}s"
+            )
+        holders[column] = what
+        if column in dropped:
             raise InputError(f"{source}: the {what} column {names[column]!r} is also dropped")
     used = [column for column in range(len(names)) if column not in dropped]
     for column in used:
-        if not names[column] and column not in (label, identity):
+        if not names[column] and column not in holders:
             raise InputError(
                 f"{source}: column {column} (counted from 0) has no name; if it numbers the rows "
                 f"pass --id-column {column}, or leave it out with --drop-column {column}"
@@ -146,10 +168,10 @@ def _roles(names: list[str], chosen: Chosen, source: str) -> Roles:
                 f"{source}: columns {first[name]} and {column} are both called {name!r}; rename "
                 "one, or pass --no-header if the first row is data"
             )
-    features = [column for column in used if column not in (label, identity)]
+    features = [column for column in used if column not in holders]
     if not features:
         raise InputError(f"{source}: no column is left for the features")
-    return label, identity, features
+    return annotations, features
 
 
 def _resolve(what: str, column: Column | None, names: list[str], source: str) -> int | None:
@@ -218,14 +240,14 @@ def _read_text(
                 f"{source}: a column name has a line break; is a quotation mark left open?"
             )
         roles = _roles(names, chosen, source)
-        if header and all(_is_number(names[column]) for column in roles[2]):
+        if header and all(_is_number(names[column]) for column in roles[1]):
             warnings.warn(
                 f"{source}: the first row was taken for names although it holds numbers; if it "
                 "is data, pass --no-header",
                 VpemWarning,
                 stacklevel=3,
             )
-        as_text = [raw[column] for column in roles[:2] if column is not None]
+        as_text = [raw[column] for column in roles[0] if column is not None]
         converting = csv.ConvertOptions(
             include_columns=[raw[column] for column in _kept(len(raw), roles)],
             column_types=dict.fromkeys(as_text, pa.string()),
@@ -276,10 +298,10 @@ def _read_parquet(file: Path, source: str, chosen: Chosen) -> tuple[list[str], R
             names = list(schema.names)
             stored = (schema.pandas_metadata or {}).get("index_columns", [])
             index = {name for name in stored if isinstance(name, str)}
-            label_column, id_column, drop_columns = chosen
-            wanted = {_resolve("column", c, names, source) for c in (label_column, id_column)}
+            annotations, drop_columns = chosen
+            wanted = {_resolve("column", c, names, source) for c in annotations}
             implied = [n for n, name in enumerate(names) if name in index and n not in wanted]
-            roles = _roles(names, (label_column, id_column, (*drop_columns, *implied)), source)
+            roles = _roles(names, (annotations, (*drop_columns, *implied)), source)
             kept = _kept(len(names), roles)
             check_memory(opened.metadata.num_rows * len(kept) * 8, source)
             table = opened.read(columns=[names[column] for column in kept])

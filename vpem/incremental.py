@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -186,7 +187,7 @@ def fit_batches(
         if step_size is None
         else _Stochastic(visits, check_step_size(step_size))
     )
-    run.mixture, visits.factors = visits.repairs.sound_start(start)
+    run.mixture, visits.factors = em.begin_soundly(visits.repairs, total, start)
     order = rng.permutation(len(batches))
     anew = True
     opening = None if len(batches) == 1 else fitting.step_size
@@ -201,21 +202,7 @@ def fit_batches(
             continue
         found = visits.log_likelihoods.sum(axis=0) + terms.log_constant
         em._check_finite(found, len(run.history) + 1)
-        change = (found - run.history[-1]) / terms.total_weight if run.history else None
-        run.history.append(found)
-        run.bytes_sent.append(total.bytes_sent)
-        if tol > 0:
-            total.agree("stopping")
-        if callback is not None:
-            callback(
-                Progress(
-                    len(run.history),
-                    float(found.mean() / terms.total_weight),
-                    None if change is None else float(change.mean()),
-                )
-            )
-        rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
-        small = change is not None and (np.abs(change) < np.maximum(tol, rounding)).all()
+        small = em._note_iteration(run, terms, total, found, tol, callback)
         if small and not mended and (2 * visits.heard > len(batches)).all():
             run.converged = True
             break
@@ -319,7 +306,8 @@ def _visit(
         return part.sweep(mixture, factors, total.mix, statistics)
     found = np.zeros(total.n_roots)
     silent = total.silent
-    for rows, sums in em._sums(part, total, factors, mixture.n_components):
+    width = mixture.n_components
+    for rows, sums in em.summed(part, total, width, partial(part.local, factors)):
         responsibilities, log_likelihoods = part.responsibilities(mixture, sums, rows)
         if kept is not None:
             if silent is not None:
@@ -442,6 +430,8 @@ class _Visits:
         """Take on what an M-step gave; True where components had collapsed."""
         self.run.mixture, self.factors, mended = self.repairs.mend(updated, counts, self.number)
         self.mended = self.mended or mended
+        if mended:
+            self.total.agree("flooding", em.MENDED_BYTES)
         return mended
 
 

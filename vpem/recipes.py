@@ -32,7 +32,7 @@ from vpem.starts import INITS, RowStream, draw_start
 from vpem.terms.features import FeatureTerms
 from vpem.threads import one_blas_thread, thread_count
 
-__all__ = ["Fit", "Network", "connect", "fit_vpem"]
+__all__ = ["Fit", "Network", "Prepared", "connect", "fit_vpem", "prepare"]
 
 ORDER_OF_BATCHES = 1
 """Sets the stream that orders batches apart from the one that draws rows."""
@@ -219,79 +219,51 @@ def fit_vpem(
     began = time.perf_counter()
     if not isinstance(network, Network):
         raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
-    seed = check_int("seed", seed, least=0)
-    precision = _precision(dtype)
-    X = check_data(X, network.blocks.n_features, feature_names)
-    n_samples = len(X)
-    check_choice("covariance type", covariance_type, COVARIANCE_TYPES)
-    check_choice("scale", scale, SCALES)
-    n_init = check_int("n_init", n_init, least=1)
-    max_iter = check_int("max_iter", max_iter, least=1)
-    tol = check_number("tol", tol, least=0.0)
-    reg_covar = check_number("reg_covar", reg_covar, least=0.0)
-    given = None
-    if isinstance(init, str):
-        check_choice("init", init, INITS)
-    elif not isinstance(init, Mixture):
-        if init is None:
-            raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
-        given = init
-    n_components = check_int("n_components", n_components, least=1)
+    given = prepare(
+        X,
+        network.blocks.n_features,
+        n_components=n_components,
+        covariance_type=covariance_type,
+        init=init,
+        n_init=n_init,
+        tol=tol,
+        max_iter=max_iter,
+        reg_covar=reg_covar,
+        scale=scale,
+        sample_weight=sample_weight,
+        seed=seed,
+        dtype=dtype,
+        feature_names=feature_names,
+    )
     if batch_size is not None:
         batch_size = check_int("batch_size", batch_size, least=1)
     if step_size is not None:
         step_size = check_step_size(step_size)
-    _refuse_what_makes_no_sense(X, network, batch_size, step_size)
-    row_weights = kept = None
-    n_positive = n_samples
-    if sample_weight is not None:
-        sample_weight = check_weights(sample_weight, n_samples)
-        kept = np.flatnonzero(sample_weight > 0)
-        n_positive = len(kept)
-        _check_precision(sample_weight[kept], precision)
-        if given is not None:
-            rows = check_rows(given, n_components, n_samples)
-            if not np.isin(rows, kept).all():
-                raise InputError("init rows must have a positive sample weight")
-            if not isinstance(X, FileMatrix):
-                given = np.searchsorted(kept, rows)
-        row_weights = sample_weight
-        if len(kept) < n_samples and not isinstance(X, FileMatrix):
-            X, row_weights = X[kept], sample_weight[kept]
-        else:
-            kept = None
-    if n_positive < n_components:
-        raise InputError(
-            f"{n_components} components need at least as many rows, got {n_positive}"
-            f"{'' if row_weights is None else ' with a positive weight'}; try fewer components"
-        )
-    if given is not None:
-        given = check_rows(given, n_components, len(X))
-    _inspect(X, feature_names, reg_covar, precision)
-    scaling = _scaling(X, row_weights, scale, precision)
+    _refuse_what_makes_no_sense(given.X, network, batch_size, step_size)
+    scaling = _scaling(given.X, given.row_weights, scale, given.precision)
     threads = thread_count(n_threads)
 
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = FeatureTerms(
-            X,
+            given.X,
             network.blocks,
             covariance_type,
             scaling=scaling,
-            row_weights=row_weights,
+            row_weights=given.row_weights,
             reg_covar=reg_covar,
             n_threads=threads,
-            dtype=precision,
+            dtype=given.precision,
             skip_negligible=skip_negligible,
         )
         ledger = Ledger(network.graph)
-        network.charge_setup(ledger, n_samples, terms.itemsize)
+        network.charge_setup(ledger, given.n_samples, terms.itemsize)
         runs = []
         total_iterations = 0
         restarts = n_init if isinstance(init, str) else 1
         for restart in range(restarts):
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
-            stream = RowStream(rng, row_weights, len(X))
+            stream = RowStream(rng, given.row_weights, len(given.X))
             rows_used: NDArray[np.intp] | None
             if isinstance(init, Mixture):
                 start, rows_used = init.over(network.blocks, covariance_type, scaling), None
@@ -300,8 +272,8 @@ def fit_vpem(
                         f"the starting model has {start.n_components} components, "
                         f"{n_components} were asked for"
                     )
-            elif given is not None:
-                rows_used = np.asarray(given, dtype=np.intp)
+            elif given.rows is not None:
+                rows_used = given.rows
                 start = terms.start(terms.at_rows(rows_used))
             else:
                 start, rows_used = draw_start(cast(str, init), terms, total, n_components, stream)
@@ -330,12 +302,10 @@ def fit_vpem(
         history=_per_hub(np.array(run.history), network),
         root_log_likelihood=_per_hub(run.log_likelihood[None], network)[0],
         total_weight=terms.total_weight,
-        n_samples=n_samples,
+        n_samples=given.n_samples,
         converged=run.converged,
         recoveries=run.recoveries,
-        init_rows=None
-        if rows_used is None
-        else tuple(int(row if kept is None else kept[row]) for row in rows_used),
+        init_rows=given.number(rows_used),
         best_restart=best,
         seconds=time.perf_counter() - began,
         total_iterations=total_iterations,
@@ -348,6 +318,105 @@ def fit_vpem(
     )
     _warn_of_outcome(fit, max_iter, tol)
     return fit
+
+
+@dataclass
+class Prepared:
+    """Data and options that have been looked at.
+
+    Attributes
+    ----------
+    X : ndarray or FileMatrix of shape (m, d)
+        Rows of positive weight, where they are in memory; else all.
+    n_samples : int
+        Rows there were, M.
+    row_weights : ndarray of shape (m,) or None
+        None: all alike.
+    kept : ndarray of shape (m,) or None
+        Which rows of the user's are in ``X``; None: all.
+    rows : ndarray of shape (K,) or None
+        Rows of ``X`` to start at, where init says so.
+    precision : dtype
+        To compute in.
+    """
+
+    X: Any
+    n_samples: int
+    row_weights: NDArray[np.float64] | None
+    kept: NDArray[np.intp] | None
+    rows: NDArray[np.intp] | None
+    precision: np.dtype[Any]
+
+    def number(self, rows: NDArray[np.intp] | None) -> tuple[int, ...] | None:
+        """Return the user's numbers of some rows of ``X``."""
+        if rows is None:
+            return None
+        return tuple(int(row if self.kept is None else self.kept[row]) for row in rows)
+
+
+def prepare(
+    X: Any,
+    n_features: int,
+    *,
+    n_components: int,
+    covariance_type: str,
+    init: Any,
+    n_init: int,
+    tol: float,
+    max_iter: int,
+    reg_covar: float,
+    scale: str,
+    sample_weight: Any,
+    seed: int,
+    dtype: Any,
+    feature_names: Sequence[str] | None,
+) -> Prepared:
+    """Check data and options that every fit of a mixture has, named as in `fit_vpem`."""
+    check_int("seed", seed, least=0)
+    precision = _precision(dtype)
+    X = check_data(X, n_features, feature_names)
+    n_samples = len(X)
+    check_choice("covariance type", covariance_type, COVARIANCE_TYPES)
+    check_choice("scale", scale, SCALES)
+    check_int("n_init", n_init, least=1)
+    check_int("max_iter", max_iter, least=1)
+    check_number("tol", tol, least=0.0)
+    check_number("reg_covar", reg_covar, least=0.0)
+    given = None
+    if isinstance(init, str):
+        check_choice("init", init, INITS)
+    elif not isinstance(init, Mixture):
+        if init is None:
+            raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
+        given = init
+    check_int("n_components", n_components, least=1)
+    row_weights = kept = None
+    n_positive = n_samples
+    if sample_weight is not None:
+        sample_weight = check_weights(sample_weight, n_samples)
+        kept = np.flatnonzero(sample_weight > 0)
+        n_positive = len(kept)
+        _check_precision(sample_weight[kept], precision)
+        if given is not None:
+            rows = check_rows(given, n_components, n_samples)
+            if not np.isin(rows, kept).all():
+                raise InputError("init rows must have a positive sample weight")
+            if not isinstance(X, FileMatrix):
+                given = np.searchsorted(kept, rows)
+        row_weights = sample_weight
+        if len(kept) < n_samples and not isinstance(X, FileMatrix):
+            X, row_weights = X[kept], sample_weight[kept]
+        else:
+            kept = None
+    if n_positive < n_components:
+        raise InputError(
+            f"{n_components} components need at least as many rows, got {n_positive}"
+            f"{'' if row_weights is None else ' with a positive weight'}; try fewer components"
+        )
+    if given is not None:
+        given = check_rows(given, n_components, len(X))
+    _inspect(X, feature_names, reg_covar, precision)
+    return Prepared(X, n_samples, row_weights, kept, given, precision)
 
 
 def _refuse_what_makes_no_sense(

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from vpem.recipes import Fit
+from vpem.row_recipes import RowFit
 
-__all__ = ["describe_fit"]
+__all__ = ["describe_fit", "describe_row_fit"]
 
 
 def describe_fit(
@@ -32,31 +33,87 @@ def describe_fit(
         user's units.
     """
     network = fit.network
-    graph = network.graph
-    blocks = network.blocks
-    mixture = fit.mixture
     return {
         "algorithm": "vp-em",
-        "n_samples": fit.n_samples,
-        "n_features": blocks.n_features,
-        "n_agents": graph.n_agents,
-        "n_components": mixture.n_components,
-        "covariance_type": mixture.covariance_type,
-        "n_parameters": mixture.n_parameters,
+        **_of_data(fit, network.blocks.n_features, feature_names),
         "agent_names": list(agent_names),
-        "feature_names": list(feature_names),
-        "server": graph.n_agents if graph.has_server else None,
         "hubs": [
             {
                 "root": int(hub.root),
                 "agents": [int(agent) for agent in hub.agents],
                 "features": columns.tolist(),
             }
-            for hub, columns in zip(network.hubs, blocks.features, strict=True)
+            for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
         ],
+        "hops": network.hops,
+        **_of_network(fit),
+        "batch_size": fit.batch_size,
+        "step_size": fit.step_size,
+        "n_passes": fit.n_passes,
+        "free_energy": (np.array(fit.free_energy) / fit.total_weight).tolist(),
+        **_of_run(fit),
+    }
+
+
+def describe_row_fit(fit: RowFit, feature_names: Sequence[str]) -> dict[str, Any]:
+    """Summarize a fit to rows that workers hold in values that JSON can hold.
+
+    Parameters
+    ----------
+    fit : RowFit
+        From `vpem.row_recipes.fit_em`.
+    feature_names : sequence of str
+        Names of the features (d,).
+
+    Returns
+    -------
+    dict
+        As `describe_fit`; parameters are those of the first worker, and ``disagreement`` tells how
+        far log-likelihoods per sample and mixing weights of the workers' models lie apart.
+    """
+    workers = fit.workers
+    blocks = fit.mixture.blocks
+    weights = np.concatenate([mixture.weights for mixture in fit.mixtures])
+    agents = list(blocks.agents[0])
+    return {
+        "algorithm": "em-rows",
+        "split": "rows",
+        **_of_data(fit, blocks.n_features, feature_names),
+        "n_workers": workers.n_workers,
+        "worker_names": list(workers.names),
+        "agent_names": list(workers.names),
+        "worker_rows": workers.counts.tolist(),
+        "hubs": [{"root": 0, "agents": agents, "features": blocks.features[0].tolist()}],
+        "hops": 0,
+        **_of_network(fit),
+        "disagreement": {
+            "log_likelihood": float(np.ptp(fit.root_log_likelihood) / fit.total_weight),
+            "mixing_weights": float(np.ptp(weights, axis=0).max()),
+        },
+        **_of_run(fit),
+    }
+
+
+def _of_data(fit: Fit, n_features: int, feature_names: Sequence[str]) -> dict[str, Any]:
+    mixture = fit.mixture
+    return {
+        "n_samples": fit.n_samples,
+        "n_features": n_features,
+        "n_agents": fit.network.graph.n_agents,
+        "n_components": mixture.n_components,
+        "covariance_type": mixture.covariance_type,
+        "n_parameters": mixture.n_parameters,
+        "feature_names": list(feature_names),
+    }
+
+
+def _of_network(fit: Fit) -> dict[str, Any]:
+    network = fit.network
+    graph = network.graph
+    return {
+        "server": graph.n_agents if graph.has_server else None,
         "edges": graph.edges.tolist(),
         "topology": graph.topology,
-        "hops": network.hops,
         "rounds": network.n_rounds,
         "weights": network.weights,
         "mixing_rate": network.mixing_rate,
@@ -70,13 +127,14 @@ def describe_fit(
             {"iteration": iteration, "reason": reason} for iteration, reason in fit.partitions
         ],
         "consensus_path": getattr(network.total, "path", "server"),
-        "mixing_weights": mixture.assembled_weights.tolist(),
+    }
+
+
+def _of_run(fit: Fit) -> dict[str, Any]:
+    return {
+        "mixing_weights": fit.mixture.assembled_weights.tolist(),
         "converged": fit.converged,
         "n_iter": fit.n_iter,
-        "batch_size": fit.batch_size,
-        "step_size": fit.step_size,
-        "n_passes": fit.n_passes,
-        "free_energy": (np.array(fit.free_energy) / fit.total_weight).tolist(),
         "log_likelihood": fit.log_likelihood,
         "root_log_likelihood": (fit.root_log_likelihood / fit.total_weight).tolist(),
         "history": fit.history.tolist(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem import em
 from vpem.em import Sum, Terms
 from vpem.mixture import Mixture
 
@@ -139,8 +141,8 @@ def _summed_distances(
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Squared distances to centres, (R, m, L), a chunk of rows a time."""
     total.begin("setup", terms.n_samples, len(centres), terms.itemsize)
-    for rows in terms.chunks(total.values_per_item * len(centres)):
-        yield rows, np.maximum(total.reduce(terms.distances(centres, rows), rows), 0)
+    for rows, sums in em.summed(terms, total, len(centres), partial(terms.distances, centres)):
+        yield rows, np.maximum(sums, 0)
 
 
 def _spread_rows(

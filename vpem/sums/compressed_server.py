@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vpem.checks import check_int
 from vpem.network.ledger import Ledger
 from vpem.sums.counted import AtServer
-from vpem.sums.pace import contraction
+from vpem.sums.pace import codec_of, contraction
 
 if TYPE_CHECKING:
     from vpem.codecs import Codec
@@ -68,7 +68,8 @@ class CompressedServerSum(AtServer):
     ) -> None:
         self.n_blocks = check_int("blocks", n_blocks, least=1)
         super().__init__(self.n_blocks)
-        self.codec = codec
+        self.codec: Codec = codec
+        self._coder: Codec | None = codec
         self.n_rounds = None if n_rounds is None else check_int("rounds", n_rounds, least=1)
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
@@ -85,18 +86,17 @@ class CompressedServerSum(AtServer):
         return counted
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
-        """Count a sum of the start; messages of any other are counted as they are formed."""
+        """Begin a sum, whose messages are counted as they are formed."""
         self._kind = kind
+        self._coder = codec_of(kind, self.codec)
         self._number += 1
-        if kind == "setup":
-            self._send("setup", n_samples * n_components * itemsize, rounds=2)
 
     def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K).
 
         Compressed sums take all rows at once.
         """
-        if self._kind == "setup" or self.n_blocks == 1:
+        if self.n_blocks == 1:
             exact: NDArray[Any] = terms.sum(axis=0, keepdims=True)
             return exact
         # Component by component, so that a bucket of the codec holds values of one.
@@ -120,11 +120,12 @@ class CompressedServerSum(AtServer):
         rng: np.random.Generator,
     ) -> None:
         """Move memories (n, V) towards values (n, V) by so many messages, and count them."""
-        believed, omega = contraction(self.codec, values.shape[1])
+        assert self._coder is not None
+        believed, omega = contraction(self._coder, values.shape[1])
         for _ in range(self.n_rounds or (1 if omega <= 1 else MANY)):
             keys = rng.integers(1 << 63, size=len(values), dtype=np.uint64)
-            decoded, sizes = self.codec.transmit(values - memories, keys, self.n_threads)
+            decoded, sizes = self._coder.transmit(values - memories, keys, self.n_threads)
             decoded *= believed
             memories += decoded
             going = self._to_agents if len(values) == 1 else ~self._to_agents
-            self._send("server", sizes, links=going, rounds=1)
+            self._send("setup" if self._kind == "setup" else "server", sizes, links=going, rounds=1)

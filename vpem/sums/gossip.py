@@ -19,7 +19,7 @@ from vpem.network.faults import Faults, Links, Weather
 from vpem.network.ledger import Ledger
 from vpem.network.setup import Routes
 from vpem.sums.consensus import _Layout, _OverHubs
-from vpem.sums.pace import Pace, contraction, find_pace
+from vpem.sums.pace import Pace, codec_of, contraction, find_pace
 
 if TYPE_CHECKING:
     from vpem.codecs import Codec
@@ -30,9 +30,6 @@ MOST_DRAWS = 20
 """Draws of a sum of the start, or after the last iteration, in which the network falls apart."""
 
 ONE_ROUND = np.ones(1)
-
-START_FALL = 1e-6
-"""By what the rounds of an uncompressed sum of the start reduce it."""
 
 
 @dataclass
@@ -124,7 +121,7 @@ class GossipSum(_OverHubs):
         self.seed = check_int("seed", seed, least=0)
         if step is not None and check_number("step", step, least=0.0, most=1.0) == 0:
             raise InputError("the step of compressed rounds must be above 0, got 0")
-        self.codec = codec
+        self.codec = self._coder = codec
         self.step = step
         self.accelerated = accelerated
         self.faults = faults if faults is not None and faults.any else None
@@ -164,6 +161,7 @@ class GossipSum(_OverHubs):
             root is awake; for "setup" and "check" in 20 draws one after the other.
         """
         self._kind = kind
+        self._coder = codec_of(kind, self.codec)
         draws = 1 if kind == "estep" else MOST_DRAWS
         for left in reversed(range(draws)):
             self._number += 1
@@ -174,16 +172,17 @@ class GossipSum(_OverHubs):
                 if not left:
                     raise
 
-    def _is_compressed(self) -> bool:
-        return self.codec is not None and self._kind != "setup"
+    @property
+    def _charged(self) -> str:
+        """Kind that the ledger counts the messages of this sum as."""
+        return "setup" if self._kind == "setup" else "estep"
 
     def _draw(self, kind: str, n_values: int, itemsize: int) -> None:
         """Draw one sum and count it."""
         size = n_values * itemsize
         if self.faults is None:
-            if not self._is_compressed():
-                n_rounds = len(self._steps())
-                self._count(kind, size, n_rounds, n_rounds)
+            if self.codec is None:
+                self._count(kind, size, self.n_rounds, self.n_rounds)
             return
         rng = np.random.default_rng([self.seed, self._number])
         weather = self.faults.draw(self.graph, self.n_rounds, rng, dropout=kind == "estep")
@@ -194,23 +193,37 @@ class GossipSum(_OverHubs):
         failure = self._find_failure(weather)
         if self.ledger is not None:
             self._count_flooding(weather.awake)
-            if not self._is_compressed():
+            if self.codec is None:
                 told = self._informed[self.ledger.targets[self._down]]
                 times = weather.up.sum(axis=0)[self._links.edge_of_link]
                 self._count(kind, size, times, self.n_rounds, told)
             elif failure is not None:
                 # Sent in vain: what has no answer is not computed.
-                assert self.codec is not None
-                sent = self.codec.message_size(n_values)
+                assert self._coder is not None
+                sent = self._coder.message_size(n_values)
                 times = weather.up.sum(axis=0)[self._links.edge_of_link]
-                self._send("estep", sent, times=times, rounds=self.n_rounds)
+                self._send(self._charged, sent, times=times, rounds=self.n_rounds)
         if failure is not None:
             raise failure
+
+    def agree(self, kind: str, size: int = 1) -> None:
+        """Count one agreement by flooding among the agents that took part in the last sum."""
+        if self.ledger is None or self.faults is None or self._weather is None:
+            super().agree(kind, size)
+            return
+        links = self._links_awake(self._weather.awake)
+        self._send(kind, size, links=links, times=self.diameter, rounds=self.diameter)
+
+    def _links_awake(self, awake: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mark the links between agents that are awake."""
+        assert self.ledger is not None
+        both: NDArray[np.bool_] = awake[self.ledger.sources] & awake[self.ledger.targets]
+        return both
 
     def _count_flooding(self, awake: NDArray[np.bool_]) -> None:
         """Count how the agents learn who is awake and heard of: one bit an agent."""
         assert self.ledger is not None
-        links = awake[self.ledger.sources] & awake[self.ledger.targets]
+        links = self._links_awake(awake)
         size = ceil(self.graph.n_agents / 8)
         self.ledger.send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
 
@@ -240,7 +253,7 @@ class GossipSum(_OverHubs):
 
         Compressed sums take all rows at once.
         """
-        if not self._is_compressed():
+        if self.codec is None:
             flat = np.ascontiguousarray(terms).reshape(len(terms), -1)
             states = self._spread(flat, self._informed)
             self._run(states)
@@ -261,19 +274,10 @@ class GossipSum(_OverHubs):
         spread: NDArray[Any] = flat[layout.hub_of] * scale[:, None].astype(flat.dtype)
         return spread
 
-    def _steps(self) -> NDArray[np.float64]:
-        """Steps of uncompressed rounds where nothing fails."""
-        if self.codec is None:
-            return np.ones(self.n_rounds)
-        if self.rate <= 0:
-            return np.ones(1)
-        n_rounds = ceil(np.arccosh(1.0 / START_FALL) / np.arccosh(1.0 / self.rate))
-        return chebyshev_steps(self.rate, n_rounds)
-
     def _run(self, states: NDArray[Any]) -> None:
         """Run uncompressed rounds in place."""
         if self.faults is None:
-            self._layout.run(states, self._steps(), self.n_threads)
+            self._layout.run_plain(states, self.n_rounds, self.n_threads)
             return
         assert self._weather is not None
         for up in self._weather.up:
@@ -290,11 +294,11 @@ class GossipSum(_OverHubs):
 
     def _run_compressed(self, flat: NDArray[np.float64]) -> NDArray[np.float64]:
         """Run the rounds of a compressed sum from where the one before ended."""
-        assert self.codec is not None
+        assert self._coder is not None
         weather = self._weather if self.faults is not None else None
         inputs = self._spread(flat, self._informed & self._is_root)
         memory = self._remember(inputs, self._all if weather is None else weather.awake)
-        believed, omega = contraction(self.codec, flat.shape[1])
+        believed, omega = contraction(self._coder, flat.shape[1])
         pace = find_pace(self.rate, omega, fixed=weather is None and self.accelerated)
         if self.step is not None:
             pace = Pace(self.step, 0.0)
@@ -339,17 +343,17 @@ class GossipSum(_OverHubs):
         up: NDArray[np.bool_] | None,
     ) -> None:
         """Let every agent that is awake tell how its state differs from its copies."""
-        assert self.codec is not None
+        assert self._coder is not None
         awake = memory.awake
         if awake.all():
-            decoded, sizes = self.codec.transmit(
+            decoded, sizes = self._coder.transmit(
                 memory.states - memory.copies, keys, self.n_threads
             )
             decoded *= believed
             memory.copies += decoded
         else:
             sizes = np.zeros(len(awake), dtype=np.int64)
-            decoded, sizes[awake] = self.codec.transmit(
+            decoded, sizes[awake] = self._coder.transmit(
                 memory.states[awake] - memory.copies[awake], keys[awake], self.n_threads
             )
             memory.copies[awake] += believed * decoded
@@ -357,9 +361,9 @@ class GossipSum(_OverHubs):
             return
         sizes = sizes[self.ledger.sources]
         if up is None:
-            self.ledger.send("estep", sizes, rounds=1)
+            self.ledger.send(self._charged, sizes, rounds=1)
             return
         open_links = up[self._links.edge_of_link]
         memory.missed += sizes
-        self.ledger.send("estep", memory.missed[open_links], links=open_links, rounds=1)
+        self.ledger.send(self._charged, memory.missed[open_links], links=open_links, rounds=1)
         memory.missed[open_links] = 0

@@ -13,7 +13,7 @@ from vpem.errors import InputError
 if TYPE_CHECKING:
     from vpem.codecs import Codec
 
-__all__ = ["Pace", "compressed_rounds", "contraction", "find_pace"]
+__all__ = ["Pace", "codec_of", "compressed_rounds", "contraction", "find_pace"]
 
 NOISE_PER_GAP = 1.5
 """Acceleration stays stable while ``sqrt(1 - rate^2)`` is at least this times ``sqrt(omega)``."""
@@ -27,6 +27,19 @@ FALL = 1e-4
 Early iterations decide where EM goes: with 0.001 and more some fits of breast_cancer end elsewhere
 than those with exact sums. Starts at which a component holds very few rows, and terms reach 1e6 and
 more, may do so with this too: a norm shared by many values drowns the small ones."""
+
+
+def codec_of(kind: str, codec: Codec | None) -> Codec | None:
+    """Return the codec of a sum's messages, by what the sum is for.
+
+    Squared distances, which are summed for a start, may be larger than float16 can be, where terms
+    of an E-step are not: they travel as float32.
+    """
+    if kind == "setup" and codec is not None and codec.name == "float16":
+        from vpem.codecs import parse_codec
+
+        return parse_codec("float32")
+    return codec
 
 
 def contraction(codec: Codec, n_values: int) -> tuple[float, float]:

@@ -1,0 +1,112 @@
+"""k-means against scikit-learn's: ``python -m benchmarks.kmeans [--threads N] [--repeats N]``.
+
+Lloyd's algorithm from the same rows until no row changes (or 50 iterations), the rows at one place
+and over seven workers; and k-means++ besides. Both must find the same labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
+
+from vpem import connect_workers, kmeans_rows, make_graph
+from vpem.threads import thread_count
+from vpem.workers import evenly
+
+from .measure import Options, call, compare
+
+__all__ = ["measure"]
+
+CASES = {
+    "tiny": ((500, 4, 3),),
+    "small": ((200_000, 20, 10), (20_000, 100, 50)),
+    "medium": ((200_000, 20, 10), (20_000, 100, 50), (1_000_000, 10, 8)),
+    "full": ((200_000, 20, 10), (20_000, 100, 50), (1_000_000, 10, 8), (100_000, 50, 200)),
+}
+WORKERS = (1, 7)
+MOST_ITERATIONS = 50
+
+
+def theirs(X: np.ndarray, start: Any, k: int, threads: int) -> Callable[[], KMeans]:
+    """scikit-learn's run."""
+
+    def run() -> KMeans:
+        made = KMeans(
+            k, init=start, n_init=1, algorithm="lloyd", tol=0, max_iter=MOST_ITERATIONS,
+            random_state=0,
+        )  # fmt: skip
+        with threadpool_limits(threads):
+            return made.fit(X)
+
+    return run
+
+
+def ours(X: np.ndarray, start: Any, k: int, threads: int, n_workers: int) -> Callable[[], Any]:
+    """Our run, data split by rows, at a server."""
+    network = connect_workers(make_graph("star", n_workers))
+    workers = evenly(len(X), n_workers)
+
+    def run() -> Any:
+        return kmeans_rows(
+            X, workers, network, n_clusters=k, init=start, max_iter=MOST_ITERATIONS,
+            n_threads=threads, dtype=X.dtype.type,
+        )  # fmt: skip
+
+    return run
+
+
+def measure(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a comparison for every case, precision and start."""
+    warnings.simplefilter("ignore")  # where the iterations run out, for both
+    for m, d, k in CASES[options.size]:
+        rng = np.random.default_rng(0)
+        centres = 2 * rng.normal(size=(k, d)) / np.sqrt(d)
+        wide = centres[rng.integers(k, size=m)] + rng.normal(size=(m, d))
+        rows = rng.choice(m, k, replace=False)
+        for dtype in (np.float64, np.float32):
+            X = wide.astype(dtype)
+            for start in ("rows", "k-means++"):
+                given, same = (rows, X[rows]) if start == "rows" else (start, start)
+                runs: dict[str, Callable[[], Any]] = {
+                    "scikit-learn": theirs(X, same, k, options.threads)
+                }
+                for n in WORKERS:
+                    runs[f"vpem, {n} worker(s)"] = ours(X, given, k, options.threads, n)
+                facts = {}
+                if start == "rows":
+                    found, wanted = runs["vpem, 7 worker(s)"](), runs["scikit-learn"]()
+                    facts = {
+                        "labels_other": int((found.labels != wanted.labels_).sum()),
+                        "inertia_ratio_less_1": found.inertia / wanted.inertia_ - 1,
+                        "iterations": (found.n_iter, wanted.n_iter_),
+                    }
+                size = f"{m:,} x {d}, K = {k}, {np.dtype(dtype)}, from {start}"
+                timed = {who: call(run) for who, run in runs.items()}
+                yield compare(options, "k-means", size, "scikit-learn", timed, **facts)
+
+
+def main() -> None:
+    """Print a line a comparison."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kmeans", description=__doc__)
+    parser.add_argument("--size", choices=tuple(CASES), default="small")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int)
+    given = parser.parse_args()
+    options = Options(given.size, given.repeats, thread_count(given.threads))
+    print(f"{options.threads} thread(s), medians of {options.repeats} interleaved runs")
+    for result in measure(options):
+        times = ", ".join(
+            f"{who} {1e3 * taken:.0f} ms ({result['times_as_fast'][who]:.2f})"
+            for who, taken in result["median"].items()
+        )
+        print(f"{result['case']}: {times}  {result['facts'] or ''}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

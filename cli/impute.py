@@ -1,0 +1,282 @@
+"""`vpem impute`: what no observer saw of a matrix, by federated EM with a matrix of low rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from vpem.imputation import Imputation
+
+__all__ = ["impute"]
+
+LISTED = 20
+"""Columns up to which the trend over them is printed."""
+
+
+def impute(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="Entries seen: a .csv table with the columns observer, row, column, value; HDF5 "
+            "with the group observers; or a dataset whose X has NaN where nothing was seen."
+        ),
+    ],
+    rank: Annotated[
+        int, typer.Option("-r", "--rank", help="Rank of the matrix of natural parameters.")
+    ] = 2,
+    ridge: Annotated[
+        float,
+        typer.Option(
+            help="Penalty of the factors: what each singular value loses. Above 0 unless the law "
+            "is gaussian."
+        ),
+    ] = 1.0,
+    law: Annotated[
+        str,
+        typer.Option(
+            help="Law of an entry: gaussian (a mean), poisson (counts, by log intensity), or "
+            "bernoulli (0 or 1, by log odds)."
+        ),
+    ] = "gaussian",
+    variance: Annotated[
+        float, typer.Option(help="Variance of the gaussian law; divides what the ridge is held to.")
+    ] = 1.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Deal the entries of the one observer there is out to this many. Default: the "
+            "observers in the data."
+        ),
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="How --workers deals: entries at random, or whole rows (rows).")
+    ] = "random",
+    copies: Annotated[
+        str,
+        typer.Option(
+            help="Copies of the matrix that observers saw parts of: one each (observers), as many "
+            "as saw any one entry (fewest: converges sooner), or one for parts by --workers and "
+            "else one each (auto)."
+        ),
+    ] = "auto",
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="none, or standard: columns are standardized first, undone in outputs (gaussian)."
+        ),
+    ] = "none",
+    compress: Annotated[
+        str | None,
+        typer.Option(
+            help="Codec of what observers send: qsgd:8bits, natural:12bits, blockp:64, topk:0.1, "
+            "randk:0.1, float32, float16."
+        ),
+    ] = None,
+    participation: Annotated[
+        float,
+        typer.Option("-p", "--participation", help="Probability that an observer takes part."),
+    ] = 1.0,
+    step_size: Annotated[
+        str,
+        typer.Option(
+            help="Steps of the statistic: constant:0.5, decreasing:0.8,0.6 (0.8 k^-0.6), or auto: "
+            "1 where nothing is drawn at random, else what the noise allows."
+        ),
+    ] = "auto",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Entries that an observer draws of its own in an iteration."),
+    ] = None,
+    variance_reduction: Annotated[
+        bool, typer.Option("--variance-reduction", help="VR-FedEM, with small batches.")
+    ] = False,
+    holdout: Annotated[
+        float | None,
+        typer.Option(
+            help="Hide this share of the entries, and report the error on them against column "
+            "means and scikit-learn's IterativeImputer."
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
+    ] = None,
+    tol: Annotated[
+        float, typer.Option(help="Stop when the statistic moves by less, relative to its norm.")
+    ] = 1e-5,
+    max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 500,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if not converged.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of the codec. Default: all processors.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seeds the split, the holdout, participation, batches and noise.")
+    ] = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write matrices, factors and trends here (HDF5)."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw trends and convergence: .png, .svg or .pdf (needs matplotlib)."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing outputs.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="No messages and no progress.")
+    ] = False,
+) -> None:
+    """Impute a matrix from the parts of it that observers saw (FedMissEM).
+
+    Entries stay with their observers, who send corrections of a filled matrix to a server.
+
+    Example: vpem impute data/wine.h5 -r 3 --scale standard --workers 5 --holdout 0.1 -o imputed.h5
+    """
+    from .output import Progress, Screen, print_json
+
+    with Screen(quiet) as screen:
+        import numpy as np
+
+        from vpem.checks import check_int
+        from vpem.em import Progress as Step
+        from vpem.errors import FileError
+        from vpem.hdf5 import check_distinct, check_writable
+        from vpem.holdouts import score_holdout
+        from vpem.imputation import fit_imputation
+        from vpem.imputation_files import describe_imputation, plot_imputation, write_imputation
+        from vpem.laws import make_law
+        from vpem.observation_files import read_observations
+        from vpem.observations import check_law, hide
+        from vpem.observations import split as deal
+        from vpem.plots import check_picture
+
+        seed = check_int("--seed", seed, least=0)
+        if output is not None:
+            check_distinct(output, data)
+            check_writable(output, force)
+        if plot is not None:
+            check_distinct(plot, data)
+            check_picture(plot, force)
+            if output is not None and plot.resolve() == output.resolve():
+                raise FileError(f"--output and --plot are both {plot}; write to two files")
+        entry = make_law(law, variance)
+        found = read_observations(data, dataset)
+        check_law(found, entry)
+        if workers is not None:
+            found = deal(found, workers, split, np.random.default_rng([seed, 1]))
+        hidden = None
+        if holdout is not None:
+            found, hidden = hide(found, holdout, np.random.default_rng([seed, 2]))
+        progress = Progress(quiet)
+        last: list[float] = []
+
+        def follow(step: Any) -> None:
+            if step.objective is not None:
+                change = step.objective - last[-1] if last else None
+                last[:] = [step.objective]
+                progress(Step(step.iteration, step.objective, change))
+
+        try:
+            fit = fit_imputation(
+                found,
+                rank=rank,
+                ridge=ridge,
+                law=law,
+                variance=variance,
+                copies=copies,
+                scale=scale,
+                compress=compress,
+                participation=participation,
+                step_size=step_size,
+                batch_size=batch_size,
+                variance_reduction=variance_reduction,
+                max_iter=max_iter,
+                tol=tol,
+                seed=seed,
+                n_threads=threads,
+                callback=follow,
+            )
+        finally:
+            progress.close()
+        report = describe_imputation(fit)
+        report["holdout"] = None
+        if hidden is not None and holdout is not None:
+            report["holdout"] = score_holdout(fit, hidden, holdout, seed)
+        report["warnings"] = list(screen.warnings)
+        report["seed"] = seed
+        report["data"] = str(data)
+        if output is not None:
+            write_imputation(output, fit, report, force, hidden)
+        if plot is not None:
+            plot_imputation(plot, fit, force=force)
+        report["model"] = None if output is None else str(output)
+        report["plot"] = None if plot is None else str(plot)
+        if json:
+            print_json(report)
+        else:
+            _show(report, fit)
+        if strict and not fit.run.converged:
+            raise typer.Exit(3)
+
+
+def _show(report: dict[str, Any], fit: Imputation) -> None:
+    """Print what a reader wants to know."""
+    from .output import communication, number, plural, show, table
+
+    law = report["law"]
+    if report["variance"] is not None:
+        law += f" of variance {number(report['variance'])}"
+    iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
+    if not report["converged"]:
+        iterations.insert(1, "not converged")
+    how = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
+    if report["compress"] is not None:
+        how.append(f"compressed by {report['compress']}")
+    if report["projections"]:
+        how.append(f"{report['projections']:,} means moved into the law's domain")
+    rows, columns = plural(report["n_samples"], "row"), plural(report["n_features"], "column")
+    seen = f"{report['share_seen']:.1%} seen by {plural(report['n_workers'], 'observer')}"
+    facts = (
+        ("matrix", f"{rows} x {columns}, {seen}"),
+        ("model", f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}"),
+        ("FedEM", ", ".join(how)),
+        ("log-likelihood", f"{report['log_likelihood']:.6f} an entry seen"),
+        ("singular values", ", ".join(number(one, 4) for one in report["singular_values"][:8])),
+        ("iterations", ", ".join(iterations)),
+        ("communication", communication(report["communication"], report["worker_names"])),
+        ("written to", report["model"] or "nothing is kept (give --output)"),
+    )
+    tables: list[Any] = [table(facts, "", "")]
+    if report["holdout"] is not None:
+        tables += _holdout(report["holdout"])
+    names = fit.observations.column_names
+    if len(names) <= LISTED:
+        trend = [
+            (name, number(mean, 5))
+            for name, mean in zip(names, report["column_trend"], strict=True)
+        ]
+        head = f"mean fitted {fit.law.unit}".replace("fitted mean", "fitted")
+        tables.append(table(trend, "column", head, title="Trend over columns", right=(head,)))
+    show(*tables)
+
+
+def _holdout(scores: dict[str, Any]) -> list[Any]:
+    """Return the table of errors on hidden entries, and why one was not found."""
+    from .output import number, plural, table
+
+    heads = list(scores["model"])
+    lines = []
+    for name in ("model", "column_means", "iterative_imputer"):
+        found = scores[name]
+        shown = [number(found.get(head), 5) for head in heads]
+        lines.append((name.replace("_", " "), *shown))
+    title = f"Error on {plural(scores['n_entries'], 'hidden entry').replace('entrys', 'entries')}"
+    head = tuple(head.replace("_", "-") for head in heads)
+    made: list[Any] = [table(lines, "", *head, title=title, right=head)]
+    if "skipped" in scores["iterative_imputer"]:
+        made.append(f"iterative imputer was not run: {scores['iterative_imputer']['skipped']}")
+    return made

@@ -1,0 +1,242 @@
+"""`vpem impute`: files in and out, options, holdout, pictures, one sentence for what is wrong."""
+
+import csv
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+from vpem.datasets import Dataset, write_dataset
+from vpem.imputation import fit_imputation
+from vpem.observation_files import read_observations, write_observations
+from vpem.observations import from_matrices
+
+from .cli_support import done, listing, run, spawn
+
+
+def counts(seed=0, n_observers=3, shape=(12, 8), share=0.5):
+    """What observers counted about a low-rank intensity."""
+    rng = np.random.default_rng(seed)
+    theta = 1 + 0.5 * rng.normal(size=(shape[0], 1)) @ rng.normal(size=(1, shape[1]))
+    found = {}
+    for name in ("ann", "bob", "eve")[:n_observers]:
+        X = rng.poisson(np.exp(theta)).astype(float)
+        found[name] = np.where(rng.random(shape) < share, X, np.nan)
+    found["ann"][np.arange(shape[0]), np.arange(shape[0]) % shape[1]] = 1.0
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory: birds.csv, birds.h5 of the same, a matrix with NaN, zeros and ones."""
+    monkeypatch.chdir(tmp_path)
+    seen = counts()
+    rows, columns = [f"site {i:02d}" for i in range(12)], [f"2020-{j + 1:02d}" for j in range(8)]
+    with open("birds.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["observer", "row", "column", "value"])
+        for name, X in seen.items():
+            for i, j in np.argwhere(~np.isnan(X)).tolist():
+                writer.writerow([name, rows[i], columns[j], int(X[i, j])])
+    given = from_matrices(seen, row_names=rows, column_names=columns)
+    write_observations("birds.h5", given)
+    one = seen["ann"] + np.random.default_rng(1).normal(size=(12, 8))
+    write_dataset("one.h5", Dataset(one, tuple(columns), ids=np.array(rows)))
+    write_dataset("bits.h5", Dataset(np.where(np.isnan(one), one, one > 3), tuple(columns)))
+    return tmp_path
+
+
+POISSON = ("--law", "poisson", "--rank", "2")
+
+
+def test_what_the_json_says(capsys, folder):
+    found = done(capsys, "impute", "birds.csv", *POISSON, "--json").json
+    given = read_observations("birds.csv")
+    fit = fit_imputation(given, rank=2, law="poisson")
+    assert found["algorithm"] == "fedmissem"
+    assert (found["n_samples"], found["n_features"], found["n_workers"]) == (12, 8, 3)
+    assert found["worker_names"] == ["ann", "bob", "eve"]
+    assert found["log_likelihood"] == pytest.approx(fit.log_likelihood)
+    np.testing.assert_allclose(found["column_trend"], fit.column_trend)
+    np.testing.assert_allclose(found["row_trend"], fit.row_trend)
+    for name in ("history", "mean_field", "epochs", "bytes_up"):
+        assert len(found[name]) == found["n_iter"] + 1
+    assert found["objective"] == found["history"][-1]
+    assert found["converged"]
+    assert found["communication"]["bytes"] > 0
+    assert (found["holdout"], found["model"], found["seed"]) == (None, None, 0)
+    assert found["n_copies"] == 3
+
+
+def test_a_table_and_hdf5_are_the_same(capsys, folder):
+    one, two = (done(capsys, "impute", f"birds.{end}", *POISSON, "--json").json
+                for end in ("csv", "h5"))  # fmt: skip
+    assert one["history"] == two["history"]
+
+
+def test_what_is_written(capsys, folder):
+    words = ("impute", "birds.csv", *POISSON, "--holdout", "0.1", "-o", "out.h5", "--json")
+    found = done(capsys, *words).json
+    with h5py.File("out.h5") as file:
+        assert file.attrs["encoding-type"].astype(str) == "vpem-imputation"
+        names = file["row_names"].asstr()[()].tolist()
+        assert names == [f"site {i:02d}" for i in range(12)]
+        assert file["column_names"].asstr()[3] == "2020-04"
+        fitted, imputed = file["fitted"][()], file["imputed"][()]
+        U, V = file["factors/rows"][()], file["factors/columns"][()]
+        np.testing.assert_allclose(np.exp(U @ V.T), fitted)
+        np.testing.assert_allclose(file["trends/rows"][()], fitted.mean(axis=1))
+        np.testing.assert_allclose(file["trends/columns"][()], fitted.mean(axis=0))
+        away = file["holdout/rows"][()] * 8 + file["holdout/columns"][()]
+        assert len(np.unique(away)) == found["holdout"]["n_entries"]
+        given = read_observations("birds.csv")
+        kept = given.mean.ravel().copy()
+        kept[away] = np.nan
+        seen = ~np.isnan(kept)
+        np.testing.assert_array_equal(imputed.ravel()[seen], kept[seen])
+        np.testing.assert_array_equal(imputed.ravel()[~seen], fitted.ravel()[~seen])
+        np.testing.assert_array_equal(file["times_seen"][()].ravel() > 0, seen)
+        report = json.loads(file["report"][()].tobytes())
+    assert report["holdout"] == found["holdout"]
+    assert found["model"] == "out.h5"
+
+
+def test_the_same_seed_gives_the_same_file(capsys, folder):
+    words = ("impute", "one.h5", "--workers", "4", "-p", "0.5", "--compress", "qsgd:8bits")
+    files = []
+    for name, seed in (("a.h5", 3), ("b.h5", 3), ("c.h5", 4)):
+        done(capsys, *words, "--seed", seed, "-o", name, "-q")
+        with h5py.File(name) as file:
+            files.append(file["fitted"][()])
+    np.testing.assert_array_equal(files[0], files[1])
+    assert not np.array_equal(files[0], files[2])
+
+
+@pytest.mark.parametrize("split", ["random", "rows"])
+def test_workers_find_what_one_finds(capsys, folder, split):
+    alone = done(capsys, "impute", "one.h5", "--json").json
+    parts = done(capsys, "impute", "one.h5", "--workers", 5, "--split", split, "--json").json
+    np.testing.assert_allclose(parts["column_trend"], alone["column_trend"], rtol=1e-8)
+    assert alone["communication"]["bytes"] == 0
+    assert parts["communication"]["bytes"] > 0
+    assert parts["n_workers"] == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "losses"),
+    [
+        (("birds.csv", "--law", "poisson"), {"rmse", "deviance"}),
+        (("bits.h5", "--law", "bernoulli"), {"rmse", "log_loss"}),
+        (("one.h5", "--scale", "standard"), {"rmse"}),
+    ],
+)
+def test_holdout(capsys, folder, words, losses):
+    found = done(capsys, "impute", *words, "--holdout", "0.1", "--json").json["holdout"]
+    for name in ("model", "column_means", "iterative_imputer"):
+        assert set(found[name]) == losses
+        assert all(np.isfinite(list(found[name].values())))
+    shown = done(capsys, "impute", *words, "--holdout", "0.1").out
+    assert f"Error on {found['n_entries']} hidden entries" in shown
+    assert "iterative imputer" in shown
+
+
+def test_the_peer_that_is_not_run_says_why(capsys, folder, monkeypatch):
+    monkeypatch.setattr("vpem.holdouts.MOST_WORK", 1)
+    words = ("impute", "birds.csv", *POISSON, "--holdout", "0.1")
+    shown = done(capsys, *words).out
+    assert "iterative imputer was not run: it regresses each of 8 columns on all others" in shown
+    assert "skipped" in done(capsys, *words, "--json").json["holdout"]["iterative_imputer"]
+
+
+def test_pictures(capsys, folder):
+    ending = "svg"
+    words = ("impute", "birds.csv", *POISSON, "--plot", f"p.{ending}", "-q")
+    done(capsys, *words)
+    first = (folder / f"p.{ending}").read_bytes()
+    assert len(first) > 5000
+    assert run(capsys, *words).sentence.endswith("--force to replace it")
+    done(capsys, *words, "--force")
+    assert (folder / "p.svg").read_bytes() == first
+
+
+def test_names_that_look_like_formulas(capsys, folder):
+    matrix = counts(n_observers=1)["ann"]
+    names = [f"$x_{j}" for j in range(8)]
+    write_dataset("odd.h5", Dataset(matrix, tuple(names)))
+    assert "$x_0" in done(capsys, "impute", "odd.h5", "--plot", "odd.png").out
+
+
+def test_not_converged(capsys, folder):
+    result = run(capsys, "impute", "birds.csv", *POISSON, "--max-iter", 2, "--strict", "--json")
+    assert result.code == 3
+    assert not result.json["converged"]
+    assert "not converged after 2 iterations" in result.json["warnings"][0]
+
+
+SENTENCES = [
+    ("none.csv", "'none.csv' does not exist"),
+    ("one.h5 --law poisson", "values must be counts"),
+    ("birds.csv --law bernoulli", "values must be 0 or 1"),
+    ("birds.csv --law normal", "law must be one of gaussian, poisson, bernoulli"),
+    ("birds.csv --rank 0", "rank must be an integer of at least 1"),
+    ("birds.csv --rank 9", "12 x 8 has at most rank 8"),
+    ("birds.csv --ridge -1", "ridge must be"),
+    ("birds.csv --law poisson --ridge 0", "needs a ridge above 0"),
+    ("birds.csv --law poisson --variance 2", "only the gaussian law has a variance"),
+    ("birds.csv --law poisson --scale standard", "take scale none"),
+    ("birds.csv --participation 0", "above 0 and at most 1"),
+    ("birds.csv -p 1.1", "participation must be a number from 0 to 1"),
+    ("birds.csv --compress zip", "codec"),
+    ("birds.csv --compress qsgd:0bits", "bits"),
+    ("birds.csv --step-size constant:2", "above 0 and at most 1"),
+    ("birds.csv --batch-size 0", "--batch-size must be"),
+    ("birds.csv --max-iter 0", "--max-iter must be"),
+    ("birds.csv --holdout 0", "holdout must be above 0 and below 1"),
+    ("birds.csv --holdout 1", "holdout must be above 0 and below 1"),
+    ("birds.csv --workers 3", "has 3 observers of its own"),
+    ("one.h5 --workers 0", "the number of workers must be"),
+    ("one.h5 --workers 1000", "1000 workers cannot share"),
+    ("one.h5 --workers 13 --split rows", "cannot share 12 rows"),
+    ("birds.csv --copies some", "copies must be one of auto, observers, fewest"),
+    ("birds.csv --dataset X", "is a CSV table"),
+    ("one.h5 --dataset Z", "has no Z"),
+    ("birds.csv --seed -1", "--seed must be"),
+    ("birds.csv -o birds.csv --force", "is the input"),
+    ("birds.csv -o one.h5", "exists"),
+    ("birds.csv --plot p.txt", "pictures are written to"),
+    ("birds.csv -o a.svg --plot a.svg", "write to two files"),
+    ("birds.csv --init-rows 1,2", "no such option: --init-rows"),
+    ("hidden.csv", "has the value ''"),
+    ("gap.h5", "nobody saw any entry of row 'row 3'"),
+    ("infinite.h5", "is inf; leave out what was not seen"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), SENTENCES)
+def test_one_sentence_for_what_is_wrong(capsys, folder, words, sentence):
+    (folder / "hidden.csv").write_text("observer,row,column,value\na,b,c,\n")
+    gap = np.ones((6, 3))
+    gap[3] = np.nan
+    write_dataset("gap.h5", Dataset(gap, ("a", "b", "c")))
+    write_dataset("infinite.h5", Dataset(np.array([[1.0, np.inf]]), ("a", "b")))
+    before = listing(folder)
+    result = run(capsys, "impute", *words.split())
+    assert result.code == 2
+    assert result.out == ""
+    assert sentence in result.sentence
+    assert listing(folder) == before
+
+
+def test_noise_that_outgrows_the_steps(capsys, folder):
+    words = ("one.h5", "--workers", 8, "-p", 0.2, "--step-size", "constant:1", "--max-iter", 5000)
+    result = run(capsys, "impute", *words, "--ridge", 0, "--tol", 0)
+    assert result.code == 2
+    assert "try a smaller step size" in result.err
+
+
+def test_as_a_process_of_its_own(folder):
+    found = spawn("impute", "birds.csv", *POISSON, "--json", "-q")
+    assert found.returncode == 0
+    assert found.stderr == ""
+    assert json.loads(found.stdout)["converged"]

@@ -1,0 +1,580 @@
+"""FedEM: identities with EM, the memories' invariant, codecs, variance reduction, graphs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import check_estimator
+
+from vpem import FedEM, InputError, NotConvergedWarning, NumericalError, fit_fedem, make_graph
+from vpem.blocks import Blocks
+from vpem.codecs import parse_codec
+from vpem.em import fit
+from vpem.fedem import first_statistics, parse_step_size, run_fedem
+from vpem.joining import connect_workers
+from vpem.mixture import COVARIANCE_TYPES
+from vpem.network.ledger import Ledger
+from vpem.scaling import Scaling
+from vpem.sums.server import ServerSum
+from vpem.terms.features import FeatureTerms
+from vpem.workers import Workers, by_label, evenly, from_worker_of_row
+
+ROWS = [3, 90, 170]
+EXACT = {"step_size": 1.0, "memory": "none"}
+CODECS = (
+    None, "qsgd:8bits", "qsgd:4bits", "blockp:16", "natural:10bits", "topk:0.3", "randk:0.5",
+    "float16", "float32", "float64",
+)  # fmt: skip
+
+
+@pytest.fixture
+def X(overlapping):
+    return overlapping(3, 210, 4) + 5.0
+
+
+def run(X, workers=7, **options):
+    held = workers if isinstance(workers, Workers) else evenly(len(X), workers)
+    return fit_fedem(X, held, **{"n_components": 3, "init": ROWS, **options})
+
+
+class Toy:
+    """Statistics that do not depend on parameters: each worker has a constant vector."""
+
+    def __init__(self, values, counts=None, pieces=None):
+        self.values = np.asarray(values, dtype=float)
+        self.size = self.values.shape[1]
+        self.counts = np.array(counts or [1] * len(self.values))
+        self.pieces = pieces or (slice(0, self.size),)
+        self.asked = []
+
+    def expect(self, worker, parameters, rows):
+        self.asked.append((worker, None if rows is None else len(rows)))
+        return self.values[worker]
+
+    def maximize(self, statistic):
+        return statistic, 0
+
+    def objective(self, parameters):
+        return -float((parameters**2).sum())
+
+
+# ---- identities ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_workers", [1, 3, 7])
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_without_anything_it_is_em(X, n_workers, covariance_type):
+    terms = FeatureTerms(X, Blocks.one(4), covariance_type, scaling=Scaling.none(4))
+    wanted = fit(terms, ServerSum(1), terms.start(X[ROWS]), tol=0, max_iter=12, draw_row=lambda: 0)
+    ours = run(X, n_workers, covariance_type=covariance_type, max_iter=11, **EXACT)
+    history = [float(value[0]) / len(X) for value in wanted.history][1:]
+    np.testing.assert_allclose(ours.run.history.objective[:-1], history, rtol=0, atol=1e-10)
+    for part in ("weights", "means", "covariances"):
+        found, known = (getattr(one, f"assembled_{part}") for one in (ours.mixture, wanted.mixture))
+        np.testing.assert_allclose(found, known, rtol=0, atol=1e-10)
+    assert ours.run.projections == 0
+
+
+def test_workers_without_rows_and_with_one_change_nothing(X):
+    worker_of = np.arange(len(X)) % 3 + 1
+    worker_of[5] = 4
+    uneven = from_worker_of_row(worker_of, names=[f"w{i}" for i in range(6)])
+    assert uneven.counts.min() == 0
+    one, other = (run(X, held, max_iter=10, **EXACT) for held in (uneven, 1))
+    np.testing.assert_allclose(one.mixture.means, other.mixture.means, atol=1e-10)
+
+
+def test_memories_change_nothing_where_nothing_is_random(X):
+    plain = run(X, max_iter=15, step_size=0.7, memory="none")
+    for memory in ("first", "zero"):
+        other = run(X, max_iter=15, step_size=0.7, memory=memory)
+        np.testing.assert_allclose(other.run.statistic, plain.run.statistic, atol=1e-12)
+
+
+def test_many_bits_come_close_to_em(X):
+    exact = run(X, max_iter=12, **EXACT)
+    gaps = []
+    for codec in ("qsgd:4bits", "qsgd:8bits", "qsgd:16bits"):
+        ours = run(X, max_iter=12, step_size=1.0, compress=codec)
+        gaps.append(np.abs(ours.run.statistic - exact.run.statistic).max())
+    assert gaps[0] > 5 * gaps[1] > 25 * gaps[2]
+    assert gaps[2] < 1e-3
+
+
+def test_weightings(X):
+    held = from_worker_of_row(np.r_[np.zeros(10, int), np.ones(len(X) - 10, int)])
+    by_rows, by_workers = (
+        run(X, held, max_iter=5, covariance_type="tied", weighting=kind, **EXACT)
+        for kind in ("rows", "workers")
+    )
+    pooled = run(X, 1, max_iter=5, covariance_type="tied", **EXACT)
+    np.testing.assert_allclose(by_rows.mixture.means, pooled.mixture.means, atol=1e-10)
+    # Counting workers alike is counting each of the ten rows twenty times.
+    again = np.concatenate([np.repeat(X[:10], 20, axis=0), X[10:]])
+    heavier = run(
+        again, 1, init=[ROWS[0] * 20, *(np.array(ROWS[1:]) + 190)], max_iter=5,
+        covariance_type="tied", **EXACT,
+    )  # fmt: skip
+    shifted = by_workers.mixture.assembled_means
+    np.testing.assert_allclose(shifted, heavier.mixture.assembled_means, atol=1e-9)
+
+
+# ---- memories ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("memory", ["first", "zero"])
+def test_the_mean_of_the_memories_is_kept(X, codec, memory):
+    counts = np.array([30] * 7)
+    seen = []
+
+    def look(progress):
+        weights = counts / counts.sum()
+        np.testing.assert_allclose(progress.memory, weights @ progress.memories, atol=1e-10)
+        seen.append(progress.n_active)
+
+    model = mixture_model(X)
+    start = first_statistics(model, model.start(model.X[ROWS]))
+    run_fedem(
+        model,
+        start,
+        n_iter=25,
+        step_size=0.2,
+        codec=codec and parse_codec(codec),
+        participation=0.6,
+        batch_size=20,
+        memory=memory,
+        rng=np.random.default_rng(1),
+        callback=look,
+    )
+    assert len(seen) == 25
+    assert len(set(seen)) > 1
+
+
+def mixture_model(X, workers=7):
+    from vpem.terms.mixture_statistics import MixtureStatistics
+
+    shift = X.mean(axis=0)
+    held = evenly(len(X), workers)
+    centred = X - shift
+    return MixtureStatistics(
+        centred,
+        held.runs,
+        3,
+        "full",
+        scaling=Scaling(shift, np.ones(X.shape[1])),
+        second=centred.T @ centred / len(X),
+    )
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_noise_vanishes_with_memories_and_not_without(codec):
+    values = 10 * np.random.default_rng(0).normal(size=(8, 40))
+    model = Toy(values, pieces=(slice(0, 10), slice(10, 40)))
+    common = {"n_iter": 400, "step_size": 0.1, "participation": 0.5}
+    codec = codec and parse_codec(codec)
+    ours = run_fedem(
+        model, np.zeros(40), codec=codec, rng=np.random.default_rng(1), memory="zero", **common
+    )
+    assert ours.history.mean_field[-1] < 1e-4 * ours.history.mean_field[0]
+    np.testing.assert_allclose(ours.memory, 0, atol=0.5)
+    if codec is None or codec.is_unbiased:
+        bare = run_fedem(
+            model, np.zeros(40), codec=codec, rng=np.random.default_rng(1), memory="none", **common
+        )
+        tail = slice(-100, None)
+        assert np.median(bare.history.mean_field[tail]) > 1e3 * ours.history.mean_field[-1]
+
+
+def test_alpha_is_set_by_the_codec():
+    model = Toy(np.ones((4, 32)))
+    for name in CODECS[1:]:
+        codec = parse_codec(name)
+        ours = run_fedem(model, np.zeros(32), n_iter=1, codec=codec, rng=np.random.default_rng(0))
+        wanted = 1.0 if name.startswith("topk") else 1 / (1 + codec.variance(32))
+        assert ours.alpha == pytest.approx(wanted)
+
+
+def test_pieces_have_scales_of_their_own():
+    # With one norm for both pieces a level of qsgd:8bits would be larger than all small values.
+    small, large = np.full(8, 1e-6), np.full(8, 1e6)
+    values = np.tile(np.r_[small, large], (3, 1))
+    codec = parse_codec("qsgd:8bits")
+    common = {"n_iter": 1, "step_size": 1.0, "codec": codec, "memory": "none"}
+    apart = Toy(values, pieces=(slice(0, 8), slice(8, 16)))
+    found = run_fedem(apart, np.zeros(16), rng=np.random.default_rng(0), **common)
+    np.testing.assert_allclose(found.statistic[:8], small, rtol=0.1)
+    together = run_fedem(Toy(values), np.zeros(16), rng=np.random.default_rng(0), **common)
+    assert np.abs(together.statistic[:8] - small).max() > 0.5 * small[0]
+
+
+# ---- what it costs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_bytes_are_those_of_the_messages(codec):
+    model = Toy(np.ones((5, 30)), pieces=(slice(0, 4), slice(4, 30)))
+    codec = codec and parse_codec(codec)
+    ledger = Ledger(make_graph("star", 5))
+    heard = []
+    ours = run_fedem(
+        model,
+        np.zeros(30),
+        n_iter=6,
+        codec=codec,
+        participation=0.6,
+        memory="zero",
+        ledger=ledger,
+        rng=np.random.default_rng(3),
+        callback=lambda progress: heard.append(progress.n_active),
+    )
+    each = 240
+    if codec is not None:
+        each = sum(len(codec.encode(np.ones(n), np.random.default_rng(0))) for n in (4, 26))
+    up = sum(heard) * each
+    # The server tells those that take part, and all at the end.
+    down = (sum(heard) + 5) * 240
+    assert ours.history.bytes_up[-1] == up
+    assert ledger.of_kind("server")["bytes"] == up + down == ours.history.bytes[-1]
+    assert ledger.of_kind("server")["messages"] == 2 * sum(heard) + 5
+
+
+def test_first_memories_are_sent_once():
+    model = Toy(np.arange(12.0).reshape(4, 3))
+    ledger = Ledger(make_graph("star", 4))
+    ours = run_fedem(model, np.zeros(3), n_iter=0, ledger=ledger, rng=np.random.default_rng(0))
+    assert ledger.of_kind("setup") == {"messages": 4, "bytes": 96, "rounds": 1}
+    assert ours.history.epochs == [1.0]
+    np.testing.assert_allclose(ours.memories, model.values)
+    own = run_fedem(model, model.values, n_iter=0, rng=np.random.default_rng(0))
+    assert own.history.bytes_up == [96]
+    np.testing.assert_allclose(own.statistic, model.values.mean(axis=0))
+    np.testing.assert_allclose(own.memory, 0, atol=1e-15)
+
+
+def test_epochs_count_conditional_expectations():
+    rows = [12, 12, 30]
+    model = Toy(np.ones((3, 2)), counts=rows)
+    common = {"memory": "zero", "rng": np.random.default_rng(0)}
+    full = run_fedem(model, np.zeros(2), n_iter=4, **common)
+    assert full.epochs == pytest.approx(4.0)
+    some = run_fedem(model, np.zeros(2), n_iter=4, batch_size=20, **common)
+    assert some.epochs == pytest.approx(4 * (12 + 12 + 20) / 54)
+    # A pass, then two batches an iteration, in outer loops of 3; 12 rows are less than 20.
+    reduced = run_fedem(
+        model, np.zeros(2), n_iter=6, batch_size=20, variance_reduction=True, inner=3, **common
+    )
+    assert reduced.epochs == pytest.approx(2 * (54 + 2 * (12 + 12 + 40)) / 54)
+    stopped = run_fedem(model, np.zeros(2), n_iter=100, n_epochs=7.5, **common)
+    assert stopped.n_iter == 8
+
+
+def test_records_are_free_and_as_often_as_asked(X):
+    often = run(X, max_iter=11, batch_size=10, compress="qsgd:8bits")
+    seldom = run(X, max_iter=11, batch_size=10, compress="qsgd:8bits", record_every=4)
+    assert seldom.run.history.iteration == [0, 4, 8, 11]
+    np.testing.assert_array_equal(seldom.run.statistic, often.run.statistic)
+    assert seldom.run.epochs == often.run.epochs
+    assert seldom.run.history.mean_field[1] == often.run.history.mean_field[4]
+
+
+def test_mean_field_is_the_distance_to_the_workers_mean(X):
+    model = mixture_model(X)
+    start = first_statistics(model, model.start(model.X[ROWS]))
+    ours = run_fedem(model, start, n_iter=3, step_size=0.3, rng=np.random.default_rng(0))
+    full = np.full(7, 1 / 7) @ first_statistics(model, ours.parameters)
+    wanted = ((full - ours.statistic) ** 2).sum()
+    assert ours.history.mean_field[-1] == pytest.approx(wanted, rel=1e-12)
+    at = model.scaling.undo(model.X)
+    assert ours.history.objective[-1] == pytest.approx(ours.parameters.score_samples(at).mean())
+
+
+# ---- variance reduction --------------------------------------------------------------------------
+
+
+def test_spider_corrects_the_last_estimate_by_two_batches():
+    class Linear(Toy):
+        """The row j of a worker has the statistic ``j + parameters``: differences are exact."""
+
+        def expect(self, worker, parameters, rows):
+            rows = np.arange(self.counts[worker]) if rows is None else rows
+            return rows.mean() + parameters
+
+    model = Linear(np.zeros((4, 1)), counts=[9] * 4)
+    common = {"n_iter": 12, "step_size": 0.3, "memory": "zero", "participation": 0.7}
+    exact = run_fedem(model, np.zeros(1), rng=np.random.default_rng(2), **common)
+    assert exact.epochs < 12
+
+    class Seen(np.random.Generator):
+        """Batches are drawn elsewhere, so that the same workers are active."""
+
+        def choice(self, *args, **options):
+            return np.random.default_rng(0).choice(*args, **options)
+
+    reduced = run_fedem(
+        model, np.zeros(1), batch_size=2, variance_reduction=True, inner=50,
+        rng=Seen(np.random.PCG64(2)), **common,
+    )  # fmt: skip
+    np.testing.assert_allclose(reduced.statistic, exact.statistic, rtol=1e-12)
+    noisy = run_fedem(model, np.zeros(1), batch_size=2, rng=Seen(np.random.PCG64(2)), **common)
+    assert np.abs(noisy.statistic - exact.statistic).max() > 0.1
+
+
+def test_with_all_rows_in_a_batch_it_is_fedem(X):
+    common = {"max_iter": 10, "compress": "qsgd:8bits", "participation": 0.7, "seed": 4}
+    plain = run(X, **common)
+    reduced = run(X, batch_size=30, variance_reduction=True, **common)
+    np.testing.assert_allclose(reduced.run.statistic, plain.run.statistic, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_variance_reduction_wins_at_the_same_epochs(X, seed):
+    common = {
+        "n_epochs": 30, "max_iter": 10_000, "step_size": 0.2, "seed": seed,
+        "compress": "qsgd:8bits", "covariance_type": "tied", "participation": 0.75,
+        "record_every": 10,
+    }  # fmt: skip
+    plain = run(X, batch_size=5, **common)
+    reduced = run(X, batch_size=3, variance_reduction=True, **common)
+    assert reduced.run.history.mean_field[-1] < 0.1 * np.median(plain.run.history.mean_field[-10:])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_memories_win_where_workers_are_unlike(X, seed):
+    labels = run(X, max_iter=30, **EXACT).mixture.predict(X)
+    held = by_label(labels, 10)
+    common = {
+        "max_iter": 150, "step_size": 0.3, "participation": 0.5, "seed": seed,
+        "covariance_type": "tied", "compress": "qsgd:4bits",
+    }  # fmt: skip
+    with_memories = run(X, held, **common)
+    without = run(X, held, memory="none", **common)
+    tail = slice(-30, None)
+    fields = [np.median(one.run.history.mean_field[tail]) for one in (with_memories, without)]
+    assert fields[0] < 1e-3 * fields[1]
+    assert with_memories.log_likelihood > without.log_likelihood
+
+
+# ---- on a graph ----------------------------------------------------------------------------------
+
+
+def test_exact_consensus_is_the_server(X):
+    network = connect_workers(make_graph("complete", 7))
+    common = {"max_iter": 12, "participation": 0.6, "batch_size": 15, "seed": 3}
+    star, complete = run(X, **common), run(X, network=network, **common)
+    np.testing.assert_allclose(complete.run.statistic, star.run.statistic, atol=1e-9)
+
+
+@pytest.mark.parametrize("compress", [None, "natural:12bits", "qsgd:8bits"])
+def test_peers_agree_with_the_server(X, compress):
+    network = connect_workers(make_graph("cycle", 7), compress=compress)
+    common = {"max_iter": 60, "participation": 0.7, "step_size": 0.5, "seed": 3}
+    star, cycle = run(X, **common), run(X, network=network, **common)
+    assert len(cycle.run.statistics) == 7
+    np.testing.assert_allclose(cycle.run.statistic, star.run.statistic, atol=2e-3)
+    assert abs(cycle.log_likelihood - star.log_likelihood) < 1e-4
+    assert 0 < cycle.run.history.disagreement[-1] < 1e-4
+    assert star.run.history.disagreement[-1] == 0
+
+
+def test_few_rounds_leave_peers_apart_but_not_farther_and_farther(X):
+    with pytest.warns(Warning, match="too few"):
+        network = connect_workers(make_graph("cycle", 7), n_rounds=3)
+    ours = run(X, network=network, max_iter=120, step_size=0.5)
+    apart = np.array(ours.run.history.disagreement)
+    assert apart[-1] < 3 * np.median(apart[10:30])
+    assert apart[-1] > 1e-4
+
+
+def test_links_that_fail(X):
+    network = connect_workers(make_graph("geometric", 7, seed=1), link_failure=0.2)
+    ours = run(X, network=network, max_iter=40, participation=0.8)
+    star = run(X, max_iter=40, participation=0.8)
+    np.testing.assert_allclose(ours.run.statistic, star.run.statistic, atol=1e-3)
+
+
+def test_a_network_that_falls_apart_for_good_is_given_up():
+    network = connect_workers(make_graph("path", 7), link_failure=0.9, n_rounds=2)
+    common = {"n_iter": 40, "memory": "zero", "rng": np.random.default_rng(0)}
+    with pytest.raises(NumericalError, match="fell apart in 20 iterations"):
+        run_fedem(Toy(np.ones((7, 3))), np.zeros(3), network=network, **common)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"participation": 0.0}, "above 0 and at most 1"),
+        ({"participation": 1.5}, "from 0 to 1"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"inner": 3}, "variance reduction"),
+        ({"memory": "some"}, "one of first, zero, none"),
+        ({"weighting": "size"}, "one of rows, workers"),
+        ({"alpha": 0.0}, "memory none"),
+        ({"alpha": 0.5, "memory": "none"}, "none leaves none"),
+        ({"compress": "topk:0.1", "memory": "none"}, "biased"),
+        ({"compress": "topk:0.1", "alpha": 0.5}, "must be 1"),
+        ({"compress": "zip"}, "codec must be one of"),
+        ({"step_size": "constant:0"}, "above 0"),
+        ({"step_size": "linear:1"}, "one of constant, decreasing"),
+        ({"step_size": lambda k: 2.0}, "steps must be above 0"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"tol": -1.0}, "tol"),
+        ({"record_every": 0}, "record_every"),
+        ({"floor": 2.0}, "floor"),
+        ({"n_epochs": -1.0}, "n_epochs"),
+        ({"covariance_type": "round"}, "covariance type"),
+        ({"init": [0, 1]}, "3 components need as many"),
+        ({"n_components": 999}, "at least as many rows"),
+        ({"network": "cycle"}, "must come from"),
+        ({"known_covariance": np.eye(4), "scale": "standard", "covariance_type": "tied"}, "units"),
+    ],
+)
+def test_bad_options_are_refused_in_one_sentence(X, options, why):
+    with pytest.raises(InputError, match=why) as caught:
+        run(X, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_workers_that_do_not_fit(X):
+    with pytest.raises(InputError, match="cannot share"):
+        run(X, len(X) + 1)
+    with pytest.raises(InputError, match="hold 100 rows"):
+        run(X, evenly(100, 4))
+    with pytest.raises(InputError, match="the workers must be"):
+        fit_fedem(X, 4)
+    nobody = from_worker_of_row(np.r_[[0] * 100, [2] * 110], names=["a", "b", "c"])
+    with pytest.raises(InputError, match="cannot count alike"):
+        run(X, nobody, weighting="workers")
+
+
+def test_networks_that_make_no_sense(X):
+    cycle = connect_workers(make_graph("cycle", 7))
+    with pytest.raises(InputError, match="compress to connect_workers"):
+        run(X, network=cycle, compress="qsgd:8bits")
+    with pytest.raises(InputError, match="compresses its corrections itself"):
+        run(X, network=connect_workers(make_graph("star", 7), compress="qsgd:8bits"))
+    with pytest.raises(InputError, match="as many agents"):
+        run(X, network=connect_workers(make_graph("cycle", 6)))
+    with pytest.raises(InputError, match="give participation"):
+        run(X, network=connect_workers(make_graph("cycle", 7), agent_dropout=0.1))
+
+
+@pytest.mark.parametrize("start", [np.zeros(3), np.zeros((2, 2)), np.full(2, np.nan)])
+def test_starts_that_do_not_fit(start):
+    with pytest.raises(InputError, match="the start must be finite"):
+        run_fedem(Toy(np.ones((4, 2))), start, n_iter=1, rng=np.random.default_rng(0))
+
+
+def test_step_sizes():
+    assert parse_step_size("constant:0.5")(7) == 0.5
+    assert parse_step_size(0.25)(7) == 0.25
+    assert parse_step_size("decreasing:0.8,0.6")(32) == pytest.approx(0.8 * 32**-0.6)
+    assert parse_step_size("decreasing:1")(4) == 0.5
+    for text in (
+        "constant",
+        "constant:1,2",
+        "decreasing:1,2",
+        "decreasing:a",
+        "constant:nan",
+        True,
+    ):
+        with pytest.raises(InputError):
+            parse_step_size(text)
+
+
+# ---- stopping and starts -------------------------------------------------------------------------
+
+
+def test_it_stops_when_corrections_are_small(X):
+    ours = run(X, covariance_type="tied", max_iter=5000, step_size=1.0, tol=1e-16)
+    assert ours.run.converged
+    assert ours.run.n_iter < 5000
+    assert ours.run.history.mean_field[-1] < 1e-12
+    with pytest.warns(NotConvergedWarning, match="not converged within 3 iterations"):
+        run(X, max_iter=3, tol=1e-16)
+
+
+@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+def test_starts(X, init):
+    ours = run(X, init=init, max_iter=60, step_size=1.0)
+    assert len(set(ours.init_rows)) == 3
+    assert ours.log_likelihood > ours.run.history.objective[0]
+    # Who holds which rows does not matter to a random start.
+    if init == "random":
+        assert run(X, 3, init=init, max_iter=1).init_rows == ours.init_rows
+
+
+def test_it_goes_on_from_a_model(X):
+    first = run(X, max_iter=20, **EXACT)
+    whole = run(X, max_iter=41, **EXACT)
+    second = run(X, init=first.mixture, max_iter=20, **EXACT)
+    np.testing.assert_allclose(second.mixture.means, whole.mixture.means, atol=1e-9)
+    with pytest.raises(InputError, match="3 components"):
+        run(X, init=first.mixture, n_components=2)
+
+
+def test_units_do_not_matter(X):
+    far = 1e6 + X * np.array([1.0, 100.0, 0.01, 1.0])
+    common = {"max_iter": 15, "scale": "standard", "reg_covar": 0.0, "compress": "qsgd:8bits"}
+    one, other = run(X, **common), run(far, **common)
+    np.testing.assert_allclose(one.run.statistic, other.run.statistic, atol=1e-4)
+
+
+# ---- the estimator -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        FedEM(2, random_state=0, max_iter=20),
+        FedEM(2, compress="qsgd:8bits", batch_size=10, variance_reduction=True, max_iter=20),
+    ],
+    ids=["plain", "reduced"],
+)
+def test_scikit_learns_own_checks(estimator):
+    told = check_estimator(estimator, on_skip=None)
+    assert sum(check["status"] == "passed" for check in told) >= 40
+    assert not [check["check_name"] for check in told if check["status"] == "failed"]
+
+
+def test_the_estimator_is_the_function(X):
+    labels = np.arange(len(X)) % 5
+    ours = FedEM(
+        3, workers=labels, compress="qsgd:8bits", init=ROWS, participation=0.7, random_state=2
+    ).fit(X)
+    same = fit_fedem(
+        X, from_worker_of_row(labels), n_components=3, init=ROWS, compress="qsgd:8bits",
+        participation=0.7, seed=2,
+    )  # fmt: skip
+    np.testing.assert_array_equal(ours.means_, same.mixture.assembled_means)
+    assert ours.lower_bound_ == pytest.approx(ours.score(X))
+    assert ours.predict_proba(X).shape == (len(X), 3)
+    assert ours.n_iter_ == 100
+    np.testing.assert_array_equal(ours.fit_predict(X), ours.predict(X))
+
+
+def test_the_estimator_on_a_graph(X):
+    ours = FedEM(3, workers=6, graph="cycle", compress="natural:12bits", init=ROWS, max_iter=30)
+    ours.fit(X)
+    assert ours.graph_.topology == "cycle"
+    assert ours.fit_.run.statistics.shape[0] == 6
+
+
+# ---- the benchmark -------------------------------------------------------------------------------
+
+
+def test_eight_times_fewer_bytes_than_exact_em(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    from benchmarks import fedem
+
+    monkeypatch.setitem(fedem.N_SEEDS, "small", 1)
+    assert fedem.main(["bytes", "--folder", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "fedem-bytes-small.json").read_text())
+    ours = {row["name"]: row for row in rows}["FedEM, qsgd:4bits"]
+    assert ours["seeds within 1e-3"] == 1
+    assert ours["exact EM's bytes / bytes"] > 8
+    assert (tmp_path / "fedem-bytes-small.png").stat().st_size > 10_000

@@ -1,0 +1,384 @@
+"""Partial matrices: files, names, what is refused, how entries are dealt out and hidden."""
+
+import h5py
+import numpy as np
+import pytest
+
+from vpem.datasets import Dataset, write_dataset
+from vpem.errors import FileError, InputError
+from vpem.laws import make_law
+from vpem.observation_files import read_observations, write_observations
+from vpem.observations import check_law, from_matrices, hide, split
+
+CSV = """\
+observer,row,column,value
+ann,pond,2020-01,3
+ann,lake,2020-02,0
+bob,pond,2020-01,5
+bob,pond,2020-02,1
+bob,lake,2019-12,2
+"""
+
+
+def partial(seed=0, shape=(7, 5), share=0.6):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=shape)
+    seen = rng.random(shape) < share
+    seen[np.arange(shape[0]), np.arange(shape[0]) % shape[1]] = True
+    return np.where(seen, X, np.nan)
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def same(one, two):
+    assert (one.row_names, one.column_names, one.names) == (
+        two.row_names, two.column_names, two.names,
+    )  # fmt: skip
+    for name in ("places", "values"):
+        for a, b in zip(getattr(one, name), getattr(two, name), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+# ---- CSV ----------------------------------------------------------------------------------------
+
+
+def test_a_long_table(tmp_path):
+    found = read_observations(write(tmp_path / "a.csv", CSV))
+    assert found.names == ("ann", "bob")
+    assert found.row_names == ("lake", "pond")
+    assert found.column_names == ("2019-12", "2020-01", "2020-02")
+    np.testing.assert_array_equal(found.matrix(1), [[2, np.nan, np.nan], [np.nan, 5, 1]])
+    np.testing.assert_array_equal(found.mean, [[2, np.nan, 0], [np.nan, 4, 1]])
+    np.testing.assert_array_equal(found.times_seen, [[1, 0, 1], [0, 2, 1]])
+    assert found.counts.tolist() == [2, 3]
+
+
+def test_order_of_lines_and_columns_does_not_matter(tmp_path):
+    lines = CSV.splitlines()
+    turned = [",".join(reversed(line.split(","))) for line in [lines[0], *reversed(lines[1:])]]
+    one = read_observations(write(tmp_path / "a.csv", CSV))
+    two = read_observations(write(tmp_path / "b.csv", "\ufeff" + "\n".join(turned) + "\n\n"))
+    same(one, two)
+
+
+def test_numbers_are_ordered_by_size(tmp_path):
+    lines = [f"{o},{r},{c},1" for o in (10, 9) for r in (100, 20) for c in (-1, 3.5, 11)]
+    text = "observer,row,column,value\n" + "\n".join(lines)
+    found = read_observations(write(tmp_path / "a.csv", text))
+    assert found.names == ("9", "10")
+    assert found.row_names == ("20", "100")
+    assert found.column_names == ("-1", "3.5", "11")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("observer,row,column,value\n", "has a header but no entries"),
+        ("observer,row,value\na,b,1\n", "has no column 'column'"),
+        ("observer,row,colum,value\na,b,c,1\n", "(did you mean 'colum'?)"),
+        ("observer,row,column,value,n\na,b,c,1,2\n", "has more columns"),
+        ("a,b,c,1\n", "must be a table with the columns observer, row, column, value"),
+        (CSV + "ann,pond,2020-01,4\n", "'ann' has row 'pond', column '2020-01' twice (3 and 4)"),
+        (CSV + "ann,pond\n", "line 7 has 2 fields, the header 4"),
+        (CSV + "ann,sea,2020-01,\n", "line 7 has the value '', which is no finite number"),
+        (CSV + "ann,sea,2020-01,nan\n", "value 'nan', which is no finite number"),
+        (CSV + "ann,sea,2020-01,inf\n", "value 'inf', which is no finite number"),
+        (CSV + "ann,sea,2020-01,1e999\n", "value '1e999', which is no finite number"),
+        (CSV + "ann,sea,2020-01,many\n", "leave out the lines of what was not seen"),
+        (CSV + ",sea,2020-01,3\n", "line 7 names no observer"),
+        (CSV + "ann,,2020-01,3\n", "line 7 names no row"),
+        (CSV + 'ann,"sea,2020-01,3\n', "is no CSV"),
+    ],
+)
+def test_bad_tables(tmp_path, text, words):
+    with pytest.raises((InputError, FileError)) as caught:
+        read_observations(write(tmp_path / "a.csv", text))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_that_is_not_utf8(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(CSV.encode() + b"\xff\xfe,a,b,1\n")
+    with pytest.raises(FileError, match="not UTF-8"):
+        read_observations(path)
+
+
+def test_a_table_too_wide_for_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem.hdf5.os.sysconf", lambda name: 1)
+    with pytest.raises(InputError, match="GB of memory"):
+        read_observations(write(tmp_path / "a.csv", CSV))
+
+
+# ---- HDF5 ---------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    given = from_matrices(
+        {"b/c": partial(0), "ä": partial(1)}, row_names=[f"r{i}" for i in range(7)]
+    )
+    write_observations(tmp_path / "a.h5", given)
+    same(read_observations(tmp_path / "a.h5"), given)
+    with pytest.raises(FileError, match="exists"):
+        write_observations(tmp_path / "a.h5", given)
+
+
+def test_matrices_with_nan(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("10", "9"):
+            file[f"observers/{name}"] = partial(int(name))
+        file["column_names"] = np.arange(2000, 2005)
+    found = read_observations(tmp_path / "a.h5")
+    assert found.names == ("9", "10")
+    assert found.column_names[0] == "2000"
+    np.testing.assert_array_equal(found.matrix(0), partial(9))
+
+
+def test_lists_without_names(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("observers/x")
+        group["rows"], group["columns"], group["values"] = [1, 0], [0, 1], [2.0, 3.0]
+    found = read_observations(tmp_path / "a.h5")
+    assert found.row_names == ("row 0", "row 1")
+    np.testing.assert_array_equal(found.mean, [[np.nan, 3], [2, np.nan]])
+
+
+def test_a_dataset_with_nan_is_one_observer(tmp_path):
+    X = partial(3)
+    ids = np.array([f"s{i}" for i in range(7)])
+    write_dataset(tmp_path / "a.h5", Dataset(X, tuple("abcde"), ids=ids))
+    found = read_observations(tmp_path / "a.h5")
+    assert (found.n_observers, found.column_names, found.row_names[0]) == (1, tuple("abcde"), "s0")
+    np.testing.assert_array_equal(found.mean, X)
+    np.testing.assert_array_equal(read_observations(tmp_path / "a.h5", "X").mean, X)
+
+
+def spoil(file, kind):
+    observers = file["observers"]
+    if kind == "strings":
+        del observers["a"]
+        observers["a"] = np.array([[b"x"]])
+    elif kind == "shape":
+        observers["b"] = np.ones((3, 3))
+    elif kind == "empty":
+        del observers["a"]
+    elif kind == "no group":
+        del file["observers"]
+        file["observers"] = 3
+    elif kind == "names":
+        file["observer_names"] = ["a", "b"]
+    elif kind == "twice":
+        observers["b"] = observers["a"][()]
+        file["observer_names"] = ["a", "a"]
+    elif kind == "row names":
+        file["row_names"] = ["a"]
+    elif kind == "mixed":
+        observers.create_group("b")
+    elif kind == "link":
+        observers["b"] = h5py.ExternalLink("other.h5", "/x")
+    elif kind == "list":
+        del observers["a"]
+        observers["a/rows"], observers["a/columns"] = [0, 1], [0]
+        observers["a/values"] = [1.0, 2.0]
+    elif kind == "number":
+        del observers["a"]
+        observers["a/rows"], observers["a/columns"] = [0, -1], [0, 1]
+        observers["a/values"] = [1.0, 2.0]
+    elif kind == "large":
+        del observers["a"]
+        observers["a/rows"], observers["a/columns"] = [0, 10**12], [0, 1]
+        observers["a/values"] = [1.0, 2.0]
+    elif kind == "another":
+        file.attrs["encoding-type"] = "vpem-model"
+    elif kind == "newer":
+        file.attrs["encoding-type"], file.attrs["encoding-version"] = "vpem-observations", "9.0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("strings", "must hold"),
+        ("shape", "must have shape 7 x 5, got 3 x 3"),
+        ("empty", "the group observers is empty"),
+        ("no group", "observers must be a group"),
+        ("names", "must have shape 1, got 2"),
+        ("twice", "two observers are called 'a'"),
+        ("row names", "must have shape 1 x any, got 7 x 5"),
+        ("mixed", "all have matrices or all have lists"),
+        ("link", "is a link to another file"),
+        ("list", "must have shape 2, got 1"),
+        ("number", "has an entry in row -1"),
+        ("large", "number them from 0"),
+        ("another", "is a vpem-model file"),
+        ("newer", "newer vpem"),
+    ],
+)
+def test_bad_files(tmp_path, kind, words):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["observers/a"] = partial(0)
+        spoil(file, kind)
+    with pytest.raises((InputError, FileError)) as caught:
+        read_observations(tmp_path / "a.h5")
+    assert words in str(caught.value)
+
+
+def test_neither_observers_nor_matrix(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["Y"] = np.ones((2, 2))
+    with pytest.raises(FileError, match="has no X"):
+        read_observations(tmp_path / "a.h5")
+    assert read_observations(tmp_path / "a.h5", "Y").shape == (2, 2)
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def holed(rows=(), columns=()):
+    X = np.ones((4, 3))
+    X[list(rows)] = np.nan
+    X[:, list(columns)] = np.nan
+    return X
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (holed(rows=[2]), "nobody saw any entry of row 'row 2'"),
+        (holed(columns=[0, 2]), "any entry of column 'column 0', 'column 2'"),
+        (holed(rows=[1], columns=[1]), "nobody saw any entry of row 'row 1'"),
+        ([holed(rows=[1]), holed(rows=[1, 3])], "of row 'row 1', so nothing can be imputed"),
+        (np.full((2, 2), np.nan), "nobody saw a single entry"),
+        ([np.ones((2, 2)), np.full((2, 2), np.nan)], "observer 1 saw nothing"),
+        (np.array([[1, np.inf], [1, 1]]), "at row 'row 0', column 'column 1' is inf"),
+        (np.array([["a"]]), "must have a matrix of numbers"),
+        (np.ones(3), "must have a matrix of numbers"),
+        (np.ones((0, 3)), "must have a matrix of numbers"),
+        ([], "there are no observers"),
+        ([np.ones((2, 2)), np.ones((2, 3))], "that of observer 1 is 2 x 3"),
+        ({"a": np.ones((2, 2)), 1: np.ones((2, 2)), "1": np.ones((2, 2))}, "have one name"),
+    ],
+)
+def test_matrices_that_cannot_be_used(given, words):
+    with pytest.raises(InputError) as caught:
+        from_matrices(given)
+    assert words in str(caught.value)
+
+
+def test_what_one_observer_lacks_another_may_have():
+    found = from_matrices([holed(rows=[1]), holed(columns=[0])])
+    assert found.times_seen.tolist() == [[1, 2, 2], [0, 1, 1], [1, 2, 2], [1, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("law", "value", "words"),
+    [
+        ("poisson", 1.5, "must be counts (0, 1, 2, ...), but what observer 0 saw"),
+        ("poisson", -1, "is -1"),
+        ("poisson", 1e300, "is 1e+300"),
+        ("bernoulli", 2, "must be 0 or 1"),
+        ("bernoulli", 0.5, "row 'row 1', column 'column 2' is 0.5"),
+        ("gaussian", 1e200, "must be at most 1e+100"),
+    ],
+)
+def test_values_that_are_not_of_the_law(law, value, words):
+    X = np.ones((3, 3))
+    check_law(from_matrices(X), make_law(law))
+    X[1, 2] = value
+    with pytest.raises(InputError) as caught:
+        check_law(from_matrices(X), make_law(law))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "variance", "words"),
+    [
+        ("gauss", 1, "did you mean 'gaussian'"),
+        ("poisson", 2, "only the gaussian law has a variance"),
+        ("gaussian", 0, "variance must be"),
+        ("gaussian", np.nan, "variance must be"),
+    ],
+)
+def test_laws_that_are_not(name, variance, words):
+    with pytest.raises(InputError) as caught:
+        make_law(name, variance)
+    assert words in str(caught.value)
+
+
+# ---- dealt out and hidden -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["random", "rows"])
+@pytest.mark.parametrize("n", [1, 3, 7])
+def test_parts_of_one_matrix(by, n):
+    one = from_matrices(partial(4, (9, 6)))
+    parts = split(one, n, by, np.random.default_rng(0))
+    assert (parts.n_observers, parts.n_copies) == (n, 1)
+    assert parts.times_seen.max() == 1
+    np.testing.assert_array_equal(parts.mean, one.mean)
+    if by == "random":
+        assert np.ptp(parts.counts) <= 1
+    else:
+        holders = np.array([~np.isnan(parts.matrix(i)).all(axis=1) for i in range(n)])
+        assert (holders.sum(axis=0) == 1).all()
+
+
+def test_more_workers_than_there_is_to_deal():
+    one = from_matrices(partial(4))
+    with pytest.raises(InputError, match="cannot share 7 rows"):
+        split(one, 8, "rows")
+    with pytest.raises(InputError, match=f"cannot share {one.n_entries} entries"):
+        split(one, one.n_entries + 1, rng=np.random.default_rng(0))
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        split(one, 0)
+    with pytest.raises(InputError, match="split must be one of"):
+        split(one, 2, "columns")
+    with pytest.raises(InputError, match="has 2 observers of its own"):
+        split(from_matrices([partial(0), partial(1)]), 2, rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hidden_entries_are_hidden_from_all(seed):
+    rng = np.random.default_rng(seed)
+    given = from_matrices([partial(seed, (20, 12)), partial(seed + 9, (20, 12))])
+    kept, hidden = hide(given, 0.1, rng)
+    seen = given.times_seen > 0
+    assert hidden.n_places == round(0.1 * seen.sum())
+    away = np.zeros(seen.size, dtype=bool)
+    away[hidden.places] = True
+    np.testing.assert_array_equal(kept.times_seen.ravel() > 0, seen.ravel() & ~away)
+    assert kept.n_entries + len(hidden.values) == given.n_entries
+    for place in np.unique(hidden.places):
+        found = np.sort(hidden.values[hidden.places == place])
+        both = [given.matrix(i).ravel()[place] for i in range(2)]
+        np.testing.assert_array_equal(found, np.sort([v for v in both if not np.isnan(v)]))
+
+
+def test_hiding_spares_the_last_of_a_row_a_column_and_an_observer():
+    X = np.full((30, 30), np.nan)
+    np.fill_diagonal(X, 1.0)
+    X[0], X[:, 0] = 1.0, 1.0
+    single = np.full((30, 30), np.nan)
+    single[0, 0] = 2.0
+    kept, hidden = hide(from_matrices([X, single]), 0.9, np.random.default_rng(0))
+    seen = kept.times_seen > 0
+    assert seen.any(axis=0).all()
+    assert seen.any(axis=1).all()
+    assert kept.counts.all()
+    assert 0 not in hidden.places
+
+
+def test_nothing_can_be_hidden():
+    X = np.full((4, 4), np.nan)
+    np.fill_diagonal(X, 1.0)
+    with pytest.raises(InputError, match="no entry can be hidden"):
+        hide(from_matrices(X), 0.5, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, np.nan, "x"])
+def test_shares_that_are_not(share):
+    with pytest.raises(InputError, match="holdout must be"):
+        hide(from_matrices(partial()), share, np.random.default_rng(0))

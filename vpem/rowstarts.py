@@ -1,0 +1,360 @@
+"""Where algorithms over rows start: k-means++ and Lloyd's iterations by sums over workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.assign import assign_rows, distances_to
+from vpem.em import Sum, add_vectors
+from vpem.starts import MOST_LLOYD, ROW_BYTES, RowStream
+
+__all__ = ["Lloyd", "lloyd_rows", "share_rows", "spread_rows", "tell_all"]
+
+
+class _Held:
+    """Rows of all workers, numbered worker by worker."""
+
+    def __init__(self, parts: Sequence[NDArray[Any]], stream: RowStream) -> None:
+        self.rows = _joined(parts)
+        counts = [len(part) for part in parts]
+        self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+        self.runs = [slice(int(begin), int(end)) for begin, end in pairwise(self.bounds)]
+        weights = stream.row_weights
+        self.weights = np.empty(0)
+        self.lightest = 1.0
+        if weights is not None:
+            self.weights = np.ascontiguousarray(weights, dtype=np.float64)
+            self.lightest = float(weights[weights > 0].min())
+
+    @property
+    def n_workers(self) -> int:
+        """Number of workers, N."""
+        return len(self.runs)
+
+    def owner(self, row: int) -> int:
+        """Which worker holds a row."""
+        return int(np.searchsorted(self.bounds[1:], row, side="right"))
+
+    def weighed(self, values: NDArray[np.float64], run: slice) -> NDArray[np.float64]:
+        """Values of a worker's rows times their weights."""
+        own = values[run]
+        return own * self.weights[run] if len(self.weights) else own
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """All rows one after the other: the array that the parts are pieces of, or a copy."""
+    first = parts[0]
+    dtype = first.dtype if first.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    whole = first.base
+    if (
+        isinstance(whole, np.ndarray)
+        and whole.shape[1:] == first.shape[1:]
+        and first.ndim == 2
+        and whole.flags.c_contiguous
+        and whole.dtype == dtype
+        and len(whole) == sum(map(len, parts))
+        and all(part.base is whole for part in parts)
+    ):
+        place = whole.ctypes.data
+        for part in parts:
+            if len(part) and (part.ctypes.data != place or not part.flags.c_contiguous):
+                break
+            place += part.nbytes
+        else:
+            return whole
+    if len(parts) == 1:
+        return np.ascontiguousarray(first, dtype=dtype)
+    return np.ascontiguousarray(np.concatenate(parts), dtype=dtype)
+
+
+def tell_all(total: Sum, owner: int, n_workers: int, size: int) -> None:
+    """Count how one worker tells all others something."""
+    ledger = getattr(total, "ledger", None)
+    if n_workers < 2:
+        return
+    if ledger is not None and ledger.n_nodes > n_workers:
+        # The server is the last node: it is told first.
+        ledger.send("flooding", size, links=[ledger.link(owner, n_workers)], rounds=1)
+    total.agree("flooding", size)
+
+
+def share_rows(
+    parts: Sequence[NDArray[Any]], total: Sum, rows: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Rows that become centres, which the workers that hold them tell all others.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray of shape (m_i, d)
+        Rows of each worker.
+    total : Sum
+        Counted sum among the workers.
+    rows : ndarray of shape (L,)
+        Numbers of the rows, counted worker by worker.
+
+    Returns
+    -------
+    ndarray of shape (L, d)
+    """
+    n_samples = sum(map(len, parts))
+    held = _Held(parts, RowStream(np.random.default_rng(), None, n_samples))
+    return _shared(held, total, rows)
+
+
+def _shared(held: _Held, total: Sum, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
+    points = held.rows[np.asarray(rows, dtype=np.intp)].astype(np.float64)
+    for row in rows:
+        tell_all(total, held.owner(int(row)), held.n_workers, ROW_BYTES + points[0].nbytes)
+    return points
+
+
+# ---- k-means++ ----------------------------------------------------------------------------------
+
+
+def spread_rows(
+    parts: Sequence[NDArray[Any]],
+    total: Sum,
+    n_components: int,
+    stream: RowStream,
+    *,
+    n_trials: int | None = None,
+    n_threads: int = 1,
+) -> NDArray[np.intp]:
+    """Greedy k-means++ (Arthur and Vassilvitskii 2007) over rows that workers hold.
+
+    Each worker sends the potential of its rows (squared distances to the nearest row chosen, added
+    up), in a place of its own of one vector, so that all know from which worker a shared random
+    number draws; that worker draws among its own rows and tells the row. Of several trials the one
+    that leaves the least potential is kept, as the first worker finds it. It is the draw of the
+    same algorithm over all rows at one place, in the order of the workers.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray of shape (m_i, d)
+        Rows of each worker.
+    total : Sum
+        Counted sum among the workers, each a root of its own, or a server's.
+    n_components : int
+        Number of rows to choose, K.
+    stream : RowStream
+        The stream that all workers share; its row weights are in the order of the workers.
+    n_trials : int, optional
+        Rows drawn a step, of which the best is kept; 1 is k-means++ as first published. None:
+        ``2 + log K``.
+    n_threads : int
+        Threads of the kernels.
+
+    Returns
+    -------
+    ndarray of shape (K,)
+        Numbers of the rows, counted worker by worker.
+    """
+    held = _Held(parts, stream)
+    if n_trials is None:
+        n_trials = 2 + int(np.log(n_components))
+    chosen = [stream.draw()]
+    latest = chosen
+    nearest: NDArray[np.float64] | None = None
+    while True:
+        points = _shared(held, total, latest)
+        trials = np.empty((len(points), len(held.rows)))
+        distances_to(held.rows, points, trials, n_threads)
+        if nearest is not None:
+            np.minimum(trials, nearest, out=trials)
+        sums = [[held.weighed(own, run).sum() for own in trials] for run in held.runs]
+        # (L, N): what every worker has left after each trial, as the first worker knows it.
+        left = _by_worker(total, np.array(sums))
+        best = int(np.argmin(left.sum(axis=1)))
+        if latest is not chosen:
+            chosen.append(latest[best])
+            total.agree("flooding", ROW_BYTES)
+        nearest = trials[best].copy()
+        nearest[chosen] = 0.0
+        if len(chosen) == n_components:
+            return np.array(chosen, dtype=np.intp)
+        remaining = left[best]
+        if not remaining.any():
+            # Fewer different rows than components: the rest are drawn among those not taken.
+            rest = stream.draw_distinct(n_components)
+            fresh = [int(row) for row in rest if row not in chosen]
+            chosen += fresh[: n_components - len(chosen)]
+            return np.array(chosen, dtype=np.intp)
+        latest = [_draw(held, stream, nearest, np.maximum(remaining, 0.0)) for _ in range(n_trials)]
+
+
+def _by_worker(total: Sum, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Send potentials (N, L), each worker's in a place of its own: (L, N) as the first finds it."""
+    n_workers, n_trials = sums.shape
+    values = np.zeros((n_workers, n_workers, n_trials))
+    values[np.arange(n_workers), np.arange(n_workers)] = sums
+    found = add_vectors(total, values.reshape(n_workers, -1), "setup")[0]
+    left: NDArray[np.float64] = found.reshape(n_workers, n_trials).T
+    return left
+
+
+def _draw(
+    held: _Held, stream: RowStream, nearest: NDArray[np.float64], remaining: NDArray[np.float64]
+) -> int:
+    """Draw a row in proportion to weight times potential: first the worker, then its row."""
+    ends = np.cumsum(remaining)
+    place = min(stream.rng.random() * ends[-1], np.nextafter(ends[-1], 0))
+    worker = int(np.searchsorted(ends, place, side="right"))
+    place -= ends[worker] - remaining[worker]
+    run = held.runs[worker]
+    own = np.cumsum(held.weighed(nearest, run))
+    inside = min(place, np.nextafter(own[-1], 0))
+    return run.start + int(np.searchsorted(own, inside, side="right"))
+
+
+# ---- Lloyd's iterations -------------------------------------------------------------------------
+
+
+@dataclass
+class Lloyd:
+    """What Lloyd's iterations over workers end with.
+
+    Attributes
+    ----------
+    centres : ndarray of shape (R, K, d)
+        As each root knows them; R is 1 where all share one sum, else the number of workers.
+    labels : list of ndarray of shape (m_i,)
+        Cluster of each worker's rows, by its own centres.
+    distances : list of ndarray of shape (m_i,)
+        Squared distances to them.
+    counts : ndarray of shape (R, K)
+        Weight of each cluster.
+    inertia : ndarray of shape (R,)
+        Weighted sum of squared distances, as each root finds it.
+    history : list of float
+        Inertia of each iteration's assignment, as the first root finds it.
+    bytes_sent : list of int
+        Payload bytes sent when each entry of the history was known.
+    converged : bool
+        Whether no row changed its cluster in the last iteration.
+    reseeded : list of (int, int, int)
+        Iteration, cluster and row, of clusters that were empty and placed anew.
+    """
+
+    centres: NDArray[np.float64]
+    labels: list[NDArray[np.int32]]
+    distances: list[NDArray[np.float64]]
+    counts: NDArray[np.float64]
+    inertia: NDArray[np.float64]
+    history: list[float] = field(default_factory=list)
+    bytes_sent: list[int] = field(default_factory=list)
+    converged: bool = False
+    reseeded: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def lloyd_rows(
+    parts: Sequence[NDArray[Any]],
+    total: Sum,
+    centres: NDArray[np.float64],
+    stream: RowStream,
+    *,
+    max_iter: int = MOST_LLOYD,
+    n_threads: int = 1,
+    kind: str = "estep",
+    callback: Callable[[int, float, int], None] | None = None,
+) -> Lloyd:
+    """Lloyd's iterations over rows that workers hold.
+
+    Each worker assigns its rows to the nearest centre and sends, in one vector, the weight and the
+    sum of its rows in each cluster, its part of the inertia, and how many rows changed. A cluster
+    that nobody has rows of is placed at a random row, the same for all. It stops when no row
+    changes; a row as near to one centre as to another goes to the first. With an exact sum it is
+    Lloyd's algorithm over all rows.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray of shape (m_i, d)
+        Rows of each worker; a worker may have none.
+    total : Sum
+        Counted sum among the workers, each a root of its own, or a server's.
+    centres : ndarray of shape (K, d)
+        Where to start, known to all.
+    stream : RowStream
+        The stream that all workers share; its row weights are in the order of the workers.
+    max_iter : int
+        Most iterations.
+    n_threads : int
+        Threads of the kernels; nothing depends on it.
+    kind : str
+        What the sums are for; see `vpem.em.Sum.begin`.
+    callback : callable, optional
+        Told of the iteration, its inertia as the first root finds it, and the rows that changed.
+
+    Returns
+    -------
+    Lloyd
+    """
+    held = _Held(parts, stream)
+    n_components, width = centres.shape
+    known = np.ascontiguousarray(centres, dtype=np.float64)[None]
+    labels = np.full(len(held.rows), -1, dtype=np.int32)
+    distances = np.empty(len(held.rows))
+    run = Lloyd(
+        known,
+        [labels[own] for own in held.runs],
+        [distances[own] for own in held.runs],
+        np.zeros((1, n_components)),
+        np.zeros(1),
+    )
+
+    def assign() -> tuple[NDArray[np.float64], int]:
+        return _pass(held, total, run.centres, labels, distances, n_threads, kind)
+
+    least = 0.5 * held.lightest
+    for iteration in range(1, max_iter + 1):
+        found, changed = assign()
+        run.counts, sums = found[:, :n_components], found[:, n_components:-2]
+        run.inertia = found[:, -2].copy()
+        run.history.append(float(run.inertia[0]))
+        run.bytes_sent.append(total.bytes_sent)
+        total.agree("stopping")
+        if callback is not None:
+            callback(iteration, run.history[-1], changed)
+        if changed == 0:
+            run.converged = True
+            return run
+        empty = (run.counts < least).any(axis=0)
+        safe = np.where(run.counts < least, 1.0, run.counts)
+        run.centres = sums.reshape(len(found), n_components, width) / safe[:, :, None]
+        for component in np.flatnonzero(empty):
+            row = stream.draw()
+            run.centres[:, component] = _shared(held, total, [row])[0]
+            run.reseeded.append((iteration, int(component), row))
+    # The iterations ran out: labels of the centres that came out last.
+    found, _ = assign()
+    run.counts, run.inertia = found[:, :n_components], found[:, -2].copy()
+    return run
+
+
+def _pass(
+    held: _Held,
+    total: Sum,
+    centres: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float64],
+    n_threads: int,
+    kind: str,
+) -> tuple[NDArray[np.float64], int]:
+    """Assign all rows: the sum (R, P) of what the workers send, and how many rows changed."""
+    n_workers = held.n_workers
+    counts, sums = (
+        np.zeros((n_workers, centres.shape[1])),
+        np.zeros((n_workers, *centres.shape[1:])),
+    )
+    inertias, changes = np.zeros(n_workers), np.zeros(n_workers, dtype=np.intp)
+    assign_rows(
+        held.rows, held.weights, held.bounds, centres, labels, distances, counts, sums, inertias,
+        changes, n_threads,
+    )  # fmt: skip
+    messages = [counts, sums.reshape(n_workers, -1), inertias[:, None], changes[:, None]]
+    return add_vectors(total, np.concatenate(messages, axis=1), kind), int(changes.sum())
