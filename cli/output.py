@@ -35,6 +35,7 @@ OPTIONS = {
     "n_samples": "--samples",
     "n_features": "--features",
     "n_components": "--components",
+    "n_clusters": "--clusters",
     "n_init": "--n-init",
     "max_iter": "--max-iter",
     "reg_covar": "--reg-covar",

@@ -6,65 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vpem import InputError, NumericalError, connect, em, make_graph
-from vpem.errors import PartitionedError
-from vpem.incremental import check_step_size, fit_batches
+from vpem import InputError, em
+from vpem.incremental import check_step_size
 from vpem.mixture import COVARIANCE_TYPES
 from vpem.network.ledger import Ledger
-from vpem.partition import contiguous
 from vpem.rows import FileMatrix
-from vpem.scaling import Scaling
-from vpem.starts import RowStream
-from vpem.terms.features import FeatureTerms
-from vpem.threads import one_blas_thread
 
-kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
-keeps = pytest.mark.parametrize("keep", ["statistics", "responsibilities"])
-NETWORKS = {
-    "star": {"topology": "star", "hops": 0},
-    "operator": {"topology": "cycle", "hops": 1, "path": "operator", "n_rounds": 6},
-    "rounds": {"topology": "cycle", "hops": 1, "path": "rounds", "n_rounds": 6},
-    "one hub": {"topology": "cycle", "hops": 3},
-}
-networks = pytest.mark.parametrize("network", NETWORKS)
-
-
-def joined(name, d=6, agents=6):
-    how = dict(NETWORKS[name])
-    graph = make_graph(how.pop("topology"), agents)
-    return connect(graph, contiguous(d, agents), **how)
-
-
-def terms_of(X, network, kind="full", **options):
-    options = {"scaling": Scaling.none(X.shape[1]), "reg_covar": 0.0, **options}
-    return FeatureTerms(X, network.blocks, kind, **options)
-
-
-def start_of(terms, k=3):
-    return terms.start(terms.at_rows(np.linspace(0, terms.n_samples - 1, k).astype(np.intp)))
-
-
-@pytest.fixture(autouse=True)
-def few_rounds_and_one_blas_thread(recwarn):
-    with one_blas_thread():
-        yield
-
-
-def run(terms, total, start=None, *, function=fit_batches, seed=0, n_iter=5, **options):
-    stream = RowStream(np.random.default_rng(seed), terms.row_weights, terms.n_samples)
-    common = {"tol": 0.0, "max_iter": n_iter, "draw_row": stream.draw}
-    if function is fit_batches:
-        common["rng"] = np.random.default_rng(seed)
-    start = start_of(terms) if start is None else start
-    return function(terms, total, start, **{**common, **options})
-
-
-def assert_same(one, two, tolerance=1e-9):
-    np.testing.assert_allclose(np.array(one.history), np.array(two.history), rtol=tolerance)
-    np.testing.assert_allclose(one.log_likelihood, two.log_likelihood, rtol=tolerance)
-    for name in ("weights", "means", "covariances"):
-        mine, other = getattr(one.mixture, name), getattr(two.mixture, name)
-        np.testing.assert_allclose(mine, other, rtol=1e3 * tolerance, atol=1e2 * tolerance)
+from .batch_support import (  # noqa: F401
+    NETWORKS,
+    assert_same,
+    few_rounds_and_one_blas_thread,
+    joined,
+    keeps,
+    kinds,
+    networks,
+    run,
+    start_of,
+    terms_of,
+)
 
 
 class Direct:
@@ -556,120 +515,3 @@ def test_batch_sizes_out_of_range(size, overlapping):
     network = joined("star")
     with pytest.raises(InputError, match="batch_size must be an integer of at least 1"):
         run(terms_of(overlapping(0, 50, 6), network), network.total, batch_size=size)
-
-
-# ---- collapse, silence, partition ----------------------------------------------------------------
-
-
-@keeps
-@pytest.mark.parametrize("seed", range(4))
-def test_a_component_that_collapses_is_placed_anew(keep, seed, overlapping):
-    X = overlapping(seed, 200, 4)
-    X[:3] = 40.0
-    network = joined("star", 4, 2)
-    terms = terms_of(X, network, reg_covar=0.0)
-    start = terms.start(terms.at_rows(np.array([0, 60, 120])))
-    found = run(
-        terms, network.total, start, batch_size=25, keep=keep, n_iter=40, tol=1e-6, seed=seed
-    )
-    assert found.recoveries
-    assert np.isfinite(found.log_likelihood).all()
-    assert (found.mixture.weights > 0.01).all() or any(r.row is None for r in found.recoveries)
-    # What is remembered fits the parameters: one M-step over all rows at the end moves little.
-    if found.converged and all(r.row is not None for r in found.recoveries):
-        again = run(terms, network.total, found.mixture, function=em.fit, n_iter=1)
-        moved = again.log_likelihood[0] - found.log_likelihood[0]
-        assert -1e-6 < moved / 200 < 1e-3
-
-
-@pytest.mark.parametrize("batch", [25, 200])
-def test_repairs_over_one_batch_are_those_of_em(batch, overlapping):
-    X = overlapping(0, 200, 4)
-    X[:3] = 40.0
-    network = joined("star", 4, 2)
-    terms = terms_of(X, network)
-    start = terms.start(terms.at_rows(np.array([0, 60, 120])))
-    ours = run(terms, network.total, start, batch_size=batch, n_iter=30)
-    assert ours.recoveries
-    if batch == 200:
-        whole = run(terms, network.total, start, function=em.fit, n_iter=30)
-        assert ours.recoveries == whole.recoveries
-        assert_same(ours, whole, 1e-10)
-
-
-class Faulty:
-    """A sum in which roots fall silent, or the network apart, as a list says."""
-
-    def __init__(self, total, events):
-        self.total, self.events, self.silent = total, iter(events), None
-
-    def __getattr__(self, name):
-        return getattr(self.total, name)
-
-    def begin(self, kind, *rest):
-        self.total.begin(kind, *rest)
-        self.silent = None
-        if kind == "estep":
-            event = next(self.events, None)
-            if isinstance(event, str):
-                raise PartitionedError(event)
-            self.silent = event
-
-
-@keeps
-@networks
-def test_a_network_that_falls_apart_skips_the_batch(keep, network, overlapping):
-    network = joined(network)
-    terms = terms_of(overlapping(0, 120, 6), network)
-    events = ["cut"] * 6 + [None, "cut", None]
-    faulty = Faulty(network.total, events)
-    found = run(terms, faulty, batch_size=40, keep=keep, n_iter=3, tol=1e9)
-    # Two passes of which nothing was heard do not count as settled.
-    assert not found.converged
-    np.testing.assert_allclose(found.history[1], found.history[2], rtol=1e-13)
-    np.testing.assert_allclose(found.history[0], found.history[1], rtol=1e-13)
-    assert [number for number, _ in found.partitions] == [4, 5, 6, 7, 8, 9]
-    with pytest.raises(NumericalError, match="20 iterations in a row"):
-        run(terms, Faulty(network.total, ["cut"] * 50), batch_size=40, n_iter=50)
-
-
-@keeps
-@kinds
-@pytest.mark.parametrize("name", ["operator", "rounds"])
-def test_a_silent_root_keeps_what_it_had(keep, kind, name, overlapping):
-    network = joined(name)
-    X = overlapping(0, 120, 6)
-    terms = terms_of(X, network, kind)
-    silent = np.zeros(network.total.n_roots, dtype=bool)
-    silent[1] = True
-    found = run(terms, Faulty(network.total, [silent] * 6), batch_size=40, keep=keep, n_iter=3)
-    first = run(terms, network.total, batch_size=40, n_iter=1).mixture
-    whole = run(terms, network.total, batch_size=40, keep=keep, n_iter=3).mixture
-    for b in range(network.blocks.n_blocks):
-        weight, mean, covariance = found.mixture.block(b)
-        before = first.block(b)
-        if b == 1:
-            np.testing.assert_allclose(found.mixture.weights[b], first.weights[b], rtol=1e-10)
-            np.testing.assert_allclose(mean, before[1], rtol=1e-9, atol=1e-10)
-            np.testing.assert_allclose(covariance, before[2], rtol=1e-8, atol=1e-10)
-        else:
-            assert not np.allclose(mean, before[1])
-            assert not np.allclose(mean, whole.block(b)[1], rtol=1e-12)
-    del weight
-
-
-@pytest.mark.parametrize("batch", [60, 36, 360])
-def test_components_placed_anew_are_told(batch):
-    """Each time over every link, in as many rounds as the diameter, 12 bytes."""
-    rng = np.random.default_rng(0)
-    X = np.concatenate([rng.normal(size=(300, 4)), np.full((60, 4), 5.0)])
-    network = connect(make_graph("cycle", 4), contiguous(4, 4), hops=0)
-    total = network.total.on(Ledger(network.graph))
-    terms = terms_of(X, network)
-    start = terms.start(terms.at_rows(np.array([0, 1, 350])))
-    found = run(terms, total, start, batch_size=batch, n_iter=20)
-    times = {(one.iteration, one.row) for one in found.recoveries}
-    assert times
-    counted = total.ledger.of_kind("flooding")
-    assert counted["messages"] == len(times) * 8 * 2
-    assert counted["bytes"] == counted["messages"] * 12

@@ -5,20 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem import em
-from vpem.checks import check_int, check_weights
-from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.checks import check_weights
+from vpem.errors import NotConvergedWarning, VpemWarning
 from vpem.fitted import FittedMixture
 from vpem.incremental import STEP_SIZE, check_step_size, step
 from vpem.mixture import Mixture
 from vpem.network.ledger import Ledger
-from vpem.partition import Partition, contiguous, from_lists
 from vpem.recipes import Fit, Network, connect, fit_vpem
 from vpem.starts import RowStream
 from vpem.terms.features import FeatureTerms
@@ -284,7 +282,7 @@ class VPEM(FittedMixture):
     def _fit(self, data: NDArray[Any], sample_weight: Any, **options: Any) -> VPEM:
         """Fit anew, on the graph and with the hubs that the parameters ask for."""
         seed = self._seed()
-        partition = self._partition(data.shape[1])
+        partition = self._partition_of(self.agents, data.shape[1])
         network = connect(
             self._graph(partition.n_agents, seed),
             partition,
@@ -393,16 +391,3 @@ class VPEM(FittedMixture):
         )
         self.n_iter_ = n_iter
         return self
-
-    def _partition(self, n_features: int) -> Partition:
-        if self.agents is None:
-            return contiguous(n_features, n_features)
-        if isinstance(self.agents, Integral):
-            return contiguous(n_features, check_int("agents", self.agents, least=1))
-        parts = self.agents.tolist() if isinstance(self.agents, np.ndarray) else self.agents
-        if isinstance(parts, Sequence) and not isinstance(parts, str):
-            return from_lists(list(parts), n_features)
-        raise InputError(
-            "agents must be None, a number of agents, or a list of feature-index lists, "
-            f"got {self.agents!r}"
-        )

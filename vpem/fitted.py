@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, DensityMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import DensityMixin
+from sklearn.utils.validation import check_is_fitted
 
-from vpem.checks import check_data, check_int
-from vpem.errors import InputError
-from vpem.graph import Graph, from_networkx
+from vpem.checks import check_int
 from vpem.mixture import Mixture
-from vpem.topologies import make_graph
+from vpem.on_graph import OnGraph
 
 __all__ = ["FittedMixture"]
 
 
-class FittedMixture(DensityMixin, BaseEstimator):
+class FittedMixture(DensityMixin, OnGraph):
     """Estimator that has a ``mixture_`` after `fit`, and parameters ``graph``, ``random_state``."""
 
-    graph: Any
-    random_state: Any
     mixture_: Mixture
-
-    def _validate(self, X: ArrayLike, *, reset: bool) -> NDArray[Any]:
-        data = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite=False,
-            ensure_min_samples=1,
-        )
-        names = getattr(self, "feature_names_in_", None)
-        return check_data(data, data.shape[1], None if names is None else list(names))
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool):
-            return check_int("random_state", self.random_state, least=0)
-        if isinstance(self.random_state, np.random.Generator):
-            return int(self.random_state.integers(np.iinfo(np.int32).max))
-        try:
-            state = check_random_state(self.random_state)
-        except ValueError:
-            raise InputError(
-                "random_state must be None, an integer of at least 0, a Generator or RandomState, "
-                f"got {self.random_state!r}"
-            ) from None
-        return int(state.randint(np.iinfo(np.int32).max))
-
-    def _graph(self, n_agents: int, seed: int) -> Graph:
-        if isinstance(self.graph, Graph):
-            return self.graph
-        if isinstance(self.graph, str):
-            return make_graph(self.graph, n_agents, seed=seed)
-        if hasattr(self.graph, "edges") and hasattr(self.graph, "nodes"):
-            return from_networkx(self.graph, n_agents)
-        raise InputError(
-            f"graph must be a topology's name, a networkx graph or a vpem.Graph, got {self.graph!r}"
-        )
 
     # ---- use -----------------------------------------------------------------------------------
 

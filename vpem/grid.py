@@ -11,8 +11,8 @@ the least inertias of the parties sum to at most O: ``D <= lambda O`` where each
 lambda of its least. By the triangle inequality over rows the cells cost the best centres at most
 ``(sqrt(D) + sqrt(O))^2``, the server's centres cost them at most gamma times that, and the rows at
 most ``(sqrt(D) + sqrt(cost of the cells))^2``. Together the inertia is at most
-``(sqrt(lambda) + sqrt(gamma) (1 + sqrt(lambda)))^2 O``: 9 O where everybody solves its k-means, the
-constant of the paper. With expectations in place of costs the same holds by Minkowski's inequality,
+``(sqrt(lambda) + sqrt(gamma) (1 + sqrt(lambda)))^2 O``: 9 O where everybody solves its
+k-means. With expectations in place of costs the same holds by Minkowski's inequality,
 and k-means++ is within ``8 (log K + 2)`` of the least in expectation (Arthur and Vassilvitskii).
 """
 
