@@ -131,7 +131,10 @@ def fedem(
     max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 100,
     epochs: Annotated[
         float | None,
-        typer.Option(help="Most epochs: as many conditional expectations as rows are one."),
+        typer.Option(
+            help="Stop after the iteration that reaches so many epochs; as many conditional "
+            "expectations as rows are one, and the start takes one."
+        ),
     ] = None,
     tol: Annotated[
         float,

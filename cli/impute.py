@@ -139,11 +139,13 @@ def impute(
     from .output import Progress, Screen, print_json
 
     with Screen(quiet) as screen:
+        import warnings
+
         import numpy as np
 
         from vpem.checks import check_int
         from vpem.em import Progress as Step
-        from vpem.errors import FileError
+        from vpem.errors import FileError, VpemWarning
         from vpem.hdf5 import check_distinct, check_writable
         from vpem.holdouts import score_holdout
         from vpem.imputation import fit_imputation
@@ -170,7 +172,15 @@ def impute(
             found = deal(found, workers, split, np.random.default_rng([seed, 1]))
         hidden = None
         if holdout is not None:
+            n_seen = found.n_seen
             found, hidden = hide(found, holdout, np.random.default_rng([seed, 2]))
+            if hidden.n_places < round(holdout * n_seen):
+                warnings.warn(
+                    f"only {hidden.n_places} of {n_seen} entries are held out, not "
+                    f"{holdout:g} of them: every row, column and observer keeps one",
+                    VpemWarning,
+                    stacklevel=1,
+                )
         progress = Progress(quiet)
         last: list[float] = []
 

@@ -78,7 +78,16 @@ def _tables(found: Model) -> list[Table | str]:
     network = [_told(report, "topology", str) or "?", agents]
     # Without rounds the sum was exact.
     exact = "rounds" in report and report["rounds"] is None
-    network.append("exact sum" if exact else _counted(report, "rounds", "round"))
+    corrections = _told(report, "participation", float)
+    if corrections is None or not exact:
+        network.append("exact sum" if exact else _counted(report, "rounds", "round"))
+    codec = _told(report, "compress", str)
+    if codec is not None:
+        network.append(f"compressed by {codec}")
+    if corrections is not None and corrections < 1:
+        network.append(f"participation {corrections:g}")
+    n_iter = _told(report, "n_iter", int)
+    n_iter = len(found.history) if n_iter is None else n_iter
     end = "" if _told(report, "converged", bool) else ", not converged"
     fitted = f"{_counted(report, 'n_samples', 'row')} of {_told(report, 'data', str) or '?'}"
     seed = _told(found.options, "seed", int)
@@ -90,7 +99,7 @@ def _tables(found: Model) -> list[Table | str]:
         ("fitted to", fitted),
         ("network", ", ".join(network)),
         ("log-likelihood", f"{number(_told(report, 'log_likelihood', float), 10)} per sample after "
-                           f"{plural(len(found.history), 'iteration')}{end}"),
+                           f"{plural(n_iter, 'iteration')}{end}"),
         ("communication", _sent(report, names)),
         ("seed", "?" if seed is None else seed),
         ("versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())),

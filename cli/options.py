@@ -65,7 +65,7 @@ Weights = Annotated[
 Compress = Annotated[
     str | None,
     typer.Option(
-        help="Codec of the messages of the E-steps: natural:12bits (a good choice), "
+        help="Codec of the messages: natural:12bits (a good choice), "
         "qsgd:8bits, blockp:64, topk:0.01, randk:0.1, float32, float16.",
     ),
 ]

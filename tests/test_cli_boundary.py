@@ -274,7 +274,7 @@ def test_a_report_of_another_shape_is_shown_as_far_as_it_goes(capsys, folder, fa
 
 def test_one_of_each(capsys, folder):
     model = read_model("m.h5")
-    model.report |= {"hops": 1, "rounds": 1, "n_samples": 1}
+    model.report |= {"hops": 1, "rounds": 1, "n_samples": 1, "n_iter": 1}
     model.history = model.history[:1]
     write_model("m.h5", model, force=True)
     out = done(capsys, "model", "show", "m.h5").out

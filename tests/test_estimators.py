@@ -464,3 +464,8 @@ def test_a_component_that_the_stream_left_is_placed_anew(overlapping):
         go_on()
     assert ours.fit_.recoveries[0].iteration == ours.n_batches_seen_
     assert np.abs(ours.means_).max() < 10
+
+
+def test_streams_are_not_compressed(X):
+    with pytest.raises(InputError, match="leave out compress for partial_fit"):
+        model(compress="float32").partial_fit(X)

@@ -342,3 +342,16 @@ def test_silent_agents_take_no_part_in_agreements():
         if not awake.all():
             return
     raise AssertionError("nobody was silent")
+
+
+@pytest.mark.parametrize("failure", [{"link_failure": 0.5}, {"stragglers": 0.5}])
+def test_one_hub_needs_no_links(failure, overlapping):
+    graph = make_graph("cycle", 8)
+    with pytest.warns(VpemWarning, match="hops=4"):
+        network = connect(graph, contiguous(8, 8), hops=4, **failure)
+    with pytest.warns(VpemWarning, match="hops=4"):
+        whole = connect(graph, contiguous(8, 8), hops=4)
+    X = overlapping(0, 100, 8)
+    ours, other = (fit_vpem(X, one, init=[3, 50], max_iter=300) for one in (network, whole))
+    assert not ours.partitions
+    assert ours.log_likelihood == pytest.approx(other.log_likelihood, rel=1e-12)

@@ -419,7 +419,7 @@ def test_a_network_that_falls_apart_for_good_is_given_up():
         ({"compress": "topk:0.1", "alpha": 0.5}, "must be 1"),
         ({"compress": "zip"}, "codec must be one of"),
         ({"step_size": "constant:0"}, "above 0"),
-        ({"step_size": "linear:1"}, "one of constant, decreasing"),
+        ({"step_size": "linear:1"}, "like constant:0.5"),
         ({"step_size": lambda k: 2.0}, "steps must be above 0"),
         ({"max_iter": 0}, "max_iter"),
         ({"tol": -1.0}, "tol"),

@@ -460,3 +460,17 @@ def test_distances_beyond_float16_travel_as_float32(topology):
     rounds = network.n_rounds or 2
     messages = (2 * graph.n_edges if topology == "cycle" else 6) * rounds
     assert total.ledger.of_kind("setup")["bytes"] == messages * 80 * 4
+
+
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+def test_float16_from_every_start(topology, init, overlapping):
+    """What is remembered of distances is of no use to terms, and need not fit into float16."""
+    X = 300 * overlapping(0, 80, 6)
+    network = connect(make_graph(topology, 6), contiguous(6, 6), hops=0, compress="float16")
+    exact = connect(make_graph(topology, 6), contiguous(6, 6), hops=0)
+    ours, whole = (
+        fit_vpem(X, joined, n_components=2, init=init, seed=1, max_iter=500)
+        for joined in (network, exact)
+    )
+    assert ours.log_likelihood == pytest.approx(whole.log_likelihood, abs=0.01)

@@ -548,3 +548,19 @@ def test_files_that_are_no_clustering(tmp_path):
         path = write(**changes)
         with pytest.raises(FileError, match=sentence):
             read_clustering(path)
+
+
+@pytest.mark.parametrize("init", ["random", [[0.0, 0.0], [100.0, 100.0], [200.0, 200.0]]])
+def test_rows_are_drawn_alike_however_they_are_held(init):
+    """A start, and where an empty cluster is placed: by the users' numbers of the rows."""
+    X = np.vstack([np.zeros((50, 2)), np.random.default_rng(0).normal(size=(50, 2))])
+    found = []
+    for workers in (evenly(100, 1), evenly(100, 7), from_worker_of_row(np.arange(100) % 3)):
+        network = connect_workers(make_graph("star", workers.n_workers))
+        found.append(kmeans_rows(X, workers, network, n_clusters=3, init=init, seed=0))
+    for other in found[1:]:
+        assert other.reseeded == found[0].reseeded
+        assert other.init_rows == found[0].init_rows
+        assert other.inertia == pytest.approx(found[0].inertia, rel=1e-12)
+        np.testing.assert_array_equal(other.labels, found[0].labels)
+    assert found[0].reseeded or init == "random"

@@ -145,3 +145,9 @@ def test_one_worker_sends_nothing():
 def test_workers_need_a_graph():
     with pytest.raises(InputError, match=r"connect_workers takes a vpem.Graph"):
         connect_workers(3)
+
+
+def test_a_file_nested_too_deep(tmp_path):
+    (tmp_path / "w.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is not JSON"):
+        read_workers(tmp_path / "w.json", 3)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem import em
 from vpem.checks import check_weights
-from vpem.errors import NotConvergedWarning, VpemWarning
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.fitted import FittedMixture
 from vpem.incremental import STEP_SIZE, check_step_size, step
 from vpem.mixture import Mixture
@@ -267,6 +267,11 @@ class VPEM(FittedMixture):
             If components collapsed and were placed anew.
         """
         size = check_step_size(STEP_SIZE if self.step_size is None else self.step_size)
+        if self.compress is not None:
+            raise InputError(
+                "compressed sums send how terms differ from those of the iteration before, but "
+                "each batch has other rows; leave out compress for partial_fit"
+            )
         first = not hasattr(self, "mixture_")
         data = self._validate(X, reset=first)
         if first:

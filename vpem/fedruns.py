@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError
 
 __all__ = ["FedHistory", "FedProgress", "FedRun", "StatisticModel", "StepSize", "parse_step_size"]
 
@@ -71,7 +71,10 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
     kind, _, rest = str(text).partition(":")
     if not rest and not isinstance(text, str):
         kind, rest = "constant", str(text)
-    check_choice("step size", kind, ("constant", "decreasing"))
+    if kind not in ("constant", "decreasing"):
+        raise InputError(
+            f"a step size must be like constant:0.5 or decreasing:0.8,0.6, got {str(text)!r}"
+        )
     words = rest.split(",")
     most = 1 if kind == "constant" else 2
     try:

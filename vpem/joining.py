@@ -15,7 +15,7 @@ from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.graph import Graph, check_connected
 from vpem.hubs import Hub, find_hubs
 from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
-from vpem.network.faults import Faults, failing_rounds
+from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
 from vpem.network.ledger import Ledger
 from vpem.network.setup import charge_features, charge_hubs, find_routes
 from vpem.network.spectrum import estimate_rate
@@ -174,7 +174,7 @@ def connect(
     path : {"auto", "operator", "rounds"}
         How the rounds are computed; see `ConsensusSum`.
     compress : str, optional
-        Codec of the messages of the E-steps (`vpem.codecs.parse_codec`).
+        Codec of the messages (`vpem.codecs.parse_codec`).
     link_failure : float
         Probability that a link is down in a round.
     agent_dropout : float
@@ -271,10 +271,12 @@ def connect(
                 fall = min(consensus_tol * JITTER / start, 0.5)
                 n_rounds = max(n_rounds, failing_rounds(graph, faults, fall, seed=seed))
         if not fixed and n_rounds > MOST_GOSSIP_ROUNDS:
+            needed = "more" if n_rounds >= MOST_DRAWN else f"{n_rounds}, more"
             raise InputError(
-                f"{n_rounds} rounds a sum would be needed, more than {MOST_GOSSIP_ROUNDS}: "
+                f"the rounds a sum would need are {needed} than {MOST_GOSSIP_ROUNDS}: "
                 f"{'the codec loses too much' if faults is None else 'too much fails'}; take "
-                "another codec, smaller probabilities, or a number of rounds"
+                f"{'smaller probabilities' if codec is None else 'another codec'}, or a number of "
+                "rounds"
             )
         if codec is not None:
             _warn_of_dear_codec(codec, n_rounds, mixing, hubs, rate, threads)

@@ -25,7 +25,7 @@ from vpem.grid import one_shot
 from vpem.joining import Network
 from vpem.network.ledger import Ledger
 from vpem.rows import FileMatrix
-from vpem.rowstarts import Lloyd, lloyd_rows, share_rows, spread_rows
+from vpem.rowstarts import Lloyd, PlacedStream, lloyd_rows, share_rows, spread_rows
 from vpem.scaling import Scaling
 from vpem.starts import MOST_LLOYD, RowStream, draw_start
 from vpem.terms.features import FeatureTerms
@@ -144,7 +144,7 @@ def kmeans_rows(
     with one_blas_thread():
         for restart in range(asked.restarts):
             total = network.total.on(ledger)
-            stream = RowStream(np.random.default_rng([seed, restart]), weights, n_samples)
+            stream = PlacedStream(np.random.default_rng([seed, restart]), weights, order)
             chosen = None if asked.rows is None else place[asked.rows]
             if asked.centres is not None:
                 start = asked.centres

@@ -74,6 +74,11 @@ class Observations:
         return np.array([part.size for part in self.places], dtype=np.intp)
 
     @property
+    def n_seen(self) -> int:
+        """Different entries of the matrix that somebody saw."""
+        return len(np.unique(np.concatenate(self.places)))
+
+    @property
     def n_entries(self) -> int:
         """Number of entries of all observers together."""
         return int(self.counts.sum())

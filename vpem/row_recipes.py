@@ -19,7 +19,7 @@ from vpem.mixture import Mixture
 from vpem.network.ledger import Ledger
 from vpem.recipes import Fit, _scaling, _warn_of_outcome, prepare
 from vpem.rows import FileMatrix, FileRows
-from vpem.rowstarts import lloyd_rows, spread_rows, tell_all
+from vpem.rowstarts import PlacedStream, lloyd_rows, spread_rows, tell_all
 from vpem.rowwise import RowRun, fit_rows, sample_roots
 from vpem.starts import ROW_BYTES, RowStream
 from vpem.terms.features import FeatureTerms
@@ -267,7 +267,7 @@ class _Start:
         # The same stream over rows as the user numbers them, and as they stand among the workers.
         weights = whole.row_weights
         self.stream = RowStream(rng, None if weights is None else weights[place], whole.n_samples)
-        self.local = RowStream(rng, weights, whole.n_samples)
+        self.local = PlacedStream(rng, weights, np.argsort(place))
         self.roots: list[FeatureTerms] = []
 
     def draw_row(self) -> int:

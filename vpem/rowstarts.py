@@ -14,7 +14,42 @@ from vpem._core.assign import assign_rows, distances_to
 from vpem.em import Sum, add_vectors
 from vpem.starts import MOST_LLOYD, ROW_BYTES, RowStream
 
-__all__ = ["Lloyd", "lloyd_rows", "share_rows", "spread_rows", "tell_all"]
+__all__ = ["Lloyd", "PlacedStream", "lloyd_rows", "share_rows", "spread_rows", "tell_all"]
+
+
+class PlacedStream(RowStream):
+    """A stream that draws the same rows, as the user numbers them, however workers hold them.
+
+    Parameters
+    ----------
+    rng : Generator
+        The shared stream.
+    row_weights : ndarray of shape (M,) or None
+        In the order of the workers.
+    order : ndarray of shape (M,)
+        The user's numbers of all rows, worker by worker.
+    """
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        row_weights: NDArray[np.float64] | None,
+        order: NDArray[np.intp],
+    ) -> None:
+        super().__init__(rng, row_weights, len(order))
+        self._place = np.argsort(order)
+        weights = None if row_weights is None else row_weights[self._place]
+        self._users = RowStream(rng, weights, len(order))
+
+    def draw(self, potential: NDArray[np.float64] | None = None) -> int:
+        """Draw the place of one row; by a potential, in the order of the workers."""
+        if potential is not None:
+            return super().draw(potential)
+        return int(self._place[self._users.draw()])
+
+    def draw_distinct(self, count: int) -> NDArray[np.intp]:
+        """Draw the places of ``count`` different rows."""
+        return self._place[self._users.draw_distinct(count)]
 
 
 class _Held:

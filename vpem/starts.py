@@ -154,6 +154,9 @@ def _spread_rows(
     nearest: NDArray[Any] | None = None
     latest = chosen
     while True:
+        if latest is not chosen:
+            # The first root drew them by its own distances.
+            total.agree("flooding", ROW_BYTES * len(latest))
         trials: list[NDArray[Any]] = []
         for rows, distances in _summed_distances(terms, total, terms.at_rows(np.array(latest))):
             if not trials:

@@ -217,7 +217,7 @@ def read_workers(path: str | os.PathLike[str], n_samples: int) -> Workers:
             found = json.load(file)
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from None
     if not isinstance(found, dict) or not all(isinstance(part, list) for part in found.values()):
         raise InputError(f'{path} must hold {{"worker": [row, ...], ...}}')

@@ -29,8 +29,6 @@ class CompressedServerSum(AtServer):
     the same with the total of the memories, which it sends to all. Memories go on from one E-step
     to the next, so that the error vanishes as the terms settle.
 
-    Sums of the start are not compressed.
-
     Parameters
     ----------
     n_blocks : int
@@ -87,6 +85,9 @@ class CompressedServerSum(AtServer):
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Begin a sum, whose messages are counted as they are formed."""
+        if self._kind == "setup" and kind != "setup":
+            # What is summed for a start has nothing to do with terms.
+            self._up = self._down = None
         self._kind = kind
         self._coder = codec_of(kind, self.codec)
         self._number += 1

@@ -73,8 +73,7 @@ class GossipSum(_OverHubs):
     rate : float
         Mixing rate of W, by which compressed rounds go.
     codec : Codec, optional
-        How messages of E-steps are written; None sends them as they are. Sums of the start are
-        never compressed.
+        How messages are written; None sends numbers as they are.
     step : float, optional
         Weight of what the neighbours say in compressed rounds, which are then plain. None takes
         `find_pace`.
@@ -160,6 +159,9 @@ class GossipSum(_OverHubs):
             If the links that are up in its rounds do not connect all agents that are awake, or no
             root is awake; for "setup" and "check" in 20 draws one after the other.
         """
+        if self._kind == "setup" and kind != "setup":
+            # What is summed for a start has nothing to do with terms.
+            self._memory = None
         self._kind = kind
         self._coder = codec_of(kind, self.codec)
         draws = 1 if kind == "estep" else MOST_DRAWS
@@ -231,6 +233,9 @@ class GossipSum(_OverHubs):
         """Return what keeps a sum from having an answer."""
         if not weather.awake[self._layout.roots].any():
             return PartitionedError("the roots of all hubs are silent during a sum")
+        if self._layout.n_hubs == 1 and self.codec is None:
+            # The root alone has all there is to sum.
+            return None
         try:
             weather.check_whole(self.graph)
         except PartitionedError as error:
@@ -253,6 +258,8 @@ class GossipSum(_OverHubs):
 
         Compressed sums take all rows at once.
         """
+        if self.codec is None and self._layout.n_hubs == 1:
+            return terms.copy()
         if self.codec is None:
             flat = np.ascontiguousarray(terms).reshape(len(terms), -1)
             states = self._spread(flat, self._informed)
