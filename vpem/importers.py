@@ -369,7 +369,7 @@ def _annotation(name: str, column: pa.ChunkedArray, source: str) -> NDArray[Any]
         row = int(np.argmax(missing.to_numpy()))
         raise InputError(
             f"{source}: row {row} (counted from 0) has no value in column {name!r}, which holds "
-            "the labels or ids; fill it in, or leave the column out with --drop-column"
+            "labels, ids or workers; fill it in, or leave the column out with --drop-column"
         )
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
