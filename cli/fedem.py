@@ -10,12 +10,20 @@ import typer
 from .options import (
     Acceleration,
     ConsensusTol,
+    DatasetPath,
+    Force,
     GraphFile,
+    InitModel,
+    InitRows,
+    Json,
     LinkFailure,
     MeanDegree,
+    Quiet,
     Radius,
+    RegCovar,
     Rounds,
     Stragglers,
+    Strict,
     Weights,
 )
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
@@ -110,24 +118,14 @@ def fedem(
             "components, with far smaller messages."
         ),
     ] = "full",
-    reg_covar: Annotated[
-        float, typer.Option(help="Added to the diagonal of every covariance.")
-    ] = 1e-6,
+    reg_covar: RegCovar = 1e-6,
     scale: Annotated[
         str, typer.Option(help="none, or standard: features are standardized, undone in outputs.")
     ] = "none",
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X."),
-    ] = None,
+    dataset: DatasetPath = None,
     init: Annotated[str, typer.Option(help="Start: random, k-means++, kmeans.")] = "kmeans",
-    init_rows: Annotated[
-        str | None,
-        typer.Option(help="Start with means at these rows, counted from 0: 3,77,120."),
-    ] = None,
-    init_model: Annotated[
-        Path | None, typer.Option(help="Start from the parameters of a model.")
-    ] = None,
+    init_rows: InitRows = None,
+    init_model: InitModel = None,
     max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 100,
     epochs: Annotated[
         float | None,
@@ -143,7 +141,7 @@ def fedem(
             "statistic's; 0: never."
         ),
     ] = 0.0,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if not converged.")] = False,
+    strict: Strict = False,
     record_every: Annotated[
         int,
         typer.Option(
@@ -164,13 +162,9 @@ def fedem(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="No messages and no progress.")
-    ] = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fit a Gaussian mixture to rows that workers hold by FedEM, or VR-FedEM.
 
@@ -213,7 +207,7 @@ def fedem(
         options["rounds"] = _rounds(rounds)
         source = read_dataset(data, dataset)
         held = workers_of(source, workers, worker_rows, sort_by_label)
-        joined = graph_of(held, topology, graph, radius, mean_degree, seed)
+        joined = graph_of(held.n_workers, held.names, topology, graph, radius, mean_degree, seed)
         network = connect_workers(
             joined,
             n_rounds=options["rounds"],

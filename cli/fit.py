@@ -13,13 +13,22 @@ from .options import (
     BatchSize,
     Compress,
     ConsensusTol,
+    DatasetPath,
     Eigenvalue,
+    Force,
     GraphFile,
+    GraphSeed,
+    InitModel,
+    InitRows,
+    Json,
     LinkFailure,
     MeanDegree,
+    Quiet,
     Radius,
+    RegCovar,
     Rounds,
     Stragglers,
+    Strict,
     Weights,
 )
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
@@ -102,20 +111,12 @@ def fit(
     ] = None,
     workers: WorkersOption = None,
     worker_rows: WorkerFile = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X."),
-    ] = None,
+    dataset: DatasetPath = None,
     init: Annotated[
         str, typer.Option(help="Start: random (shared rows), k-means++, kmeans.")
     ] = "kmeans",
-    init_rows: Annotated[
-        str | None,
-        typer.Option(help="Start with means at these rows, counted from 0: 3,77,120."),
-    ] = None,
-    init_model: Annotated[
-        Path | None, typer.Option(help="Start from the parameters of a model.")
-    ] = None,
+    init_rows: InitRows = None,
+    init_model: InitModel = None,
     n_init: Annotated[int, typer.Option(help="Restarts; the best is kept.")] = 1,
     covariance: Annotated[
         str,
@@ -124,9 +125,7 @@ def fit(
             "for one shared by all components.",
         ),
     ] = "full",
-    reg_covar: Annotated[
-        float, typer.Option(help="Added to the diagonal of every covariance.")
-    ] = 1e-6,
+    reg_covar: RegCovar = 1e-6,
     scale: Annotated[
         str,
         typer.Option(
@@ -146,7 +145,7 @@ def fit(
         typer.Option(help="Stop when the log-likelihood per sample changes by less at all roots."),
     ] = 1e-7,
     max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 1000,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if not converged.")] = False,
+    strict: Strict = False,
     dtype: Annotated[str, typer.Option(help="Precision: float64 or float32.")] = "float64",
     threads: Annotated[
         int | None, typer.Option(help="Threads of the kernels. Default: all processors.")
@@ -168,19 +167,13 @@ def fit(
     seed: Annotated[
         int, typer.Option(help="Seeds the start, and the graph unless --graph-seed is given.")
     ] = 0,
-    graph_seed: Annotated[
-        int | None, typer.Option(help="Seeds random graphs and ties between hubs.")
-    ] = None,
+    graph_seed: GraphSeed = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="No messages and no progress.")
-    ] = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fit a Gaussian mixture to features spread over agents (VP-EM), or to rows over workers.
 
@@ -244,7 +237,10 @@ def fit(
         if over_rows:
             held = workers_of(source, workers, worker_rows)
             network = connect_workers(
-                graph_of(held, topology, graph, radius, mean_degree, graph_seed), **sums
+                graph_of(
+                    held.n_workers, held.names, topology, graph, radius, mean_degree, graph_seed
+                ),
+                **sums,
             )
         else:
             held = _partition(source, agents, partition)
@@ -413,29 +409,13 @@ def _graph(
     mean_degree: float | None,
     seed: int,
 ) -> Graph:
-    """Choose who talks to whom."""
+    """Choose who talks to whom: as stored in the dataset, unless something is asked for."""
     from vpem.errors import InputError
     from vpem.graph import from_edges
-    from vpem.graph_files import read_graph
-    from vpem.topologies import make_graph
 
-    if topology is not None and file is not None:
-        raise InputError("give --topology or --graph, not both")
-    if topology is None and (radius is not None or mean_degree is not None):
-        raise InputError("--radius and --mean-degree need the --topology of a random graph")
-    if file is not None:
-        return read_graph(file, held.n_agents, held.names)
-    if topology is not None:
-        return make_graph(
-            topology,
-            held.n_agents,
-            seed=seed,
-            radius=radius,
-            mean_degree=mean_degree,
-            names=held.names,
-        )
-    if source.edges is None:
-        return make_graph("star", held.n_agents, names=held.names)
+    asked = (topology, file, radius, mean_degree)
+    if source.edges is None or any(value is not None for value in asked):
+        return graph_of(held.n_agents, held.names, *asked, seed)
     stored = held if source.partition is None else source.partition
     if stored.n_agents != held.n_agents:
         raise InputError(

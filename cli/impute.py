@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import Json, Quiet, Strict
+
 if TYPE_CHECKING:
     from vpem.imputation import Imputation
 
@@ -107,7 +109,7 @@ def impute(
         float, typer.Option(help="Stop when the statistic moves by less, relative to its norm.")
     ] = 1e-5,
     max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 500,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if not converged.")] = False,
+    strict: Strict = False,
     threads: Annotated[
         int | None, typer.Option(help="Threads of the codec. Default: all processors.")
     ] = None,
@@ -123,12 +125,8 @@ def impute(
         typer.Option(help="Draw trends and convergence: .png, .svg or .pdf (needs matplotlib)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing outputs.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="No messages and no progress.")
-    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Impute a matrix from the parts of it that observers saw (FedMissEM).
 

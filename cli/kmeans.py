@@ -13,11 +13,17 @@ from .fit import _graph, _how_summed, _partition, _rounds, _rows
 from .options import (
     Acceleration,
     ConsensusTol,
+    DatasetPath,
     Eigenvalue,
+    Force,
     GraphFile,
+    GraphSeed,
+    Json,
     MeanDegree,
+    Quiet,
     Radius,
     Rounds,
+    Strict,
     Weights,
 )
 from .output import Progress, plural
@@ -80,10 +86,7 @@ def kmeans(
     eigenvalue: Eigenvalue = "computed",
     consensus_tol: ConsensusTol = 1e-6,
     weights: Weights = "metropolis",
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X."),
-    ] = None,
+    dataset: DatasetPath = None,
     init: Annotated[
         str, typer.Option(help="Start: k-means++ (greedy), or random (shared rows).")
     ] = "k-means++",
@@ -93,7 +96,7 @@ def kmeans(
     ] = None,
     n_init: Annotated[int, typer.Option(help="Restarts; the best is kept.")] = 1,
     max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 300,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if not converged.")] = False,
+    strict: Strict = False,
     dtype: Annotated[str, typer.Option(help="Precision: float64 or float32.")] = "float64",
     threads: Annotated[
         int | None,
@@ -111,20 +114,14 @@ def kmeans(
     seed: Annotated[
         int, typer.Option(help="Seeds the start, and the graph unless --graph-seed is given.")
     ] = 0,
-    graph_seed: Annotated[
-        int | None, typer.Option(help="Seeds random graphs and ties between hubs.")
-    ] = None,
+    graph_seed: GraphSeed = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Write centres and labels here (HDF5)."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="No messages and no progress.")
-    ] = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Cluster rows by k-means, rows or features being spread over workers or agents.
 
@@ -205,7 +202,9 @@ def kmeans(
         try:
             if over_rows:
                 held = workers_of(source, workers, worker_rows)
-                joined = graph_of(held, topology, graph, radius, mean_degree, graph_seed)
+                joined = graph_of(
+                    held.n_workers, held.names, topology, graph, radius, mean_degree, graph_seed
+                )
                 found = kmeans_rows(source.X, held, connect_workers(joined, **sums), **common)
             else:
                 held = _partition(source, agents, partition)

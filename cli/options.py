@@ -1,4 +1,4 @@
-"""Options that `vpem fit` and `vpem topology describe` ask for in the same words."""
+"""Options that several commands ask for in the same words."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ __all__ = [
     "BatchSize",
     "Compress",
     "ConsensusTol",
+    "DatasetPath",
     "Eigenvalue",
+    "Force",
     "GraphFile",
+    "GraphSeed",
+    "InitModel",
+    "InitRows",
+    "Json",
     "LinkFailure",
     "MeanDegree",
+    "Quiet",
     "Radius",
+    "RegCovar",
     "Rounds",
     "Stragglers",
+    "Strict",
     "Weights",
 ]
 
@@ -84,3 +93,16 @@ BatchSize = Annotated[
         "before. Default: all rows in every iteration.",
     ),
 ]
+DatasetPath = Annotated[
+    str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 3 if not converged.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages and no progress.")]
+InitModel = Annotated[Path | None, typer.Option(help="Start from the parameters of a model.")]
+InitRows = Annotated[
+    str | None, typer.Option(help="Start with means at these rows, counted from 0: 3,77,120.")
+]
+GraphSeed = Annotated[int | None, typer.Option(help="Seeds random graphs and ties between hubs.")]
+RegCovar = Annotated[float, typer.Option(help="Added to the diagonal of every covariance.")]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vpem.datasets import Dataset
     from vpem.graph import Graph
     from vpem.workers import Workers
@@ -53,7 +55,8 @@ def workers_of(
 
 
 def graph_of(
-    workers: Workers,
+    n_agents: int,
+    names: Sequence[str],
     topology: str | None,
     file: Path | None,
     radius: float | None,
@@ -70,12 +73,12 @@ def graph_of(
     if topology is None and (radius is not None or mean_degree is not None):
         raise InputError("--radius and --mean-degree need the --topology of a random graph")
     if file is not None:
-        return read_graph(file, workers.n_workers, workers.names)
+        return read_graph(file, n_agents, names)
     return make_graph(
         topology or "star",
-        workers.n_workers,
+        n_agents,
         seed=seed,
         radius=radius,
         mean_degree=mean_degree,
-        names=workers.names,
+        names=names,
     )
