@@ -20,6 +20,7 @@ app = typer.Typer(
     help="Show and export fitted models.\n\nExample: vpem model show model.h5",
 )
 
+MOST_POINTS = 8  # of a curve that is printed
 MOST_ROWS = 50  # rows of one table; --json has them all
 
 ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
@@ -104,7 +105,7 @@ def _tables(found: Model) -> list[Table | str]:
         ("seed", "?" if seed is None else seed),
         ("versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())),
     )  # fmt: skip
-    made: list[Table | str] = [table(facts, "", ""), *_kinds(report)]
+    made: list[Table | str] = [table(facts, "", ""), *_kinds(report), *_curve(found)]
     shown = 0 if over_rows else min(blocks.n_blocks, MOST_ROWS)
     hubs = []
     for b in range(shown):
@@ -154,6 +155,30 @@ def _kinds(report: dict[str, Any]) -> list[Table | str]:
         return []
     heads = ("kind", "messages", "payload", "rounds")
     return [table(rows, *heads, title="Communication", right=heads[1:])] if rows else []
+
+
+def _curve(found: Model) -> list[Table | str]:
+    """Return the table of log-likelihood against bytes, where the file has both."""
+    import numpy as np
+
+    from .output import number, size, table
+
+    try:
+        sent = [int(value) for value in found.report["communication"]["bytes_by_iteration"]]
+        # Of a silent root it is nan.
+        heard = np.isfinite(found.history)
+        totals = np.where(heard, found.history, 0.0).sum(axis=1)
+        per_sample = totals / heard.sum(axis=1).clip(1) / int(found.report["n_samples"])
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
+        return []
+    if not 0 < len(sent) == len(per_sample) or not np.isfinite(per_sample).all():
+        return []
+    shown = np.unique(np.linspace(0, len(sent) - 1, MOST_POINTS).round().astype(int))
+    rows = [(at + 1, number(float(per_sample[at]), 8), size(sent[at])) for at in shown]
+    # FedEM records the start too, and not always every iteration.
+    entry = "record" if "participation" in found.report else "iteration"
+    heads = (entry, "log-likelihood per sample", "sent by then")
+    return [table(rows, *heads, title="Log-likelihood against bytes", right=heads)]
 
 
 def _name(names: list[str], agent: int) -> str:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem import read_model
+from vpem import read_model, write_model
 
 from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, run
 
@@ -114,3 +114,16 @@ def test_what_is_no_model(capsys, model, tmp_path, command):
         assert (result.code, result.out) == (2, "")
         assert said in result.sentence
     assert listing(tmp_path) == before
+
+
+def test_log_likelihood_against_bytes(capsys, tmp_path):
+    data, out = make_data(tmp_path / "d.h5"), tmp_path / "m.h5"
+    told = done(capsys, "fit", data, "--topology", "cycle", "-o", out, "--json").json
+    shown = done(capsys, "model", "show", out).out
+    assert "Log-likelihood against bytes" in shown
+    last = np.mean(told["history"][-1]) / told["n_samples"]
+    assert f"{last:.8g}" in shown
+    model = read_model(out)
+    model.report["communication"]["bytes_by_iteration"].pop()
+    write_model(out, model, force=True)
+    assert "against bytes" not in done(capsys, "model", "show", out).out
