@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from vpem.fedmixture import fit_fedem
-from vpem.fedplots import plot_histories
-from vpem.fedruns import FedHistory
+from vpem.federated.fedmixture import fit_fedem
+from vpem.federated.fedplots import plot_histories
+from vpem.federated.fedruns import FedHistory
 from vpem.workers import Workers, by_label, evenly
 
 from .communication import table

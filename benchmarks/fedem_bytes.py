@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_blobs
 
-from vpem.fedmixture import fit_fedem
-from vpem.fedruns import FedHistory
+from vpem.federated.fedmixture import fit_fedem
+from vpem.federated.fedruns import FedHistory
 from vpem.workers import evenly
 
 __all__ = ["NEAR", "bytes_rows", "digits", "reached"]

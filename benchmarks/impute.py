@@ -23,10 +23,10 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from vpem.errors import NotConvergedWarning
-from vpem.holdouts import column_means, iterative_imputer
-from vpem.imputation import fit_imputation
-from vpem.laws import make_law
-from vpem.observations import from_matrices, hide, split
+from vpem.imputing.holdouts import column_means, iterative_imputer
+from vpem.imputing.imputation import fit_imputation
+from vpem.imputing.laws import make_law
+from vpem.imputing.observations import from_matrices, hide, split
 from vpem.threads import one_blas_thread
 
 SIZES = {"tiny": (24, 16, 1), "small": (80, 50, 3), "full": (200, 120, 5)}

@@ -9,8 +9,8 @@ from .workers import graph_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vpem.datasets import Dataset
-    from vpem.graph import Graph
+    from vpem.files.datasets import Dataset
+    from vpem.graphs.graph import Graph
     from vpem.partition import Partition
 
 __all__ = ["how_summed", "partition_of", "rounds_of", "rows_of", "stored_graph"]
@@ -67,7 +67,7 @@ def stored_graph(
 ) -> Graph:
     """Choose who talks to whom: as stored in the dataset, unless something is asked for."""
     from vpem.errors import InputError
-    from vpem.graph import from_edges
+    from vpem.graphs.graph import from_edges
 
     asked = (topology, file, radius, mean_degree)
     if source.edges is None or any(value is not None for value in asked):

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from vpem.datasets import Dataset
+    from vpem.files.datasets import Dataset
     from vpem.partition import Partition
 
 __all__ = ["app"]
@@ -75,10 +75,10 @@ def import_(
     with Screen(quiet) as screen:
         from dataclasses import replace
 
-        from vpem.datasets import write_dataset
         from vpem.errors import InputError
-        from vpem.hdf5 import check_distinct, check_writable
-        from vpem.importers import read_table
+        from vpem.files.datasets import write_dataset
+        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.importers import read_table
         from vpem.partition import contiguous, read_partition
 
         if agents is not None and partition is not None:
@@ -133,9 +133,9 @@ def simulate(
     from .output import Screen, plural
 
     with Screen(quiet) as screen:
-        from vpem.datasets import write_dataset
-        from vpem.hdf5 import check_writable
-        from vpem.simulate import simulate as draw
+        from vpem.files.datasets import write_dataset
+        from vpem.files.hdf5 import check_writable
+        from vpem.files.simulate import simulate as draw
 
         check_writable(output, force)
         dataset, truth = draw(
@@ -166,8 +166,8 @@ def repack(
     from .output import Screen
 
     with Screen(quiet) as screen:
-        from vpem.datasets import read_dataset, read_truth, write_dataset
-        from vpem.hdf5 import check_distinct, check_writable
+        from vpem.files.datasets import read_dataset, read_truth, write_dataset
+        from vpem.files.hdf5 import check_distinct, check_writable
 
         check_distinct(output, source)
         check_writable(output, force)
@@ -193,7 +193,7 @@ def describe(
     from .output import Screen, print_json, show
 
     with Screen():
-        from vpem.datasets import read_dataset
+        from vpem.files.datasets import read_dataset
 
         summary = _describe(read_dataset(data, dataset))
     if json:
@@ -218,7 +218,7 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
     """Return everything that `describe` shows, as plain values."""
     import numpy as np
 
-    from vpem.datasets import summarize_features
+    from vpem.files.datasets import summarize_features
 
     held = dataset.partition
     of = None if held is None else held.agent_of

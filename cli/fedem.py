@@ -29,7 +29,7 @@ from .options import (
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
-    from vpem.fedmixture import FedFit
+    from vpem.federated.fedmixture import FedFit
 
 __all__ = ["fedem"]
 
@@ -183,10 +183,10 @@ def fedem(
 
     with Screen(quiet) as screen:
         from vpem.checks import check_int
-        from vpem.datasets import read_dataset
         from vpem.errors import InputError
-        from vpem.fedmixture import describe_fedem, fit_fedem
-        from vpem.hdf5 import check_distinct, check_writable
+        from vpem.federated.fedmixture import describe_fedem, fit_fedem
+        from vpem.files.datasets import read_dataset
+        from vpem.files.hdf5 import check_distinct, check_writable
         from vpem.joining import connect_workers
 
         for target in (output, plot):
@@ -269,7 +269,7 @@ def fedem(
         report["seed"] = seed
         report["data"] = str(data)
         if plot is not None:
-            from vpem.fedplots import plot_histories
+            from vpem.federated.fedplots import plot_histories
 
             plot_histories(
                 plot, [(_name(report), [found.run.history])], title=_name(report), force=force
@@ -309,7 +309,7 @@ def _write(
     """Write the model; its history is the total log-likelihood of the iterations recorded."""
     import numpy as np
 
-    from vpem.models import Model, current_versions, write_model
+    from vpem.files.models import Model, current_versions, write_model
 
     kept = {name: value for name, value in report.items() if name not in _LISTS}
     history = np.array(report["history"])[:, None] * report["n_samples"]

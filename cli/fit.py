@@ -37,7 +37,7 @@ from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vpem.datasets import Dataset
+    from vpem.files.datasets import Dataset
     from vpem.mixture import Mixture
 
 __all__ = ["fit"]
@@ -188,14 +188,14 @@ def fit(
 
     with Screen(quiet) as screen:
         from vpem.checks import check_int
-        from vpem.datasets import read_dataset
         from vpem.errors import InputError, check_choice
-        from vpem.hdf5 import check_distinct, check_writable
+        from vpem.files.datasets import read_dataset
+        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.models import Model, current_versions, write_model
         from vpem.joining import connect_workers
-        from vpem.models import Model, current_versions, write_model
         from vpem.recipes import connect, fit_vpem
         from vpem.reports import describe_fit, describe_row_fit
-        from vpem.row_recipes import fit_em
+        from vpem.row_split.row_recipes import fit_em
         from vpem.rows import available_memory, parse_bytes
 
         if output is not None:
@@ -346,7 +346,7 @@ def _refuse_options_of_the_other_split(over_rows: bool, given: dict[str, Any]) -
 def _start_model(file: Path, source: Dataset) -> Mixture:
     """Read a model to start from, its features matched with the data's by name."""
     from vpem.errors import InputError
-    from vpem.models import match_features, read_model
+    from vpem.files.models import match_features, read_model
 
     model = read_model(file)
     columns = match_features(model, source.feature_names)

@@ -13,7 +13,7 @@ from .options import Json, Quiet, Strict
 from .output import Progress
 
 if TYPE_CHECKING:
-    from vpem.imputation import Imputation
+    from vpem.imputing.imputation import Imputation
 
 __all__ = ["impute"]
 
@@ -160,14 +160,18 @@ def impute(
 
         from vpem.checks import check_int
         from vpem.errors import FileError, InputError, VpemWarning
-        from vpem.hdf5 import check_distinct, check_writable
-        from vpem.holdouts import score_holdout
-        from vpem.imputation import fit_imputation
-        from vpem.imputation_files import describe_imputation, plot_imputation, write_imputation
-        from vpem.laws import make_law
-        from vpem.observation_files import read_observations
-        from vpem.observations import check_law, hide
-        from vpem.observations import split as deal
+        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.imputing.holdouts import score_holdout
+        from vpem.imputing.imputation import fit_imputation
+        from vpem.imputing.imputation_files import (
+            describe_imputation,
+            plot_imputation,
+            write_imputation,
+        )
+        from vpem.imputing.laws import make_law
+        from vpem.imputing.observation_files import read_observations
+        from vpem.imputing.observations import check_law, hide
+        from vpem.imputing.observations import split as deal
         from vpem.plots import check_picture
 
         seed = check_int("--seed", seed, least=0)
@@ -248,7 +252,7 @@ class _Progress(Progress):
     """Objective and rate of a long run: a live line in a terminal, a line at times in logs."""
 
     def __call__(self, progress: Any) -> None:
-        """Take note of one iteration (`vpem.fedruns.FedProgress`)."""
+        """Take note of one iteration (`vpem.federated.fedruns.FedProgress`)."""
         self.iterations += 1
         now = time.monotonic()
         if self.quiet or now - self.began < 1.0 or progress.objective is None:

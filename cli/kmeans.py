@@ -146,17 +146,17 @@ def kmeans(
 
     with Screen(quiet) as screen:
         from vpem.checks import check_int
-        from vpem.cluster_files import (
+        from vpem.clusters.cluster_files import (
             StoredClustering,
             describe_clustering,
             write_clustering,
         )
-        from vpem.datasets import read_dataset
+        from vpem.clusters.kmeans import METHODS, kmeans_features, kmeans_rows
         from vpem.errors import InputError, check_choice
-        from vpem.hdf5 import check_distinct, check_writable
+        from vpem.files.datasets import read_dataset
+        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.models import current_versions
         from vpem.joining import connect, connect_workers
-        from vpem.kmeans import METHODS, kmeans_features, kmeans_rows
-        from vpem.models import current_versions
         from vpem.rows import available_memory, parse_bytes
 
         if output is not None:
@@ -301,7 +301,7 @@ class _Progress(Progress):
     """Inertia and rate of a long run: a live line in a terminal, a line at times in logs."""
 
     def __call__(self, progress: Any) -> None:
-        """Take note of one iteration (`vpem.clusterings.KMeansProgress`)."""
+        """Take note of one iteration (`vpem.clusters.clusterings.KMeansProgress`)."""
         self.iterations += 1
         now = time.monotonic()
         if self.quiet or now - self.began < 1.0:

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from vpem.models import Model
+    from vpem.files.models import Model
 
 __all__ = ["app"]
 
@@ -42,8 +42,8 @@ def show(
     from .output import show as show_tables
 
     with Screen():
-        from vpem.cluster_files import is_clustering
-        from vpem.models import model_as_json, read_model
+        from vpem.clusters.cluster_files import is_clustering
+        from vpem.files.models import model_as_json, read_model
 
         if is_clustering(model):
             _show_clusters(model, json)
@@ -59,7 +59,7 @@ def _show_clusters(path: Path, as_json: bool) -> None:
     """Show what `vpem kmeans` has written."""
     import numpy as np
 
-    from vpem.cluster_files import read_clustering
+    from vpem.clusters.cluster_files import read_clustering
 
     from .output import number, plural, print_json, show, table
 
@@ -117,7 +117,7 @@ def _counted(report: dict[str, Any], name: str, noun: str) -> str:
 def _tables(found: Model) -> list[Table | str]:
     """Return the tables of `show`: the whole, hubs, means."""
     from vpem.errors import shorten
-    from vpem.models import assembled
+    from vpem.files.models import assembled
 
     from .output import number, plural, table
 
@@ -257,8 +257,8 @@ def export(
 
     with Screen(quiet) as screen:
         from vpem.errors import InputError
-        from vpem.hdf5 import check_distinct, check_writable
-        from vpem.models import read_model, write_json, write_npz
+        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.models import read_model, write_json, write_npz
 
         writers = {".npz": write_npz, ".json": write_json}
         if output.suffix not in writers:

@@ -26,7 +26,7 @@ from .options import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from vpem.graph import Graph
+    from vpem.graphs.graph import Graph
     from vpem.partition import Partition
 
 __all__ = ["app"]
@@ -121,7 +121,7 @@ def describe(
     with Screen(quiet) as screen:
         from vpem.checks import check_int
         from vpem.errors import check_choice
-        from vpem.hdf5 import check_distinct
+        from vpem.files.hdf5 import check_distinct
         from vpem.planning import plan
 
         from .choices import rounds_of
@@ -159,7 +159,7 @@ def describe(
             seed=graph_seed,
         )
         if plot is not None:
-            from vpem.hubs import Hub
+            from vpem.graphs.hubs import Hub
             from vpem.plots import plot_hubs
 
             hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in found["hubs"]]
@@ -186,9 +186,9 @@ def _network(
 ) -> tuple[Graph, Partition, int | None]:
     """Return the graph, who holds which features, and how many rows there are in the dataset."""
     from vpem.errors import InputError, check_choice
-    from vpem.graph_files import read_graph
+    from vpem.graphs.graph_files import read_graph
+    from vpem.graphs.topologies import TOPOLOGIES, make_graph
     from vpem.partition import contiguous
-    from vpem.topologies import TOPOLOGIES, make_graph
 
     from .choices import partition_of, stored_graph
 
@@ -197,7 +197,7 @@ def _network(
             check_choice("topology", source, TOPOLOGIES)
         if features is not None:
             raise InputError("--features is for plans without a dataset, which has its own")
-        from vpem.datasets import read_dataset
+        from vpem.files.datasets import read_dataset
 
         # Values stay on disk: only their number counts.
         data = read_dataset(source, memory_limit=0)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from vpem.cluster_files import StoredClustering
-    from vpem.datasets import Dataset
-    from vpem.models import Model
+    from vpem.clusters.cluster_files import StoredClustering
+    from vpem.files.datasets import Dataset
+    from vpem.files.models import Model
 
 __all__ = ["evaluate", "predict", "sample", "score"]
 
@@ -35,9 +35,9 @@ def _load(
 ) -> tuple[Model | StoredClustering, Dataset, NDArray[Any]]:
     """Read a model or clusters and the data they are used on, features in the model's order."""
     from vpem.checks import check_finite
-    from vpem.cluster_files import is_clustering, read_clustering
-    from vpem.datasets import read_dataset
-    from vpem.models import match_features, read_model
+    from vpem.clusters.cluster_files import is_clustering, read_clustering
+    from vpem.files.datasets import read_dataset
+    from vpem.files.models import match_features, read_model
     from vpem.rows import FileMatrix, available_memory
 
     found: Any = read_clustering(model) if is_clustering(model) else read_model(model)
@@ -76,9 +76,9 @@ def predict(
     with Screen(quiet) as screen:
         import numpy as np
 
-        from vpem.cluster_files import StoredClustering
+        from vpem.clusters.cluster_files import StoredClustering
         from vpem.errors import InputError
-        from vpem.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_distinct, check_writable
         from vpem.tables import check_format, write_columns
 
         if output is not None:
@@ -134,7 +134,7 @@ def score(model: AnyModelFile, data: DataFile, dataset: Inside = None, json: Jso
     from .output import Screen, number, print_json, show, table
 
     with Screen():
-        from vpem.cluster_files import StoredClustering
+        from vpem.clusters.cluster_files import StoredClustering
 
         found, _, X = _load(model, data, dataset)
         if isinstance(found, StoredClustering):
@@ -197,9 +197,9 @@ def sample(
         import numpy as np
 
         from vpem.checks import check_int
-        from vpem.datasets import Dataset, write_dataset
-        from vpem.hdf5 import check_distinct, check_writable
-        from vpem.models import read_model
+        from vpem.files.datasets import Dataset, write_dataset
+        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.models import read_model
         from vpem.tables import check_format, write_columns
 
         count = check_int("-n", n, least=1)
@@ -247,7 +247,7 @@ def evaluate(
     with Screen():
         import numpy as np
 
-        from vpem.cluster_files import StoredClustering
+        from vpem.clusters.cluster_files import StoredClustering
         from vpem.evaluation import compare
 
         found, source, X = _load(model, data, dataset)

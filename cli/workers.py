@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vpem.datasets import Dataset
-    from vpem.graph import Graph
+    from vpem.files.datasets import Dataset
+    from vpem.graphs.graph import Graph
     from vpem.workers import Workers
 
 __all__ = ["WorkerFile", "WorkersOption", "graph_of", "workers_of"]
@@ -65,8 +65,8 @@ def graph_of(
 ) -> Graph:
     """Choose who talks to whom: a server (star) unless something else is asked for."""
     from vpem.errors import InputError
-    from vpem.graph_files import read_graph
-    from vpem.topologies import make_graph
+    from vpem.graphs.graph_files import read_graph
+    from vpem.graphs.topologies import make_graph
 
     if topology is not None and file is not None:
         raise InputError("give --topology or --graph, not both")

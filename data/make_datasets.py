@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_wine
 
-from vpem.datasets import Dataset, write_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.partition import from_lists
 
 __all__ = ["breast_cancer", "main", "wine"]

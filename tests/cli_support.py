@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import vpem_cli.app
-from vpem.datasets import Dataset, write_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.partition import from_lists
 
 ROOT = Path(__file__).resolve().parent.parent

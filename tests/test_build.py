@@ -108,11 +108,11 @@ def test_this_test_reads_imports(tmp_path, monkeypatch):
     [
         ("vpem/terms", ["vpem.sums"]),
         ("vpem/sums", ["vpem.terms", "vpem.mixture"]),
-        ("vpem/em.py", ["vpem.sums", "vpem.terms", "vpem.graph", "vpem.hubs", "vpem.recipes"]),
+        ("vpem/em.py", ["vpem.sums", "vpem.terms", "vpem.graphs", "vpem.recipes"]),
         ("vpem/_core", ["vpem.em", "vpem.terms", "vpem.sums", "vpem.mixture", "vpem.recipes"]),
-        ("vpem/mixture.py", ["vpem.em", "vpem.terms", "vpem.sums", "vpem.recipes", "vpem.hdf5"]),
-        ("vpem/graph.py", ["vpem.hubs", "vpem.sums", "vpem.em", "vpem.recipes", "vpem.mixture"]),
-        ("vpem/recipes.py", ["vpem.estimators", "vpem.hdf5", "vpem.models", "vpem.datasets"]),
+        ("vpem/mixture.py", ["vpem.em", "vpem.terms", "vpem.sums", "vpem.recipes", "vpem.files"]),
+        ("vpem/graphs", ["vpem.sums", "vpem.em", "vpem.recipes", "vpem.mixture"]),
+        ("vpem/recipes.py", ["vpem.estimators", "vpem.files"]),
         ("vpem/errors.py", ["vpem"]),
     ],
 )

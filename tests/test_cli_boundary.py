@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem.datasets import read_dataset
-from vpem.models import read_model, write_model
+from vpem.files.datasets import read_dataset
+from vpem.files.models import read_model, write_model
 from vpem.scaling import Scaling
 from vpem_cli.output import clean, in_options
 
@@ -133,7 +133,7 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "vpem_cli.app", "numpy", "h5py", "vpem.models"])
+@pytest.mark.parametrize("module", ["typer", "vpem_cli.app", "numpy", "h5py", "vpem.files.models"])
 def test_an_interrupt_of_an_import(folder, module):
     before = listing(folder)
     program = INTERRUPTED.replace("MODULE", repr(module)) + MAIN

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from vpem.datasets import Dataset, read_dataset, write_dataset
 from vpem.errors import FileError, InputError
+from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem_cli.data import app
 
 DATA = Path(__file__).parents[1] / "data"

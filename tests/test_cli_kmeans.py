@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from vpem.cluster_files import read_clustering
-from vpem.datasets import Dataset, write_dataset
+from vpem.clusters.cluster_files import read_clustering
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.partition import contiguous
 from vpem.workers import evenly
 

@@ -10,14 +10,14 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 
 from vpem.checks import check_finite
-from vpem.datasets import (
+from vpem.errors import FileError, InputError, VpemError, VpemWarning
+from vpem.files.datasets import (
     Dataset,
     default_names,
     read_dataset,
     summarize_features,
     write_dataset,
 )
-from vpem.errors import FileError, InputError, VpemError, VpemWarning
 from vpem.partition import contiguous, from_lists
 
 ROOT = Path(__file__).parents[1]

@@ -344,7 +344,7 @@ def test_batches_reach_the_fit(options, X, monkeypatch):
         given.update(batch_size=batch_size, step_size=step_size)
         return fit_vpem(data, network, **rest)
 
-    monkeypatch.setattr("vpem.estimators.fit_vpem", spy)
+    monkeypatch.setattr("vpem.estimators.mixtures.fit_vpem", spy)
     model(**options).fit(X)
     assert given == {"batch_size": None, "step_size": None, **options}
 

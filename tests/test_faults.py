@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from vpem import InputError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix, mixing_rate
-from vpem.distances import diameter
 from vpem.errors import PartitionedError, VpemWarning
-from vpem.graph import Graph, from_edges
-from vpem.hubs import Hub
+from vpem.graphs.distances import diameter
+from vpem.graphs.graph import Graph, from_edges
+from vpem.graphs.hubs import Hub
 from vpem.network.faults import Faults, Links, Weather, failing_rounds
 from vpem.network.ledger import Ledger
 from vpem.network.setup import find_routes

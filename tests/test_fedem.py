@@ -11,7 +11,7 @@ from vpem import FedEM, InputError, NotConvergedWarning, NumericalError, fit_fed
 from vpem.blocks import Blocks
 from vpem.codecs import parse_codec
 from vpem.em import fit
-from vpem.fedem import first_statistics, parse_step_size, run_fedem
+from vpem.federated.fedem import first_statistics, parse_step_size, run_fedem
 from vpem.joining import connect_workers
 from vpem.mixture import COVARIANCE_TYPES
 from vpem.network.ledger import Ledger

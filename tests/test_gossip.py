@@ -8,9 +8,9 @@ import pytest
 
 from vpem import InputError, NumericalError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix
 from vpem.codecs import parse_codec
-from vpem.distances import diameter
 from vpem.errors import PartitionedError
-from vpem.mixing import chebyshev_steps, mixing_rate
+from vpem.graphs.distances import diameter
+from vpem.graphs.mixing import chebyshev_steps, mixing_rate
 from vpem.network.faults import Faults
 from vpem.network.ledger import Ledger
 from vpem.network.setup import find_routes

@@ -5,8 +5,8 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem import hdf5
 from vpem.errors import FileError, InputError
+from vpem.files import hdf5
 
 
 @pytest.fixture

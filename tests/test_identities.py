@@ -7,7 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.hubs import Hub
+from vpem.graphs.hubs import Hub
 from vpem.partition import contiguous, from_lists
 
 KINDS = ("full", "diag", "spherical", "tied")

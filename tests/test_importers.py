@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from vpem.errors import FileError, InputError, VpemError, VpemWarning
-from vpem.importers import read_table
+from vpem.files.importers import read_table
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_an_open_quotation_mark_swallows_nothing(table):
 
 
 def test_rows_longer_than_a_block_are_refused(table, monkeypatch):
-    monkeypatch.setattr("vpem.importers.BLOCK_BYTES", 64)
+    monkeypatch.setattr("vpem.files.importers.BLOCK_BYTES", 64)
     with pytest.raises(FileError, match="a row is longer than 64 bytes"):
         read_table(table("x,y\n" + "1,2\n" * 100 + "1," + "2" * 200 + "\n"))
 

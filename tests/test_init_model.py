@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from vpem.datasets import Dataset, write_dataset
-from vpem.models import read_model
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.models import read_model
 from vpem_cli import run
 
 NAMES = ("height", "weight", "pulse", "age", "iron")

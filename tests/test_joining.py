@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vpem import NotConvergedWarning, VpemWarning, connect, fit_vpem, make_graph, read_model
-from vpem.models import Model, write_model
+from vpem.files.models import Model, write_model
 from vpem.partition import contiguous
 from vpem.reports import describe_fit
 

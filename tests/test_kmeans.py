@@ -20,12 +20,12 @@ from vpem import (
     kmeans_rows,
     make_graph,
 )
-from vpem.cluster_files import StoredClustering, read_clustering, write_clustering
+from vpem.clusters.cluster_files import StoredClustering, read_clustering, write_clustering
+from vpem.clusters.grid import proven_factor
 from vpem.errors import FileError
-from vpem.grid import proven_factor
 from vpem.network.ledger import Ledger
 from vpem.partition import contiguous
-from vpem.rowstarts import share_rows, spread_rows
+from vpem.row_split.rowstarts import share_rows, spread_rows
 from vpem.scaling import Scaling
 from vpem.starts import RowStream, draw_start
 from vpem.terms.features import FeatureTerms

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vpem import connect, find_hubs, fit_vpem, make_graph
-from vpem.graph import from_edges
+from vpem.graphs.graph import from_edges
 from vpem.network.ledger import KINDS, Ledger
 from vpem.network.setup import charge_features, charge_hubs, find_routes
 from vpem.partition import contiguous

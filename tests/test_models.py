@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from vpem.blocks import Blocks
-from vpem.datasets import Dataset, write_dataset
 from vpem.errors import FileError, InputError
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.models import Model, match_features, read_model, write_json, write_model, write_npz
 from vpem.mixture import COVARIANCE_TYPES, Mixture
-from vpem.models import Model, match_features, read_model, write_json, write_model, write_npz
 from vpem.scaling import Scaling
 
 NAMES = ("height", "weight", "pulse", "age", "größe, cm")
@@ -271,7 +271,7 @@ import sys
 import warnings
 import numpy as np
 from vpem.errors import FileError
-from vpem.models import Model, read_model
+from vpem.files.models import Model, read_model
 warnings.simplefilter("error")
 path = sys.argv[1]
 sound = open(path, "rb").read()

@@ -4,11 +4,11 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem.datasets import Dataset, write_dataset
 from vpem.errors import FileError, InputError
-from vpem.laws import make_law
-from vpem.observation_files import read_observations, write_observations
-from vpem.observations import check_law, from_matrices, hide, split
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.imputing.laws import make_law
+from vpem.imputing.observation_files import read_observations, write_observations
+from vpem.imputing.observations import check_law, from_matrices, hide, split
 
 CSV = """\
 observer,row,column,value
@@ -109,7 +109,7 @@ def test_text_that_is_not_utf8(tmp_path):
 
 
 def test_a_table_too_wide_for_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("vpem.hdf5.os.sysconf", lambda name: 1)
+    monkeypatch.setattr("vpem.files.hdf5.os.sysconf", lambda name: 1)
     with pytest.raises(InputError, match="GB of memory"):
         read_observations(write(tmp_path / "a.csv", CSV))
 

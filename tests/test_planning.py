@@ -21,7 +21,7 @@ from vpem import (
 )
 from vpem import planning as module
 from vpem.codecs import parse_codec
-from vpem.graph import from_edges
+from vpem.graphs.graph import from_edges
 from vpem.network.ledger import KINDS
 from vpem.partition import contiguous
 from vpem.planning import plan

@@ -6,7 +6,7 @@ import pytest
 
 from vpem import connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
-from vpem.models import Model, model_as_json
+from vpem.files.models import Model, model_as_json
 from vpem.partition import contiguous
 from vpem.reports import describe_fit
 

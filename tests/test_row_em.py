@@ -12,7 +12,7 @@ from vpem.errors import NotConvergedWarning, VpemWarning
 from vpem.joining import connect_workers
 from vpem.mixture import COVARIANCE_TYPES
 from vpem.partition import contiguous
-from vpem.row_recipes import fit_em
+from vpem.row_split.row_recipes import fit_em
 from vpem.scaling import Scaling
 from vpem.terms.features import FeatureTerms
 from vpem.terms.rows import Message, RowTerms

@@ -6,7 +6,7 @@ import pytest
 
 from vpem import FileError, InputError, VpemWarning, connect, fit_vpem, make_graph, read_dataset
 from vpem.blocks import Blocks
-from vpem.datasets import write_dataset
+from vpem.files.datasets import write_dataset
 from vpem.partition import contiguous
 from vpem.rows import FileMatrix, FileRows, MemoryRows, arrange_rows, parse_bytes
 from vpem.scaling import Scaling

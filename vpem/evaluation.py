@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem.errors import FileError, InputError
-from vpem.hdf5 import find, open_read, read_column
+from vpem.files.hdf5 import find, open_read, read_column
 
 __all__ = ["Agreement", "compare", "read_labels"]
 

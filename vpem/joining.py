@@ -10,11 +10,11 @@ from typing import Any
 from vpem.blocks import Blocks
 from vpem.checks import check_int, check_number
 from vpem.codecs import Codec, parse_codec
-from vpem.distances import diameter
 from vpem.errors import InputError, VpemWarning, check_choice
-from vpem.graph import Graph, check_connected
-from vpem.hubs import Hub, find_hubs
-from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
+from vpem.graphs.distances import diameter
+from vpem.graphs.graph import Graph, check_connected
+from vpem.graphs.hubs import Hub, find_hubs
+from vpem.graphs.mixing import WEIGHTS, mixing_matrix, mixing_rate
 from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
 from vpem.network.ledger import Ledger
 from vpem.network.setup import charge_features, charge_hubs, find_routes
@@ -164,8 +164,9 @@ def connect(
     weights : {"metropolis", "laplacian", "max-degree", "fastest"}
         Mixing weights.
     acceleration : {"chebyshev", "none"}, optional
-        Whether rounds are accelerated; see `vpem.mixing.chebyshev_steps`. None: they are, but for
-        rounds with faults, which cannot be. Compressed rounds are where the codec's noise allows.
+        Whether rounds are accelerated; see `vpem.graphs.mixing.chebyshev_steps`. None: they are,
+        but for rounds with faults, which cannot be. Compressed rounds are where the codec's noise
+        allows.
     consensus_tol : float
         Consensus error ``max |C - 1|`` to reach, where the number of rounds is "auto".
     eigenvalue : {"computed", "estimated"}

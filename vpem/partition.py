@@ -233,7 +233,7 @@ def read_partition(
         If it is JSON of another structure, repeats an agent, names an unknown feature, or does
         not hold every feature exactly once.
     """
-    from vpem.hdf5 import check_readable
+    from vpem.files.hdf5 import check_readable
 
     source = check_readable(path)
     try:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import check_int
-from vpem.distances import diameter
 from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.forecast import communication
-from vpem.graph import Graph
-from vpem.hubs import Hub
+from vpem.graphs.distances import diameter
+from vpem.graphs.graph import Graph
+from vpem.graphs.hubs import Hub
+from vpem.graphs.mixing import WEIGHTS, mixing_matrix, mixing_rate
 from vpem.joining import CONSENSUS_TOL, Network, connect
-from vpem.mixing import WEIGHTS, mixing_matrix, mixing_rate
 from vpem.partition import Partition
 from vpem.recipes import _refuse_what_makes_no_sense
 from vpem.sums.consensus import (

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
-from vpem.graph import Graph
-from vpem.hdf5 import atomic_write, check_writable
-from vpem.hubs import Hub
+from vpem.files.hdf5 import atomic_write, check_writable
+from vpem.graphs.graph import Graph
+from vpem.graphs.hubs import Hub
 
 __all__ = ["FORMATS", "check_picture", "plot_hubs"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vpem.recipes import Fit
-from vpem.row_recipes import RowFit
+from vpem.row_split.row_recipes import RowFit
 
 __all__ = ["describe_fit", "describe_row_fit"]
 
@@ -61,7 +61,7 @@ def describe_row_fit(fit: RowFit, feature_names: Sequence[str]) -> dict[str, Any
     Parameters
     ----------
     fit : RowFit
-        From `vpem.row_recipes.fit_em`.
+        From `vpem.row_split.row_recipes.fit_em`.
     feature_names : sequence of str
         Names of the features (d,).
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vpem.blocks import Blocks
 from vpem.checks import row_blocks
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.hdf5 import check_matrix, open_file
+from vpem.files.hdf5 import check_matrix, open_file
 from vpem.scaling import Scaling
 
 __all__ = [

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
-from vpem.hdf5 import atomic_write, create, write_array, write_strings
+from vpem.files.hdf5 import atomic_write, create, write_array, write_strings
 
 __all__ = ["check_format", "write_columns"]
 

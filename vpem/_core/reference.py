@@ -273,8 +273,8 @@ def consensus_rounds(
     """Run rounds of consensus on ``states (N, V)``, one for each number in ``steps``.
 
     ``z^{s+1} = step_s (W z^s - z^{s-1}) + z^{s-1}``. With all steps 1 this is ``W^S states``,
-    Valdeira et al., equation (6); see `vpem.mixing.chebyshev_steps` for others. The first step
-    must be 1.
+    Valdeira et al., equation (6); see `vpem.graphs.mixing.chebyshev_steps` for
+    others. The first step must be 1.
     """
     n_agents = len(states)
     mixing = scipy.sparse.csr_matrix((weights, indices, indptr), shape=(n_agents, n_agents))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.graph import Graph
+from vpem.graphs.graph import Graph
 
 __all__ = ["KINDS", "Ledger"]
 

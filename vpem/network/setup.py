@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.balls import hops_from
-from vpem.distances import eccentricities
-from vpem.graph import Graph
-from vpem.hubs import Hub
+from vpem.graphs.distances import eccentricities
+from vpem.graphs.graph import Graph
+from vpem.graphs.hubs import Hub
 from vpem.network.ledger import Ledger
 
 __all__ = ["Routes", "charge_features", "charge_hubs", "find_routes"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
 from vpem.errors import InputError, check_choice
-from vpem.mixing import chebyshev_bound, chebyshev_steps
+from vpem.graphs.mixing import chebyshev_bound, chebyshev_steps
 from vpem.network.ledger import Ledger
 from vpem.network.setup import Routes
 from vpem.sums.counted import AmongNeighbours

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from vpem._core.consensus import consensus_rounds
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, PartitionedError
-from vpem.graph import Graph
-from vpem.mixing import chebyshev_steps
+from vpem.graphs.graph import Graph
+from vpem.graphs.mixing import chebyshev_steps
 from vpem.network.faults import Faults, Links, Weather
 from vpem.network.ledger import Ledger
 from vpem.network.setup import Routes

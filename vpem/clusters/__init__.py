@@ -1,0 +1,1 @@
+"""Distributed k-means, over rows and over features."""

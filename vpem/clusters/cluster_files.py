@@ -1,0 +1,288 @@
+"""Clusterings on disk: the centres, the cluster of every row, and how it came about."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.clusters.clusterings import nearest
+from vpem.errors import FileError
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    describe_element,
+    find,
+    open_read,
+    read_array,
+    read_attribute,
+    read_column,
+    read_strings,
+    write_array,
+    write_strings,
+)
+from vpem.scaling import Scaling
+from vpem.threads import thread_count
+
+__all__ = [
+    "ENCODING",
+    "StoredClustering",
+    "describe_clustering",
+    "is_clustering",
+    "read_clustering",
+    "write_clustering",
+]
+
+ENCODING = "vpem-clustering"
+VERSION = "0.1.0"
+LONGEST_REPORT = 1 << 28
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass
+class StoredClustering:
+    """A clustering with all that is stored beside it.
+
+    Attributes
+    ----------
+    centres : ndarray of shape (K, d)
+        In the order of ``feature_names``.
+    labels : ndarray of shape (M,)
+        Cluster of each row.
+    distances : ndarray of shape (M,)
+        Squared distance of each row to the centre of its cluster.
+    feature_names : tuple of str
+        Names of the features (d,).
+    ids : ndarray of shape (M,) or None
+        What the rows are called.
+    root_centres : ndarray of shape (R, K, d) or None
+        Of each worker, where they differ.
+    report, options, versions : dict
+        What the run told, how it was asked for, and by which libraries.
+    scaling : Scaling or None
+        Units in which distances are taken, where they are not those of the data and the centres.
+    """
+
+    centres: NDArray[np.float64]
+    labels: NDArray[np.int32]
+    distances: NDArray[np.float64]
+    feature_names: tuple[str, ...]
+    ids: NDArray[Any] | None = None
+    root_centres: NDArray[np.float64] | None = None
+    report: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    scaling: Scaling | None = None
+
+    def assign(
+        self, X: Any, n_threads: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Nearest centre of each row, and its squared distance.
+
+        Parameters
+        ----------
+        X : ndarray or FileMatrix of shape (M, d)
+            In the order of ``feature_names``.
+        n_threads : int, optional
+            Threads of the kernel.
+
+        Returns
+        -------
+        labels : ndarray of shape (M,)
+            The first of several centres that are equally near.
+        distances : ndarray of shape (M,)
+            In the units of ``scaling``.
+        """
+        scaling = self.scaling or Scaling.none(self.centres.shape[1])
+        return nearest(X, self.centres, scaling, thread_count(n_threads))
+
+
+def write_clustering(path: PathLike, stored: StoredClustering, force: bool = False) -> None:
+    """Write a clustering, all or nothing.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    stored : StoredClustering
+        What to write.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+        file.attrs["n_clusters"] = len(stored.centres)
+        file.attrs["n_features"] = stored.centres.shape[1]
+        write_strings(file, "feature_names", stored.feature_names)
+        write_array(file, "centres", stored.centres)
+        write_array(file, "labels", stored.labels)
+        write_array(file, "distances", stored.distances)
+        if stored.ids is not None:
+            if stored.ids.dtype.kind in "iufb":
+                write_array(file, "ids", stored.ids)
+            else:
+                write_strings(file, "ids", stored.ids)
+        if stored.root_centres is not None:
+            write_array(file, "root_centres", stored.root_centres)
+        if stored.scaling is not None:
+            write_array(file, "shift", stored.scaling.shift)
+            write_array(file, "scale", stored.scaling.scale)
+        for name in ("report", "options", "versions"):
+            text = json.dumps(getattr(stored, name), allow_nan=False)
+            values = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+            dataset = file.create_dataset(name, data=values, track_times=False)
+            describe_element(dataset, "json-utf8", VERSION)
+
+
+def is_clustering(path: PathLike) -> bool:
+    """Whether a file says that it is a clustering; `FileError` if it cannot be read."""
+    with open_read(path) as file:
+        return read_attribute(file, "encoding-type") == ENCODING
+
+
+def read_clustering(path: PathLike) -> StoredClustering:
+    """Read a clustering.
+
+    Parameters
+    ----------
+    path : path
+        A file of `write_clustering`.
+
+    Returns
+    -------
+    StoredClustering
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or is no clustering.
+    """
+    with open_read(path) as file:
+        if check_encoding(file, ENCODING, VERSION) != ENCODING:
+            raise FileError(f"{path} is not a {ENCODING} file; 'vpem kmeans -o' writes one")
+        names = read_strings(file, "feature_names")
+        centres = read_array(file, "centres", shape=(None, len(names)), kinds="f")
+        labels = read_array(file, "labels", ndim=1, kinds="i")
+        distances = read_array(file, "distances", shape=(len(labels),), kinds="f")
+        roots = None
+        if find(file, "root_centres") is not None:
+            roots = read_array(file, "root_centres", shape=(None, *centres.shape), kinds="f")
+        scaling = None
+        if find(file, "shift") is not None:
+            shift = read_array(file, "shift", shape=(len(names),), kinds="f")
+            scaling = Scaling(shift, read_array(file, "scale", shape=(len(names),), kinds="f"))
+        ids = None if find(file, "ids") is None else read_column(file, "ids")
+        report, options, versions = (
+            _read_json(file, name) for name in ("report", "options", "versions")
+        )
+    if not len(centres) or not np.isfinite(centres).all():
+        raise FileError(f"{path}: the centres must be finite, and there must be one at least")
+    if scaling is not None and not (np.isfinite(scaling.shift).all() and (scaling.scale > 0).all()):
+        raise FileError(f"{path}: the shift must be finite and the scale positive")
+    if labels.size and not 0 <= labels.min() <= labels.max() < len(centres):
+        raise FileError(f"{path}: a label is none of the {len(centres)} clusters")
+    if ids is not None and len(ids) != len(labels):
+        raise FileError(f"{path}: there are {len(labels)} labels but {len(ids)} ids")
+    return StoredClustering(
+        centres, labels, distances, names, ids, roots, report, options, versions, scaling
+    )
+
+
+def _read_json(file: Any, name: str) -> dict[str, Any]:
+    values = read_array(file, name, ndim=1, kinds="u")
+    try:
+        if values.dtype != np.uint8 or values.nbytes > LONGEST_REPORT:
+            raise ValueError("it is stored as something else")
+        found = json.loads(values.tobytes().decode("utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no object")
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{file.filename}: {name} is not JSON text ({error})") from error
+    return found
+
+
+def describe_clustering(
+    found: Any, agent_names: Sequence[str], feature_names: Sequence[str]
+) -> dict[str, Any]:
+    """Summarize a clustering in values that JSON can hold.
+
+    Parameters
+    ----------
+    found : Clustering
+        From `vpem.clusters.kmeans`.
+    agent_names, feature_names : sequence of str
+        Names of the agents or workers (N,) and of the features (d,).
+
+    Returns
+    -------
+    dict
+        Agents, workers, rows and features are numbered from 0.
+    """
+    network = found.network
+    over_rows = found.split == "rows"
+    report: dict[str, Any] = {
+        "algorithm": "k-means",
+        "split": found.split,
+        "method": found.method,
+        "n_samples": len(found.labels),
+        "n_features": found.centres.shape[1],
+        "n_workers" if over_rows else "n_agents": network.graph.n_agents,
+        "worker_names" if over_rows else "agent_names": list(agent_names),
+        "feature_names": list(feature_names),
+        "n_clusters": found.n_clusters,
+        "cluster_sizes": found.counts.tolist(),
+        "scale": "none" if found.scaling is None else "standard",
+        "inertia": found.inertia,
+        "root_inertia": found.root_inertia.tolist(),
+        "disagreement": found.disagreement,
+        "history": list(found.history),
+        "converged": found.converged,
+        "n_iter": found.n_iter,
+        "init_rows": None if found.init_rows is None else list(found.init_rows),
+        "restart": found.best_restart,
+        "reseeded": [
+            {"iteration": iteration, "cluster": cluster, "row": row}
+            for iteration, cluster, row in found.reseeded
+        ],
+        "one_shot": None,
+        "server": network.graph.n_agents if network.graph.has_server else None,
+        "edges": network.graph.edges.tolist(),
+        "topology": network.graph.topology,
+        "hops": None if over_rows else network.hops,
+        "hubs": None
+        if over_rows
+        else [[int(agent) for agent in hub.agents] for hub in network.hubs],
+        "rounds": network.n_rounds,
+        "weights": network.weights,
+        "mixing_rate": network.mixing_rate,
+        "consensus_error": network.consensus_error,
+        "consensus_error_is_bound": network.error_is_bound,
+        "acceleration": network.acceleration,
+        "consensus_tol": network.consensus_tol,
+        "communication": found.communication,
+        "seconds": found.seconds,
+    }
+    if found.one_shot is not None:
+        told = found.one_shot
+        bound = float(told.party_inertia.sum())
+        report["one_shot"] = {
+            "factor": told.factor,
+            "factor_of_starts": told.factor_of_starts,
+            "party_inertia": told.party_inertia.tolist(),
+            "lower_bound": bound,
+            "inertia_over_lower_bound": found.inertia / bound if bound > 0 else None,
+            "cell_inertia": told.cell_inertia,
+            "n_cells": told.n_cells,
+        }
+    return report

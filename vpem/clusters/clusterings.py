@@ -1,0 +1,354 @@
+"""What k-means ends with, and what every kind of it asks of data and options."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.assign import assign_rows
+from vpem.checks import check_data, check_int, check_rows, check_weights, row_blocks
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
+from vpem.joining import Network
+from vpem.scaling import SCALES, Scaling
+from vpem.terms.features import FeatureTerms
+from vpem.threads import one_blas_thread
+
+__all__ = [
+    "CLUSTER_INITS",
+    "Clustering",
+    "KMeansProgress",
+    "Wanted",
+    "check_network",
+    "distances_within",
+    "nearest",
+    "prepare",
+    "warn_of_outcome",
+    "weighed",
+]
+
+CLUSTER_INITS = ("k-means++", "random")
+
+LARGEST_VALUE = {8: 1e140, 4: 1e17}
+"""Largest value to be squared and summed, by bytes of the precision."""
+
+
+@dataclass(frozen=True)
+class KMeansProgress:
+    """What a callback is told after every iteration; ``changed``: rows in other clusters."""
+
+    iteration: int
+    inertia: float
+    changed: int
+
+
+@dataclass
+class Clustering:
+    """Rows in clusters, and how that came about.
+
+    Attributes
+    ----------
+    centres : ndarray of shape (K, d)
+        In the user's units and order of the features; where every worker has its own, their mean.
+    root_centres : ndarray of shape (R, K, d) or None
+        Of each worker, where data split by rows are summed by consensus; else None.
+    labels : ndarray of shape (M,)
+        Cluster of each row: the nearest of ``centres``; in one shot that of the row's cell.
+    distances : ndarray of shape (M,)
+        Squared distance of each row to the centre of its cluster, in the units of ``scaling``.
+    inertia : float
+        Sum of ``distances`` times row weights: of ``centres``, whatever roots found on the way.
+    root_inertia : ndarray of shape (R,)
+        The inertia as each root finds it by consensus; R is 1 where all share one sum.
+    disagreement : float
+        Under consensus, share of the rows in another cluster by the centres of the worker that
+        holds them (data split by rows), or that roots have in different clusters.
+    counts : ndarray of shape (K,)
+        Weight of each cluster.
+    history : list of float
+        Inertia of the assignment in each iteration, as the first root finds it.
+    converged : bool
+        Whether no row changed its cluster in the last iteration.
+    split, method : str
+        "rows" or "features"; "lloyd" or "grid".
+    network : Network
+        Who took part.
+    reseeded : list of (int, int, int)
+        Iteration, cluster and row, of clusters that were empty and placed anew.
+    init_rows : tuple of int or None
+        Rows the centres were first placed at; None where they were given.
+    best_restart, total_iterations : int
+        Which of the restarts this is, from 0; iterations of all of them.
+    seconds : float
+        Wall time of all restarts.
+    communication : dict
+        What was sent, over all restarts (`vpem.network.ledger.Ledger.summary`);
+        ``bytes_by_iteration`` belongs to ``history``.
+    one_shot : OneShot or None
+        What is known of a one-shot clustering (`vpem.clusters.grid`).
+    scaling : Scaling or None
+        Units in which distances were taken, where features were standardized.
+    """
+
+    centres: NDArray[np.float64]
+    labels: NDArray[np.int32]
+    distances: NDArray[np.float64]
+    inertia: float
+    root_inertia: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    history: list[float]
+    converged: bool
+    split: str
+    method: str
+    network: Network
+    root_centres: NDArray[np.float64] | None = None
+    disagreement: float = 0.0
+    reseeded: list[tuple[int, int, int]] = field(default_factory=list)
+    init_rows: tuple[int, ...] | None = None
+    best_restart: int = 0
+    total_iterations: int = 0
+    seconds: float = 0.0
+    communication: dict[str, Any] = field(default_factory=dict)
+    one_shot: Any = None
+    scaling: Scaling | None = None
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters, K."""
+        return len(self.centres)
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations of the restart that was kept."""
+        return len(self.history)
+
+
+@dataclass
+class Wanted:
+    """Data and options that were checked.
+
+    Attributes
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The data.
+    row_weights : ndarray of shape (M,) or None
+        Weight of each row.
+    rows : ndarray of shape (K,) or None
+        Rows to start from.
+    centres : ndarray of shape (K, d) or None
+        Centres to start from.
+    init : str or None
+        How else to start.
+    restarts : int
+        How often to start.
+    dtype : dtype
+        Precision of the rows.
+    scaling : Scaling
+        Units to cluster in; X and the centres to start from are in the user's.
+    """
+
+    X: Any
+    row_weights: NDArray[np.float64] | None
+    rows: NDArray[np.intp] | None
+    centres: NDArray[np.float64] | None
+    init: str | None
+    restarts: int
+    dtype: np.dtype[Any]
+    scaling: Scaling
+
+    @property
+    def kept_scaling(self) -> Scaling | None:
+        """The units, where they are not the user's."""
+        return None if self.scaling.is_none else self.scaling
+
+
+def prepare(
+    X: Any,
+    n_features: int,
+    n_clusters: int,
+    init: Any,
+    n_init: int,
+    max_iter: int,
+    sample_weight: Any,
+    seed: int,
+    dtype: Any,
+    feature_names: Sequence[str] | None,
+    scale: str = "none",
+) -> Wanted:
+    """Check what every kind of k-means is given.
+
+    Raises
+    ------
+    InputError
+        If data or an option cannot be used.
+    """
+    check_int("seed", seed, least=0)
+    check_int("n_clusters", n_clusters, least=1)
+    check_int("n_init", n_init, least=1)
+    check_int("max_iter", max_iter, least=1)
+    if dtype not in (np.float32, np.float64):
+        raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
+    check_choice("scale", scale, SCALES)
+    precision = np.dtype(dtype)
+    data = check_data(X, n_features, feature_names)
+    weights = None
+    n_positive = len(data)
+    if sample_weight is not None:
+        weights = check_weights(sample_weight, len(data))
+        n_positive = int(np.count_nonzero(weights))
+    if n_positive < n_clusters:
+        raise InputError(
+            f"{n_clusters} clusters need at least as many rows, got {n_positive}"
+            f"{'' if weights is None else ' with a positive weight'}; try fewer clusters"
+        )
+    most = LARGEST_VALUE[precision.itemsize]
+    for start, part in row_blocks(data):
+        if max(abs(float(part.max())), abs(float(part.min()))) > most:
+            row, column = divmod(int(np.abs(part).argmax()), part.shape[1])
+            name = "" if feature_names is None else f" ({feature_names[column]!r})"
+            raise InputError(
+                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}: its "
+                f"square cannot be computed with in {precision.name}; scale the features first"
+            )
+    scaling = Scaling.none(n_features)
+    if scale == "standard":
+        scaling = Scaling.standard(data, weights)
+    rows = centres = None
+    if isinstance(init, str):
+        check_choice("init", init, CLUSTER_INITS)
+        return Wanted(data, weights, None, None, init, n_init, precision, scaling)
+    given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
+    if given.ndim == 2:
+        centres = _check_centres(given, n_clusters, n_features, most)
+    elif given.ndim == 1 and given.size:
+        if len(given) != n_clusters:
+            raise InputError(f"{n_clusters} clusters need as many init rows, got {len(given)}")
+        rows = check_rows(given, n_clusters, len(data))
+    else:
+        raise InputError(
+            f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
+            f"({n_clusters}, {n_features}), got {init!r}"
+        )
+    return Wanted(data, weights, rows, centres, None, 1, precision, scaling)
+
+
+def _check_centres(
+    given: NDArray[Any], n_clusters: int, n_features: int, most: float
+) -> NDArray[np.float64]:
+    if given.shape != (n_clusters, n_features) or given.dtype.kind not in "iuf":
+        raise InputError(
+            f"starting centres must be {n_clusters} x {n_features} numbers, got shape "
+            f"{given.shape} of type {given.dtype}"
+        )
+    if not (np.abs(given) <= most).all():
+        raise InputError(f"starting centres must be finite and at most {most:g} in magnitude")
+    return given.astype(np.float64)
+
+
+def check_network(network: Network) -> None:
+    """Refuse a sum that k-means over it would not end with, or that is no network."""
+    if not isinstance(network, Network):
+        raise InputError(
+            f"the network must come from vpem.connect or connect_workers, got "
+            f"{type(network).__name__}"
+        )
+    if network.compress is not None or network.faults is not None:
+        what = "compressed" if network.compress is not None else "failing"
+        raise InputError(
+            f"k-means stops when no row changes its cluster, but {what} rounds make rows near a "
+            "border change for ever; take rounds without compress and faults"
+        )
+
+
+def warn_of_outcome(found: Clustering, max_iter: int) -> None:
+    """Warn where iterations ran out, clusters are empty, or roots disagree.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If rows still changed their cluster in the last iteration.
+    VpemWarning
+        If there are fewer different rows than clusters, or much consensus error.
+    """
+    if not found.converged:
+        warnings.warn(
+            f"rows still changed their clusters after {max_iter} iterations; try more",
+            NotConvergedWarning,
+            stacklevel=3,
+        )
+    empty = int((found.counts <= 0).sum())
+    if empty:
+        warnings.warn(
+            f"{empty} of {found.n_clusters} clusters are empty: fewer rows are different than "
+            "there are clusters; try fewer clusters",
+            VpemWarning,
+            stacklevel=3,
+        )
+
+
+def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | None) -> float:
+    """Sum of squared distances (M,) times row weights."""
+    return float(distances.sum() if row_weights is None else distances @ row_weights)
+
+
+def distances_within(
+    terms: FeatureTerms, centres: NDArray[np.float64], labels: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """Squared distance of each row to the centre of its cluster, shape (M,).
+
+    Parameters
+    ----------
+    terms : FeatureTerms
+        The rows, in block order.
+    centres : ndarray of shape (K, d)
+        In block order.
+    labels : ndarray of shape (M,)
+        Cluster of each row.
+    """
+    out = np.empty(len(labels))
+    for rows in terms.chunks(2 * centres.shape[1]):
+        off = terms.rows.read(rows) - centres[labels[rows]]
+        out[rows] = np.einsum("mj,mj->m", off, off)
+    return out
+
+
+def nearest(
+    X: Any, centres: NDArray[np.float64], scaling: Scaling, n_threads: int
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Nearest centre of each row and its squared distance, some rows at a time.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The rows, in the units of the centres.
+    centres : ndarray of shape (K, d)
+        The centres; of several that are equally near the first is taken.
+    scaling : Scaling
+        Units in which distances are taken.
+    n_threads : int
+        Threads of the kernel.
+
+    Returns
+    -------
+    labels : ndarray of shape (M,)
+    distances : ndarray of shape (M,)
+    """
+    labels, distances = np.full(len(X), -1, dtype=np.int32), np.empty(len(X))
+    places = np.ascontiguousarray(scaling.apply(centres), dtype=np.float64)[None]
+    none, k = np.empty(0), len(centres)
+    with one_blas_thread():
+        for start, part in row_blocks(X):
+            rows = np.ascontiguousarray(scaling.apply(part))
+            if rows.dtype not in (np.float32, np.float64):
+                rows = rows.astype(np.float64)
+            end = start + len(rows)
+            assign_rows(
+                rows, none, np.array([0, len(rows)], dtype=np.intp), places, labels[start:end],
+                distances[start:end], np.zeros((1, k)), np.zeros((1, *centres.shape)), np.zeros(1),
+                np.zeros(1, dtype=np.intp), n_threads,
+            )  # fmt: skip
+    return labels, distances

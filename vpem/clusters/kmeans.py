@@ -1,0 +1,369 @@
+"""k-means over data that cannot be pooled: Lloyd's algorithm over rows and over features."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.clusters.clusterings import (
+    Clustering,
+    KMeansProgress,
+    Wanted,
+    check_network,
+    distances_within,
+    nearest,
+    prepare,
+    warn_of_outcome,
+    weighed,
+)
+from vpem.clusters.feature_lloyd import FeatureLloyd, lloyd_features
+from vpem.clusters.grid import one_shot
+from vpem.errors import InputError, check_choice
+from vpem.joining import Network
+from vpem.network.ledger import Ledger
+from vpem.row_split.row_recipes import charge_scaling, n_columns
+from vpem.row_split.rowstarts import Lloyd, PlacedStream, lloyd_rows, share_rows, spread_rows
+from vpem.rows import FileMatrix
+from vpem.scaling import Scaling
+from vpem.starts import MOST_LLOYD, RowStream, draw_start
+from vpem.terms.features import FeatureTerms
+from vpem.threads import one_blas_thread, thread_count
+from vpem.workers import Workers
+
+__all__ = ["METHODS", "kmeans_features", "kmeans_rows"]
+
+METHODS = ("lloyd", "grid")
+
+Callback = Callable[[KMeansProgress], None]
+
+
+def kmeans_rows(
+    X: NDArray[Any],
+    workers: Workers,
+    network: Network,
+    *,
+    n_clusters: int = 8,
+    init: str | Sequence[int] | NDArray[Any] = "k-means++",
+    n_init: int = 1,
+    max_iter: int = MOST_LLOYD,
+    scale: str = "none",
+    sample_weight: NDArray[Any] | None = None,
+    seed: int = 0,
+    n_threads: int | None = None,
+    dtype: Any = np.float64,
+    feature_names: Sequence[str] | None = None,
+    callback: Callback | None = None,
+) -> Clustering:
+    """Lloyd's algorithm over rows that workers hold.
+
+    Each iteration every worker assigns its rows to the nearest centre and sends the weight and the
+    sum of its rows in each cluster. At a server it is Lloyd's algorithm over all rows, from the
+    same start; by consensus every worker has centres of its own, which differ by consensus error.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d)
+        The data.
+    workers : Workers
+        Who holds which rows.
+    network : Network
+        From `vpem.joining.connect_workers`.
+    n_clusters : int
+        Number of clusters, K.
+    init : {"k-means++", "random"}, row indices (K,), or centres (K, d)
+        Where to start. "k-means++" is greedy, as in scikit-learn; see
+        `vpem.row_split.rowstarts.spread_rows`.
+    n_init : int
+        Restarts; the one of least inertia, as the first worker finds it, is kept.
+    max_iter : int
+        Most iterations; it stops when no row changes its cluster.
+    scale : {"none", "standard"}
+        "standard" clusters standardized features: centres are returned in the units of the data,
+        distances and inertia are of standardized features.
+    sample_weight : ndarray of shape (M,), optional
+        Weight of each row. Zero has no effect, an integer equals as many copies.
+    seed : int
+        Of the stream that all workers share.
+    n_threads : int, optional
+        Threads of the kernels; results do not depend on it.
+    dtype : {float64, float32}
+        Precision of the rows; centres and sums are kept in float64.
+    feature_names : sequence of str, optional
+        For messages.
+    callback : callable, optional
+        Told of every iteration.
+
+    Returns
+    -------
+    Clustering
+
+    Raises
+    ------
+    InputError
+        If the data or an option cannot be used.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the iterations ran out.
+    VpemWarning
+        If clusters are empty.
+    """
+    began = time.perf_counter()
+    check_network(network)
+    if not isinstance(workers, Workers):
+        raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
+    if isinstance(X, FileMatrix):
+        raise InputError(
+            "k-means over rows keeps the rows of every worker in memory, but the data are read "
+            "from disk; raise the memory limit"
+        )
+    asked = prepare(
+        X, n_columns(X), n_clusters, init, n_init, max_iter, sample_weight, seed, dtype,
+        feature_names, scale,
+    )  # fmt: skip
+    n_samples = len(asked.X)
+    if workers.n_samples != n_samples:
+        raise InputError(
+            f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
+        )
+    if network.graph.n_agents != workers.n_workers:
+        raise InputError(
+            f"the graph joins {network.graph.n_agents} workers, the rows are held by "
+            f"{workers.n_workers}; give a graph of as many workers"
+        )
+    order = workers.order
+    in_order = bool((np.diff(order) > 0).all())
+    rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
+    rows = np.ascontiguousarray(rows, dtype=asked.dtype)
+    weights = asked.row_weights if asked.row_weights is None else asked.row_weights[order]
+    parts = [rows[run] for run in workers.runs]
+    place = np.empty_like(order)
+    place[order] = np.arange(n_samples)
+    threads = thread_count(n_threads)
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
+    if scale == "standard":
+        charge_scaling(network.total.on(ledger), rows.shape[1])
+    best: tuple[Lloyd, NDArray[np.intp] | None, int] | None = None
+    total_iterations = 0
+    with one_blas_thread():
+        for restart in range(asked.restarts):
+            total = network.total.on(ledger)
+            stream = PlacedStream(np.random.default_rng([seed, restart]), weights, order)
+            chosen = None if asked.rows is None else place[asked.rows]
+            if asked.centres is not None:
+                start = asked.scaling.apply(asked.centres)
+            elif asked.init == "k-means++":
+                # Each row was told to all when it was drawn.
+                chosen = spread_rows(parts, total, n_clusters, stream, n_threads=threads)
+                start = rows[chosen].astype(np.float64)
+            else:
+                chosen = stream.draw_distinct(n_clusters) if chosen is None else chosen
+                start = share_rows(parts, total, chosen)
+            run = lloyd_rows(
+                parts, total, start, stream,
+                max_iter=max_iter, n_threads=threads, callback=_telling(callback),
+            )  # fmt: skip
+            total_iterations += len(run.history)
+            if best is None or run.inertia[0] < best[0].inertia[0]:
+                best = (run, chosen, restart)
+    assert best is not None
+    run, chosen, restart = best
+    labels, distances = np.empty(n_samples, dtype=np.int32), np.empty(n_samples)
+    labels[order], distances[order] = np.concatenate(run.labels), np.concatenate(run.distances)
+    centres = run.centres.mean(axis=0)
+    disagreement = 0.0
+    if len(run.centres) > 1:
+        # By the centres that are returned, not by those of each worker.
+        by_worker = labels
+        own = np.empty_like(rows)
+        own[order] = rows
+        labels, distances = nearest(own, centres, Scaling.none(rows.shape[1]), threads)
+        disagreement = float((labels != by_worker).mean())
+    found = Clustering(
+        centres=asked.scaling.undo(centres),
+        labels=labels,
+        distances=distances,
+        inertia=weighed(distances, asked.row_weights),
+        root_inertia=run.inertia,
+        counts=np.bincount(labels, asked.row_weights, n_clusters).astype(np.float64),
+        history=run.history,
+        converged=run.converged,
+        split="rows",
+        method="lloyd",
+        network=network,
+        root_centres=asked.scaling.undo(run.centres) if len(run.centres) > 1 else None,
+        disagreement=disagreement,
+        scaling=asked.kept_scaling,
+        reseeded=[(at, cluster, int(order[row])) for at, cluster, row in run.reseeded],
+        init_rows=None if chosen is None else tuple(int(order[row]) for row in chosen),
+        best_restart=restart,
+        total_iterations=total_iterations,
+        communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
+    )
+    found.seconds = time.perf_counter() - began
+    warn_of_outcome(found, max_iter)
+    return found
+
+
+def kmeans_features(
+    X: NDArray[Any] | FileMatrix,
+    network: Network,
+    *,
+    method: str = "lloyd",
+    n_clusters: int = 8,
+    init: str | Sequence[int] | NDArray[Any] = "k-means++",
+    n_init: int = 1,
+    max_iter: int = MOST_LLOYD,
+    scale: str = "none",
+    sample_weight: NDArray[Any] | None = None,
+    seed: int = 0,
+    n_threads: int | None = None,
+    dtype: Any = np.float64,
+    feature_names: Sequence[str] | None = None,
+    callback: Callback | None = None,
+) -> Clustering:
+    """k-means over features that agents hold: Lloyd's algorithm, or in one shot.
+
+    Each iteration of "lloyd" sums squared distances over the hubs, as the terms of VP-EM's E-step
+    are; every hub's root assigns the rows by the sum that it finds, and places its own part of the
+    centres. "grid" is one-shot clustering (Ding et al. 2016; `vpem.clusters.grid`).
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The data; column j is seen by the agent that holds feature j and, once, by its root.
+    network : Network
+        From `vpem.connect`; a star for "grid".
+    method : {"lloyd", "grid"}
+        How.
+    n_clusters, init, n_init, max_iter, scale, sample_weight, seed, n_threads, dtype, \
+feature_names
+        As for `kmeans_rows`. For "grid" ``init`` must be "k-means++", and ``n_init`` counts the
+        starts of each party and of the server.
+    callback : callable, optional
+        Told of every iteration.
+
+    Returns
+    -------
+    Clustering
+
+    Raises
+    ------
+    InputError
+        If the data or an option cannot be used.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the iterations ran out.
+    VpemWarning
+        If clusters are empty.
+    """
+    began = time.perf_counter()
+    check_network(network)
+    check_choice("method", method, METHODS)
+    if network.blocks.n_features == 0:
+        raise InputError("the network's agents hold no features; make it with vpem.connect")
+    asked = prepare(
+        X, network.blocks.n_features, n_clusters, init, n_init, max_iter, sample_weight, seed,
+        dtype, feature_names, scale,
+    )  # fmt: skip
+    threads = thread_count(n_threads)
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, len(asked.X), asked.dtype.itemsize)
+    if method == "grid":
+        found = one_shot(asked, network, ledger, n_clusters, max_iter, seed, threads)
+    else:
+        found = _features(asked, network, ledger, n_clusters, max_iter, seed, threads, callback)
+    found.seconds = time.perf_counter() - began
+    warn_of_outcome(found, max_iter)
+    return found
+
+
+def _features(
+    asked: Wanted,
+    network: Network,
+    ledger: Ledger,
+    n_clusters: int,
+    max_iter: int,
+    seed: int,
+    threads: int,
+    callback: Callback | None,
+) -> Clustering:
+    """Lloyd's algorithm over features."""
+    blocks = network.blocks
+    best: tuple[FeatureLloyd, NDArray[np.intp] | None, int] | None = None
+    total_iterations = 0
+    with one_blas_thread():
+        terms = FeatureTerms(
+            asked.X,
+            blocks,
+            "spherical",
+            scaling=asked.scaling,
+            row_weights=asked.row_weights,
+            n_threads=threads,
+            dtype=asked.dtype,
+        )
+        for restart in range(asked.restarts):
+            total = network.total.on(ledger)
+            rng = np.random.default_rng([seed, restart])
+            stream = RowStream(rng, asked.row_weights, terms.n_samples)
+            chosen = asked.rows
+            if asked.centres is not None:
+                start = asked.scaling.apply(asked.centres)[:, blocks.order]
+            else:
+                if asked.init is not None:
+                    _, chosen = draw_start(asked.init, terms, total, n_clusters, stream)
+                assert chosen is not None
+                start = terms.at_rows(chosen)
+            run = lloyd_features(
+                terms, total, start, stream, max_iter=max_iter, callback=_telling(callback)
+            )
+            total_iterations += len(run.history)
+            if best is None or run.inertia[0] < best[0].inertia[0]:
+                best = (run, chosen, restart)
+        assert best is not None
+        run, chosen, restart = best
+        centres = np.empty_like(run.centres)
+        centres[:, blocks.order] = run.centres
+        centres = asked.scaling.undo(centres)
+        if len(run.labels) > 1:
+            # By the centres that are returned, not as some root finds it.
+            labels, distances = nearest(asked.X, centres, asked.scaling, threads)
+            counts = np.bincount(labels, asked.row_weights, n_clusters).astype(np.float64)
+        else:
+            labels, counts = run.labels[0], run.counts[0]
+            distances = distances_within(terms, run.centres, labels)
+    return Clustering(
+        centres=centres,
+        labels=labels,
+        distances=distances,
+        inertia=weighed(distances, asked.row_weights),
+        root_inertia=run.inertia,
+        counts=counts,
+        history=run.history,
+        converged=run.converged,
+        split="features",
+        method="lloyd",
+        network=network,
+        scaling=asked.kept_scaling,
+        disagreement=float((run.labels != run.labels[0]).any(axis=0).mean()),
+        reseeded=run.reseeded,
+        init_rows=None if chosen is None else tuple(int(row) for row in chosen),
+        best_restart=restart,
+        total_iterations=total_iterations,
+        communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
+    )
+
+
+def _telling(callback: Callback | None) -> Callable[[int, float, int], None] | None:
+    """Tell what an iteration found in the words of a callback."""
+    if callback is None:
+        return None
+    return lambda iteration, inertia, changed: callback(KMeansProgress(iteration, inertia, changed))

@@ -1,0 +1,80 @@
+"""What every estimator does whose agents are on a graph: data, seed and graph by its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+from vpem.checks import check_data, check_int
+from vpem.errors import InputError
+from vpem.graphs.graph import Graph, from_networkx
+from vpem.graphs.topologies import make_graph
+from vpem.partition import Partition, contiguous, from_lists
+
+__all__ = ["OnGraph"]
+
+
+class OnGraph(BaseEstimator):
+    """Estimator with parameters ``graph`` and ``random_state``."""
+
+    graph: Any
+    random_state: Any
+
+    def _validate(self, X: ArrayLike, *, reset: bool) -> NDArray[Any]:
+        data = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite=False,
+            ensure_min_samples=1,
+        )
+        names = getattr(self, "feature_names_in_", None)
+        return check_data(data, data.shape[1], None if names is None else list(names))
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool):
+            return check_int("random_state", self.random_state, least=0)
+        if isinstance(self.random_state, np.random.Generator):
+            return int(self.random_state.integers(np.iinfo(np.int32).max))
+        try:
+            state = check_random_state(self.random_state)
+        except ValueError:
+            raise InputError(
+                "random_state must be None, an integer of at least 0, a Generator or RandomState, "
+                f"got {self.random_state!r}"
+            ) from None
+        return int(state.randint(np.iinfo(np.int32).max))
+
+    def _graph(self, n_agents: int, seed: int) -> Graph:
+        if isinstance(self.graph, Graph):
+            return self.graph
+        if isinstance(self.graph, str):
+            return make_graph(self.graph, n_agents, seed=seed)
+        if hasattr(self.graph, "edges") and hasattr(self.graph, "nodes"):
+            return from_networkx(self.graph, n_agents)
+        raise InputError(
+            f"graph must be a topology's name, a networkx graph or a vpem.Graph, got {self.graph!r}"
+        )
+
+    @staticmethod
+    def _partition_of(agents: Any, n_features: int) -> Partition:
+        """Who holds which features, of a parameter ``agents``."""
+        if agents is None:
+            return contiguous(n_features, n_features)
+        if isinstance(agents, Integral):
+            return contiguous(n_features, check_int("agents", agents, least=1))
+        parts = agents.tolist() if isinstance(agents, np.ndarray) else agents
+        if isinstance(parts, Sequence) and not isinstance(parts, str):
+            return from_lists(list(parts), n_features)
+        raise InputError(
+            f"agents must be None, a number of agents, or a list of feature-index lists, "
+            f"got {agents!r}"
+        )

@@ -1,0 +1,291 @@
+"""How the corrections of FedEM's workers reach whoever keeps the statistic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.codecs import Codec, draw_keys
+from vpem.em import add_vectors
+from vpem.errors import InputError
+from vpem.graphs.topologies import make_graph
+from vpem.joining import Network
+from vpem.network.ledger import Ledger
+
+if TYPE_CHECKING:
+    from vpem.federated.fedruns import FedRun
+
+__all__ = ["AtServer", "Basis", "Between", "Quantizer"]
+
+Vector = NDArray[np.float64]
+
+ITEM = 8
+"""Bytes of a number that is sent exactly."""
+
+ROUNDING = 1e-6
+"""Variance of a codec below which its bias is but rounding: casts to float16 and float32."""
+
+
+class Basis(Protocol):
+    """Units in which one scale fits a whole vector; both ways are linear."""
+
+    def into(self, statistics: Vector) -> Vector:
+        """Vectors (m, P) in these units."""
+
+    def back(self, statistics: Vector) -> Vector:
+        """Vectors (m, P) as they were."""
+
+
+class Quantizer:
+    """Compresses vectors piece by piece, so that each piece has scales of its own.
+
+    Parameters
+    ----------
+    codec : Codec or None
+        None sends numbers as they are, 8 bytes each.
+    pieces : sequence of slice
+        Parts of a vector, which together cover it in order.
+    n_threads : int
+        Threads of the codec.
+    basis : Basis, optional
+        Units in which vectors are compressed, as one piece. What is sent exactly does not need it.
+
+    Attributes
+    ----------
+    omega : float
+        Bound of ``E|Q(v) - v|^2 / |v|^2``: the largest of the pieces.
+    biased : bool
+        Whether the mean of what is received is something else than what was sent.
+    """
+
+    def __init__(
+        self,
+        codec: Codec | None,
+        pieces: tuple[slice, ...],
+        n_threads: int = 1,
+        basis: Basis | None = None,
+    ) -> None:
+        self.codec = codec
+        self.pieces = pieces if basis is None else (slice(0, pieces[-1].stop),)
+        self.basis = basis
+        self.n_threads = n_threads
+        self.name = "float64" if codec is None else codec.name
+        self.omega = 0.0
+        self.biased = False
+        if codec is not None:
+            widths = [piece.stop - piece.start for piece in self.pieces]
+            self.omega = max((float(codec.variance(width)) for width in widths), default=0.0)
+            self.biased = not codec.is_unbiased and self.omega > ROUNDING
+
+    def send(self, values: Vector, rng: np.random.Generator) -> tuple[Vector, NDArray[np.int64]]:
+        """Return what is received of a message a row (a, P), and the bytes of each."""
+        if self.codec is None:
+            return values, np.full(len(values), ITEM * values.shape[1], dtype=np.int64)
+        basis = None if self.codec.is_unbiased and self.omega == 0 else self.basis
+        if basis is not None:
+            values = basis.into(values)
+        received = np.empty_like(values)
+        sizes = np.zeros(len(values), dtype=np.int64)
+        for piece in self.pieces:
+            keys = draw_keys(rng, len(values))
+            part = np.ascontiguousarray(values[:, piece])
+            received[:, piece], bytes_of_piece = self.codec.transmit(part, keys, self.n_threads)
+            sizes += bytes_of_piece
+        if basis is not None:
+            received = basis.back(received)
+        return received, sizes
+
+
+class AtServer:
+    """A server keeps the statistic and the mean of the memories, as in the paper.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n,)
+        What each worker weighs in a mean.
+    quantizer : Quantizer
+        How corrections are sent.
+    alpha : float
+        Step of the memories.
+    participation : float
+        Probability that a worker is active.
+    network : Network or None
+        A star, or None.
+    ledger : Ledger or None
+        Where messages are counted.
+    first : Quantizer or None
+        How first statistics are sent; None: exactly.
+    """
+
+    n_roots = 1
+
+    def __init__(
+        self,
+        weights: Vector,
+        quantizer: Quantizer,
+        alpha: float,
+        participation: float,
+        network: Network | None,
+        ledger: Ledger | None,
+        first: Quantizer | None = None,
+    ) -> None:
+        self.weights = weights
+        self.quantizer = quantizer
+        self.first = Quantizer(None, quantizer.pieces) if first is None else first
+        self.alpha = alpha
+        self.participation = participation
+        n = len(weights)
+        if network is not None and network.graph.n_agents != n:
+            raise InputError(
+                f"the graph joins {network.graph.n_agents} agents, but there are {n} workers"
+            )
+        if network is not None and network.compress is not None:
+            raise InputError(
+                "at a server FedEM compresses its corrections itself: give the codec to it, and a "
+                "network without compress"
+            )
+        if ledger is None:
+            ledger = Ledger(make_graph("star", n) if network is None else network.graph)
+        self.ledger = ledger
+        server = ledger.n_nodes - 1
+        self._alone = n <= 1
+        self._up = ledger.targets == server
+        self._up_of = np.flatnonzero(self._up)
+        self._down_of = np.flatnonzero(ledger.sources == server)
+
+    def collect(self, values: Vector, rng: np.random.Generator) -> tuple[Vector, Vector]:
+        """Send a vector a worker (n, P) to the server, once: what it receives, and the mean (1, P).
+
+        The mean is that of what was received, which each sender knows too.
+        """
+        received, sizes = self.first.send(values, rng)
+        if not self._alone:
+            self.ledger.send("setup", sizes, links=self._up_of, rounds=1)
+        return received, (self.weights @ received)[None]
+
+    def keep(self, values: Vector, rng: np.random.Generator) -> Vector:
+        """First memories (n, P), as the server knows them."""
+        return self.collect(values, rng)[0]
+
+    def announce(self, active: NDArray[np.intp] | None, size: int) -> None:
+        """Count how the server sends its statistic to some workers; None: all."""
+        links = self._down_of if active is None else self._down_of[active]
+        if not self._alone and len(links):
+            self.ledger.send("server", ITEM * size, links=links, rounds=1)
+
+    def correct(
+        self,
+        run: FedRun,
+        local: Vector,
+        active: NDArray[np.intp],
+        step: float,
+        rng: np.random.Generator,
+    ) -> Vector:
+        """Move memories by the corrections of the active workers; the new statistic (1, P)."""
+        received, sizes = self.quantizer.send(local - run.memories[active] - run.statistics, rng)
+        if not self._alone and len(active):
+            self.ledger.send("server", sizes, links=self._up_of[active], rounds=1)
+        total = self.weights[active] @ received
+        # Error feedback of a biased codec takes the memories as they will be.
+        share = 1.0 if self.quantizer.biased else 1.0 / self.participation
+        found: Vector = run.statistics + step * (run.memory + share * total)
+        run.memories[active] += self.alpha * received
+        run.memory += self.alpha * total
+        return found
+
+    def agree(self) -> None:
+        """Nothing is said of stopping: workers hear no more."""
+
+    def bytes_sent(self) -> tuple[int, int]:
+        """Payload bytes sent by workers, and by all."""
+        _, sizes = self.ledger.of_links()
+        return int(sizes[self._up].sum()), int(sizes.sum())
+
+
+class Between:
+    """Workers on a graph, each of whom keeps a statistic of its own.
+
+    Worker i has ``x_i = S_i + step H_i``, ``H_i`` its memory plus its correction, and the network's
+    sum gives each its estimate of the mean of them. That mean moves as the server's statistic does,
+    and how far workers are apart is mixed away again in every iteration, so that errors of the
+    rounds do not pile up. Corrections stay where they are: what is compressed are the rounds.
+
+    Parameters
+    ----------
+    weights, quantizer, alpha, participation, ledger
+        As for `AtServer`; the quantizer must be exact.
+    network : Network
+        From `vpem.joining.connect_workers`.
+    """
+
+    def __init__(
+        self,
+        weights: Vector,
+        quantizer: Quantizer,
+        alpha: float,
+        participation: float,
+        network: Network,
+        ledger: Ledger | None,
+    ) -> None:
+        n = len(weights)
+        if network.graph.n_agents != n or network.total.n_roots not in (1, n):
+            raise InputError(
+                f"the graph joins {network.graph.n_agents} agents, but there are {n} workers; set "
+                "it up by connect_workers, each a root of its own"
+            )
+        if quantizer.codec is not None:
+            raise InputError(
+                "without a server workers send no corrections, but rounds of a sum: give compress "
+                "to connect_workers, not a codec to FedEM"
+            )
+        if network.faults is not None and network.faults.agent_dropout > 0:
+            raise InputError(
+                "a worker that drops out of FedEM is one that does not take part: give "
+                "participation, not agent_dropout"
+            )
+        self.weights = weights
+        self.quantizer = quantizer
+        self.alpha = alpha
+        self.participation = participation
+        self.ledger = Ledger(network.graph) if ledger is None else ledger
+        self.total = network.total.on(self.ledger)
+        self.n_roots = int(self.total.n_roots)
+
+    def collect(self, values: Vector, rng: np.random.Generator) -> tuple[Vector, Vector]:
+        """Average a vector a worker (n, P), uncompressed: them, and what each root has (R, P)."""
+        return values, add_vectors(self.total, self.weights[:, None] * values, "setup")
+
+    def keep(self, values: Vector, rng: np.random.Generator) -> Vector:
+        """First memories (n, P): a worker's is its own, and nothing is sent."""
+        return values
+
+    def announce(self, active: NDArray[np.intp] | None, size: int) -> None:
+        """Nothing is sent: every worker has a statistic."""
+
+    def correct(
+        self,
+        run: FedRun,
+        local: Vector,
+        active: NDArray[np.intp],
+        step: float,
+        rng: np.random.Generator,
+    ) -> Vector:
+        """Move memories by the corrections of the active workers; the new statistics (R, P)."""
+        statistics = np.broadcast_to(run.statistics, run.memories.shape)
+        corrections = local - run.memories[active] - statistics[active]
+        moves = run.memories.copy()
+        moves[active] += corrections / self.participation
+        found = add_vectors(self.total, self.weights[:, None] * (statistics + step * moves))
+        run.memories[active] += self.alpha * corrections
+        run.memory = self.weights @ run.memories
+        return found
+
+    def agree(self) -> None:
+        """Count how all agree whether to stop."""
+        self.total.agree("stopping")
+
+    def bytes_sent(self) -> tuple[int, int]:
+        """Payload bytes sent by workers, twice: there are no others."""
+        return self.ledger.bytes, self.ledger.bytes

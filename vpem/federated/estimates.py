@@ -1,0 +1,117 @@
+"""What a worker of FedEM computes of its rows in an iteration: all, a minibatch, or SPIDER."""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_int
+from vpem.errors import InputError
+
+if TYPE_CHECKING:
+    from vpem.federated.fedruns import StatisticModel
+
+__all__ = ["Estimates"]
+
+
+class Estimates:
+    """Estimates of the workers' mean expected statistics, and what they cost.
+
+    Parameters
+    ----------
+    model : StatisticModel
+        Whose statistics.
+    batch_size : int or None
+        Rows of a minibatch, drawn without replacement; None: all rows, or with variance reduction
+        the square root of the mean number of rows.
+    reduced : bool
+        Variance reduction (SPIDER, Fang et al. 2018): a worker's estimate moves by the difference
+        between the statistics of a minibatch at the current and at the previous parameters that it
+        worked with. In the first iteration of an outer loop in which a worker is active it takes
+        all its rows.
+    inner : int or None
+        Iterations of an outer loop; None: as many as cost one pass.
+    rng : Generator
+        Draws the minibatches.
+    """
+
+    def __init__(
+        self,
+        model: StatisticModel,
+        batch_size: int | None,
+        reduced: bool,
+        inner: int | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.model = model
+        self.rng = rng
+        self.reduced = reduced
+        held = model.counts[model.counts > 0]
+        if batch_size is not None:
+            batch_size = check_int("batch_size", batch_size, least=1)
+        elif reduced:
+            batch_size = ceil(sqrt(held.mean()))
+        self.batch_size = batch_size
+        if inner is not None and not reduced:
+            raise InputError("inner loops belong to variance reduction, which is not asked for")
+        self.inner = 0
+        if reduced and batch_size is not None:
+            pass_of_batches = max(2, ceil(held.mean() / (2 * batch_size)))
+            self.inner = pass_of_batches if inner is None else check_int("inner", inner, least=1)
+        n_kept = len(model.counts) if reduced else 0
+        self._last: NDArray[np.float64] = np.zeros((n_kept, model.size))
+        self._seen: list[Any] = [None] * len(model.counts)
+        self.n_expectations = 0
+        """Conditional expectations of a row computed."""
+
+    @property
+    def epochs(self) -> float:
+        """Conditional expectations computed, divided by the number of rows."""
+        return self.n_expectations / int(self.model.counts.sum())
+
+    def count_all(self) -> None:
+        """Count a pass over all rows that was made elsewhere."""
+        self.n_expectations += int(self.model.counts.sum())
+
+    def begin(self, iteration: int) -> None:
+        """Begin an iteration, counted from 1; with it an outer loop where its turn has come."""
+        if self.reduced and (iteration - 1) % self.inner == 0:
+            self._seen = [None] * len(self._seen)
+
+    def of(self, active: NDArray[np.intp], parameters: list[Any]) -> NDArray[np.float64]:
+        """Estimates (a, P) of the active workers, each at the parameters that it has."""
+        found = np.empty((len(active), self.model.size))
+        for place, worker in enumerate(active.tolist()):
+            found[place] = self._one(worker, parameters[place])
+        return found
+
+    def _one(self, worker: int, parameters: Any) -> NDArray[np.float64]:
+        rows = self._draw(worker)
+        if not self.reduced:
+            return self._expect(worker, parameters, rows)
+        before, self._seen[worker] = self._seen[worker], parameters
+        if before is None or rows is None:
+            estimate = self._expect(worker, parameters, None)
+        else:
+            estimate = self._last[worker] + self._expect(worker, parameters, rows)
+            estimate -= self._expect(worker, before, rows)
+        self._last[worker] = estimate
+        return estimate
+
+    def _draw(self, worker: int) -> NDArray[np.intp] | None:
+        held = int(self.model.counts[worker])
+        if self.batch_size is None or self.batch_size >= held:
+            return None
+        drawn: NDArray[np.intp] = self.rng.choice(
+            held, self.batch_size, replace=False, shuffle=False
+        )
+        return drawn
+
+    def _expect(
+        self, worker: int, parameters: Any, rows: NDArray[np.intp] | None
+    ) -> NDArray[np.float64]:
+        self.n_expectations += int(self.model.counts[worker]) if rows is None else len(rows)
+        return self.model.expect(worker, parameters, rows)

@@ -1,0 +1,530 @@
+"""Datasets: a matrix of examples by features, with what is known about rows, columns and agents.
+
+The file format is described in docs/file-formats.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from vpem.checks import row_blocks
+from vpem.errors import FileError, InputError, did_you_mean, shorten
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    describe_element,
+    find,
+    open_read,
+    read_array,
+    read_attribute,
+    read_column,
+    read_strings,
+    write_array,
+    write_strings,
+)
+from vpem.partition import Partition, from_agent_of_feature
+from vpem.rows import READ_BYTES, FileMatrix
+from vpem.workers import Workers, from_worker_of_row
+
+if TYPE_CHECKING:
+    import h5py
+
+__all__ = [
+    "Dataset",
+    "FeatureSummary",
+    "check_different",
+    "default_names",
+    "read_dataset",
+    "read_truth",
+    "summarize_features",
+    "write_dataset",
+]
+
+ENCODING = "vpem-dataset"
+VERSION = "0.1.0"
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass
+class Dataset:
+    """Examples by features.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        The values. Kept as C-contiguous float32 or float64 (integers become float64), or as a
+        `FileMatrix` that stays on disk.
+    feature_names : tuple of str of length n_features
+        Names of the columns.
+    ids : ndarray of shape (n_samples,), optional
+        What the rows are called: strings or numbers.
+    labels : ndarray of shape (n_samples,), optional
+        Known classes of the rows, strings or numbers; never used in fitting.
+    partition : Partition, optional
+        Which agent holds which features.
+    edges : ndarray of int of shape (n_edges, 2), optional
+        Links between agents, by their numbers.
+    workers : Workers, optional
+        Which worker holds which rows.
+    source : str
+        Where the data come from, as the user named it; used in messages.
+
+    Raises
+    ------
+    InputError
+        If the parts do not fit each other.
+    """
+
+    X: Any
+    feature_names: tuple[str, ...]
+    ids: NDArray[Any] | None = None
+    labels: NDArray[Any] | None = None
+    partition: Partition | None = None
+    edges: NDArray[np.intp] | None = None
+    workers: Workers | None = None
+    source: str = "data"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.X, FileMatrix):
+            self.X = _as_matrix(self.X, self.source)
+        n_samples, n_features = self.X.shape
+        self.feature_names = tuple(str(name) for name in self.feature_names)
+        if len(self.feature_names) != n_features:
+            raise InputError(
+                f"{self.source}: there are {n_features} features but {len(self.feature_names)} "
+                "feature_names"
+            )
+        check_different(self.feature_names, self.source)
+        if self.ids is not None:
+            self.ids = _as_column("ids", self.ids, n_samples, self.source)
+        if self.labels is not None:
+            self.labels = _as_column("labels", self.labels, n_samples, self.source)
+        if self.partition is not None and self.partition.n_features != n_features:
+            raise InputError(
+                f"{self.source}: the partition divides {self.partition.n_features} features, but "
+                f"X has {n_features}"
+            )
+        if self.workers is not None and self.workers.n_samples != n_samples:
+            raise InputError(
+                f"{self.source}: the workers hold {self.workers.n_samples} rows, but X has "
+                f"{n_samples}"
+            )
+        if self.edges is not None:
+            n_agents = None if self.partition is None else self.partition.n_agents
+            self.edges = _as_edges(self.edges, n_agents, self.source)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows."""
+        return int(self.X.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return int(self.X.shape[1])
+
+
+def check_different(feature_names: Sequence[str], source: str) -> None:
+    """Raise InputError if two features have one name, naming it."""
+    if len(set(feature_names)) < len(feature_names):
+        repeated = [repr(name) for name, count in Counter(feature_names).items() if count > 1]
+        raise InputError(
+            f"{source}: feature names must differ, but several features are called "
+            f"{shorten(repeated)}; rename them"
+        )
+
+
+def default_names(n_features: int) -> tuple[str, ...]:
+    """Return "feature 0", "feature 1", ... for columns that have no names."""
+    return tuple(f"feature {column}" for column in range(n_features))
+
+
+def _as_matrix(values: Any, source: str, dtype: DTypeLike | None = None) -> NDArray[Any]:
+    """Return ``values`` as a C-contiguous matrix of float32 or float64."""
+    matrix = np.asarray(values)
+    shape = " x ".join(map(str, matrix.shape))
+    if matrix.dtype.kind not in "iuf":
+        raise InputError(f"{source}: X must hold real numbers, got {matrix.dtype}")
+    if matrix.ndim != 2:
+        raise InputError(
+            f"{source}: X must have two dimensions (examples by features), got {matrix.ndim} "
+            f"(shape {shape or 'of a single value'})"
+        )
+    if matrix.size == 0:
+        raise InputError(f"{source}: X has no values (shape {shape})")
+    if dtype is None:
+        small = matrix.dtype.kind == "f" and matrix.dtype.itemsize <= 4
+        dtype = np.float32 if small else np.float64
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(matrix, dtype=dtype)
+    if converted.dtype.itemsize < matrix.dtype.itemsize and (
+        np.isinf(converted).sum() > np.isinf(matrix).sum()
+    ):
+        raise InputError(f"{source}: X holds values too large for {converted.dtype}; use float64")
+    return converted
+
+
+def _as_column(what: str, values: Any, n_samples: int, source: str) -> NDArray[Any]:
+    """Return ids or labels as an array of strings, integers or floats, one a row."""
+    column = np.asarray(values)
+    if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
+        column = column.astype(str)
+    if column.dtype.kind == "b":
+        column = column.astype(np.int64)
+    if column.dtype.kind not in "Uiuf":
+        raise InputError(f"{source}: {what} must be strings or numbers, got {column.dtype}")
+    if column.shape != (n_samples,):
+        raise InputError(
+            f"{source}: X has {n_samples} rows, but {what} have shape "
+            f"{' x '.join(map(str, column.shape)) or 'of a single value'}"
+        )
+    return column
+
+
+def _as_edges(values: Any, n_agents: int | None, source: str) -> NDArray[np.intp]:
+    """Return the edges as an (n_edges, 2) array of agent numbers after checking their range."""
+    edges = np.asarray(values)
+    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+        raise InputError(
+            f"{source}: graph/edges must be pairs of agent numbers (integers, n x 2), got "
+            f"{edges.dtype} of shape {' x '.join(map(str, edges.shape))}"
+        )
+    wrong = (edges < 0).any(axis=1)
+    if n_agents is not None:
+        wrong |= (edges >= n_agents).any(axis=1)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        known = "from 0" if n_agents is None else f"0 to {n_agents - 1}"
+        raise InputError(
+            f"{source}: edge {first} of graph/edges joins {edges[first, 0]} and {edges[first, 1]}, "
+            f"but agents are numbered {known}"
+        )
+    loops = edges[:, 0] == edges[:, 1]
+    if loops.any():
+        raise InputError(
+            f"{source}: edge {int(np.argmax(loops))} of graph/edges joins agent "
+            f"{edges[np.argmax(loops), 0]} to itself"
+        )
+    return edges.astype(np.intp)
+
+
+def read_dataset(
+    path: str | os.PathLike[str],
+    dataset: str | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    memory_limit: int | None = None,
+) -> Dataset:
+    """Read a dataset from a vpem file, a dense ``.h5ad``, or any HDF5 file.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    dataset : str, optional
+        Path inside the file of a two-dimensional numeric dataset. Then only its values are read;
+        by default ``X`` is, with everything stored beside it.
+    dtype : {"float32", "float64"}, optional
+        Precision in memory; by default that of the file, float64 for integers.
+    memory_limit : int, optional
+        In bytes: where two copies of the values would be larger, they stay on disk, as a
+        `FileMatrix`. By default all are read.
+
+    Returns
+    -------
+    Dataset
+        The data; not checked for values that are not finite (see `check_finite`).
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or an element is not what it must be.
+    InputError
+        If the elements do not fit each other.
+    """
+    source = os.fspath(path)
+    precision = _check_dtype(dtype)
+    with open_read(path) as file:
+        name = "X" if dataset is None else dataset
+        kind = check_encoding(file, ENCODING, VERSION) if dataset is None else None
+        X = _read_matrix(file, name, source, precision, memory_limit)
+        if dataset is not None:
+            return Dataset(X, default_names(X.shape[1]), source=source)
+        if kind == "anndata" or (kind is None and find(file, "obs") and find(file, "var")):
+            names, ids = _index(file, "var"), _index(file, "obs")
+            return Dataset(X, names, ids=np.array(ids, dtype=str), source=source)
+        return Dataset(
+            X,
+            _read_names(file, X.shape[1]),
+            ids=_read_column(file, "ids"),
+            labels=_read_column(file, "labels"),
+            partition=_read_partition(file, X.shape[1]),
+            workers=_read_workers(file, X.shape[0]),
+            edges=None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
+            source=source,
+        )
+
+
+def _check_dtype(dtype: DTypeLike | None) -> np.dtype[Any] | None:
+    """Return the precision asked for, which must be float32 or float64."""
+    if dtype is None:
+        return None
+    for known in (np.dtype(np.float32), np.dtype(np.float64)):
+        try:
+            if np.dtype(dtype) == known:
+                return known
+        except TypeError:
+            break
+    raise InputError(f"dtype must be one of float32, float64, got {dtype!r}")
+
+
+def _read_matrix(
+    file: h5py.File,
+    name: str,
+    source: str,
+    dtype: DTypeLike | None,
+    memory_limit: int | None,
+) -> Any:
+    """Read the two-dimensional dataset ``name``, or say which ones there are."""
+    import h5py
+
+    item = find(file, name)
+    if item is None:
+        present = _matrices(file)
+        hint = did_you_mean(name, present)
+        listed = shorten(f"{path} ({shape})" for path, shape in present.items())
+        advice = f"pass one of its 2-D numeric datasets with --dataset{hint}: {listed}"
+        raise FileError(
+            f"{file.filename} has no {name}; {advice if present else 'nor another 2-D dataset'}"
+        )
+    if isinstance(item, h5py.Group):
+        encoding = read_attribute(item, "encoding-type") or read_attribute(item, "h5sparse_format")
+        if encoding is not None and ("csr" in encoding or "csc" in encoding):
+            raise FileError(
+                f"{file.filename}: {name} is sparse ({encoding}); make it dense first "
+                "(adata.X = adata.X.toarray()) and save again"
+            )
+    if memory_limit is not None and isinstance(item, h5py.Dataset):
+        matrix = FileMatrix(source, name, min(READ_BYTES, memory_limit // 16))
+        # Fitting takes a second copy of what is in memory, in the order of the hubs.
+        if 2 * matrix.nbytes > memory_limit:
+            return matrix
+        matrix.close()
+    return _as_matrix(read_array(file, name, ndim=2), source, dtype)
+
+
+def _matrices(file: h5py.File) -> dict[str, str]:
+    """Return path and shape of every two-dimensional numeric dataset of the file."""
+    import h5py
+
+    present: dict[str, str] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if (
+            isinstance(item, h5py.Dataset)
+            and not item.is_virtual
+            and item.dtype.kind in "iuf"
+            and item.ndim == 2
+        ):
+            present[name] = " x ".join(map(str, item.shape))
+
+    try:
+        file.visititems(visit)
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
+        raise FileError(f"{file.filename} is damaged ({error})") from error
+    return present
+
+
+def _index(file: h5py.File, group: str) -> tuple[str, ...]:
+    """Return the names that AnnData keeps for its rows (obs) or columns (var)."""
+    import h5py
+
+    frame = find(file, group)
+    if not isinstance(frame, h5py.Group):
+        raise FileError(
+            f"{file.filename}: {group} is not in the layout of current AnnData; save the file "
+            "again with a newer anndata, or pass --dataset X"
+        )
+    name = read_attribute(frame, "_index") or "_index"
+    values = f"{name}/values" if isinstance(find(frame, name), h5py.Group) else name
+    return read_strings(frame, values)
+
+
+def _read_names(file: h5py.File, n_features: int) -> tuple[str, ...]:
+    """Return the stored feature names, or the default ones."""
+    if find(file, "feature_names") is None:
+        return default_names(n_features)
+    return read_strings(file, "feature_names")
+
+
+def _read_column(file: h5py.File, name: str) -> NDArray[Any] | None:
+    """Return ids or labels, strings or numbers, or None."""
+    return None if find(file, name) is None else read_column(file, name)
+
+
+def _read_partition(file: h5py.File, n_features: int) -> Partition | None:
+    """Return the stored partition, or None."""
+    named = find(file, "agent_names") is not None
+    if find(file, "partition") is None:
+        if named:
+            raise FileError(f"{file.filename} has agent_names but no partition of the features")
+        return None
+    agent_of = read_array(file, "partition", kinds="iu", shape=(n_features,))
+    names = read_strings(file, "agent_names") if named else None
+    try:
+        return from_agent_of_feature(agent_of, names)
+    except InputError as error:
+        raise InputError(f"{file.filename}: {error}") from None
+
+
+def _read_workers(file: h5py.File, n_samples: int) -> Workers | None:
+    """Return who holds which rows, or None."""
+    if find(file, "workers") is None:
+        return None
+    worker_of = read_array(file, "workers", kinds="iu", shape=(n_samples,))
+    names = None if find(file, "worker_names") is None else read_strings(file, "worker_names")
+    try:
+        return from_worker_of_row(worker_of, names)
+    except InputError as error:
+        raise InputError(f"{file.filename}: {error}") from None
+
+
+def write_dataset(
+    path: str | os.PathLike[str],
+    dataset: Dataset,
+    force: bool = False,
+    truth: Mapping[str, ArrayLike] | None = None,
+) -> None:
+    """Write a dataset completely or not at all.
+
+    Parameters
+    ----------
+    path : path
+        The file to write.
+    dataset : Dataset
+        The data.
+    force : bool
+        Replace an existing file.
+    truth : mapping of str to array-like, optional
+        Parameters the data were drawn from, written to the group ``truth``.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    InputError
+        If a name cannot be stored in HDF5.
+    """
+    rows = max(1, min(dataset.n_samples, CHUNK_BYTES // max(1, dataset.X[:1].nbytes)))
+    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+        _write_matrix(file, dataset.X, rows)
+        write_strings(file, "feature_names", dataset.feature_names)
+        for name, column in (("ids", dataset.ids), ("labels", dataset.labels)):
+            if column is not None:
+                write = write_strings if column.dtype.kind == "U" else write_array
+                write(file, name, column)
+        if dataset.partition is not None:
+            write_array(file, "partition", dataset.partition.agent_of.astype(np.int64))
+            write_strings(file, "agent_names", dataset.partition.names)
+        if dataset.workers is not None:
+            write_array(file, "workers", dataset.workers.worker_of.astype(np.int64))
+            write_strings(file, "worker_names", dataset.workers.names)
+        if dataset.edges is not None:
+            write_array(_group(file, "graph"), "edges", dataset.edges.astype(np.int64))
+        if truth is not None:
+            group = _group(file, "truth")
+            for name, values in truth.items():
+                write_array(group, name, values)
+
+
+def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | None:
+    """Return the parameters that simulated data were drawn from, or None.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or an element is not what it must be.
+    """
+    with open_read(path) as file:
+        if find(file, "truth") is None:
+            return None
+        names = ("weights", "means", "covariances", "overlap")
+        stored = [name for name in names if find(file, f"truth/{name}") is not None]
+        return {name: read_array(file, f"truth/{name}") for name in stored}
+
+
+def _write_matrix(file: h5py.File, X: Any, rows: int) -> None:
+    """Write ``X`` in chunks of whole rows, a run of rows at a time if it is on disk."""
+    if not isinstance(X, FileMatrix):
+        write_array(file, "X", X, chunks=(rows, X.shape[1]))
+        return
+    dataset = file.create_dataset(
+        "X", shape=X.shape, dtype=X.dtype, chunks=(rows, X.shape[1]), track_times=False
+    )
+    describe_element(dataset, "array", "0.2.0")
+    for start, part in X.runs():
+        dataset[start : start + len(part)] = part
+
+
+def _group(file: h5py.File, name: str) -> h5py.Group:
+    """Make a group with the attributes that AnnData gives a mapping."""
+    group = file.create_group(name)
+    describe_element(group, "dict", "0.1.0")
+    return group
+
+
+@dataclass(frozen=True)
+class FeatureSummary:
+    """Statistics of each feature over its finite values, arrays of shape (n_features,).
+
+    ``sd`` has divisor n. A feature is ``constant`` if its finite values are all equal; where
+    there are none, the statistics are nan. ``non_finite`` counts what was left out.
+    """
+
+    mean: NDArray[np.float64]
+    sd: NDArray[np.float64]
+    min: NDArray[np.float64]
+    max: NDArray[np.float64]
+    constant: NDArray[np.bool_]
+    non_finite: NDArray[np.intp]
+
+
+def summarize_features(X: NDArray[Any]) -> FeatureSummary:
+    """Return mean, standard deviation, smallest and largest value of each feature.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        The values; those that are not finite are counted and left out.
+
+    Returns
+    -------
+    FeatureSummary
+        The statistics, in float64 and by two passes over blocks of rows.
+    """
+    n_samples, n_features = X.shape
+    used = np.zeros(n_features, dtype=np.intp)
+    total, squares = np.zeros(n_features), np.zeros(n_features)
+    low, high = np.full(n_features, np.inf), np.full(n_features, -np.inf)
+    with np.errstate(all="ignore"):
+        for _, part in row_blocks(X):
+            finite = np.isfinite(part)
+            used += finite.sum(axis=0)
+            total += np.where(finite, part, 0.0).sum(axis=0, dtype=np.float64)
+            low = np.minimum(low, np.where(finite, part, np.inf).min(axis=0))
+            high = np.maximum(high, np.where(finite, part, -np.inf).max(axis=0))
+        mean = np.where(used > 0, total / used, np.nan)
+        for _, part in row_blocks(X):
+            away = np.where(np.isfinite(part), part - mean, 0.0)
+            squares += (away * away).sum(axis=0)
+        sd = np.where(used > 0, np.sqrt(squares / used), np.nan)
+    low, high = np.where(used > 0, low, np.nan), np.where(used > 0, high, np.nan)
+    return FeatureSummary(mean, sd, low, high, low == high, n_samples - used)

@@ -1,0 +1,424 @@
+"""Models on disk: one HDF5 group a hub, so that a root's part can be handed over by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpem
+from vpem.blocks import Blocks
+from vpem.errors import (
+    FileError,
+    InputError,
+    NumericalError,
+    VpemError,
+    check_choice,
+    shorten,
+)
+from vpem.files.datasets import check_different, default_names
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    describe_element,
+    find,
+    open_read,
+    read_array,
+    read_attribute,
+    read_strings,
+    write_array,
+    write_attribute,
+    write_strings,
+)
+from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
+from vpem.scaling import Scaling
+
+__all__ = ["Model", "match_features", "read_model", "write_json", "write_model", "write_npz"]
+
+ENCODING = "vpem-model"
+VERSION = "0.1.0"
+LONGEST_REPORT = 1 << 28
+DEEPEST_REPORT = 16
+MOST_AGENTS = 1 << 31
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass
+class Model:
+    """A fitted mixture with all that is stored beside it.
+
+    Attributes
+    ----------
+    mixture : Mixture
+        The parameters, hub by hub.
+    feature_names : tuple of str
+        Names of the features (d,).
+    report : dict
+        What the fit reported (`vpem.reports.describe_fit`), without the history.
+    history : ndarray of shape (n_iter, B)
+        Total log-likelihood a root and iteration.
+    options : dict
+        How the fit was asked for.
+    versions : dict
+        Of vpem, Python and the libraries, when it was fitted.
+    """
+
+    mixture: Mixture
+    feature_names: tuple[str, ...]
+    report: dict[str, Any]
+    history: NDArray[np.float64]
+    options: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def current_versions() -> dict[str, str]:
+    """Versions of vpem, Python, NumPy, SciPy and h5py."""
+    import h5py
+    import scipy
+
+    return {
+        "vpem": vpem.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "h5py": h5py.__version__,
+    }
+
+
+def write_model(path: PathLike, model: Model, force: bool = False) -> None:
+    """Write a model, all or nothing.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    model : Model
+        What to write.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    mixture = model.mixture
+    blocks = mixture.blocks
+    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+        write_attribute(file, "covariance_type", mixture.covariance_type)
+        file.attrs["n_components"] = mixture.n_components
+        file.attrs["n_features"] = mixture.n_features
+        file.attrs["n_hubs"] = blocks.n_blocks
+        file.attrs["weights_shared"] = len(mixture.weights) == 1
+        write_strings(file, "feature_names", model.feature_names)
+        write_array(file, "scaling/shift", mixture.scaling.shift)
+        write_array(file, "scaling/scale", mixture.scaling.scale)
+        write_array(file, "history", model.history)
+        hubs = file.create_group("hubs")
+        for b in range(blocks.n_blocks):
+            weights, means, covariances = mixture.block(b)
+            hub = hubs.create_group(str(b))
+            hub.attrs["root"] = blocks.roots[b]
+            write_array(hub, "agents", np.array(blocks.agents[b], dtype=np.int64))
+            write_array(hub, "features", blocks.features[b].astype(np.int64))
+            write_array(hub, "weights", weights)
+            write_array(hub, "means", means)
+            write_array(hub, "covariances", covariances)
+        for name, value in (
+            ("report", model.report),
+            ("options", model.options),
+            ("versions", model.versions or current_versions()),
+        ):
+            _write_text(file, name, json.dumps(value, allow_nan=False))
+
+
+def _write_text(file: Any, name: str, text: str) -> None:
+    array = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+    dataset = file.create_dataset(name, data=array, track_times=False)
+    describe_element(dataset, "json-utf8", VERSION)
+
+
+def _read_text(file: Any, name: str) -> dict[str, Any]:
+    values = read_array(file, name, ndim=1, kinds="u")
+    if values.nbytes > LONGEST_REPORT or values.dtype != np.uint8:
+        raise FileError(f"{file.filename}: {name} is not JSON text")
+    try:
+        text = values.tobytes().decode("utf-8")
+        found = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise FileError(f"{file.filename}: {name} is not JSON text ({error})") from error
+    if not isinstance(found, dict) or not _is_shallow(found):
+        raise FileError(f"{file.filename}: {name} is not a JSON object of ordinary depth")
+    return found
+
+
+def _finite(word: str) -> float:
+    """Read a number of JSON text, which has no word for one that is not finite."""
+    number = float(word)
+    if not np.isfinite(number):
+        raise ValueError(f"{word} is not finite")
+    return number
+
+
+def _is_shallow(value: Any, depth: int = DEEPEST_REPORT) -> bool:
+    """Whether lists and objects are nested at most ``depth`` deep."""
+    if not isinstance(value, dict | list):
+        return True
+    inside = value.values() if isinstance(value, dict) else value
+    return depth > 0 and all(_is_shallow(item, depth - 1) for item in inside)
+
+
+def read_model(path: PathLike) -> Model:
+    """Read a model, trusting nothing in the file.
+
+    Raises
+    ------
+    FileError
+        If the file is missing, damaged, no model, from a newer vpem, or its parts do not agree.
+    """
+    with open_read(path) as file:
+        if check_encoding(file, ENCODING, VERSION) != ENCODING:
+            raise FileError(
+                f"{path} is not a vpem model; fit one with 'vpem fit DATA --output MODEL'"
+            )
+        try:
+            return _read_parts(file)
+        except FileError:
+            raise
+        except (VpemError, KeyError, ValueError, TypeError) as error:
+            raise FileError(f"{path} is damaged: {error}") from error
+
+
+def _number(item: Any, name: str, least: int, most: int) -> int:
+    value = item.attrs.get(name)
+    if not isinstance(value, int | np.integer) or not least <= int(value) <= most:
+        raise FileError(
+            f"{item.file.filename}: attribute {name!r} must be an integer between {least} and "
+            f"{most}, got {value!r}"
+        )
+    return int(value)
+
+
+def _read_parts(file: Any) -> Model:
+    covariance_type = read_attribute(file, "covariance_type") or ""
+    check_choice("attribute 'covariance_type'", covariance_type, COVARIANCE_TYPES)
+    feature_names = read_strings(file, "feature_names")
+    check_different(feature_names, "feature_names")
+    d = len(feature_names)
+    if _number(file, "n_features", 1, 1 << 31) != d:
+        raise FileError(
+            f"{file.filename}: attribute 'n_features' is {file.attrs['n_features']}, but there "
+            f"are {d} feature_names"
+        )
+    k = _number(file, "n_components", 1, 1 << 24)
+    n_hubs = _number(file, "n_hubs", 1, 1 << 24)
+    shared = file.attrs.get("weights_shared")
+    if not isinstance(shared, bool | np.bool_):
+        raise FileError(
+            f"{file.filename}: attribute 'weights_shared' must be true or false, got {shared!r}"
+        )
+    copies = 1 if is_tied(covariance_type) else k
+    dense = not is_diagonal(covariance_type)
+    features, roots, agents, weights, means, covariances = [], [], [], [], [], []
+    for b in range(n_hubs):
+        hub = find(file, f"hubs/{b}")
+        if hub is None or not hasattr(hub, "keys"):
+            raise FileError(f"{file.filename}: hub {b} of {n_hubs} is missing")
+        columns = read_array(hub, "features", ndim=1, kinds="iu").astype(np.intp)
+        width = len(columns)
+        if width and (columns.min() < 0 or columns.max() >= d):
+            raise FileError(f"{file.filename}: hub {b} holds features out of range")
+        shape = (copies, width, width) if dense else (copies, width)
+        features.append(columns)
+        roots.append(_number(hub, "root", 0, MOST_AGENTS))
+        agents.append(tuple(int(n) for n in read_array(hub, "agents", ndim=1, kinds="iu")))
+        weights.append(read_array(hub, "weights", shape=(k,), kinds="f"))
+        means.append(read_array(hub, "means", shape=(k, width), kinds="f"))
+        covariances.append(read_array(hub, "covariances", shape=shape, kinds="f"))
+    _check_agents([agent for hub_agents in agents for agent in hub_agents])
+    scaling = Scaling(
+        read_array(file, "scaling/shift", shape=(d,), kinds="f"),
+        read_array(file, "scaling/scale", shape=(d,), kinds="f"),
+    )
+    mixture = Mixture(
+        Blocks(tuple(features), tuple(roots), tuple(agents)),
+        covariance_type,
+        np.ascontiguousarray(weights[:1] if shared else weights, dtype=np.float64),
+        np.concatenate(means, axis=1, dtype=np.float64),
+        np.concatenate([part.ravel() for part in covariances], dtype=np.float64)
+        if dense
+        else np.concatenate(covariances, axis=1, dtype=np.float64),
+        scaling,
+    )
+    _check_mixture(mixture)
+    return Model(
+        mixture,
+        feature_names,
+        _read_text(file, "report"),
+        read_array(file, "history", shape=(None, n_hubs), kinds="f"),
+        _read_text(file, "options"),
+        _read_text(file, "versions"),
+    )
+
+
+def _check_agents(agents: list[int]) -> None:
+    """Refuse agents that cannot be, or belong to several hubs."""
+    if any(not 0 <= agent < MOST_AGENTS for agent in agents):
+        raise InputError(f"agents must be numbered from 0, got {min(agents)} to {max(agents)}")
+    if len(set(agents)) < len(agents):
+        raise InputError("an agent belongs to several hubs")
+
+
+def _check_mixture(mixture: Mixture) -> None:
+    """Refuse parameters that are no mixture, or none that can be computed with."""
+    arrays = (
+        mixture.weights,
+        mixture.means,
+        mixture.covariances,
+        mixture.scaling.shift,
+        mixture.scaling.scale,
+    )
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise InputError("a parameter is not finite")
+    with np.errstate(over="ignore"):
+        sums = mixture.weights.sum(axis=1)
+    if (mixture.weights < 0).any() or not np.allclose(sums, 1, atol=1e-5):
+        raise InputError("mixing weights must not be negative and must sum to one")
+    if not (mixture.scaling.scale > 0).all():
+        raise InputError("scales must be positive")
+    with np.errstate(all="ignore"):
+        factors = mixture.factors
+    if not np.isfinite(factors.inverse).all() or not np.isfinite(factors.log_dets).all():
+        raise InputError("a covariance is too near zero")
+
+
+def assembled(model: Model) -> dict[str, NDArray[Any]]:
+    """Return the one mixture a user wants, in the user's order and units.
+
+    Raises
+    ------
+    NumericalError
+        If a parameter is too large for a double in these units.
+    """
+    mixture = model.mixture
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = {
+            "weights": mixture.assembled_weights,
+            "means": mixture.assembled_means,
+            "covariances": mixture.assembled_covariances,
+        }
+    for name, values in found.items():
+        if not np.isfinite(values).all():
+            raise NumericalError(f"the {name} are too large for a number in the units of the data")
+    return found
+
+
+def write_npz(path: PathLike, model: Model, force: bool = False) -> None:
+    """Write the assembled mixture as a NumPy archive (``weights, means, covariances, ...``).
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    with atomic_write(path, force) as temporary, open(temporary, "wb") as stream:
+        np.savez(
+            stream,
+            **assembled(model),  # type: ignore[arg-type]
+            feature_names=np.array(model.feature_names, dtype=np.str_),
+            covariance_type=np.array(model.mixture.covariance_type),
+        )
+
+
+def model_as_json(model: Model) -> dict[str, Any]:
+    """Return the whole model as values that JSON can hold: assembled, and hub by hub."""
+    mixture = model.mixture
+    blocks = mixture.blocks
+    hubs: Sequence[dict[str, Any]] = [
+        {
+            "root": blocks.roots[b],
+            "agents": list(blocks.agents[b]),
+            "features": blocks.features[b].tolist(),
+            **dict(
+                zip(
+                    ("weights", "means", "covariances"),
+                    (part.tolist() for part in mixture.block(b)),
+                    strict=True,
+                )
+            ),
+        }
+        for b in range(blocks.n_blocks)
+    ]
+    return {
+        "encoding-type": ENCODING,
+        "encoding-version": VERSION,
+        "covariance_type": mixture.covariance_type,
+        "feature_names": list(model.feature_names),
+        **{name: array.tolist() for name, array in assembled(model).items()},
+        "scaling": {
+            "shift": mixture.scaling.shift.tolist(),
+            "scale": mixture.scaling.scale.tolist(),
+        },
+        "hubs": hubs,
+        "report": model.report,
+        "options": model.options,
+        "versions": model.versions,
+    }
+
+
+def write_json(path: PathLike, model: Model, force: bool = False) -> None:
+    """Write the whole model as JSON: the assembled mixture, and hub by hub in fitted units.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    with atomic_write(path, force) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        json.dump(model_as_json(model), stream, allow_nan=False)
+        stream.write("\n")
+
+
+def match_features(model: Model, names: Sequence[str]) -> list[int] | None:
+    """Find the model's features among those of a dataset.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    names : sequence of str
+        Names of the dataset's features.
+
+    Returns
+    -------
+    list of int or None
+        Column of each of the model's features, by name; None where the columns are the same, or
+        where one side has no names of its own and the number of features is the same.
+
+    Raises
+    ------
+    InputError
+        If features are missing.
+    """
+    wanted = model.feature_names
+    found = tuple(names)
+    if found == wanted:
+        return None
+    place = {name: column for column, name in enumerate(found)}
+    missing = [name for name in wanted if name not in place]
+    if not missing:
+        return [place[name] for name in wanted]
+    nameless = found == default_names(len(found)) or wanted == default_names(len(wanted))
+    if nameless and len(found) == len(wanted):
+        return None
+    if nameless:
+        raise InputError(f"the model has {len(wanted)} features, the data have {len(found)}")
+    raise InputError(f"the data lack features of the model: {shorten(map(repr, missing))}")

@@ -1,0 +1,1 @@
+"""Graphs of agents: topologies, mixing weights, hubs."""

@@ -1,0 +1,1 @@
+"""FedMissEM: low-rank imputation from partial matrices."""

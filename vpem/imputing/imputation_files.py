@@ -1,0 +1,196 @@
+"""What an imputation has to say: the JSON of `vpem impute`, its file, and its picture."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vpem.files.hdf5 import atomic_write, create, describe_element, write_array, write_strings
+from vpem.imputing.imputation import Imputation
+from vpem.imputing.observations import Hidden
+from vpem.plots import check_picture
+
+__all__ = ["describe_imputation", "plot_imputation", "write_imputation"]
+
+PathLike = str | os.PathLike[str]
+ENCODING = "vpem-imputation"
+VERSION = "0.1.0"
+NAMED = 12
+"""Rows or columns up to which a picture names each."""
+
+
+def describe_imputation(found: Imputation) -> dict[str, Any]:
+    """Summarize an imputation in values that JSON can hold.
+
+    Parameters
+    ----------
+    found : Imputation
+        From `vpem.imputing.imputation.fit_imputation`.
+
+    Returns
+    -------
+    dict
+        Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the start
+        and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
+    """
+    given = found.observations
+    run = found.run
+    rows, columns = given.shape
+    return {
+        "algorithm": "fedmissem",
+        "n_samples": rows,
+        "n_features": columns,
+        "n_workers": given.n_observers,
+        "worker_names": list(given.names),
+        "n_entries": given.n_entries,
+        "share_seen": float((given.times_seen > 0).mean()),
+        "law": found.law.name,
+        "variance": found.law.dispersion if found.law.name == "gaussian" else None,
+        "rank": found.rank,
+        "ridge": found.ridge,
+        "n_copies": found.n_copies,
+        "singular_values": found.factors.singular_values.tolist(),
+        "log_likelihood": found.log_likelihood,
+        "objective": run.history.objective[-1],
+        "row_trend": found.row_trend.tolist(),
+        "column_trend": found.column_trend.tolist(),
+        "converged": run.converged,
+        "n_iter": run.n_iter,
+        "projections": run.projections,
+        "compress": found.compress,
+        **found.options,
+        "history": run.history.objective,
+        "mean_field": run.history.mean_field,
+        "epochs": run.history.epochs,
+        "bytes_up": run.history.bytes_up,
+        "communication": found.communication,
+        "seconds": found.seconds,
+    }
+
+
+def write_imputation(
+    path: PathLike,
+    found: Imputation,
+    report: dict[str, Any],
+    force: bool = False,
+    hidden: Hidden | None = None,
+) -> None:
+    """Write matrices, factors and trends to HDF5, all or nothing.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    found : Imputation
+        What to write.
+    report : dict
+        Kept beside it, as JSON text.
+    force : bool
+        Replace an existing file.
+    hidden : Hidden, optional
+        Entries that were kept from the fit.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    given = found.observations
+    text = json.dumps(report, allow_nan=False).encode("utf-8")
+    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+        write_array(file, "imputed", found.imputed)
+        write_array(file, "fitted", found.fitted)
+        write_array(file, "times_seen", given.times_seen)
+        write_strings(file, "row_names", given.row_names)
+        write_strings(file, "column_names", given.column_names)
+        write_array(file, "factors/rows", found.factors.U)
+        write_array(file, "factors/columns", found.factors.V)
+        write_array(file, "factors/singular_values", found.factors.singular_values)
+        write_array(file, "trends/rows", found.row_trend)
+        write_array(file, "trends/columns", found.column_trend)
+        kept = np.frombuffer(text, dtype=np.uint8)
+        describe_element(
+            file.create_dataset("report", data=kept, track_times=False), "json-utf8", VERSION
+        )
+        groups = ["factors", "trends"]
+        if hidden is not None:
+            groups.append("holdout")
+            rows, columns = np.divmod(hidden.places, given.shape[1])
+            write_array(file, "holdout/rows", rows.astype(np.int64))
+            write_array(file, "holdout/columns", columns.astype(np.int64))
+            write_array(file, "holdout/values", hidden.values)
+        for name in groups:
+            describe_element(file[name], "dict", "0.1.0")
+
+
+def plot_imputation(path: PathLike, found: Imputation, *, force: bool = False) -> None:
+    """Draw trends, and the objective against epochs and against bytes.
+
+    Parameters
+    ----------
+    path : path
+        A .png, .svg or .pdf file, written completely or not at all.
+    found : Imputation
+        What to draw.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is not installed, or the file's name has another ending.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    check_picture(path, force)
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 6.5), layout="constrained")
+    axes = figure.subplots(2, 2)
+    given = found.observations
+    for place, (what, names, trend) in enumerate(
+        (
+            ("columns", given.column_names, found.column_trend),
+            ("rows", given.row_names, found.row_trend),
+        )
+    ):
+        _draw_trend(axes[0, place], what, names, trend, found.law.unit)
+    history = found.run.history
+    gap = max(history.objective) - np.array(history.objective)
+    field = np.array(history.mean_field)
+    for drawn, along, label, values, what in (
+        (axes[1, 0], history.epochs, "epochs", gap, "objective below its best (nats an entry)"),
+        (axes[1, 1], np.array(history.bytes) / 1e6, "MB sent", field, "mean field, squared norm"),
+    ):
+        positive = np.where(values > 0, values, np.nan)
+        drawn.plot(along, positive, color="#0072B2", linewidth=1.6)
+        if (values > 0).any():
+            drawn.set_yscale("log")
+        drawn.set(xlabel=label, ylabel=what)
+    for drawn in axes.flat:
+        drawn.spines[["top", "right"]].set_visible(False)
+    ending = os.path.splitext(os.fspath(path))[1].lower()[1:]
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
+    with (
+        mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
+        atomic_write(path, force) as temporary,
+    ):
+        figure.savefig(temporary, format=ending, dpi=130, metadata=undated)
+
+
+def _draw_trend(axes: Any, what: str, names: Sequence[str], trend: Any, unit: str) -> None:
+    """Draw a trend over rows or columns, by name where these are few."""
+    marker = "o" if len(trend) <= 60 else ""
+    axes.plot(np.arange(len(trend)), trend, color="#D55E00", marker=marker, markersize=3.5)
+    axes.set(xlabel=what, ylabel=f"mean fitted {unit}".replace("mean fitted mean", "mean fitted"))
+    # Dollars would begin a formula.
+    short = [(name if len(name) <= 14 else name[:13] + "…").replace("$", r"\$") for name in names]
+    ticks = np.arange(len(trend))
+    if len(trend) > NAMED:
+        ticks = np.unique(np.linspace(0, len(trend) - 1, 8).round().astype(int))
+    axes.set_xticks(ticks, [short[tick] for tick in ticks], rotation=30, ha="right", fontsize=8)

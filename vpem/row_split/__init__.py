@@ -1,0 +1,1 @@
+"""Distributed EM over rows that workers hold."""

@@ -1,0 +1,332 @@
+"""Named algorithms over rows: distributed EM, at a server or among peers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem import em
+from vpem.blocks import Blocks
+from vpem.checks import as_array
+from vpem.errors import InputError
+from vpem.joining import Network
+from vpem.mixture import Mixture
+from vpem.network.ledger import Ledger
+from vpem.recipes import Fit, _scaling, _warn_of_outcome, prepare
+from vpem.row_split.rowstarts import PlacedStream, lloyd_rows, spread_rows, tell_all
+from vpem.row_split.rowwise import RowRun, fit_rows, sample_roots
+from vpem.rows import FileMatrix, FileRows
+from vpem.starts import ROW_BYTES, RowStream
+from vpem.terms.features import FeatureTerms
+from vpem.terms.rows import Message, RowTerms
+from vpem.threads import one_blas_thread, thread_count
+from vpem.workers import Workers
+
+__all__ = ["RowFit", "charge_scaling", "fit_em", "n_columns"]
+
+
+@dataclass
+class RowFit(Fit):
+    """A mixture fitted to rows that workers hold.
+
+    Attributes
+    ----------
+    mixtures : list of Mixture
+        One where all share the sum; under consensus that of each worker. `mixture` is the first.
+    workers : Workers
+        Who held which rows.
+    """
+
+    mixtures: list[Mixture] = field(default_factory=list)
+    workers: Workers = field(kw_only=True)
+
+
+def fit_em(
+    X: NDArray[Any] | FileMatrix,
+    workers: Workers,
+    network: Network,
+    *,
+    n_components: int = 2,
+    covariance_type: str = "full",
+    init: str | Sequence[int] | NDArray[Any] | Mixture = "kmeans",
+    n_init: int = 1,
+    tol: float = 1e-7,
+    max_iter: int = 1000,
+    reg_covar: float = 1e-6,
+    scale: str = "none",
+    sample_weight: NDArray[Any] | None = None,
+    seed: int = 0,
+    n_threads: int | None = None,
+    dtype: Any = np.float64,
+    skip_negligible: bool = True,
+    feature_names: Sequence[str] | None = None,
+    callback: Callable[[em.Progress], None] | None = None,
+) -> RowFit:
+    """Fit a Gaussian mixture to rows that workers hold: distributed EM.
+
+    Every worker runs the E-step on its rows and sends ``(n_k, t_k, U_k)``. Summed at a server this
+    is centralized EM, iteration by iteration; summed by consensus every worker ends with a model
+    of its own, and they differ by consensus error.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The data; a row is seen by the worker that holds it, and by nobody else but where it is
+        drawn as a start. From a file, workers must hold runs of rows in the file's order.
+    workers : Workers
+        Who holds which rows.
+    network : Network
+        From `vpem.connect_workers`.
+    n_components, covariance_type, init, n_init, tol, max_iter, reg_covar, scale, sample_weight, \
+seed, n_threads, dtype, skip_negligible, feature_names, callback
+        As for `vpem.fit_vpem`.
+
+    Returns
+    -------
+    RowFit
+
+    Raises
+    ------
+    InputError
+        If the data or an option cannot be used.
+    NumericalError
+        If a computation has no finite answer.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the iterations ran out.
+    VpemWarning
+        If features are constant, or components collapsed and were placed anew.
+    """
+    began = time.perf_counter()
+    if not isinstance(X, FileMatrix):
+        X = as_array("data", X)
+    _check_network(network, workers)
+    given = prepare(
+        X,
+        n_columns(X),
+        n_components=n_components,
+        covariance_type=covariance_type,
+        init=init,
+        n_init=n_init,
+        tol=tol,
+        max_iter=max_iter,
+        reg_covar=reg_covar,
+        scale=scale,
+        sample_weight=sample_weight,
+        seed=seed,
+        dtype=dtype,
+        feature_names=feature_names,
+    )
+    if workers.n_samples != given.n_samples:
+        raise InputError(
+            f"the workers hold {workers.n_samples} rows, but the data have {given.n_samples}"
+        )
+    held = workers if given.kept is None else workers.of_rows(given.kept)
+    order = held.order
+    place = np.argsort(order)
+    data, weights = given.X, given.row_weights
+    if not np.array_equal(order, np.arange(len(order))):
+        if isinstance(data, FileMatrix):
+            raise InputError(
+                "the data are read from disk, but the rows of the workers do not follow each other "
+                "there; raise the memory limit, or store the rows worker by worker"
+            )
+        data = data[order]
+        weights = None if weights is None else weights[order]
+    scaling = _scaling(data, weights, scale, given.precision)
+    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(workers.n_workers)),))
+    ledger = Ledger(network.graph)
+    with one_blas_thread(), np.errstate(over="ignore"):
+        whole = FeatureTerms(
+            data,
+            blocks,
+            covariance_type,
+            scaling=scaling,
+            row_weights=weights,
+            reg_covar=reg_covar,
+            n_threads=thread_count(n_threads),
+            dtype=given.precision,
+            skip_negligible=skip_negligible,
+        )
+        terms = RowTerms(whole, held.runs)
+        network.charge_setup(ledger, given.n_samples, whole.itemsize)
+        total = network.total.on(ledger)
+        if scale == "standard" or not scaling.is_none:
+            charge_scaling(total, whole.blocks.n_features)
+        runs: list[tuple[RowRun, NDArray[np.intp] | None]] = []
+        for restart in range(n_init if isinstance(init, str) else 1):
+            total = network.total.on(ledger)
+            rng = np.random.default_rng([seed, restart])
+            begin = _Start(terms, total, n_components, rng, place)
+            if isinstance(init, Mixture):
+                starts, shifts, used = begin.at_model(init, covariance_type, scaling)
+            elif given.rows is not None:
+                starts, shifts, used = begin.at_rows(given.rows)
+            else:
+                assert isinstance(init, str)
+                starts, shifts, used = begin.drawn(init)
+            run = fit_rows(
+                terms,
+                total,
+                begin.roots,
+                starts,
+                shifts=shifts,
+                tol=tol,
+                max_iter=max_iter,
+                draw_row=begin.draw_row,
+                callback=callback,
+            )
+            runs.append((run, used))
+    best = int(np.argmax([run.log_likelihood[0] for run, _ in runs]))
+    run, used = runs[best]
+    recoveries = [
+        em.Recovery(one.iteration, one.component, 0, one.reason, one.row if one.row is None
+                    else (given.number(order[[one.row]]) or (0,))[0])
+        for one in run.recoveries
+    ]  # fmt: skip
+    fit = RowFit(
+        mixture=run.mixture,
+        network=network,
+        history=np.array(run.history),
+        root_log_likelihood=run.log_likelihood,
+        total_weight=whole.total_weight,
+        n_samples=given.n_samples,
+        converged=run.converged,
+        recoveries=recoveries,
+        init_rows=given.number(used),
+        best_restart=best,
+        seconds=time.perf_counter() - began,
+        total_iterations=sum(len(one.history) for one, _ in runs),
+        partitions=run.partitions,
+        communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
+        mixtures=run.mixtures,
+        workers=workers,
+    )
+    _warn_of_outcome(fit, max_iter, tol)
+    return fit
+
+
+def _check_network(network: Network, workers: Workers) -> None:
+    """Raise InputError unless the sum fits: exact, or by rounds, of one root a worker."""
+    if not isinstance(network, Network) or not isinstance(workers, Workers):
+        raise InputError(
+            "the network must come from vpem.connect_workers and the workers be vpem.Workers, got "
+            f"{type(network).__name__} and {type(workers).__name__}"
+        )
+    if network.graph.n_agents != workers.n_workers:
+        raise InputError(
+            f"the graph has {network.graph.n_agents} agents, but there are {workers.n_workers} "
+            "workers; give a graph of as many"
+        )
+    if network.compress is not None:
+        raise InputError(
+            "a lossy codec on second moments makes covariances that are none; vpem fedem sends "
+            "compressed statistics and mends them"
+        )
+    if network.faults is not None and network.faults.agent_dropout:
+        raise InputError(
+            "a worker that is silent takes its rows out of the sum, and log-likelihoods of "
+            "iterations cannot be compared; vpem fedem has --participation for that"
+        )
+
+
+def n_columns(X: Any) -> int:
+    """Columns of what should be a matrix; 0 of anything else, which later checks refuse."""
+    shape = np.shape(X) if not isinstance(X, FileMatrix) else X.shape
+    return int(shape[1]) if len(shape) == 2 else 0
+
+
+def charge_scaling(total: Any, n_features: int) -> None:
+    """Count what units cost: sums of weights, values and squares, then the agreed units."""
+    total.begin("setup", 1, 2 * n_features + 1, 8)
+    total.agree("setup", 2 * n_features * 8)
+
+
+Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
+"""Parameters of every root, points that all know, and the rows they came from."""
+
+
+class _Start:
+    """Where EM over rows starts."""
+
+    def __init__(
+        self,
+        terms: RowTerms,
+        total: Any,
+        n_components: int,
+        rng: np.random.Generator,
+        place: NDArray[np.intp],
+    ) -> None:
+        self.terms = terms
+        self.total = total
+        self.n_components = n_components
+        self.place = place
+        whole = terms.whole
+        # The same stream over rows as the user numbers them, and as they stand among the workers.
+        weights = whole.row_weights
+        self.stream = RowStream(rng, None if weights is None else weights[place], whole.n_samples)
+        self.local = PlacedStream(rng, weights, np.argsort(place))
+        self.roots: list[FeatureTerms] = []
+
+    def draw_row(self) -> int:
+        """Next row of the shared stream, by its place among the workers'."""
+        return int(self.place[self.stream.draw()])
+
+    def at_rows(self, rows: NDArray[np.intp]) -> Started:
+        """Means at these rows, equal weights, the sample covariance."""
+        return self._at(self.place[rows], rows)
+
+    def _at(self, places: NDArray[np.intp], rows: NDArray[np.intp]) -> Started:
+        whole = self.terms.whole
+        centres = whole.at_rows(places)
+        size = ROW_BYTES + whole.blocks.n_features * whole.itemsize
+        ends = np.cumsum([part.n_samples for part in self.terms.parts])
+        for owner in np.searchsorted(ends, places, side="right"):
+            tell_all(self.total, int(owner), self.terms.n_workers, size)
+        self.roots = sample_roots(self.terms, self.total, centres[0])
+        return [root.start(centres) for root in self.roots], centres, rows
+
+    def at_model(self, model: Mixture, covariance_type: str, scaling: Any) -> Started:
+        """Parameters of a model, which all know."""
+        start = model.over(self.terms.whole.blocks, covariance_type, scaling)
+        if start.n_components != self.n_components:
+            raise InputError(
+                f"the starting model has {start.n_components} components, {self.n_components} "
+                "were asked for"
+            )
+        self.roots = sample_roots(self.terms, self.total, start.means[0])
+        return [start] * len(self.roots), start.means, None
+
+    def drawn(self, init: str) -> Started:
+        """Rows drawn from the shared stream, and Lloyd's iterations from there."""
+        if init == "random":
+            return self.at_rows(self.stream.draw_distinct(self.n_components))
+        whole, threads = self.terms.whole, self.terms.whole.n_threads
+        if isinstance(whole.rows, FileRows):
+            raise InputError(
+                f"the start {init} looks at all rows of a worker at once, but the data are read "
+                "from disk; raise the memory limit, or start at random rows"
+            )
+        parts = [part.rows.read(slice(0, part.n_samples)) for part in self.terms.parts]
+        places = spread_rows(parts, self.total, self.n_components, self.local, n_threads=threads)
+        rows = np.argsort(self.place)[places]
+        starts, centres, _ = self._at(places, rows)
+        if init == "k-means++":
+            return starts, centres, rows
+        found = lloyd_rows(parts, self.total, centres, self.local, n_threads=threads, kind="setup")
+        layout = Message(whole, centres)
+        values = np.stack(
+            [self.terms.hard(worker, labels, layout) for worker, labels in enumerate(found.labels)]
+        )
+        sums = em.add_vectors(self.total, values, "setup")
+        starts = [
+            root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
+        ]
+        return starts, centres, rows
