@@ -181,7 +181,7 @@ def test_what_is_imported_is_what_is_required(project):
         for requirement in project["project"]["dependencies"]
     }
     extras = project["project"]["optional-dependencies"]
-    for extra in ("sdp", "plot"):
+    for extra in ("sdp", "plot", "mpi"):
         required |= {requirement.split(">")[0].strip().lower() for requirement in extras[extra]}
     names = {"scikit-learn": "sklearn"}
     declared = {names.get(name, name) for name in required}

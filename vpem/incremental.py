@@ -418,7 +418,7 @@ class _Visits:
 
     def _settle_at(self, roots: NDArray[np.bool_], statistics: Any) -> bool:
         """M-step at the hubs of these roots; True where components had collapsed."""
-        if not self.total.some(roots).any():
+        if not self.total.some(np.array([roots.any()]))[0]:
             return False
         updated, counts = self.terms.update(statistics), statistics.counts
         if not roots.all():
@@ -458,7 +458,8 @@ class _Incremental:
         if keep == "responsibilities":
             shape = (total.n_roots, terms.n_samples, n_components)
             self.responsibilities = np.zeros(shape, dtype=f"f{terms.itemsize}")
-        exact = total.n_roots == 1 and total.mix is not None and bool((total.mix == 1).all())
+        # One estimate that all share is exact: compressed sums, which are not, know no batches.
+        exact = getattr(total, "exact", total.mix is not None and bool((total.mix == 1).all()))
         self.entropies = np.zeros(n_batches) if exact else None
         self.entropy = 0.0
         self.total: Any = None
