@@ -67,7 +67,7 @@ def test_no_header_makes_an_array_of_objects_or_of_negative_size():
 
 
 def test_one_process_has_all_agents():
-    team = Alone(3)
+    team = Alone()
     assert all(team.mine(agent) for agent in range(3))
     assert team.collect({0: "a", 1: "b"}) == {0: "a", 1: "b"}
     assert team.tell("x", owner=2) == "x"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from vpem.hubs import Hub
 from vpem.joining import MOST_GOSSIP_ROUNDS, Network
 from vpem.mixture import Mixture, block_views
 from vpem.network.setup import find_routes
+from vpem.recipes import Fit, fit_vpem
 from vpem.scaling import Scaling
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.ranks import RankConsensusSum, RankServerSum
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from vpem.network.mpi import MpiTeam
     from vpem.partition import Partition
 
-__all__ = ["RankNetwork", "spread", "sum_over_ranks"]
+__all__ = ["RankNetwork", "fit_spread", "joined", "spread", "sum_over_ranks"]
 
 
 @dataclass(frozen=True)
@@ -70,64 +71,79 @@ class RankNetwork(Network):
 
     # ---- setup ----------------------------------------------------------------------------------
 
-    def bring(self, X: Any, feature_names: Sequence[str] | None = None) -> NDArray[Any]:
+    def bring(
+        self, X: NDArray[Any] | None, feature_names: Sequence[str] | None = None
+    ) -> tuple[NDArray[Any], list[str] | None]:
         """Bring features to the roots of their hubs, hop by hop.
 
         Parameters
         ----------
-        X : ndarray of shape (M, d)
-            Features of this process's agents, in the order of `columns`.
+        X : ndarray of shape (M, d) or None
+            Features of this process's agents, in the order of `columns`; None where it has none.
         feature_names : sequence of str, optional
-            Of these.
+            Of these, on every rank or on none.
 
         Returns
         -------
-        ndarray of shape (M, d)
+        X : ndarray of shape (M, d)
             Features of this process's blocks, in their order.
+        feature_names : list of str or None
+            Of these.
 
         Raises
         ------
         InputError
             If values are not finite, or processes have other numbers of rows.
         """
-        if not isinstance(X, np.ndarray):
+        if not (X is None or isinstance(X, np.ndarray)):
             raise InputError(
                 "data that are read from disk cannot travel between processes; raise the memory "
                 "limit"
             )
-        if len(self.columns) or X.size:
+        if len(self.columns):
             X = check_data(X, len(self.columns), feature_names)
         team, routes = self.team, find_routes(self.graph, self.hubs)
-        self._check_rows(len(X))
-        single = len(self.columns) > 0 and X.dtype == np.float32
-        mixed = team.largest(np.array([not single and len(self.columns) > 0], dtype=np.uint8))[0]
-        dtype = np.dtype(np.float64 if mixed else np.float32)
+        n_samples = self._count_rows(None if X is None else len(X))
+        held = np.empty((n_samples, 0)) if X is None else X
+        double = len(self.columns) > 0 and held.dtype != np.float32
+        dtype = np.dtype(f"f{team.largest(np.array([8 if double else 4], dtype=np.uint8))[0]}")
         have: dict[int, NDArray[Any]] = {}
+        names: dict[int, list[str]] = {}
         begin = 0
         for agent in team.own:
-            width = self.widths[agent]
-            have[agent] = X[:, begin : begin + width]
-            begin += width
+            own = slice(begin, begin + self.widths[agent])
+            have[agent] = held[:, own]
+            names[agent] = list(map(str, (feature_names or ())[own]))
+            begin = own.stop
         carried = {agent: [agent] for agent in range(len(self.widths)) if self.widths[agent]}
         for node in routes.leaves.tolist():
             parent = int(routes.parent[node])
             for agent in carried.pop(node, []):
                 carried.setdefault(parent, []).append(agent)
-                shape = (len(X), self.widths[agent])
+                shape = (n_samples, self.widths[agent])
                 part = team.pass_rows(have.pop(agent, None), shape, dtype, node, parent)
+                told = team.pass_on(names.pop(agent, None), node, parent)
                 if part is not None:
-                    have[agent] = part
-        parts = [have[a] for b in self.numbers for a in self.hubs[b].agents if self.widths[a]]
-        return np.ascontiguousarray(np.concatenate([np.empty((len(X), 0), dtype), *parts], axis=1))
+                    have[agent], names[agent] = part, told
+        members = [a for b in self.numbers for a in self.hubs[b].agents if self.widths[a]]
+        parts = [np.empty((n_samples, 0), dtype), *(have[agent] for agent in members)]
+        found = np.ascontiguousarray(np.concatenate(parts, axis=1, dtype=dtype))
+        if feature_names is None:
+            return found, None
+        return found, [name for agent in members for name in names[agent]]
 
-    def _check_rows(self, n_samples: int) -> None:
-        rows = self.team.gather_all(np.array([n_samples], dtype=np.int64))
-        if (rows != rows[0]).any():
-            other = int(np.flatnonzero(rows != rows[0])[0])
+    def _count_rows(self, n_samples: int | None) -> int:
+        """Rows that all processes with features have."""
+        rows = self.team.gather_all(np.array([-1 if n_samples is None else n_samples]))
+        holders = np.flatnonzero(rows >= 0)
+        differing = holders[rows[holders] != rows[holders[0]]] if len(holders) else []
+        if len(differing):
+            first, other = int(holders[0]), int(differing[0])
             raise InputError(
-                f"{self.team.describe(0)} has {rows[0]} rows, {self.team.describe(other)} has "
-                f"{rows[other]}; give every agent the same rows, or align them by id"
+                f"{self.team.describe(first)} has {rows[first]} rows, {self.team.describe(other)} "
+                f"has {rows[other]}; give every agent the same rows, or align them by id"
             )
+        return int(rows.max())
 
     def complete(self, terms: Any) -> None:
         """Tell terms what they cannot know: of the features and blocks of other processes."""
@@ -168,6 +184,55 @@ class RankNetwork(Network):
         }
         parts = self.team.gather_at(own, 0)
         return None if parts is None else joined(self.whole.blocks, mixture.covariance_type, parts)
+
+
+def fit_spread(
+    X: NDArray[Any] | None,
+    network: RankNetwork,
+    *,
+    sample_weight: NDArray[Any] | None = None,
+    feature_names: Sequence[str] | None = None,
+    shards: bool = False,
+    **options: Any,
+) -> Fit:
+    """Fit a Gaussian mixture to features that agents in several processes hold: VP-EM.
+
+    Every rank calls it with the same options.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d) or None
+        Features of this rank's agents, in the order of `RankNetwork.columns`; nothing else is
+        looked at. None on a rank without agents.
+    network : RankNetwork
+        From `spread`.
+    sample_weight : ndarray of shape (M,), optional
+        Weight of each row; the first rank tells all others.
+    feature_names : sequence of str, optional
+        Of the columns of ``X``, for messages.
+    shards : bool
+        Leave the parameters where they are.
+    **options
+        As for `vpem.recipes.fit_vpem`.
+
+    Returns
+    -------
+    Fit
+        With `Fit.mixture` and `Fit.network` of all agents at the first rank, as one process would
+        have found them; at other ranks, and with ``shards`` at all, those of this rank's own hubs.
+
+    Raises
+    ------
+    InputError, NumericalError
+        As `vpem.recipes.fit_vpem`; not always at all ranks.
+    """
+    weights = network.team.tell_from(
+        None if sample_weight is None else np.asarray(sample_weight), 0
+    )
+    data, names = network.bring(X, feature_names)
+    fit = fit_vpem(data, network, sample_weight=weights, feature_names=names, **options)
+    whole = None if shards else network.gather(fit.mixture)
+    return fit if whole is None else replace(fit, mixture=whole, network=network.whole)
 
 
 def joined(blocks: Blocks, covariance_type: str, parts: Sequence[dict[str, Any]]) -> Mixture:
