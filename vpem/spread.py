@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vpem.network.mpi import MpiTeam
     from vpem.partition import Partition
 
-__all__ = ["RankNetwork", "fit_spread", "joined", "spread", "sum_over_ranks"]
+__all__ = ["RankNetwork", "fit_spread", "joined", "outline", "spread", "sum_over_ranks"]
 
 
 @dataclass(frozen=True)
@@ -235,6 +235,29 @@ def fit_spread(
     return fit if whole is None else replace(fit, mixture=whole, network=network.whole)
 
 
+def outline(fit: Fit) -> Fit:
+    """Return a fit whose parameters stayed where they are, as the whole network's without them.
+
+    What a report counts is right, and the mixing weights are this rank's; all other parameters are
+    placeholders.
+    """
+    network = fit.network
+    assert isinstance(network, RankNetwork)
+    blocks, kind, k = network.whole.blocks, fit.mixture.covariance_type, fit.mixture.n_components
+    copies = fit.mixture.n_copies
+    squares = int((blocks.widths.astype(np.int64) ** 2).sum())
+    d = blocks.n_features
+    mixture = Mixture(
+        blocks,
+        kind,
+        fit.mixture.weights[:1] if len(fit.mixture.weights) else np.full((1, k), 1.0 / k),
+        np.zeros((k, d)),
+        np.ones((copies, d)) if fit.mixture.is_diagonal else np.zeros(copies * squares),
+        Scaling.none(d),
+    )
+    return replace(fit, mixture=mixture, network=network.whole)
+
+
 def joined(blocks: Blocks, covariance_type: str, parts: Sequence[dict[str, Any]]) -> Mixture:
     """Join the parts of a mixture that several processes have.
 
@@ -256,8 +279,8 @@ def joined(blocks: Blocks, covariance_type: str, parts: Sequence[dict[str, Any]]
     squares = int((blocks.widths.astype(np.int64) ** 2).sum())
     covariances = np.empty((copies, d) if diagonal else copies * squares)
     weights = np.empty((b, n_components))
-    shared = all(len(part["weights"]) == 1 for part in parts) and b != 1
-    shared = shared and any(len(part["numbers"]) != 1 for part in parts)
+    # One set for other than one block is shared by all, elsewhere too.
+    shared = any(len(part["weights"]) == 1 != len(part["numbers"]) for part in parts)
     views = None if diagonal else block_views(covariances, blocks.widths, copies)
     for part in parts:
         numbers = part["numbers"]

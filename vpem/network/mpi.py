@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+# MPICH's own words at an abort say no more than ours.
+os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
+
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
