@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("mpi_sums.py")
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 4, 5, 9])
 def test_sums_over_ranks(n_ranks):
-    done = run_ranks(n_ranks, SCRIPT)
+    done = run_ranks(n_ranks, "-m", "mpi4py", SCRIPT)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "all is well mpi_sums.py\n"
 

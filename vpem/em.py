@@ -501,13 +501,16 @@ class _Repairs:
                 Recovery(iteration, component, hub, reason, None if give_up else row)
             )
         factors = [own.prepare(mixture) for own, mixture in zip(terms, mixtures, strict=True)]
-        for made in factors:
-            if made.failed.any():
-                hub = int(np.argwhere(made.failed)[0, 1])
-                raise NumericalError(
-                    f"the sample covariance of hub {hub} is not positive definite: its features "
-                    "are constant or linearly dependent; try a larger reg_covar, or scaled features"
-                )
+        still = [
+            (int(copy), int(hub)) for made in factors for copy, hub in np.argwhere(made.failed)
+        ]
+        still = sorted(self.total.pool(still))
+        if still:
+            raise NumericalError(
+                f"the sample covariance of hub {still[0][1]} is not positive definite: its "
+                "features are constant or linearly dependent; try a larger reg_covar, or scaled "
+                "features"
+            )
         return mixtures, factors, True
 
     @staticmethod

@@ -33,6 +33,9 @@ PAUSES = (2e-5, 1e-3)
 PIECE_BYTES = 1 << 24
 """Of rows that are sent at a time."""
 
+LATER = 0.1
+"""Of the time waited up to now, by how much a pause may add to it."""
+
 ROLL_CALL = 1
 """Tag of the question who is there, and of the answer."""
 
@@ -96,7 +99,6 @@ class MpiTeam:
         mine = np.flatnonzero(self.ranks[:n_agents] == self.rank)
         self.own = range(int(mine[0]), int(mine[-1]) + 1) if len(mine) else range(0)
         self.seen = time.monotonic()
-        self._spins = SPINS if self.size <= (os.cpu_count() or 1) else SPINS // 10
 
     def mine(self, agent: int) -> bool:
         """Whether an agent lives on this rank."""
@@ -284,16 +286,14 @@ class MpiTeam:
             If a rank does not answer within the deadline.
         """
         polls = 0
-        pause, most = PAUSES
         look = began = time.monotonic()
         while not request.Test():
             polls += 1
-            if polls <= self._spins:
+            if polls <= SPINS:
                 os.sched_yield()
                 continue
-            time.sleep(pause)
-            pause = min(2 * pause, most)
             now = time.monotonic()
+            time.sleep(min(max(PAUSES[0], LATER * (now - began)), PAUSES[1]))
             if now - look >= LOOK_EVERY:
                 look = now
                 self._answer()
