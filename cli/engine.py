@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -300,9 +301,10 @@ def join() -> Ranks:
     from vpem.errors import InputError
 
     try:
-        from mpi4py import MPI
-
-        import vpem.network.mpi  # noqa: F401
+        # mpi4py warns of a launcher that looks foreign; whether it is is found out below.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            from vpem.network.mpi import MPI
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         _leave_it_to_the_first()

@@ -1,7 +1,6 @@
-"""Run under mpiexec by test_mpi_sums.py: sums over ranks are those of one process."""
+"""Run by mpi_fits.py under mpiexec: sums over ranks are those of one process."""
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 
@@ -9,7 +8,6 @@ from vpem.em import add_vectors
 from vpem.errors import VpemWarning
 from vpem.joining import connect, connect_workers
 from vpem.network.ledger import Ledger
-from vpem.network.mpi import MpiTeam
 from vpem.partition import contiguous
 from vpem.spread import spread, sum_over_ranks
 from vpem.topologies import make_graph
@@ -108,14 +106,4 @@ def check_values(team, n_agents):
         np.testing.assert_equal(got, value if team.mine(target) else None)
 
 
-def main():
-    n_agents = 5
-    team = MpiTeam(n_agents, timeout=30)
-    for check in (check_values, check_shared, check_vectors, check_terms):
-        check(team, n_agents)
-    if team.rank == 0:
-        print("all is well", Path(__file__).name)
-
-
-if __name__ == "__main__":
-    main()
+CHECKS = (check_values, check_shared, check_vectors, check_terms)

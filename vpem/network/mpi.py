@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from vpem.errors import VpemError
 from vpem.network.messages import decode, encode
 
-__all__ = ["MpiTeam", "StalledError"]
+__all__ = ["MPI", "MpiTeam", "StalledError"]
 
 SPINS = 200
 """Polls before a wait begins to sleep between them."""
