@@ -87,7 +87,7 @@ class _OnRanks(Counted):
     numbers: NDArray[np.intp]
     whole = False
     silent = None
-    mix = None
+    mix: NDArray[np.float64] | None = None
     n_roots: int
 
     @property
@@ -191,6 +191,9 @@ class RankServerSum(_OnRanks, AtServer):
         self._shared = self.leads = True
         self.n_roots = 1
         self.values_per_item = IN_FLIGHT * (max(self._counts) + 1)
+        if team.size == 1:
+            # Nothing has to be waited for between terms and responsibilities.
+            self.mix = np.ones((1, len(roots)))
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Count a sum: every agent sends its terms to the server and receives the total."""
