@@ -104,7 +104,7 @@ def scaling(figure: Any, results: list[dict[str, Any]]) -> None:
 
 KINDS: dict[str, Callable[..., None]] = {
     "peers": peers, "agents": seconds, "kernels": kernels, "scaling": scaling,
-    "outofcore": seconds, "startup": seconds,
+    "outofcore": seconds, "startup": seconds, "mpi": seconds,
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The command line of vpem: `main` is the entry point and the one error boundary.
 
 Exit codes: 0 done; 1 a defect of vpem; 2 input, options or files that cannot be used; 3 not
-converged under --strict; 130 interrupted.
+converged under --strict; 4 a rank of --engine mpi did not answer; 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = ["main"]
 
@@ -27,15 +28,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    ranks = None
     try:
         _prepare_streams()
+        if "--engine" in words or "--engine=mpi" in words:
+            ranks = _join(words)
         code = _invoke(words)
         sys.stdout.flush()
+        if ranks is not None:
+            ranks.finish()
         return code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         from .output import fail
 
-        return fail("interrupted; nothing was written", code=130)
+        code = 143 if type(error).__name__ == "Terminated" else 130
+        if ranks is not None:
+            ranks.interrupted(fail, code)
+        return fail("interrupted; nothing was written", code=code)
     except BrokenPipeError:
         # The reader of stdout has gone; there is nobody to tell.
         _drop_stdout()
@@ -44,9 +53,32 @@ def run(arguments: Sequence[str] | None = None) -> int:
         from .output import fail
 
         sentence = _sentence(error, words)
+        if ranks is not None and ranks.size > 1:
+            _end_all(ranks, error, sentence)
         if sentence is None:
             raise
         return fail(sentence)
+
+
+def _join(words: list[str]) -> Any:
+    """Join the MPI job of this process where the words ask for it; what a rank can do, or None."""
+    from .engine import asks_for_mpi, join
+
+    return join() if asks_for_mpi(words) else None
+
+
+def _end_all(ranks: Any, error: Exception, sentence: str | None) -> None:
+    """Tell once what went wrong at one rank, or alike at all, and end all of them."""
+    import traceback
+
+    from .output import fail
+
+    if sentence is None:
+        last = traceback.format_exception_only(error)[-1].strip()
+        defect = f"{last} (a defect of vpem)\n{traceback.format_exc()}"
+        ranks.fail(lambda text: print(f"vpem: {text}", file=sys.stderr, flush=True), defect, 1)
+    else:
+        ranks.fail(fail, sentence, 4 if type(error).__name__ == "StalledError" else 2)
 
 
 def _prepare_streams() -> None:

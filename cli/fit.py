@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .choices import how_summed, partition_of, rounds_of, rows_of, stored_graph
+from .engine import EngineName, RankCount, Shards, Timeout
 from .options import (
     Acceleration,
     AgentDropout,
@@ -171,6 +172,10 @@ def fit(
         Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
     force: Force = False,
+    engine: EngineName = "simulator",
+    ranks: RankCount = None,
+    timeout: Timeout = None,
+    shards: Shards = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -184,6 +189,7 @@ def fit(
 
     Example: vpem fit data/breast_cancer.h5 --split rows --workers 7
     """
+    from .engine import Ranks, engine_of
     from .output import Progress, Screen, print_json
 
     with Screen(quiet) as screen:
@@ -193,12 +199,13 @@ def fit(
         from vpem.files.hdf5 import check_distinct, check_writable
         from vpem.files.models import Model, current_versions, write_model
         from vpem.joining import connect_workers
-        from vpem.recipes import connect, fit_vpem
+        from vpem.recipes import connect
         from vpem.reports import describe_fit, describe_row_fit
         from vpem.row_split.row_recipes import fit_em
         from vpem.rows import available_memory, parse_bytes
 
-        if output is not None:
+        run_on = engine_of(engine, ranks, timeout, shards, screen)
+        if output is not None and run_on.speaks:
             # A model may be continued in its own file: no check against init_model.
             check_distinct(output, data, partition, graph, worker_rows)
             check_writable(output, force)
@@ -206,6 +213,8 @@ def fit(
         check_choice("--split", split, ("features", "rows"))
         over_rows = split == "rows"
         _refuse_options_of_the_other_split(over_rows, locals())
+        if isinstance(run_on, Ranks):
+            _refuse_what_ranks_cannot(over_rows, memory_limit, shards, output)
         seed = check_int("--seed", seed, least=0)
         graph_seed = seed if graph_seed is None else check_int("--graph-seed", graph_seed, least=0)
         if init_rows is not None and init_model is not None:
@@ -217,6 +226,8 @@ def fit(
         }
         options["rounds"] = rounds_of(rounds)
         limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
+        if isinstance(run_on, Ranks):
+            limit = 0  # Each rank reads its own columns.
         source = read_dataset(data, dataset, memory_limit=limit)
         sums: dict[str, Any] = {
             "n_rounds": options["rounds"],
@@ -257,7 +268,7 @@ def fit(
         n_components = components
         if n_components is None:
             n_components = start.n_components if init_model is not None else 2
-        progress = Progress(quiet)
+        progress = Progress(quiet or not run_on.speaks)
         try:
             common: dict[str, Any] = {
                 "n_components": n_components,
@@ -277,12 +288,19 @@ def fit(
             }
             if over_rows:
                 found: Any = fit_em(source.X, held, network, **common)
+                ran: dict[str, Any] = {"engine": "simulator"}
             else:
-                found = fit_vpem(
-                    source.X, network, batch_size=batch_size, step_size=step_size, **common
+                found, ran = run_on.fit_vpem(
+                    source, held, network, batch_size=batch_size, step_size=step_size, **common
                 )
         finally:
             progress.close()
+        if isinstance(run_on, Ranks):
+            run_on.tell_warnings(screen)
+            if shards and output is not None:
+                found = run_on.write_shards(output, found, held, source, options, force)
+            if not run_on.speaks:
+                raise typer.Exit(3 if strict and not found.converged else 0)
         if over_rows:
             report = describe_row_fit(found, source.feature_names)
         else:
@@ -290,7 +308,8 @@ def fit(
         report["warnings"] = list(screen.warnings)
         report["seed"] = seed
         report["data"] = str(data)
-        if output is not None:
+        report.update(ran)
+        if output is not None and not shards:
             kept = {name: value for name, value in report.items() if name != "history"}
             write_model(
                 output,
@@ -306,6 +325,8 @@ def fit(
                 force,
             )
         report["model"] = None if output is None else str(output)
+        if shards and output is not None:
+            report["model"] = f"{output.with_name(output.stem)}.*{output.suffix}, a shard a hub"
         if json:
             print_json(report)
         else:
@@ -341,6 +362,23 @@ def _refuse_options_of_the_other_split(over_rows: bool, given: dict[str, Any]) -
                 ("features", "leave it out") if over_rows else ("rows", "add --split rows")
             )
             raise InputError(f"--{name.replace('_', '-')} is for data split by {kind}; {advice}")
+
+
+def _refuse_what_ranks_cannot(
+    over_rows: bool, memory_limit: str | None, shards: bool, output: Path | None
+) -> None:
+    """Raise InputError where an option cannot be had with --engine mpi, saying why."""
+    from vpem.errors import InputError
+
+    if over_rows:
+        raise InputError("--split rows runs in one process; leave --engine mpi out")
+    if memory_limit is not None:
+        raise InputError(
+            "with --engine mpi every rank keeps its own columns in memory; leave --memory-limit "
+            "out, or take more ranks"
+        )
+    if shards and output is None:
+        raise InputError("--shards are named after --output; give it")
 
 
 def _start_model(file: Path, source: Dataset) -> Mixture:

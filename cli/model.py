@@ -267,3 +267,30 @@ def export(
         check_writable(output, force)
         writers[output.suffix](output, read_model(model), force)
         screen.say(f"wrote {output}")
+
+
+@app.command("join")
+def join(
+    shards: Annotated[
+        list[Path], typer.Argument(help="Shards of one fit (vpem fit ... --shards), in any order.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Write the model here (HDF5).")],
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
+) -> None:
+    """Join the shards of a fit, where one may have them all, to one model.
+
+    Example: vpem model join model.hospital.h5 model.lab.h5 -o model.h5
+    """
+    from .output import Screen, plural
+
+    with Screen(quiet) as screen:
+        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.models import write_model
+        from vpem.shards import join_shards
+
+        check_distinct(output, *shards)
+        check_writable(output, force)
+        model = join_shards(shards)
+        write_model(output, model, force)
+        screen.say(f"joined {plural(len(shards), 'shard')} to {output}")

@@ -183,6 +183,8 @@ class Screen:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
+        self.silent = False
+        """Whether warnings are only kept: another process will print them."""
         self.warnings: list[str] = []
         self._caught = warnings.catch_warnings()
 
@@ -194,8 +196,7 @@ class Screen:
 
         def show(message: Any, *_: Any, **__: Any) -> None:
             text = clean(in_options(str(message)))
-            self.warnings.append(text)
-            _tell(f"vpem: warning: {text}")
+            self.warn(text)
 
         warnings.showwarning = show
         return self
@@ -208,9 +209,15 @@ class Screen:
     ) -> None:
         self._caught.__exit__(kind, error, trace)
 
+    def warn(self, text: str, where: str = "") -> None:
+        """Print and keep a warning."""
+        self.warnings.append(where + text)
+        if not self.silent:
+            _tell(f"vpem: warning: {where}{text}")
+
     def say(self, message: str) -> None:
         """Print a message unless quiet."""
-        if not self.quiet:
+        if not self.quiet and not self.silent:
             _tell(message)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from vpem._core import reference
 from vpem._core.cholesky import cholesky_blocks
-from vpem._core.consensus import consensus_rounds
+from vpem._core.consensus import consensus_rounds, neighbour_round
 from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.moments import moments_diag, moments_full
@@ -284,3 +284,39 @@ def test_consensus_rounds(n_agents, n_rounds, n_values, dtype, n_threads):
     assert_close(found, wanted, dtype)
     power = np.linalg.matrix_power(mixing.toarray(), n_rounds)
     assert_close(found, (power @ start).astype(dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_neighbour_rounds_are_those_of_all_agents(dtype, n_threads):
+    """Two processes with the states of each other's agents run the rounds of one."""
+    mixing = mixing_matrix(make_graph("geometric", 9, seed=2))
+    rng = np.random.default_rng(0)
+    memory = np.zeros((2, 9 * 64 + 64), dtype=dtype)
+    here, there = (
+        row[-row.ctypes.data % 64 // row.itemsize :][: 9 * 64].reshape(9, 64) for row in memory
+    )
+    here[...] = rng.standard_normal((9, 64))
+    wanted = here.copy()
+    steps = np.array([1.0, 1.7, 1.4, 1.3])
+    csr = (mixing.indptr.astype(np.int32), mixing.indices.astype(np.int32))
+    weights = mixing.data.astype(dtype)
+    reference.consensus_rounds(*csr, weights, wanted, steps, 1)
+    loose = 1e-4 if dtype == np.float32 else 1e-12
+    for step in steps:
+        twin = there.copy()
+        for rows in (slice(0, 4), slice(4, 9)):
+            indptr = csr[0][rows.start : rows.stop + 1]
+            inner = slice(indptr[0], indptr[-1])
+            part = (indptr - indptr[0], csr[1][inner], weights[inner], here)
+            reference.neighbour_round(*part, twin[rows], step, 1)
+            neighbour_round(*part, there[rows], step, n_threads)
+        np.testing.assert_allclose(there, twin, rtol=loose, atol=loose)
+        here, there = there, here
+    np.testing.assert_allclose(here, wanted, rtol=loose, atol=loose)
+
+
+def test_neighbour_round_refuses_states_it_cannot_work_on():
+    one = (np.array([0, 1], dtype=np.int32), np.zeros(1, dtype=np.int32), np.ones(1))
+    with pytest.raises(ValueError, match="aligned"):
+        neighbour_round(*one, np.zeros((1, 5)), np.zeros((1, 5)), 1.0, 1)

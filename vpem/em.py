@@ -110,8 +110,31 @@ class Sum(Protocol):
     def reduce(self, terms: NDArray[Any], rows: slice) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, or one for all."""
 
+    def flow(
+        self, chunks: Iterator[slice], local: Callable[[slice], NDArray[Any]]
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """`reduce` what is local in one chunk after the other."""
+
     def agree(self, kind: str, size: int = 1) -> None:
         """Let all agents know what they decide together, in a message of so many bytes."""
+
+    # Agents may be spread over processes, each with the terms of its own hubs; every process runs
+    # the same loop. In one process all of these return what they are given.
+
+    leads: bool
+    """Whether this process knows what the first root finds."""
+
+    def report(self, found: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What every root found, from what the roots of this process did, (R,)."""
+
+    def pool(self, events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """All processes' events, whose second entry is the number of a hub."""
+
+    def some(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether any process has each of some flags."""
+
+    def tell(self, value: Any) -> Any:
+        """What the process that leads has, in every process."""
 
 
 @dataclass(frozen=True)
@@ -206,14 +229,16 @@ def expect(
     """
     total.begin(kind, terms.n_samples, mixture.n_components, terms.itemsize)
     if total.mix is not None:
-        return terms.sweep(mixture, factors, total.mix, statistics) + terms.log_constant
+        return total.report(
+            terms.sweep(mixture, factors, total.mix, statistics) + terms.log_constant
+        )
     found = np.zeros(total.n_roots)
     for rows, sums in summed(terms, total, mixture.n_components, partial(terms.local, factors)):
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
         found += log_likelihoods
         if statistics is not None:
             terms.summarize(statistics, responsibilities, rows)
-    return found + terms.log_constant
+    return total.report(found + terms.log_constant)
 
 
 def add_vectors(
@@ -262,8 +287,7 @@ def summed(
     """
     chunks = terms.chunks(total.values_per_item * width)
     if not total.whole:
-        for rows in chunks:
-            yield rows, total.reduce(local(rows), rows)
+        yield from total.flow(chunks, local)
         return
     parts = [(rows, local(rows)) for rows in chunks]
     every = np.concatenate([part for _, part in parts], axis=1)
@@ -315,7 +339,7 @@ def fit(
         If a log-likelihood is not finite, or no component is left.
     """
     run = Run(start)
-    repairs = _Repairs(terms, draw_row, run.recoveries)
+    repairs = _Repairs(terms, total, draw_row, run.recoveries)
     run.mixture, factors = begin_soundly(repairs, total, start)
     for iteration in range(1, max_iter + 1):
         statistics = terms.empty(run.mixture.means, total.n_roots)
@@ -416,9 +440,10 @@ class _Repairs:
     """Finds components that collapsed and places them anew at a row drawn by all agents alike."""
 
     def __init__(
-        self, terms: Terms, draw_row: Callable[[], int], recoveries: list[Recovery]
+        self, terms: Terms, total: Sum, draw_row: Callable[[], int], recoveries: list[Recovery]
     ) -> None:
         self.terms = terms
+        self.total = total
         self.draw_row = draw_row
         self.recoveries = recoveries
         self.least = LEAST_WEIGHT * min(1.0, terms.total_weight / terms.n_samples)
@@ -444,9 +469,13 @@ class _Repairs:
         for component, centre in self.given_up.items():
             mixtures = self._placed(terms, mixtures, component, centre, 0.0)
         factors = [own.prepare(mixture) for own, mixture in zip(terms, mixtures, strict=True)]
-        found: dict[int, tuple[int, str]] = {}
+        events: list[tuple[int, int, str]] = []
         for made, count in zip(factors, counts, strict=True):
-            found = {**self._collapsed(made.failed, count), **found}
+            events += self._collapsed(made.failed, count)
+        found: dict[int, tuple[int, str]] = {}
+        for component, hub, reason in sorted(self.total.pool(events)):
+            if component not in found or (reason, hub) < found[component][::-1]:
+                found[component] = (hub, reason)
         if not found:
             return mixtures, factors, False
         for component, (hub, reason) in found.items():
@@ -472,13 +501,16 @@ class _Repairs:
                 Recovery(iteration, component, hub, reason, None if give_up else row)
             )
         factors = [own.prepare(mixture) for own, mixture in zip(terms, mixtures, strict=True)]
-        for made in factors:
-            if made.failed.any():
-                hub = int(np.argwhere(made.failed)[0, 1])
-                raise NumericalError(
-                    f"the sample covariance of hub {hub} is not positive definite: its features "
-                    "are constant or linearly dependent; try a larger reg_covar, or scaled features"
-                )
+        still = [
+            (int(copy), int(hub)) for made in factors for copy, hub in np.argwhere(made.failed)
+        ]
+        still = sorted(self.total.pool(still))
+        if still:
+            raise NumericalError(
+                f"the sample covariance of hub {still[0][1]} is not positive definite: its "
+                "features are constant or linearly dependent; try a larger reg_covar, or scaled "
+                "features"
+            )
         return mixtures, factors, True
 
     @staticmethod
@@ -497,12 +529,10 @@ class _Repairs:
 
     def _collapsed(
         self, failed: NDArray[np.uint8], counts: NDArray[np.float64]
-    ) -> dict[int, tuple[int, str]]:
-        """Component -> (first hub that found it, reason)."""
-        found: dict[int, tuple[int, str]] = {}
-        for copy, hub in np.argwhere(failed):
-            found.setdefault(int(copy), (int(hub), "covariance"))
+    ) -> list[tuple[int, int, str]]:
+        """Components, each with a hub that found it collapsed, and the reason."""
+        events = [(int(copy), int(hub), "covariance") for copy, hub in np.argwhere(failed)]
         for root, component in np.argwhere(counts < self.least):
             if int(component) not in self.given_up:
-                found.setdefault(int(component), (int(root), "weight"))
-        return found
+                events.append((int(component), int(root), "weight"))
+        return events

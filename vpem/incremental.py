@@ -200,7 +200,7 @@ def fit_batches(
         mended, anew = visits.mended, visits.mended and (fitting.restarts or not complete)
         if not complete:
             continue
-        found = visits.log_likelihoods.sum(axis=0) + terms.log_constant
+        found = total.report(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
         em._check_finite(found, len(run.history) + 1)
         small = em._note_iteration(run, terms, total, found, tol, callback)
         if small and not mended and (2 * visits.heard > len(batches)).all():
@@ -251,10 +251,10 @@ def step(
         Components that collapsed.
     """
     recoveries: list[em.Recovery] = []
-    repairs = em._Repairs(terms, draw_row, recoveries)
+    repairs = em._Repairs(terms, total, draw_row, recoveries)
     total.begin("estep", terms.n_samples, mixture.n_components, terms.itemsize)
     fresh = terms.empty(mixture.means, total.n_roots)
-    found = _visit(terms, total, mixture, factors, fresh) + terms.log_constant
+    found = total.report(_visit(terms, total, mixture, factors, fresh) + terms.log_constant)
     em._check_finite(found, 1)
     moved = _averaged(terms, mixture, fresh, rate, seen, terms.total_weight, total)
     return repairs.mend(terms.update(moved), moved.counts, 1)[0], found, recoveries
@@ -333,7 +333,7 @@ class _Visits:
         self.total = total
         self.batches = batches
         self.run = run
-        self.repairs = em._Repairs(terms, draw_row, run.recoveries)
+        self.repairs = em._Repairs(terms, total, draw_row, run.recoveries)
         self.factors: Any = None
         self.log_likelihoods = np.zeros((len(batches), total.n_roots))
         self.heard = np.zeros(total.n_roots, dtype=np.intp)
@@ -418,7 +418,7 @@ class _Visits:
 
     def _settle_at(self, roots: NDArray[np.bool_], statistics: Any) -> bool:
         """M-step at the hubs of these roots; True where components had collapsed."""
-        if not roots.any():
+        if not self.total.some(np.array([roots.any()]))[0]:
             return False
         updated, counts = self.terms.update(statistics), statistics.counts
         if not roots.all():
@@ -458,7 +458,8 @@ class _Incremental:
         if keep == "responsibilities":
             shape = (total.n_roots, terms.n_samples, n_components)
             self.responsibilities = np.zeros(shape, dtype=f"f{terms.itemsize}")
-        exact = total.n_roots == 1 and total.mix is not None and bool((total.mix == 1).all())
+        # One estimate that all share is exact: compressed sums, which are not, know no batches.
+        exact = getattr(total, "exact", total.mix is not None and bool((total.mix == 1).all()))
         self.entropies = np.zeros(n_batches) if exact else None
         self.entropy = 0.0
         self.total: Any = None

@@ -15,11 +15,13 @@ from vpem.graphs.distances import diameter
 from vpem.graphs.graph import Graph, check_connected
 from vpem.graphs.hubs import Hub, find_hubs
 from vpem.graphs.mixing import WEIGHTS, mixing_matrix, mixing_rate
+from vpem.mixture import Mixture
 from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
 from vpem.network.ledger import Ledger
 from vpem.network.setup import charge_features, charge_hubs, find_routes
 from vpem.network.spectrum import estimate_rate
 from vpem.partition import Partition, contiguous
+from vpem.scaling import Scaling
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import (
     ACCELERATIONS,
@@ -118,6 +120,13 @@ class Network:
     compress: str | None = None
     faults: Faults | None = None
     rate_messages: Ledger | None = None
+
+    def complete(self, terms: Any) -> None:
+        """Tell terms what they cannot know; here they know all."""
+
+    def place(self, start: Mixture, covariance_type: str, scaling: Scaling) -> Mixture:
+        """Return a mixture as a start."""
+        return start.over(self.blocks, covariance_type, scaling)
 
     def charge_setup(self, ledger: Ledger, n_samples: int, itemsize: int) -> None:
         """Count what is sent before the first iteration."""

@@ -420,7 +420,8 @@ class Mixture:
                     np.broadcast_to(v.mean(axis=1, keepdims=True) if v.size else v, v.shape)
                     for v in variances
                 ]
-            covariances = np.concatenate(variances, axis=1)
+            nothing = np.empty((1 if tied else k, 0))
+            covariances = np.concatenate([nothing, *variances], axis=1)
         else:
             covariances = np.concatenate([np.empty(0), *(part.ravel() for part in parts)])
         return Mixture(

@@ -255,6 +255,7 @@ def fit_vpem(
             dtype=given.precision,
             skip_negligible=skip_negligible,
         )
+        network.complete(terms)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         runs = []
@@ -266,7 +267,7 @@ def fit_vpem(
             stream = RowStream(rng, given.row_weights, len(given.X))
             rows_used: NDArray[np.intp] | None
             if isinstance(init, Mixture):
-                start, rows_used = init.over(network.blocks, covariance_type, scaling), None
+                start, rows_used = network.place(init, covariance_type, scaling), None
                 if start.n_components != n_components:
                     raise InputError(
                         f"the starting model has {start.n_components} components, "

@@ -159,27 +159,33 @@ def _spread_rows(
             total.agree("flooding", ROW_BYTES * len(latest))
         trials: list[NDArray[Any]] = []
         for rows, distances in _summed_distances(terms, total, terms.at_rows(np.array(latest))):
+            if not total.leads:
+                continue
             if not trials:
                 trials = [np.empty(terms.n_samples, distances.dtype) for _ in latest]
             for trial, column in zip(trials, distances[0].T, strict=True):
                 trial[rows] = column if nearest is None else np.minimum(column, nearest[rows])
         potentials = [float(stream.weigh(trial).sum(dtype=np.float64)) for trial in trials]
-        best = int(np.argmin(potentials))
-        nearest = trials[best]
+        best = int(total.tell(int(np.argmin(potentials)) if total.leads else None))
         if latest is not chosen:
             chosen.append(latest[best])
             total.agree("flooding", ROW_BYTES)
-        nearest[chosen] = 0.0
+        left = True
+        if total.leads:
+            nearest = trials[best]
+            nearest[chosen] = 0.0
+            left = bool(stream.weigh(nearest).any())
         if len(chosen) == n_components:
             return np.array(chosen, dtype=np.intp)
-        if not stream.weigh(nearest).any():
+        if not total.tell(left):
             # Fewer different rows than components: the rest are drawn among those not taken.
             rest = stream.draw_distinct(n_components)
             fresh = [int(row) for row in rest if row not in chosen]
             chosen += fresh[: n_components - len(chosen)]
             if len(chosen) == n_components:
                 return np.array(chosen, dtype=np.intp)
-        latest = [stream.draw(nearest) for _ in range(n_trials)]
+        # Elsewhere too, so that the shared stream goes on alike.
+        latest = total.tell([stream.draw(nearest) for _ in range(n_trials)])
 
 
 def _lloyd(
@@ -202,10 +208,10 @@ def _lloyd(
             terms.summarize(statistics, hard, rows)
         mixture = terms.update(statistics)
         centres = mixture.means.copy()
-        empty = np.flatnonzero((statistics.counts <= 0).any(axis=0))
+        empty = np.flatnonzero(total.some((statistics.counts <= 0).any(axis=0)))
         for component in empty:
             centres[component] = terms.at_rows(np.array([stream.draw()], dtype=np.intp))[0]
         total.agree("flooding")
-        if not changed:
+        if not total.some(np.array([changed]))[0]:
             break
     return mixture

@@ -11,6 +11,7 @@ from vpem._core.simd cimport (
 
 cdef enum:
     CACHE_BYTES = 262144
+    ROUND_WIDTH = 32  # twice the most values of a vector
 
 
 cdef void tile_rounds(
@@ -84,3 +85,32 @@ def consensus_rounds(
             min(width, n_values - first), width, &steps[0], n_rounds, isa,
             &work[2 * threadid() * size], &work[(2 * threadid() + 1) * size],
         )
+
+
+def neighbour_round(
+    const int[::1] indptr,        # IN    (n + 1,)
+    const int[::1] indices,       # IN    (nnz,)       columns below N
+    const real[::1] weights,      # IN    (nnz,)       some rows of the mixing matrix in CSR form
+    const real[:, ::1] states,    # IN    (N, V)       of all neighbours, those of these rows first
+    real[:, ::1] mixed,           # INOUT (>= n, V)    states before, and those after
+    double step,                  # IN                 1, or how far the round goes
+    int n_threads,
+):
+    """Run one round for some agents: ``mixed = step W states + (1 - step) mixed``.
+
+    V must be a multiple of `ROUND_WIDTH` and both arrays must begin at a multiple of 64 bytes.
+    See `vpem._core.reference.neighbour_round`.
+    """
+    cdef Py_ssize_t n_agents = indptr.shape[0] - 1, width = states.shape[1], n
+    if n_agents <= 0 or width == 0:
+        return
+    cdef int isa = vpem_instruction_set()
+    if width % ROUND_WIDTH or <size_t>&states[0, 0] % 64 or <size_t>&mixed[0, 0] % 64:
+        raise ValueError("states must be aligned to 64 bytes and as wide as whole vectors")
+    for n in prange(n_agents, nogil=True, num_threads=max(1, n_threads), schedule="static"):
+        if real is double:
+            vpem_mix_d(isa, &indptr[n], &indices[0], &weights[0], &states[0, 0], &mixed[n, 0],
+                       1, width, step)
+        else:
+            vpem_mix_f(isa, &indptr[n], &indices[0], &weights[0], &states[0, 0], &mixed[n, 0],
+                       1, width, <float>step)

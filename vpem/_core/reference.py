@@ -31,6 +31,7 @@ __all__ = [
     "mahalanobis_full",
     "moments_diag",
     "moments_full",
+    "neighbour_round",
     "normalise",
     "sweep",
 ]
@@ -283,6 +284,27 @@ def consensus_rounds(
         after = step * (mixing @ states) + (1 - step) * before
         before = states.copy()
         states[...] = after
+
+
+def neighbour_round(
+    indptr: NDArray[np.int32],
+    indices: NDArray[np.int32],
+    weights: Floats,
+    states: Floats,
+    mixed: Floats,
+    step: float,
+    n_threads: int,
+) -> None:
+    """Run one round of consensus for the agents whose rows of W are given.
+
+    ``mixed = step W states + (1 - step) mixed``: one of the rounds of `consensus_rounds`, where the
+    states of neighbours come from elsewhere.
+    """
+    n_agents = len(indptr) - 1
+    mixing = scipy.sparse.csr_matrix((weights, indices, indptr), shape=(n_agents, len(states)))
+    far = states.dtype.type(step)
+    before = (1 - far) * mixed[:n_agents] if step != 1 else 0
+    mixed[:n_agents] = far * (mixing @ states) + before
 
 
 def sweep(

@@ -108,7 +108,7 @@ def fit_rows(
     """
     whole = terms.whole
     run = RowRun(starts[0])
-    repairs = em._Repairs(whole, draw_row, run.recoveries)
+    repairs = em._Repairs(whole, total, draw_row, run.recoveries)
     enough = [np.full((1, starts[0].n_components), np.inf)] * len(starts)
     # Which component, at which row, and the row itself.
     size = em.MENDED_BYTES + whole.blocks.n_features * whole.itemsize

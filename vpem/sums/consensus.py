@@ -145,6 +145,7 @@ class ConsensusSum(_OverHubs):
         self.n_rounds = int(n_rounds)
         self.rate = rate
         self.n_threads = n_threads
+        self.mixing = mixing
         self._layout = _Layout(mixing, hubs)
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents

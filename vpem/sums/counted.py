@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any, Self
 
@@ -14,10 +15,39 @@ __all__ = ["AmongNeighbours", "AtServer", "Counted"]
 
 
 class Counted:
-    """A sum whose messages are counted in a ledger, or nowhere as long as it has none."""
+    """A sum in one process, whose messages are counted in a ledger if it has one."""
+
+    leads = True
 
     def __init__(self) -> None:
         self.ledger: Ledger | None = None
+
+    def reduce(self, terms: NDArray[Any], rows: slice) -> NDArray[Any]:
+        """Sum terms (B, m, K) of some rows over the hubs."""
+        raise NotImplementedError
+
+    def flow(
+        self, chunks: Iterator[slice], local: Callable[[slice], NDArray[Any]]
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """`reduce` what is local in one chunk after the other."""
+        for rows in chunks:
+            yield rows, self.reduce(local(rows), rows)
+
+    def report(self, found: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return it: all roots are here."""
+        return found
+
+    def pool(self, events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return them: all hubs are here."""
+        return events
+
+    def some(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return them: all agents are here."""
+        return flags
+
+    def tell(self, value: Any) -> Any:
+        """Return it: all agents are here."""
+        return value
 
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -124,6 +124,10 @@ class FeatureTerms:
         self.itemsize = self.rows.dtype.itemsize
         self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
         self.log_constant = float(constant * self.total_weight)
+        self.widest = int(blocks.widths.max(initial=0))
+        """Features of the widest hub, of all processes."""
+        self.add_up: Callable[[float], float] = float
+        """What the hubs of all processes have together, from what those here have."""
         self._sample_covariance: NDArray[np.float64] | None = None
         self._precisions: tuple[Factors, NDArray[np.float64]] | None = None
 
@@ -388,7 +392,7 @@ class FeatureTerms:
         Ten times as many as a mean and a variance, or a covariance of the widest hub's features,
         need at least to be sound: hubs that went ahead would impose their clusters on the others.
         """
-        widest = 1 if self._is_diagonal else self.blocks.widths.max()
+        widest = 1 if self._is_diagonal else self.widest
         found: NDArray[np.bool_] = counts.min(axis=1) >= 10 * (widest + 1)
         return found
 
@@ -422,13 +426,14 @@ class FeatureTerms:
         used = counts > 0
         value = float(counts[used] @ np.log(mixture.weights[0, used]))
         log_dets = factors.log_dets.astype(np.float64).sum(axis=1)
-        value -= 0.5 * float(np.broadcast_to(log_dets, counts.shape) @ counts)
+        hubs = 0.5 * float(np.broadcast_to(log_dets, counts.shape) @ counts)
         about = statistics
         if not np.array_equal(statistics.shifts, factors.means):
             about = self.recentred(statistics, factors.means)
         if self._precisions is None or self._precisions[0] is not factors:
             self._precisions = (factors, self._lower_precisions(factors))
-        return value - 0.5 * float(self._precisions[1].ravel() @ about.second.ravel())
+        hubs += 0.5 * float(self._precisions[1].ravel() @ about.second.ravel())
+        return value - self.add_up(hubs)
 
     def _lower_precisions(self, factors: Factors) -> NDArray[np.float64]:
         """Inverse covariances for the trace with a symmetric matrix of which the lower half is."""

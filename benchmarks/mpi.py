@@ -1,0 +1,124 @@
+"""Agents as MPI ranks: what a second rank gains, and what neighbours cost against all-reduce."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .measure import Options, compare
+
+__all__ = ["measure"]
+
+ROWS = {"tiny": 2_000, "small": 100_000, "medium": 300_000, "full": 1_000_000}
+WIDTH, K = 16, 3  # features of each of two agents; components
+ROUNDS = 10
+CHUNK = 50_000
+ROOT = Path(__file__).parents[1]
+
+
+def launcher() -> str | None:
+    """Return the mpiexec beside the interpreter, or another."""
+    beside = Path(sys.executable).parent
+    return shutil.which("mpiexec", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+def launched(n_ranks: int, *words: object) -> Callable[[], float]:
+    """Return a contender: seconds that ranks of their own measured."""
+
+    def seconds() -> float:
+        command = [launcher() or "", "-n", str(n_ranks), sys.executable, "-m", "benchmarks.mpi"]
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [*command, *map(str, words)], capture_output=True, text=True, check=True, cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}, timeout=600,
+        )  # fmt: skip
+        return float(done.stdout)
+
+    return seconds
+
+
+def measure(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield seconds of an iteration with 1 and 2 ranks, and of a round and an all-reduce."""
+    m = ROWS[options.size]
+    absent = {} if launcher() else {"mpiexec": "not found; try: pip install mpich mpi4py"}
+    one = "vpem, 1 rank"
+    ranks = {one: launched(1, "iteration", m), "vpem, 2 ranks": launched(2, "iteration", m)}
+    case = f"VP-EM, {m:,} x {2 * WIDTH}, 2 agents, K={K}, star, 1 thread a rank"
+    yield compare(options, "strong scaling", case, one, {} if absent else ranks, absent)
+    base = "vpem, all-reduce"
+    sums = {base: launched(2, "all-reduce", m), "vpem, a round": launched(2, "round", m)}
+    case = f"{m:,} x {K} float64 of each of 2 ranks, in chunks of {CHUNK:,} rows"
+    yield compare(options, "a sum", case, base, {} if absent else sums, absent)
+
+
+def iteration(m: int) -> float:
+    """Seconds an iteration, of two agents on however many ranks there are."""
+    from vpem.errors import VpemWarning
+    from vpem.graphs.topologies import make_graph
+    from vpem.joining import connect
+    from vpem.network.mpi import MpiTeam
+    from vpem.partition import contiguous
+    from vpem.spread import fit_spread, spread
+
+    warnings.simplefilter("ignore", VpemWarning)
+    team, partition = MpiTeam(2), contiguous(2 * WIDTH, 2)
+    network = spread(connect(make_graph("star", 2), partition, hops=0), partition, team)
+    labels = np.random.default_rng(0).integers(K, size=m)
+    parts = [
+        np.random.default_rng(1 + agent).standard_normal((m, WIDTH)) + labels[:, None]
+        for agent in team.own
+    ]
+    X = np.concatenate(parts, axis=1) if parts else None
+    taken = []
+    for count in (2, 6):
+        team.add(np.zeros(1))
+        began = time.perf_counter()
+        fit_spread(X, network, n_components=K, init=[0, 1, 2], tol=0.0, max_iter=count, n_threads=1)
+        taken.append(time.perf_counter() - began)
+    return max(taken[1] - taken[0], 1e-9) / 4
+
+
+def one_sum(what: str, m: int) -> float:
+    """Seconds of one round, or of one all-reduce, of two ranks' terms."""
+    from vpem.graphs.topologies import make_graph
+    from vpem.joining import connect_workers
+    from vpem.network.mpi import MpiTeam
+    from vpem.spread import sum_over_ranks
+
+    rounds = what == "round"
+    how: dict[str, Any] = {"n_rounds": ROUNDS, "acceleration": "none"} if rounds else {}
+    graph = make_graph("path" if rounds else "star", 2)
+    team = MpiTeam(2)
+    total = sum_over_ranks(connect_workers(graph, **how), team)
+    terms = np.ones((len(team.own), m, K))
+    chunks = [slice(start, start + CHUNK) for start in range(0, m, CHUNK)]
+    for _ in range(2):  # the first warms up
+        team.add(np.zeros(1))
+        began = time.perf_counter()
+        for _ in range(1 if rounds else ROUNDS):
+            for _ in total.flow(iter(chunks), lambda rows: terms[:, rows]):
+                pass
+        seconds = time.perf_counter() - began
+    return seconds / ROUNDS
+
+
+def main(what: str, m: str) -> None:
+    """Measure as a rank; the first prints the seconds."""
+    from vpem.network.mpi import MPI
+
+    seconds = iteration(int(m)) if what == "iteration" else one_sum(what, int(m))
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        print(seconds)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,404 @@
+"""Where a command runs: in this process, or as one rank of an MPI job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from vpem.files.datasets import Dataset
+    from vpem.joining import Network
+    from vpem.network.mpi import MpiTeam
+    from vpem.partition import Partition
+    from vpem.recipes import Fit
+
+    from .output import Screen
+
+__all__ = [
+    "EngineName",
+    "RankCount",
+    "Ranks",
+    "Shards",
+    "Simulator",
+    "Terminated",
+    "Timeout",
+    "asks_for_mpi",
+    "engine_of",
+    "join",
+]
+
+ENGINES = ("simulator", "mpi")
+
+EngineName = Annotated[
+    str,
+    typer.Option(
+        help="simulator: one process holds all agents. mpi: each agent is a rank of its own, or "
+        "some share one (mpiexec -n 5 vpem fit ... --engine mpi; needs vpem[mpi])."
+    ),
+]
+RankCount = Annotated[
+    int | None,
+    typer.Option("--ranks", help="With --engine mpi: how many ranks there must be."),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        help="With --engine mpi: end the job, naming the rank, when one has not answered for so "
+        "many seconds. Default: wait for ever."
+    ),
+]
+Shards = Annotated[
+    bool,
+    typer.Option(
+        "--shards",
+        help="With --engine mpi: each hub's root writes its own parameters, beside --output and "
+        "named after it; see 'vpem model join'.",
+    ),
+]
+
+LAUNCHERS = (
+    ("PMI_SIZE", "PMI_RANK"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)
+"""Where launchers tell a process how many there are, and which it is."""
+
+FAILED = 7
+"""Tag of the news that a rank has failed."""
+
+HEAR_OUT = 0.3
+"""Seconds in which the first rank waits to hear whether all others fail alike."""
+
+GIVE_WAY = (0.45, 0.3)
+"""Seconds in which other ranks let the first speak: at least, and more by number."""
+
+SAVING = 3.0
+"""Seconds in which interrupted ranks save what they have before the job is ended."""
+
+LAST_WORDS = 0.1
+"""Seconds in which the launcher takes what was printed, before the job is ended."""
+
+STALLED = 4
+"""Exit code where a rank did not answer."""
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM)."""
+
+
+class Simulator:
+    """All agents in this process."""
+
+    speaks = True
+
+    def fit_vpem(
+        self, source: Dataset, held: Partition, network: Network, **options: Any
+    ) -> tuple[Fit, dict[str, Any]]:
+        """Fit to data split by features; and what there is to report of the engine."""
+        from vpem.recipes import fit_vpem
+
+        return fit_vpem(source.X, network, **options), {"engine": "simulator"}
+
+
+class Ranks:
+    """One rank of an MPI job, while a command runs.
+
+    Attributes
+    ----------
+    rank, size : int
+        Number of this process, and how many there are.
+    speaks : bool
+        Whether this process writes to stdout and tells progress.
+    team : MpiTeam or None
+        The agents, once they are known.
+    on_interrupt : callable or None
+        Called, by each rank for itself, before an interrupted job ends. No other rank can be
+        relied on there.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+        self._bell = comm.Dup()
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        self.speaks = self.rank == 0
+        self.team: MpiTeam | None = None
+        self.timeout: float | None = None
+        self.shards = False
+        self.on_interrupt: Callable[[], None] | None = None
+        self._kept: list[Any] = []
+
+    # ---- work -----------------------------------------------------------------------------------
+
+    def gather_team(self, held: Partition) -> MpiTeam:
+        """Spread the agents over the ranks."""
+        from vpem.network.mpi import MpiTeam
+
+        if self.team is None:
+            self.team = MpiTeam(held.n_agents, self.comm, names=held.names, timeout=self.timeout)
+        return self.team
+
+    def fit_vpem(
+        self, source: Dataset, held: Partition, network: Network, **options: Any
+    ) -> tuple[Fit, dict[str, Any]]:
+        """Fit to data split by features; and what there is to report of the engine.
+
+        Of the data only the columns of this rank's agents are kept.
+        """
+        from vpem.spread import fit_spread, spread
+
+        team = self.gather_team(held)
+        ranked = spread(network, held, team)
+        names = [source.feature_names[j] for j in ranked.columns]
+        X = _columns_of(source, ranked.columns) if len(ranked.columns) else None
+        found = fit_spread(X, ranked, **{**options, "feature_names": names, "shards": self.shards})
+        return found, {"engine": "mpi", "ranks": self.size, "handed": _handed(ranked.total, team)}
+
+    def tell_warnings(self, screen: Screen) -> None:
+        """Print the warnings of other ranks at the first, each once."""
+        assert self.team is not None
+        gathered = self.team.gather_at(screen.warnings, 0)
+        for rank, told in enumerate(gathered or []):
+            for text in told if rank else []:
+                if text not in screen.warnings:
+                    screen.warn(text, f"{self.team.describe(rank)}: ")
+
+    def write_shards(
+        self,
+        output: Path,
+        found: Fit,
+        held: Partition,
+        source: Dataset,
+        options: dict[str, Any],
+        force: bool,
+    ) -> Fit:
+        """Write the parameters of this rank's hubs, a file each; what a report needs of the fit."""
+        from vpem.shards import shard_path, write_shard
+        from vpem.spread import outline
+
+        blocks = found.network.whole.blocks  # type: ignore[attr-defined]
+        for place, number in enumerate(found.network.total.numbers):
+            columns, root = blocks.features[number], blocks.roots[number]
+            if len(columns):
+                name = held.names[root] if root < held.n_agents else "server"
+                names = [source.feature_names[j] for j in columns]
+                write_shard(
+                    shard_path(output, name), found, place, held.names, names, options, force
+                )
+        return outline(found)
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Wait until all ranks are done."""
+        sys.stdout.flush()
+        if self.team is not None:
+            self.team.wait(self.team.comm.Ibarrier())
+
+    def fail(self, tell: Callable[[str], Any], sentence: str, code: int) -> NoReturn:
+        """Tell what went wrong, once, and end all ranks; does not return.
+
+        Parameters
+        ----------
+        tell : callable
+            Prints a sentence.
+        sentence : str
+            What went wrong at this rank.
+        code : int
+            Exit code of the job.
+        """
+        where = "" if code == STALLED else f"{self._name()}: "
+        if self.rank:
+            self._ring(zlib.crc32(sentence.encode()))
+            at_least, more = GIVE_WAY
+            time.sleep(0.0 if code == STALLED else at_least + more * self.rank / self.size)
+        elif code != STALLED and self._hear(HEAR_OUT) == [zlib.crc32(sentence.encode())] * (
+            self.size - 1
+        ):
+            where = ""
+        tell(where + sentence)
+        self.abort(code)
+
+    def interrupted(self, tell: Callable[[str], Any], code: int) -> NoReturn:
+        """Let ranks save what they have, and end all of them; does not return."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        sentence = "interrupted; nothing was written"
+        if self.on_interrupt is not None:
+            self.on_interrupt()
+            sentence = "interrupted"
+        if self.rank:
+            self._ring(0)
+            time.sleep(SAVING)
+            tell(f"{self._name()}: {sentence}")
+        else:
+            self._hear(SAVING if self.on_interrupt is not None else HEAR_OUT)
+            tell(sentence)
+        self.abort(code)
+
+    def abort(self, code: int) -> NoReturn:
+        """End all ranks; does not return."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # What is on its way to the launcher would be lost.
+        time.sleep(LAST_WORDS)
+        self.comm.Abort(code)
+        os._exit(code)
+
+    def _name(self) -> str:
+        return f"rank {self.rank}" if self.team is None else self.team.describe(self.rank)
+
+    def _ring(self, value: int) -> None:
+        """Let the first rank know that this one is about to end the job."""
+        import numpy as np
+
+        self._kept.append(np.array([value], dtype=np.int64))
+        self._kept.append(self._bell.Isend(self._kept[-1], dest=0, tag=FAILED))
+
+    def _hear(self, seconds: float) -> list[int]:
+        """What other ranks let the first know, until all have or time is up."""
+        import numpy as np
+
+        heard: list[int] = []
+        until = time.monotonic() + seconds
+        while len(heard) < self.size - 1 and time.monotonic() < until:
+            if self._bell.Iprobe(tag=FAILED):
+                news = np.empty(1, dtype=np.int64)
+                self._bell.Recv(news, tag=FAILED)
+                heard.append(int(news[0]))
+            else:
+                time.sleep(0.005)
+        return heard
+
+
+_ranks: Ranks | None = None
+
+
+def asks_for_mpi(words: Sequence[str]) -> bool:
+    """Whether the words of a command line ask for MPI."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return any(a == "--engine=mpi" or (a == "--engine" and b == "mpi") for a, b in pairs)
+
+
+def join() -> Ranks:
+    """Join the MPI job that this process was started in.
+
+    Raises
+    ------
+    InputError
+        If there is no MPI, or that of the launcher is another one.
+    """
+    global _ranks
+    from vpem.errors import InputError
+
+    try:
+        # mpi4py warns of a launcher that looks foreign; whether it is is found out below.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            from vpem.network.mpi import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        _leave_it_to_the_first()
+        raise InputError(
+            f"--engine mpi needs mpi4py and an MPI library ({reason}); try: pip install "
+            "'vpem[mpi]' mpich"
+        ) from None
+    if MPI.COMM_WORLD.Get_size() == 1:
+        _check_launcher(MPI.Get_library_version().strip().split("\n")[0])
+    _ranks = Ranks(MPI.COMM_WORLD)
+    signal.signal(signal.SIGTERM, _terminate)
+    return _ranks
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated
+
+
+def _leave_it_to_the_first() -> None:
+    """End without a word where a launcher says that this is not the first of its processes."""
+    if any(os.environ.get(number, "0") != "0" for _, number in LAUNCHERS):
+        raise SystemExit(2)
+
+
+def _check_launcher(library: str) -> None:
+    """Raise InputError where a launcher started several processes that do not see each other."""
+    from vpem.errors import InputError
+
+    for count, _ in LAUNCHERS:
+        text = os.environ.get(count, "")
+        if text.isdecimal() and int(text) > 1:
+            _leave_it_to_the_first()
+            raise InputError(
+                f"the launcher started {text} processes ({count}), but each of them is alone: "
+                f"mpi4py is built for another MPI ({library}); take the mpiexec of that MPI, "
+                "or build mpi4py for yours (pip install --no-binary mpi4py mpi4py)"
+            )
+
+
+def engine_of(
+    name: str, ranks: int | None, timeout: float | None, shards: bool, screen: Screen
+) -> Simulator | Ranks:
+    """Return where a command runs, after looking at its options.
+
+    Raises
+    ------
+    InputError
+        If an option makes no sense, or there are more or fewer ranks than were asked for.
+    """
+    from vpem.checks import check_int
+    from vpem.errors import InputError, check_choice
+
+    check_choice("--engine", name, ENGINES)
+    if name != "mpi":
+        for option, given in (("--ranks", ranks), ("--timeout", timeout), ("--shards", shards)):
+            if given:
+                raise InputError(f"{option} is for processes of their own; add --engine mpi")
+        return Simulator()
+    engine = _ranks if _ranks is not None else join()
+    if ranks is not None and check_int("--ranks", ranks, least=1) != engine.size:
+        raise InputError(
+            f"--ranks {ranks} were asked for, but {engine.size} "
+            f"{'is' if engine.size == 1 else 'are'} there; start them with the mpiexec of the MPI "
+            "that mpi4py is built for, such as: pip install mpich"
+        )
+    if timeout is not None and not timeout > 0:
+        raise InputError(f"--timeout must be a number of seconds above 0, got {timeout!r}")
+    engine.timeout = timeout
+    engine.shards = shards
+    screen.silent = not engine.speaks
+    return engine
+
+
+def _columns_of(source: Dataset, columns: Any) -> Any:
+    """Read some columns of the data; no others are kept."""
+    import numpy as np
+
+    X = source.X
+    if isinstance(X, np.ndarray):
+        return np.ascontiguousarray(X[:, columns])
+    found = np.empty((len(X), len(columns)), dtype=X.dtype)
+    for start, part in X.select(columns).runs():
+        found[start : start + len(part)] = part
+    X.close()
+    return found
+
+
+def _handed(total: Any, team: MpiTeam) -> dict[str, dict[str, int]]:
+    """Payload bytes that all ranks really handed over, by kind."""
+    parts = team.everyones([[total.handed.delivered, total.handed.on_wire]])
+    found: dict[str, dict[str, int]] = {}
+    for delivered, on_wire in parts:
+        for name, counted in (("between_agents", delivered), ("by_mpi", on_wire)):
+            for kind, size in counted.items():
+                own = found.setdefault(kind, {"between_agents": 0, "by_mpi": 0})
+                own[name] += size
+    return found

@@ -1,0 +1,155 @@
+"""Run under mpiexec by test_mpi_fits.py: sums and fits over ranks are those of one process.
+
+At the first rank both are there and compared, iteration by iteration, from the same start.
+"""
+
+import sys
+import warnings
+from dataclasses import replace
+
+import mpi_sums
+import numpy as np
+import pytest
+
+from vpem.errors import InputError, VpemWarning
+from vpem.graphs.topologies import make_graph
+from vpem.joining import connect
+from vpem.mixture import block_views
+from vpem.network.mpi import MpiTeam
+from vpem.partition import from_lists
+from vpem.recipes import fit_vpem
+from vpem.spread import fit_spread, spread, sum_over_ranks
+
+N_AGENTS = 5
+
+
+def overlapping(n_samples=150, n_features=8, seed=0):
+    rng = np.random.default_rng(seed)
+    centres = 1.1 * rng.standard_normal((3, n_features))
+    mixing = np.eye(n_features) + 0.3 * rng.standard_normal((n_features, n_features))
+    return (
+        centres[rng.integers(3, size=n_samples)]
+        + rng.standard_normal((n_samples, n_features)) @ mixing
+    )
+
+
+class Comparison:
+    """Fits the same in one process and over ranks, and compares at the first."""
+
+    def __init__(self, team, X, partition):
+        self.team, self.X, self.partition = team, X, partition
+        self.n_compared = 0
+
+    def __call__(self, network, *, tolerance=1e-10, sample_weight=None, X=None, **options):
+        X = self.X if X is None else X
+        options = {"n_components": 3, "max_iter": 6, "tol": 0.0, "seed": 1, **options}
+        ranked = spread(network, self.partition, self.team)
+        names = [f"feature {column}" for column in ranked.columns]
+        own = X[:, ranked.columns] if len(names) else None
+        weights = sample_weight if self.team.rank == 0 else None
+        found = fit_spread(own, ranked, sample_weight=weights, feature_names=names, **options)
+        if self.team.rank:
+            assert found.mixture.blocks.n_blocks == len(ranked.numbers)
+            return found
+        wanted = fit_vpem(X, network, sample_weight=sample_weight, **options)
+        self.n_compared += 1
+        close = {"rtol": tolerance, "atol": tolerance}
+        np.testing.assert_allclose(found.history, wanted.history, **close)
+        np.testing.assert_allclose(found.root_log_likelihood, wanted.root_log_likelihood, **close)
+        for name in ("weights", "means", "covariances"):
+            ours, theirs = getattr(found.mixture, name), getattr(wanted.mixture, name)
+            np.testing.assert_allclose(ours + 0 * theirs, theirs + 0 * ours, **close)
+        assert found.network is network
+        assert found.communication == wanted.communication
+        assert found.init_rows == wanted.init_rows
+        assert found.recoveries == wanted.recoveries
+        assert found.best_restart == wanted.best_restart
+        assert found.converged == wanted.converged
+        assert found.n_passes == wanted.n_passes
+        np.testing.assert_allclose(found.free_energy, wanted.free_energy, **close)
+        return found
+
+
+def main(brief=False):
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", VpemWarning)
+    team = MpiTeam(N_AGENTS, timeout=30)
+    for check in mpi_sums.CHECKS:
+        check(team, N_AGENTS)
+    X = overlapping()
+    partition = from_lists([[0, 4], [1], [2, 3], [], [5, 6, 7]], 8)
+    compare = Comparison(team, X, partition)
+    networks = {
+        (topology, hops): connect(make_graph(topology, N_AGENTS, seed=3), partition, hops=hops)
+        for topology in ("star", "cycle", "geometric")
+        for hops in (0, 1, 2)
+    }
+    first = fit_vpem(X, networks["star", 0], n_components=3, max_iter=2).mixture
+    starts = ("random", "k-means++", "kmeans", [3, 77, 120], first)
+    for number, network in enumerate(networks.values()):
+        compare(network, init=starts[number % 5], n_init=2 if number == 0 else 1)
+        if not brief:
+            compare(network, init=starts[(number + 2) % 5])
+    star, cycle, near = networks["star", 0], networks["cycle", 0], networks["geometric", 1]
+    for network in (star, cycle, near):
+        compare(network, batch_size=40, max_iter=3)
+        compare(network, batch_size=40, step_size=0.7, max_iter=3, init="random")
+    other = connect(
+        make_graph("path", N_AGENTS), partition, hops=0, n_rounds=3, acceleration="none"
+    )
+    compare(other)
+    if not brief:
+        compare_kinds(compare, star, cycle, near, starts)
+        compare_repairs(compare, (star, cycle, near), first)
+        check_refusals(team, partition)
+    if team.rank == 0:
+        print("compared", compare.n_compared)
+
+
+def compare_kinds(compare, star, cycle, near, starts):
+    """Covariances, units, weights, precision."""
+    X = compare.X
+    kinds = ("diag", "spherical", "tied", "tied-diag", "tied-spherical")
+    for number, kind in enumerate(kinds):
+        compare((star, cycle, near)[number % 3], covariance_type=kind, init=starts[number])
+    compare(near, scale="standard")
+    compare(cycle, tol=1e-3, max_iter=60)
+    weights = np.random.default_rng(4).integers(0, 3, size=len(X)).astype(float)
+    compare(star, sample_weight=weights, init="k-means++")
+    compare(near, sample_weight=weights)
+    single = X.astype(np.float32)
+    compare(cycle, X=single, dtype=np.float32, tolerance=1e-3, init="random")
+    compare(near, X=single, dtype=np.float32, tolerance=1e-3, init="random")
+
+
+def compare_repairs(compare, networks, first):
+    """Components that hold nothing, or are flat in one hub, are placed anew."""
+    means, flat = first.means.copy(), first.covariances.copy()
+    means[2] += 60.0
+    block_views(flat, first.blocks.widths, 3)[4][1] = 0.0
+    for network in networks:
+        for start in (replace(first, means=means), replace(first, covariances=flat)):
+            mended = compare(network, init=start)
+            reason = "weight" if start.means is means else "covariance"
+            assert {event.reason for event in mended.recoveries} == {reason}
+    compare(networks[1], init=replace(first, means=means), batch_size=50, max_iter=3)
+
+
+def check_refusals(team, partition):
+    """What cannot be done is said alike on all ranks."""
+    cycle = make_graph("cycle", N_AGENTS)
+    for options in ({"compress": "natural:12bits"}, {"link_failure": 0.1}):
+        network = connect(cycle, partition, hops=0, **options)
+        with pytest.raises(InputError, match="--engine simulator"):
+            sum_over_ranks(network, team)
+    network = connect(cycle, partition, hops=0)
+    ranked = spread(network, partition, team)
+    n_rows = 10 + team.rank if len(ranked.columns) else 0
+    own = np.zeros((n_rows, len(ranked.columns))) if n_rows else None
+    if team.size > 1:
+        with pytest.raises(InputError, match="same rows"):
+            fit_spread(own, ranked, n_components=2)
+
+
+if __name__ == "__main__":
+    main(brief=sys.argv[1:] == ["brief"])

@@ -1,0 +1,60 @@
+"""Messages between parties: what can be sent comes back, and nothing else is read."""
+
+import numpy as np
+import pytest
+
+from vpem.errors import InputError
+from vpem.network.messages import decode, encode
+from vpem.network.team import Alone
+
+VALUES = [
+    None, True, 3, -2.5, float("inf"), "héllo", b"\x00\xff", [], (), {}, [1, [2, (3, {"a": None})]],
+    {1: "one", "two": 2, (1, 2): [3]}, np.float32(1.5), np.int64(7),
+    np.zeros((0, 3)), np.arange(6, dtype=np.int32).reshape(2, 3)[:, ::-1], np.array(2.5),
+    np.array([b"ab", b"c"]), np.array([["x", "yz"]]), np.array([True, False]), np.array([""]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_messages_come_back(value):
+    back = decode(encode(value))
+    assert type(back) is type(value)
+    np.testing.assert_equal(back, value)
+    if isinstance(value, np.ndarray):
+        assert back.dtype == value.dtype
+        assert back.shape == value.shape
+
+
+def test_nan_comes_back():
+    assert np.isnan(decode(encode(float("nan"))))
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, np.array([object()]), [lambda: 0], 1j, np.datetime64("2020-01-01")]
+)
+def test_nothing_else_is_sent(value):
+    with pytest.raises(TypeError, match="cannot be sent"):
+        encode(value)
+
+
+def test_damaged_messages_are_refused():
+    whole = encode({"x": np.arange(4.0), "y": [1, b"abc"]})
+    damaged = [whole[:end] for end in range(len(whole))] + [whole + b"x", b"", b"vpem" * 9]
+    for message in damaged:
+        with pytest.raises(InputError, match="damaged"):
+            decode(message)
+
+
+def test_no_header_makes_an_array_of_objects_or_of_negative_size():
+    for header in (b'{"a":"|O","s":[1],"g":false}', b'{"a":"<f8","s":[-1],"g":false}', b"[1]"):
+        message = b"vpem" + len(header).to_bytes(8, "little") + header + bytes(8)
+        with pytest.raises(InputError, match="damaged"):
+            decode(message)
+
+
+def test_one_process_has_all_agents():
+    team = Alone()
+    assert all(team.mine(agent) for agent in range(3))
+    assert team.collect({0: "a", 1: "b"}) == {0: "a", 1: "b"}
+    assert team.tell("x", owner=2) == "x"
+    assert team.pass_on("y", 0, 2) == "y"

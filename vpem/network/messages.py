@@ -1,0 +1,140 @@
+"""Messages between parties: values written down so that reading them runs nothing.
+
+A message is a header of JSON, which says what the value is made of, and the bytes of its arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+
+from vpem.errors import InputError
+
+__all__ = ["decode", "encode"]
+
+MAGIC = b"vpem"
+LENGTH = struct.Struct("<4sQ")
+KINDS = "biufcSU"
+"""Of arrays: truth values, integers, floats, complex numbers, and texts of fixed width."""
+DEEPEST = 64
+"""Levels of lists in lists."""
+
+
+def encode(value: Any) -> bytes:
+    """Write a value down.
+
+    Parameters
+    ----------
+    value
+        None, bool, int, float, str, bytes, numpy array or scalar (numbers or fixed-width text), and
+        lists, tuples and dicts of these.
+
+    Raises
+    ------
+    TypeError
+        If it is, or holds, anything else.
+    """
+    parts: list[Any] = []
+    header = json.dumps(_describe(value, parts), separators=(",", ":")).encode()
+    return b"".join([LENGTH.pack(MAGIC, len(header)), header, *parts])
+
+
+def decode(message: bytes | bytearray | memoryview) -> Any:
+    """Read a value that `encode` has written.
+
+    Raises
+    ------
+    InputError
+        If the message is cut short, too long, or no message at all.
+    """
+    data = memoryview(message)
+    try:
+        magic, length = LENGTH.unpack_from(data)
+        begin = LENGTH.size + length
+        if magic != MAGIC or begin > len(data):
+            raise ValueError
+        header = json.loads(bytes(data[LENGTH.size : begin]))
+        reader = _Reader(data, begin)
+        value = reader.read(header)
+        if reader.place != len(data):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
+        raise InputError(
+            f"a message of {len(data)} bytes between parties is damaged; are all of them of the "
+            "same version of vpem?"
+        ) from None
+    return value
+
+
+def _describe(value: Any, parts: list[Any]) -> Any:
+    """What the value is made of; bytes of arrays are added to the parts."""
+    if value is None or (isinstance(value, bool | int | float | str) and type(value) in _PLAIN):
+        return value
+    if isinstance(value, bytes):
+        parts.append(value)
+        return {"b": len(value)}
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.kind not in KINDS:
+            raise TypeError(f"an array of {array.dtype} cannot be sent")
+        parts.append(array.tobytes())
+        scalar = isinstance(value, np.generic)
+        return {"a": array.dtype.str, "s": list(array.shape), "g": scalar}
+    if isinstance(value, list | tuple):
+        kind = "l" if isinstance(value, list) else "t"
+        return {kind: [_describe(item, parts) for item in value]}
+    if isinstance(value, dict):
+        pairs = [[_describe(k, parts), _describe(v, parts)] for k, v in value.items()]
+        return {"d": pairs}
+    raise TypeError(f"a {type(value).__name__} cannot be sent")
+
+
+_PLAIN = (bool, int, float, str)
+
+
+class _Reader:
+    """Reads arrays one after the other."""
+
+    def __init__(self, data: memoryview, place: int) -> None:
+        self.data = data
+        self.place = place
+
+    def take(self, size: int) -> memoryview:
+        end = self.place + size
+        if size < 0 or end > len(self.data):
+            raise ValueError
+        found = self.data[self.place : end]
+        self.place = end
+        return found
+
+    def read(self, header: Any, depth: int = 0) -> Any:
+        if depth > DEEPEST:
+            raise ValueError
+        if not isinstance(header, dict):
+            if isinstance(header, list):
+                raise ValueError
+            return header
+        if "b" in header:
+            return bytes(self.take(int(header["b"])))
+        if "a" in header:
+            dtype = np.dtype(str(header["a"]))
+            shape = [int(size) for size in header["s"]]
+            if dtype.kind not in KINDS or any(size < 0 for size in shape):
+                raise ValueError
+            count = 1
+            for size in shape:
+                count *= size
+            raw = self.take(count * dtype.itemsize)
+            if dtype.itemsize == 0:
+                array = np.zeros(shape, dtype)
+            else:
+                array = np.frombuffer(raw, dtype).reshape(shape).copy()
+            return array[()] if header["g"] else array
+        if "d" in header:
+            pairs = header["d"]
+            return {self.read(k, depth + 1): self.read(v, depth + 1) for k, v in pairs}
+        items = [self.read(item, depth + 1) for item in header["l" if "l" in header else "t"]]
+        return items if "l" in header else tuple(items)
