@@ -31,6 +31,7 @@ from .options import (
     Strict,
     Weights,
 )
+from .parties import Align, AlignKey, DataFiles, MissingParties, PartiesFlag
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ OUTPUT = "Output"
 
 
 def fit(
-    data: Annotated[Path, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
+    data: DataFiles,
+    parties: PartiesFlag = False,
+    align: Align = None,
+    align_key: AlignKey = None,
+    missing_parties: MissingParties = False,
     split: Annotated[
         str,
         typer.Option(
@@ -186,10 +191,10 @@ def fit(
     Example: vpem fit data/breast_cancer.h5 --split rows --workers 7
     """
     from .output import Progress, Screen, print_json
+    from .parties import Asked, read_data
 
     with Screen(quiet) as screen:
         from vpem.checks import check_int
-        from vpem.datasets import read_dataset
         from vpem.errors import InputError, check_choice
         from vpem.hdf5 import check_distinct, check_writable
         from vpem.joining import connect_workers
@@ -201,7 +206,7 @@ def fit(
 
         if output is not None:
             # A model may be continued in its own file: no check against init_model.
-            check_distinct(output, data, partition, graph, worker_rows)
+            check_distinct(output, *data, partition, graph, worker_rows, align_key)
             check_writable(output, force)
         check_choice("--dtype", dtype, ("float64", "float32"))
         check_choice("--split", split, ("features", "rows"))
@@ -217,8 +222,18 @@ def fit(
             if name in _OPTIONS
         }
         options["rounds"] = _rounds(rounds)
+        options["data"] = ", ".join(map(str, data))
         limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
-        source = read_dataset(data, dataset, memory_limit=limit)
+        source, alignment = read_data(
+            data,
+            Asked(parties, align, align_key, missing_parties),
+            over_rows,
+            dataset,
+            {"agents": agents, "partition": partition, "workers": workers,
+             "worker-rows": worker_rows, "memory-limit": memory_limit},
+            limit,
+            screen,
+        )  # fmt: skip
         sums: dict[str, Any] = {
             "n_rounds": options["rounds"],
             "weights": weights,
@@ -290,7 +305,9 @@ def fit(
             report = describe_fit(found, held.names, source.feature_names)
         report["warnings"] = list(screen.warnings)
         report["seed"] = seed
-        report["data"] = str(data)
+        report["data"] = options["data"]
+        if alignment is not None:
+            report["alignment"] = alignment
         if output is not None:
             kept = {name: value for name, value in report.items() if name != "history"}
             write_model(
@@ -316,7 +333,8 @@ def fit(
 
 
 _OPTIONS = (
-    "data", "split", "workers", "worker_rows", "components", "topology", "graph", "radius",
+    "data", "parties", "align", "align_key", "missing_parties", "split",
+    "workers", "worker_rows", "components", "topology", "graph", "radius",
     "mean_degree", "hops", "rounds",
     "acceleration", "consensus_tol", "eigenvalue", "compress", "link_failure", "agent_dropout",
     "stragglers", "batch_size", "step_size", "weights", "consensus", "agents", "partition",
