@@ -65,7 +65,7 @@ def chosen(folder, *names):
 def test_a_party_is_called_as_its_file():
     parties = choose_parties(["data/hospital.h5", "lab.csv.gz", "b.c.parquet"])
     assert [party.name for party in parties] == ["hospital", "lab", "b.c"]
-    with pytest.raises(InputError, match="two parties are called 'x'; give them by a manifest"):
+    with pytest.raises(InputError, match="two parties are called 'x'; name them in a manifest"):
         choose_parties(["one/x.h5", "two/x.csv"])
     with pytest.raises(InputError, match="give it without other files"):
         choose_parties(["all.toml", "x.h5"])
@@ -214,6 +214,16 @@ def test_tables(tmp_path, suffix):
         open_parties([Party("clinic", str(file), ("x", "who"), "who")])
     with pytest.raises(InputError, match="'x' cannot be a feature: it is one already"):
         open_parties([Party("clinic", str(file), ("x", "x"))])
+
+
+@pytest.mark.parametrize("name", ["id", "IDs"])
+def test_ids_are_not_taken_for_a_feature_unasked(tmp_path, name):
+    file = tmp_path / "clinic.csv"
+    file.write_text(f"{name},x\n1,2.5\n2,3.5\n")
+    with pytest.raises(InputError, match=f"column '{name}' would be a feature; say in a manifest"):
+        open_parties([Party("clinic", str(file))])
+    assert open_parties([Party("clinic", str(file), ids=name)])[0].feature_names == ("x",)
+    assert open_parties([Party("clinic", str(file), ("x", name))])[0].ids is None
 
 
 def test_files_of_a_pattern_follow_one_another(tmp_path):

@@ -75,7 +75,7 @@ def choose_parties(paths: Sequence[str | os.PathLike[str]]) -> list[Party]:
         if len(files) > 1:
             raise InputError(f"{manifests[0]} names all parties; give it without other files")
         return read_manifest(manifests[0])
-    return _checked([Party(_stem(file), str(file)) for file in files], "give them by a manifest")
+    return _checked([Party(_stem(file), str(file)) for file in files], "name them in a manifest")
 
 
 def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
@@ -110,7 +110,7 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
         raise InputError(f"{path} names no party; add a table [[party]] with file = ... for each")
     try:
         parties = [_party(table, number, source.parent) for number, table in enumerate(tables)]
-        return _checked(parties, "give each a name")
+        return _checked(parties, "names must differ")
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
@@ -154,5 +154,5 @@ def _checked(parties: list[Party], advice: str) -> list[Party]:
     names = [party.name for party in parties]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"two parties are called {name!r}; {advice} that differs")
+            raise InputError(f"two parties are called {name!r}; {advice}")
     return parties

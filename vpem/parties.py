@@ -39,6 +39,8 @@ __all__ = [
     "stack_parties",
 ]
 
+ID_NAMES = ("id", "ids")  # of columns that are hardly meant to be features
+
 
 @dataclass
 class Holding:
@@ -160,9 +162,16 @@ def _read(party: Party, file: str) -> Dataset:
     path = Path(file)
     suffix = (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
     if suffix in TEXT_SUFFIXES or suffix in PARQUET_SUFFIXES:
-        return read_table(
+        table = read_table(
             file, id_column=party.ids, label_column=party.labels, columns=party.columns
         )
+        for name in table.feature_names:
+            if party.columns is None and name.casefold() in ID_NAMES:
+                raise InputError(
+                    f"{file}: column {name!r} would be a feature; say in a manifest that it holds "
+                    f"ids (ids = {name!r}), or which columns are features"
+                )
+        return table
     for key, value in (("ids", party.ids), ("labels", party.labels)):
         if value is not None:
             raise InputError(
