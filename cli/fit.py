@@ -232,6 +232,7 @@ def fit(
             {"agents": agents, "partition": partition, "workers": workers,
              "worker-rows": worker_rows, "memory-limit": memory_limit},
             limit,
+            output,
             screen,
         )  # fmt: skip
         sums: dict[str, Any] = {

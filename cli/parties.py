@@ -74,6 +74,7 @@ def read_data(
     dataset: str | None,
     for_one: dict[str, Any],
     limit: int | None,
+    output: Path | None,
     screen: Screen,
 ) -> tuple[Dataset, dict[str, Any] | None]:
     """Read the one dataset, or join those of the parties.
@@ -92,6 +93,8 @@ def read_data(
         Options that parties have no use for, by their names.
     limit : int, optional
         Memory for one dataset, bytes.
+    output : path, optional
+        What will be written, which must be no party's file.
     screen : Screen
         Where what became of the rows is told.
 
@@ -104,6 +107,7 @@ def read_data(
     """
     from vpem.datasets import read_dataset
     from vpem.errors import InputError
+    from vpem.hdf5 import check_distinct
     from vpem.parties import choose_parties, join_parties, stack_parties
 
     _check_options(files, asked, over_rows)
@@ -113,6 +117,8 @@ def read_data(
         if value is not None:
             raise InputError(f"--{name} is for one file; with --parties leave it out")
     parties = choose_parties(files)
+    if output is not None:
+        check_distinct(output, *(file for party in parties for file in party.find()))
     if over_rows:
         return stack_parties(parties), None
     level = asked.align or "none"

@@ -127,6 +127,17 @@ def test_a_manifest(capsys, five):
     assert found["history"] == expected["history"]
 
 
+def test_a_model_does_not_take_the_place_of_a_file_of_a_manifest(capsys, five):
+    _, home = five
+    (home / "all.toml").write_text('[[party]]\nname = "p"\nfile = "five/party[0-9].h5"\n')
+    before = listing(home)
+    target = home / "five" / "party3.h5"
+    result = run(capsys, "fit", home / "all.toml", "--parties", "-o", target, "--force")
+    assert result.code == 2
+    assert "party3.h5 itself; write to another name" in result.sentence
+    assert listing(home) == before
+
+
 def test_tables_of_a_manifest(capsys, tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3)) + 3 * (np.arange(60) % 2)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import tomllib
 from collections.abc import Sequence
@@ -47,6 +48,13 @@ class Party:
     def path(self) -> Path:
         """The file, or the pattern."""
         return Path(self.folder, self.file)
+
+    def find(self) -> list[Path]:
+        """Return the files that a pattern stands for, in order; or the one file, there or not."""
+        if not glob.has_magic(self.file) or self.path.exists():
+            return [self.path]
+        found = glob.glob(self.file, root_dir=self.folder or None, recursive=True)
+        return [Path(self.folder, file) for file in sorted(found)]
 
 
 def choose_parties(paths: Sequence[str | os.PathLike[str]]) -> list[Party]:

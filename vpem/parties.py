@@ -5,7 +5,6 @@ A party's file is a dataset of its own: its features, its rows in an order of it
 
 from __future__ import annotations
 
-import glob
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -133,7 +132,10 @@ def open_parties(parties: Sequence[Party], team: Team | None = None) -> dict[int
 def _open(party: Party) -> Holding:
     """Open one party's files."""
     try:
-        datasets = [_read(party, file) for file in _files(party)]
+        files = party.find()
+        if not files:
+            raise FileError(f"no file fits {party.path}")
+        datasets = [_read(party, file) for file in files]
     except VpemError as error:
         advice = "; with --parties a manifest says so (ids, labels, columns)"
         hint = advice if "-column" in str(error) else ""
@@ -147,38 +149,27 @@ def _open(party: Party) -> Holding:
     )
 
 
-def _files(party: Party) -> list[str]:
-    """Return the files that a party's pattern stands for."""
-    if glob.has_magic(party.file) and not party.path.exists():
-        found = glob.glob(party.file, root_dir=party.folder or None, recursive=True)
-        if not found:
-            raise FileError(f"no file fits {party.path}")
-        return [str(Path(party.folder, file)) for file in sorted(found)]
-    return [str(party.path)]
-
-
-def _read(party: Party, file: str) -> Dataset:
+def _read(party: Party, path: Path) -> Dataset:
     """Open one file of a party: HDF5, whose values stay there, or a table."""
-    path = Path(file)
     suffix = (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
     if suffix in TEXT_SUFFIXES or suffix in PARQUET_SUFFIXES:
         table = read_table(
-            file, id_column=party.ids, label_column=party.labels, columns=party.columns
+            path, id_column=party.ids, label_column=party.labels, columns=party.columns
         )
         for name in table.feature_names:
             if party.columns is None and name.casefold() in ID_NAMES:
                 raise InputError(
-                    f"{file}: column {name!r} would be a feature; say in a manifest that it holds "
+                    f"{path}: column {name!r} would be a feature; say in a manifest that it holds "
                     f"ids (ids = {name!r}), or which columns are features"
                 )
         return table
     for key, value in (("ids", party.ids), ("labels", party.labels)):
         if value is not None:
             raise InputError(
-                f"{file}: {key} = {value!r} names a column of a CSV or Parquet file; those of HDF5 "
+                f"{path}: {key} = {value!r} names a column of a CSV or Parquet file; those of HDF5 "
                 f"are in its {key}"
             )
-    return read_dataset(file, memory_limit=0)
+    return read_dataset(path, memory_limit=0)
 
 
 def _arranged(dataset: Dataset, names: Sequence[str], party: Party, first: str) -> Any:
