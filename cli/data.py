@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .split import split
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -19,7 +21,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Import, simulate and describe datasets.\n\n"
+    help="Import, simulate, split and describe datasets.\n\n"
     "Example: vpem data describe data/breast_cancer.h5",
 )
 
@@ -174,6 +176,9 @@ def repack(
         found = read_dataset(source, dataset, memory_limit=0)
         write_dataset(output, found, force, truth=read_truth(source))
         screen.say(f"wrote {output}")
+
+
+app.command("split")(split)
 
 
 @app.command()

@@ -33,6 +33,7 @@ from .options import (
     Strict,
     Weights,
 )
+from .parties import Align, AlignKey, DataFiles, MissingParties, PartiesFlag
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ OUTPUT = "Output"
 
 
 def fit(
-    data: Annotated[Path, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
+    data: DataFiles,
+    parties: PartiesFlag = False,
+    align: Align = None,
+    align_key: AlignKey = None,
+    missing_parties: MissingParties = False,
     split: Annotated[
         str,
         typer.Option(
@@ -191,11 +196,11 @@ def fit(
     """
     from .engine import Ranks, engine_of
     from .output import Progress, Screen, print_json
+    from .parties import Asked, read_data
 
     with Screen(quiet) as screen:
         from vpem.checks import check_int
         from vpem.errors import InputError, check_choice
-        from vpem.files.datasets import read_dataset
         from vpem.files.hdf5 import check_distinct, check_writable
         from vpem.files.models import Model, current_versions, write_model
         from vpem.joining import connect_workers
@@ -207,7 +212,7 @@ def fit(
         run_on = engine_of(engine, ranks, timeout, shards, screen)
         if output is not None and run_on.speaks:
             # A model may be continued in its own file: no check against init_model.
-            check_distinct(output, data, partition, graph, worker_rows)
+            check_distinct(output, *data, partition, graph, worker_rows, align_key)
             check_writable(output, force)
         check_choice("--dtype", dtype, ("float64", "float32"))
         check_choice("--split", split, ("features", "rows"))
@@ -225,10 +230,21 @@ def fit(
             if name in _OPTIONS
         }
         options["rounds"] = rounds_of(rounds)
+        options["data"] = ", ".join(map(str, data))
         limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
         if isinstance(run_on, Ranks):
             limit = 0  # Each rank reads its own columns.
-        source = read_dataset(data, dataset, memory_limit=limit)
+        source, alignment = read_data(
+            data,
+            Asked(parties, align, align_key, missing_parties),
+            over_rows,
+            dataset,
+            {"agents": agents, "partition": partition, "workers": workers,
+             "worker-rows": worker_rows, "memory-limit": memory_limit},
+            limit,
+            output,
+            screen,
+        )  # fmt: skip
         sums: dict[str, Any] = {
             "n_rounds": options["rounds"],
             "weights": weights,
@@ -307,7 +323,9 @@ def fit(
             report = describe_fit(found, held.names, source.feature_names)
         report["warnings"] = list(screen.warnings)
         report["seed"] = seed
-        report["data"] = str(data)
+        report["data"] = options["data"]
+        if alignment is not None:
+            report["alignment"] = alignment
         report.update(ran)
         if output is not None and not shards:
             kept = {name: value for name, value in report.items() if name != "history"}
@@ -336,7 +354,8 @@ def fit(
 
 
 _OPTIONS = (
-    "data", "split", "workers", "worker_rows", "components", "topology", "graph", "radius",
+    "data", "parties", "align", "align_key", "missing_parties", "split",
+    "workers", "worker_rows", "components", "topology", "graph", "radius",
     "mean_degree", "hops", "rounds",
     "acceleration", "consensus_tol", "eigenvalue", "compress", "link_failure", "agent_dropout",
     "stragglers", "batch_size", "step_size", "weights", "consensus", "agents", "partition",

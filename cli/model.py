@@ -120,6 +120,7 @@ def _tables(found: Model) -> list[Table | str]:
     from vpem.files.models import assembled
 
     from .output import number, plural, table
+    from .parties import joined_by
 
     mixture = found.mixture
     blocks = mixture.blocks
@@ -145,12 +146,15 @@ def _tables(found: Model) -> list[Table | str]:
     end = "" if _told(report, "converged", bool) else ", not converged"
     fitted = f"{_counted(report, 'n_samples', 'row')} of {_told(report, 'data', str) or '?'}"
     seed = _told(found.options, "seed", int)
+    joined = joined_by(report)
+    parties = () if joined is None else (("parties", joined),)
     facts = (
         ("mixture", f"{plural(mixture.n_components, 'component')}, "
                     f"{plural(mixture.n_features, 'feature')}, "
                     f"{mixture.covariance_type} covariance in {plural(blocks.n_blocks, 'hub')}, "
                     f"{plural(mixture.n_parameters, 'parameter')}"),
         ("fitted to", fitted),
+        *parties,
         ("network", ", ".join(network)),
         ("log-likelihood", f"{number(_told(report, 'log_likelihood', float), 10)} per sample after "
                            f"{plural(n_iter, 'iteration')}{end}"),

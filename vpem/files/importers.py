@@ -43,6 +43,7 @@ def read_table(
     header: bool = True,
     delimiter: str | None = None,
     drop_columns: Sequence[Column] = (),
+    columns: Sequence[Column] | None = None,
 ) -> Dataset:
     """Read a CSV or Parquet table as a dataset.
 
@@ -64,11 +65,13 @@ def read_table(
         first line.
     drop_columns : sequence of str or int
         Columns to leave out.
+    columns : sequence of str or int, optional
+        The features, in this order; by default every other column is one.
 
     Returns
     -------
     Dataset
-        Every other column as a feature. True/false values become 1 and 0.
+        The features. True/false values become 1 and 0.
 
     Raises
     ------
@@ -82,7 +85,8 @@ def read_table(
     source = os.fspath(path)
     suffix = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
     suffix = suffix.lower()
-    chosen = ((label_column, id_column, worker_column), tuple(drop_columns))
+    wanted = None if columns is None else tuple(columns)
+    chosen = ((label_column, id_column, worker_column), tuple(drop_columns), wanted)
     if suffix in TEXT_SUFFIXES:
         text = _delimiter(file, source, suffix, delimiter)
         names, roles, table = _read_text(file, source, header, text, chosen)
@@ -122,7 +126,7 @@ def read_table(
 Roles = tuple[tuple[int | None, ...], list[int]]
 """Numbers of the columns of labels, ids and workers, and of the features."""
 
-Chosen = tuple[tuple[Column | None, ...], tuple[Column, ...]]
+Chosen = tuple[tuple[Column | None, ...], tuple[Column, ...], tuple[Column, ...] | None]
 
 ANNOTATIONS = ("label", "id", "worker")
 
@@ -136,7 +140,7 @@ def _kept(n_columns: int, roles: Roles) -> list[int]:
 
 def _roles(names: list[str], chosen: Chosen, source: str) -> Roles:
     """Say which columns are labels, ids, workers and features, after checking the names."""
-    wanted, drop_columns = chosen
+    wanted, drop_columns, columns = chosen
     annotations = tuple(
         _resolve(f"{what} column", column, names, source)
         for what, column in zip(ANNOTATIONS, wanted, strict=True)
@@ -154,7 +158,15 @@ def _roles(names: list[str], chosen: Chosen, source: str) -> Roles:
         holders[column] = what
         if column in dropped:
             raise InputError(f"{source}: the {what} column {names[column]!r} is also dropped")
-    used = [column for column in range(len(names)) if column not in dropped]
+    if columns is None:
+        used = [column for column in range(len(names)) if column not in dropped]
+    else:
+        resolved = (_resolve("column", column, names, source) for column in columns)
+        used = [column for column in resolved if column is not None]
+        for column in used:
+            if column in holders or used.count(column) > 1:
+                what = f"holds {holders[column]}s" if column in holders else "is one already"
+                raise InputError(f"{source}: {names[column]!r} cannot be a feature: it {what}")
     for column in used:
         if not names[column] and column not in holders:
             raise InputError(
@@ -298,10 +310,10 @@ def _read_parquet(file: Path, source: str, chosen: Chosen) -> tuple[list[str], R
             names = list(schema.names)
             stored = (schema.pandas_metadata or {}).get("index_columns", [])
             index = {name for name in stored if isinstance(name, str)}
-            annotations, drop_columns = chosen
+            annotations, drop_columns, columns = chosen
             wanted = {_resolve("column", c, names, source) for c in annotations}
             implied = [n for n, name in enumerate(names) if name in index and n not in wanted]
-            roles = _roles(names, (annotations, (*drop_columns, *implied)), source)
+            roles = _roles(names, (annotations, (*drop_columns, *implied), columns), source)
             kept = _kept(len(names), roles)
             check_memory(opened.metadata.num_rows * len(kept) * 8, source)
             table = opened.read(columns=[names[column] for column in kept])

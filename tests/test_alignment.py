@@ -1,0 +1,382 @@
+"""Alignment by id: every level finds the rows that sets find, in the first party's order."""
+
+import unicodedata
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vpem.errors import FileError, InputError, VpemWarning
+from vpem.network.team import Alone, for_each
+from vpem.parties.alignment import LEVELS, align, read_key
+
+from .team_support import Rank, together
+
+KEY = bytes(range(40))
+NAMES = ("hospital", "lab", "insurer", "registry", "clinic")
+
+try:
+    import private_set_intersection.python  # noqa: F401
+except ImportError:
+    MATCHING = ("ids", "hmac")
+else:
+    MATCHING = ("ids", "hmac", "psi")
+
+quick = partial(settings, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def agree(ids, level="ids", team=None, **options):
+    """Align lists of ids in one process, without warnings."""
+    columns = {party: np.asarray(part) for party, part in enumerate(ids)}
+    keys = dict.fromkeys(columns, KEY) if level == "hmac" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        return align(columns, NAMES[: len(ids)], Alone(), level, **{"keys": keys, **options})
+
+
+def spelled(text):
+    return unicodedata.normalize("NFC", text).strip()
+
+
+whole = st.integers(-(2**63), 2**63 - 1)
+texts = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=6).filter(spelled)
+
+
+@st.composite
+def parties(draw):
+    """Ids of some parties that have at least one in common, each different in itself."""
+    kind, key = draw(st.sampled_from([(whole, None), (texts, spelled)]))
+    pool = draw(st.lists(kind, min_size=1, max_size=12, unique_by=key or (lambda value: value)))
+    common = draw(st.integers(1, len(pool)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    ids = []
+    for _ in range(draw(st.integers(1, 4))):
+        more = [value for value in pool[common:] if rng.random() < 0.5]
+        part = [*pool[:common], *more]
+        ids.append([part[place] for place in rng.permutation(len(part))])
+    return ids
+
+
+def by_sets(ids):
+    """Row numbers of each party by Python's sets and lists."""
+    ids = [[spelled(i) if isinstance(i, str) else i for i in part] for part in ids]
+    kept = [i for i in ids[0] if all(i in set(part) for part in ids)]
+    return [[part.index(i) for i in kept] for part in ids]
+
+
+# ---- what is found ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", MATCHING)
+@quick(max_examples=60)
+@given(ids=parties())
+def test_rows_are_those_of_sets_in_the_first_partys_order(level, ids):
+    found = agree(ids, level)
+    assert [found.rows[party].tolist() for party in range(len(ids))] == by_sets(ids)
+    assert found.sizes == tuple(map(len, ids))
+    assert found.n_samples == found.n_complete == len(found.rows[0])
+
+
+@quick(max_examples=60)
+@given(ids=parties(), seed=st.integers(0, 2**32))
+def test_the_order_of_another_partys_file_changes_nothing(ids, seed):
+    rng = np.random.default_rng(seed)
+    orders = [np.arange(len(ids[0])), *(rng.permutation(len(part)) for part in ids[1:])]
+    shuffled = [[part[row] for row in order] for part, order in zip(ids, orders, strict=True)]
+    before, after = agree(ids), agree(shuffled)
+    for party, order in enumerate(orders):
+        assert order[after.rows[party]].tolist() == before.rows[party].tolist()
+
+
+@pytest.mark.parametrize("level", ["ids", "hmac"])
+@quick(max_examples=60)
+@given(ids=parties())
+def test_an_outer_join_has_every_row_once(level, ids):
+    found = agree(ids, level, keep_missing=True)
+    names = [[spelled(i) if isinstance(i, str) else i for i in part] for part in ids]
+    expected = list(dict.fromkeys(i for part in names for i in part))
+    for party, part in enumerate(names):
+        rows = [part.index(i) if i in part else -1 for i in expected]
+        assert found.rows[party].tolist() == rows
+        assert found.present[party] == len(part)
+    complete = np.all([found.rows[party] >= 0 for party in found.rows], axis=0)
+    assert found.n_complete == complete.sum()
+    inner = agree(ids, level)
+    for party in range(len(ids)):
+        assert np.array_equal(found.rows[party][complete], inner.rows[party])
+
+
+@pytest.mark.parametrize("level", ["none", *MATCHING])
+@pytest.mark.parametrize("holder_of", [(0, 1, 2), (1, 0, 1), (2, 1, 0), (0, 0, 1)])
+def test_many_processes_find_what_one_does(level, holder_of):
+    rng = np.random.default_rng(3)
+    ids = [np.array([f"p{i:02d}" for i in rng.permutation(30)[:26]]) for _ in range(3)]
+    if level == "none":
+        ids = [ids[0]] * 3
+    alone = agree(ids, level)
+
+    def work(team):
+        held = {party: part for party, part in enumerate(ids) if team.mine(party)}
+        return align(held, NAMES[:3], team, level, keys=dict.fromkeys(held, KEY))
+
+    for rank, found in enumerate(together(holder_of, work)):
+        assert set(found.rows) == {party for party in range(3) if holder_of[party] == rank}
+        assert found.describe() == alone.describe()
+        for party, rows in found.rows.items():
+            assert np.array_equal(rows, alone.rows[party])
+
+
+@pytest.mark.parametrize(
+    ("ids", "level"),
+    [
+        ([["a", "b"], ["b", "b"], ["b", "c"]], "ids"),
+        ([["a", "b"], [1, 2], ["b", "c"]], "hmac"),
+        ([["a", "b"], ["c", "d"], ["b", "c"]], MATCHING[-1]),
+        ([["a", "b"], ["b", "c"], ["c", "d"]], MATCHING[-1]),
+        ([["a", "b"], ["b", "a"], ["a", "b"]], "none"),
+        ([["a", "b"], ["a", ""], ["a", "b"]], "ids"),
+        ([["a", "b"], ["a", "b"], ["a", "b"]], "hmac-keys"),
+    ],
+)
+def test_an_error_of_one_process_is_the_error_of_all(ids, level):
+    keys = [KEY, KEY, KEY]
+    if level == "hmac-keys":
+        level, keys[2] = "hmac", KEY[::-1]
+
+    def work(team):
+        held = {party: np.array(part) for party, part in enumerate(ids) if team.mine(party)}
+        own = {party: keys[party] for party in held}
+        return align(held, NAMES[:3], team, level, keys=own)
+
+    errors = together((0, 1, 2), work)
+    assert all(type(error) is InputError for error in errors)
+    assert len({str(error) for error in errors}) == 1
+
+
+def test_work_that_fails_somewhere_fails_everywhere_with_the_first_error():
+    def work(party):
+        if party:
+            raise FileError(f"no file {party}")
+        return party
+
+    errors = together((0, 1, 2), lambda team: for_each(team, range(3), work))
+    assert [type(error) for error in errors] == [FileError] * 3
+    assert {str(error) for error in errors} == {"no file 1"}
+    assert together((0, 1), lambda team: for_each(team, range(2), lambda p: p)) == [{0: 0}, {1: 1}]
+
+
+# ---- what is sent -------------------------------------------------------------------------------
+
+
+class Recorder(Rank):
+    """A process that keeps all that it and others sent."""
+
+    def __init__(self, rank, sent):
+        super().__init__(rank.number, rank.holder_of, rank.barrier, rank.slots)
+        self.sent = sent
+
+    def _exchange(self, step, value):
+        self.sent.append(repr(value))
+        return super()._exchange(step, value)
+
+
+@pytest.mark.parametrize("level", ["none", "hmac", "psi"])
+def test_an_id_that_others_lack_is_sent_by_no_level_but_ids(level):
+    if level == "psi" and level not in MATCHING:
+        level = "hmac"
+    ids = [np.array(["both1", "only-hospital", "both2"]), np.array(["both2", "only-lab", "both1"])]
+    if level == "none":
+        ids[1] = ids[0]
+    sent = []
+
+    def work(team):
+        held = {party: part for party, part in enumerate(ids) if team.mine(party)}
+        keys = dict.fromkeys(held, KEY)
+        return align(held, NAMES[:2], Recorder(team, sent), level, keys=keys)
+
+    assert all(not isinstance(found, Exception) for found in together((0, 1), work))
+    assert sent
+    assert not any("only" in words for words in sent)
+    if level != "psi":
+        assert not any("both" in words for words in sent)
+
+
+def test_what_the_first_party_gets_tells_nothing_of_the_order_of_files():
+    rng = np.random.default_rng(1)
+    ids = [np.array([f"p{i}" for i in range(20)]), np.array([f"p{i}" for i in rng.permutation(20)])]
+    got = []
+    for order in (np.arange(20), rng.permutation(20)):
+        sent = []
+
+        def work(team, sent=sent, order=order):
+            held = {0: ids[0]} if team.mine(0) else {1: ids[1][order]}
+            return align(held, NAMES[:2], Recorder(team, sent), "ids")
+
+        together((0, 1), work)
+        got.append(sorted(sent))
+    assert got[0] == got[1]
+
+
+# ---- ids ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", MATCHING)
+def test_whole_numbers_are_equal_in_every_type(level):
+    ids = [np.array([3, 1, 2], dtype=np.int32), np.array([1.0, 3.0]), np.array([3, 9], np.uint64)]
+    found = agree(ids, level)
+    assert [found.rows[party].tolist() for party in range(3)] == [[0], [1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(1.5, float), (np.nan, float), (np.inf, float), (2.0**54, float), (2.0**25, np.float32)],
+)
+def test_numbers_that_are_not_whole_are_no_ids(value, dtype):
+    with pytest.raises(InputError, match=r"row 1 of party 'lab' has an id that is not a whole"):
+        agree([[1, 2], np.array([1, value], dtype=dtype)])
+
+
+def test_white_space_and_composition_are_evened_out_and_told():
+    ids = {0: np.array(["p1", "p2", "\u00e9"]), 1: np.array(["e\u0301", " p2 ", "p1\u00a0", "p3"])}
+    with pytest.warns(VpemWarning, match=r"3 ids of party 'lab' .* \(first in row 0\)"):
+        found = align(ids, NAMES[:2], Alone(), "ids")
+    assert found.rows[1].tolist() == [2, 1, 0]
+
+
+def test_repeated_ids_are_named_by_row_only():
+    with pytest.raises(InputError) as caught:
+        agree([["x", "y"], ["secret", "y", "z", "secret ", "y"]])
+    assert "rows 0 and 3 of party 'lab' have the same id (2 repeat others in all)" in str(
+        caught.value
+    )
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ids", "level", "sentence"),
+    [
+        (
+            [["1"], [1]],
+            "ids",
+            "the ids of party 'lab' are whole numbers, those of party 'hospital'",
+        ),
+        ([["1"], [1]], "none", "never equal"),
+        ([["a"], [" "]], "ids", "row 0 of party 'lab' has an empty id"),
+        ([["a"], [True]], "ids", "must be strings or whole numbers"),
+        ([["a"], ["b"]], "hmac", "'lab' has no id in common with party 'hospital'"),
+        ([["a", "b"], ["b", "c"], ["c", "a"]], "ids", "'insurer' has no id in common with the"),
+        ([["a"], ["b"]], "idz", r"align must be one of none, .* \(did you mean 'ids'\?\)"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(ids, level, sentence):
+    with pytest.raises(InputError, match=sentence):
+        agree(ids, level)
+
+
+@pytest.mark.parametrize("level", MATCHING)
+def test_a_party_without_ids_cannot_be_matched(level):
+    with pytest.raises(InputError, match="party 'lab' has no ids"):
+        align({0: np.array(["a"]), 1: 1}, NAMES[:2], Alone(), level, keys={0: KEY, 1: KEY})
+
+
+@pytest.mark.parametrize("level", MATCHING)
+def test_few_rows_in_common_are_warned_about(level):
+    ids = {0: np.arange(30), 1: np.arange(28, 90)}
+    with pytest.warns(
+        VpemWarning, match="only 2 rows are in common, while the smallest party has 30"
+    ):
+        align(ids, NAMES[:2], Alone(), level, keys={0: KEY, 1: KEY})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        align({0: np.arange(30), 1: np.arange(27, 90)}, NAMES[:2], Alone(), "ids")
+
+
+# ---- aligned already ----------------------------------------------------------------------------
+
+
+def test_rows_that_are_aligned_are_taken_as_they_are():
+    visits = np.array(["a", "b", "b", "c"])
+    found = align({0: visits, 1: 4, 2: visits}, NAMES[:3], Alone())
+    assert [rows.tolist() for rows in found.rows.values()] == [[0, 1, 2, 3]] * 3
+    assert found.describe()["parties"][1] == {"name": "lab", "rows": 4, "lost": 0, "absent": 0}
+    found = align({0: 4, 1: 4}, NAMES[:2], Alone())
+    assert found.n_samples == 4
+
+
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [
+        (
+            [["a", "b"], ["a", "b"], ["b", "a"]],
+            "'insurer' has the same ids in another order than party",
+        ),
+        ([["a", "b"], ["a", "c"], ["b", "a"]], "'lab' has other ids than party 'hospital'"),
+        ([["a", "b"], ["a", "b", "c"]], "'lab' has 3 rows, party 'hospital' 2"),
+    ],
+)
+def test_rows_that_are_not_aligned_name_the_party(ids, sentence):
+    with pytest.raises(InputError, match=sentence):
+        agree(ids, "none")
+
+
+def test_a_checksum_tells_ids_apart_that_run_together():
+    with pytest.raises(InputError, match="other ids"):
+        agree([["ab", "c"], ["a", "bc"]], "none")
+
+
+@pytest.mark.parametrize("level", ["none", "psi"])
+def test_rows_that_some_lack_cannot_be_kept_by_every_level(level):
+    with pytest.raises(InputError, match=f"cannot be kept with align {level}, since"):
+        agree([["a"], ["a"]], level, keep_missing=True)
+
+
+# ---- keys and libraries -------------------------------------------------------------------------
+
+
+def test_a_key_is_needed_and_read_without_line_end(tmp_path):
+    with pytest.raises(InputError, match="needs a key"):
+        agree([["a"], ["a"]], "hmac", keys=None)
+    file = tmp_path / "key"
+    file.write_bytes(KEY.hex().encode() + b"\r\n")
+    assert read_key(file) == KEY.hex().encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"secret", "has 6 bytes, too short"),
+        (b"x" * 31 + b"\n", "has 31 bytes, too short"),
+        (b"ab" * 40, "repeats 2 different bytes"),
+    ],
+)
+def test_a_weak_key_is_refused(tmp_path, content, sentence):
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(InputError, match=sentence):
+        read_key(tmp_path / "key")
+    with pytest.raises(FileError, match="does not exist"):
+        read_key(tmp_path / "no key")
+
+
+def test_hashes_depend_on_the_key():
+    from vpem.parties.alignment import _hashed
+
+    tokens = {0: np.array([b"a", b"b"])}
+    one = _hashed(tokens, NAMES[:1], {0: KEY}, Alone())[0]
+    assert one.dtype == "S32"
+    assert not np.isin(one, _hashed(tokens, NAMES[:1], {0: KEY[::-1]}, Alone())[0]).any()
+    assert np.array_equal(one, _hashed(tokens, NAMES[:1], {0: KEY}, Alone())[0])
+
+
+def test_without_its_library_set_intersection_says_what_to_install(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
+    with pytest.raises(InputError, match=r"pip install 'vpem\[psi\]'"):
+        agree([["a"], ["a"]], "psi")
+
+
+def test_every_level_is_tested():
+    assert set(LEVELS) == {"none", "ids", "hmac", "psi"}

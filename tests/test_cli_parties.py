@@ -1,0 +1,370 @@
+"""`vpem fit --parties` and `vpem data split`: each party with its own file."""
+
+import glob
+import json
+import re
+import secrets
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from vpem import choose_parties, read_dataset, read_model
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.partition import Partition
+
+from .cli_support import ROOT, done, listing, make_data, run
+
+BREAST_CANCER = ROOT / "data" / "breast_cancer.h5"
+
+try:
+    import private_set_intersection.python  # noqa: F401
+except ImportError:
+    LEVELS = ("ids", "hmac")
+else:
+    LEVELS = ("ids", "hmac", "psi")
+
+
+def split(capsys, folder, *words, source=BREAST_CANCER):
+    """Cut a dataset; returns the files."""
+    report = done(capsys, "data", "split", source, "-o", folder, "--json", *words).json
+    return [party["file"] for party in report["parties"]]
+
+
+@pytest.fixture
+def five(capsys, tmp_path):
+    """Five files with shuffled rows, 5 % of ids missing at each, and a key."""
+    (tmp_path / "key").write_text(secrets.token_hex(32) + "\n")
+    words = ("--agents", 5, "--shuffle", "--drop-ids", 0.05, "--seed", 4)
+    return split(capsys, tmp_path / "five", *words), tmp_path
+
+
+def by_hand(files, target):
+    """Join files by h5py and dictionaries."""
+    parts = []
+    for file in files:
+        with h5py.File(file) as opened:
+            names = opened["feature_names"].asstr()[()].tolist()
+            parts.append((opened["ids"][()].tolist(), opened["X"][()], names))
+    row_of = [{i: row for row, i in enumerate(ids)} for ids, _, _ in parts]
+    kept = [i for i in parts[0][0] if all(i in rows for rows in row_of)]
+    X = np.column_stack(
+        [X[[rows[i] for i in kept]] for (_, X, _), rows in zip(parts, row_of, strict=True)]
+    )
+    ends = np.cumsum([len(names) for _, _, names in parts])
+    held = np.split(np.arange(X.shape[1]), ends[:-1])
+    names = [name for _, _, own in parts for name in own]
+    agents = tuple(f"party{n}" for n in range(len(files)))
+    write_dataset(target, Dataset(X, tuple(names), partition=Partition(tuple(held), agents)))
+    return target, len(kept)
+
+
+def align_words(level, home):
+    return ("--align", level, *(("--align-key", home / "key") if level == "hmac" else ()))
+
+
+# ---- the same fit -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("network", [("star",), ("cycle", "--hops", 1)])
+def test_five_parties_fit_as_data_joined_by_hand(capsys, five, level, network):
+    files, home = five
+    whole, n_kept = by_hand(files, home / "whole.h5")
+    words = ("--topology", *network, "-k", 3, "--seed", 1, "--json")
+    result = done(capsys, "fit", *files, "--parties", *align_words(level, home), *words)
+    expected = done(capsys, "fit", whole, *words).json
+    found = result.json
+    assert n_kept < 0.85 * 569
+    for name in ("history", "mixing_weights", "log_likelihood", "bic"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-10)
+    for name in ("n_samples", "n_iter", "hubs", "communication", "feature_names", "agent_names"):
+        assert found[name] == expected[name]
+    alignment = found["alignment"]
+    assert (alignment["level"], alignment["join"], alignment["rows"]) == (level, "inner", n_kept)
+    assert alignment["parties"] == [
+        {"name": f"party{n}", "rows": 541, "lost": 541 - n_kept, "absent": 0} for n in range(5)
+    ]
+    table = result.err.splitlines()
+    assert table[0].split() == ["party", "rows", "lost"]
+    assert table[1].split() == ["party0", "541", str(541 - n_kept)]
+    assert table[-1] == f"{n_kept} rows together (align {level})"
+    assert "alignment" not in expected
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_two_parties(capsys, tmp_path, level):
+    (tmp_path / "key").write_text(secrets.token_hex(32))
+    files = split(capsys, tmp_path / "two", "--agents", 2, "--shuffle", "--drop-ids", 0.05)
+    whole, n_kept = by_hand(files, tmp_path / "whole.h5")
+    found = done(capsys, "fit", *files, "--parties", *align_words(level, tmp_path), "--json", "-q")
+    expected = done(capsys, "fit", whole, "--json").json
+    assert found.err == ""
+    assert found.json["alignment"]["rows"] == n_kept
+    np.testing.assert_allclose(found.json["history"], expected["history"], rtol=1e-10)
+
+
+def test_files_that_are_aligned_need_no_level(capsys, tmp_path):
+    files = split(capsys, tmp_path / "parts")
+    found = done(capsys, "fit", *files, "--parties", "--topology", "cycle", "--json").json
+    whole = done(capsys, "fit", BREAST_CANCER, "--topology", "cycle", "--json").json
+    assert found["alignment"]["level"] == "none"
+    assert found["agent_names"] == [name.replace(" ", "_") for name in whole["agent_names"]]
+    assert found["n_samples"] == 569
+    assert found["log_likelihood"] == pytest.approx(whole["log_likelihood"], rel=1e-10)
+
+
+def test_a_manifest(capsys, five):
+    files, home = five
+    (home / "all.toml").write_text(
+        "".join(f'[[party]]\nname = "p{n}"\nfile = "five/party{n}.h5"\n' for n in range(5))
+    )
+    words = ("--align", "ids", "--max-iter", 5, "--json", "-q")
+    found = done(capsys, "fit", home / "all.toml", "--parties", *words).json
+    expected = done(capsys, "fit", *files, "--parties", *words).json
+    assert found["agent_names"] == [f"p{n}" for n in range(5)]
+    assert found["history"] == expected["history"]
+
+
+def test_a_model_does_not_take_the_place_of_a_file_of_a_manifest(capsys, five):
+    _, home = five
+    (home / "all.toml").write_text('[[party]]\nname = "p"\nfile = "five/party[0-9].h5"\n')
+    before = listing(home)
+    target = home / "five" / "party3.h5"
+    result = run(capsys, "fit", home / "all.toml", "--parties", "-o", target, "--force")
+    assert result.code == 2
+    assert "party3.h5 itself; write to another name" in result.sentence
+    assert listing(home) == before
+
+
+def test_tables_of_a_manifest(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3)) + 3 * (np.arange(60) % 2)[:, None]
+    order = rng.permutation(60)
+    one = ["who,x,y", *(f"p{i},{float(X[i, 0])!r},{float(X[i, 1])!r}" for i in range(60))]
+    two = ["z,note,id", *(f"{float(X[i, 2])!r},fine, p{i} " for i in order)]
+    (tmp_path / "one.csv").write_text("\n".join(one))
+    (tmp_path / "two.csv").write_text("\n".join(two))
+    (tmp_path / "all.toml").write_text(
+        '[[party]]\nfile = "one.csv"\nids = "who"\n'
+        '[[party]]\nfile = "two.csv"\nids = "id"\ncolumns = ["z"]\n'
+    )
+    write_dataset(
+        tmp_path / "whole.h5",
+        Dataset(X, ("x", "y", "z"), partition=Partition((np.arange(2), np.array([2])), ("a", "b"))),
+    )
+    found = done(capsys, "fit", tmp_path / "all.toml", "--parties", "--align", "ids", "--json").json
+    expected = done(capsys, "fit", tmp_path / "whole.h5", "--json").json
+    assert found["history"] == expected["history"]
+    assert found["agent_names"] == ["one", "two"]
+
+
+def test_rows_of_parties(capsys, tmp_path):
+    data = make_data(tmp_path / "whole.h5")
+    whole = read_dataset(data)
+    names = np.array(whole.feature_names)
+    for name, rows, order in (
+        ("east", slice(0, 70), [2, 0, 1, 5, 4, 3]),
+        ("west", slice(70, 150), range(6)),
+    ):
+        part = whole.X[rows][:, list(order)]
+        write_dataset(tmp_path / f"{name}.h5", Dataset(part, tuple(names[list(order)])))
+    words = ("--split", "rows", "--json")
+    (tmp_path / "rows.json").write_text(
+        json.dumps({"east": list(range(70)), "west": list(range(70, 150))})
+    )
+    files = (tmp_path / "east.h5", tmp_path / "west.h5")
+    found = done(capsys, "fit", *files, "--parties", *words).json
+    expected = done(capsys, "fit", data, "--worker-rows", tmp_path / "rows.json", *words).json
+    assert found["worker_names"] == ["east", "west"]
+    assert found["worker_rows"] == [70, 80]
+    assert found["feature_names"] == names[[2, 0, 1, 5, 4, 3]].tolist()
+    assert found["log_likelihood"] == pytest.approx(expected["log_likelihood"], rel=1e-8)
+
+
+# ---- what is kept of it -------------------------------------------------------------------------
+
+
+def test_the_model_knows_its_parties(capsys, five):
+    files, home = five
+    words = ("--parties", "--align", "ids", "--max-iter", 3, "-q", "-o", home / "m.h5")
+    done(capsys, "fit", *files, *words)
+    model = read_model(home / "m.h5")
+    assert model.report["alignment"]["level"] == "ids"
+    assert model.options["parties"] is True
+    assert model.options["align"] == "ids"
+    shown = " ".join(done(capsys, "model", "show", home / "m.h5").out.split())
+    assert "rows aligned by ids: party0 lost" in shown
+    assert "3 party3 party3" in shown
+    whole, _ = by_hand(files, home / "whole.h5")
+    done(capsys, "score", home / "m.h5", whole)
+    done(capsys, "data", "describe", files[0])
+
+
+@pytest.mark.parametrize("alignment", [3, {}, {"join": "inner", "rows": "many", "parties": [1]}])
+def test_a_model_may_say_anything_of_its_parties(alignment):
+    from vpem_cli.parties import joined_by
+
+    assert joined_by({"alignment": alignment}) is None
+
+
+def test_rows_that_some_parties_lack(capsys, five):
+    files, _ = five
+    words = ("fit", *files, "--parties", "--missing-parties")
+    result = run(capsys, *words, "--align", "ids", "--max-iter", 2)
+    lines = result.err.splitlines()
+    assert lines[0].split() == ["party", "rows", "absent"]
+    assert lines[1].split() == ["party0", "541", "28"]
+    assert lines[6].startswith("569 rows together, ")
+    assert "of them complete (align ids)" in lines[6]
+    for level in ("none", "psi"):
+        refused = run(capsys, *words, "--align", level)
+        assert refused.code == 2
+        assert f"cannot be kept with align {level}, since" in refused.sentence
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("0", "1"), "one dataset is fitted at a time, got 2 files; add --parties"),
+        (("0", "--align", "ids"), "--align is for data of several parties; add --parties"),
+        (("0", "--missing-parties"), "--missing-parties is for data of several parties"),
+        (("all.toml",), "is no dataset; add --parties"),
+        (("0", "0", "--parties"), "two parties are called 'party0'"),
+        (("0", "1", "--parties"), "party 'party1' has other ids than party 'party0'"),
+        (("0", "1", "--parties", "--align", "id"), "--align must be one of none, ids, hmac, psi"),
+        (("0", "1", "--parties", "--align", "hmac"), "--align hmac needs --align-key FILE"),
+        (("0", "1", "--parties", "--align-key", "key"), "--align-key is for --align hmac"),
+        (("0", "1", "--parties", "--align", "hmac", "--align-key", "short"), "has 3 bytes"),
+        (("0", "1", "--parties", "--align", "hmac", "--align-key", "no"), "does not exist"),
+        (("0", "1", "--parties", "--agents", "2"), "--agents is for one file"),
+        (("0", "1", "--parties", "--dataset", "X"), "--dataset is for one file"),
+        (("0", "1", "--parties", "--memory-limit", "1G"), "--memory-limit is for one file"),
+        (("0", "1", "--parties", "--split", "rows"), "has no feature 'area error', which"),
+        (("0", "--parties", "--split", "rows", "--workers", "2"), "--workers is for one file"),
+        (("0", "1", "--parties", "--split", "rows", "--align", "ids"), "with --split rows leave"),
+        (("0", "2", "--parties"), "party2.h5' does not exist"),
+        (("all.toml", "--parties"), "is not TOML"),
+        (("0", "bare.h5", "--parties", "--align", "ids"), "party 'bare' has no ids"),
+        (("0", "text.h5", "--parties", "--align", "ids"), "whole numbers, those of party 'text'"),
+        (("0", "other.h5", "--parties", "--align", "ids"), "'other' has no id in common with"),
+        (("0", "twice.h5", "--parties", "--align", "ids"), "rows 0 and 2 of party 'twice' have"),
+        (
+            ("0", "1", "--parties", "--align", "ids", "-o", "parts/party1.h5", "--force"),
+            "the input",
+        ),
+    ],
+)
+def test_errors(capsys, monkeypatch, tmp_path, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    split(capsys, "parts", "--agents", 2, "--drop-ids", 0.5)
+    (tmp_path / "all.toml").write_text("[[party]")
+    (tmp_path / "key").write_text(secrets.token_hex(32))
+    (tmp_path / "short").write_text("abc")
+    for name, ids in (
+        ("bare", None), ("text", ["1", "2", "3"]), ("other", [-1, -2, -3]), ("twice", [1, 2, 1]),
+    ):  # fmt: skip
+        column = None if ids is None else np.array(ids)
+        write_dataset(f"{name}.h5", Dataset(np.ones((3, 1)), ("x",), ids=column))
+    before = listing(tmp_path)
+    words = [f"parts/party{word}.h5" if word in ("0", "1", "2") else word for word in words]
+    if "--agents" in words or "--workers" in words:
+        words[-1] = "2"
+    result = run(capsys, "fit", *words)
+    assert result.code == 2
+    assert sentence in result.sentence
+    assert listing(tmp_path) == before
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def fenced(language):
+    page = (ROOT / "docs" / "parties.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
+
+
+def test_the_page_does_what_it_shows(capsys, monkeypatch, tmp_path):
+    shutil.copytree(ROOT / "data", tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    for line in fenced("sh")[0].splitlines():
+        _, *words = line.split()
+        words = [file for word in words for file in (sorted(glob.glob(word)) or [word])]
+        result = done(capsys, *words)
+    assert result.err == fenced("text")[0]
+    exec(fenced("python")[0], {})
+    assert capsys.readouterr().out.startswith("487 [{'name': 'party0', 'rows': 541, 'lost': 54")
+
+
+def test_the_manifest_of_the_page(tmp_path):
+    (tmp_path / "parties.toml").write_text(fenced("toml")[0])
+    hospital, lab = choose_parties([tmp_path / "parties.toml"])
+    assert hospital.columns == ("pulse", "age")
+    assert (lab.file, lab.ids, lab.labels) == ("lab/20*.csv", "patient", "diagnosis")
+
+
+# ---- vpem data split ----------------------------------------------------------------------------
+
+
+def test_split_reports_what_it_wrote(capsys, tmp_path):
+    report = done(capsys, "data", "split", BREAST_CANCER, "-o", tmp_path / "a" / "b", "--json",
+                  "--drop-ids", 0.1, "--shuffle", "--seed", 9)  # fmt: skip
+    assert report.json["seed"] == 9
+    assert len(report.json["parties"]) == 10
+    for party in report.json["parties"]:
+        found = read_dataset(party["file"])
+        assert found.n_samples == party["rows"] == 569 - 57
+        assert list(found.feature_names) == party["features"]
+        assert found.partition is found.edges is None
+        assert (found.labels is not None) == (party["name"] == "radius")
+    assert report.json["parties"][7]["name"] == "concave_points"
+    again = run(capsys, "data", "split", BREAST_CANCER, "-o", tmp_path / "a" / "b")
+    assert again.code == 2
+    assert "radius.h5 exists; pass --force" in again.sentence
+    quiet = done(
+        capsys, "data", "split", BREAST_CANCER, "-o", tmp_path / "a" / "b", "--force", "-q"
+    )
+    assert quiet.out == quiet.err == ""
+
+
+def test_split_by_a_file(capsys, tmp_path):
+    data = make_data(tmp_path / "whole.h5")
+    (tmp_path / "who.json").write_text(json.dumps({"a": [0, 5], "b": [1, 2, 3, 4]}))
+    files = split(capsys, tmp_path / "parts", "--partition", tmp_path / "who.json", source=data)
+    whole, first = read_dataset(data), read_dataset(files[0])
+    assert first.feature_names == ("height", "sugar")
+    assert np.array_equal(first.X, whole.X[:, [0, 5]])
+    assert np.array_equal(first.ids, whole.ids)
+    assert np.array_equal(first.labels, whole.labels)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--agents", 2, "--partition", "x.json"), "give --agents or --partition, not both"),
+        (("--agents", 31), "31 agents cannot share 6 features"),
+        (("--agents", 0), "the number of agents must be an integer of at least 1"),
+        ((), "does not say which party gets which features"),
+        (("--agents", 2, "--drop-ids", 1.5), "the share of ids to drop must be a number from 0"),
+        (("--agents", 2, "--drop-ids", 0.999), "leaves none"),
+        (("--agents", 2, "--seed", -1), "seed must be an integer of at least 0"),
+    ],
+)
+def test_split_errors(capsys, tmp_path, words, sentence):
+    data = make_data(tmp_path / "whole.h5", named=False)
+    result = run(capsys, "data", "split", data, "-o", tmp_path / "parts", *words)
+    assert result.code == 2
+    assert sentence in result.sentence
+    assert not (tmp_path / "parts").exists()
+
+
+def test_split_into_a_file_or_its_own_source(capsys, tmp_path):
+    data = make_data(tmp_path / "clinic.h5")
+    result = run(capsys, "data", "split", data, "-o", data)
+    assert (result.code, "cannot be made" in result.sentence) == (2, True)
+    result = run(capsys, "data", "split", data, "-o", tmp_path, "--force")
+    assert (result.code, "is the input" in result.sentence) == (2, True)

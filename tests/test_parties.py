@@ -1,0 +1,435 @@
+"""Parties: who they are, what is read of whom, and the dataset they make together."""
+
+import gzip
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from vpem import fit_vpem, read_dataset
+from vpem.errors import FileError, InputError, VpemWarning
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.graphs.topologies import make_graph
+from vpem.network.team import Alone
+from vpem.parties.cutting import cut, file_stems
+from vpem.parties.opening import (
+    Holding,
+    Party,
+    align_parties,
+    choose_parties,
+    join_parties,
+    joined_names,
+    open_parties,
+    read_manifest,
+    stack_parties,
+)
+from vpem.partition import Partition, contiguous
+from vpem.recipes import connect
+
+from .team_support import together
+
+
+def put(file, names, ids=None, *, n_samples=4, seed=0, **more):
+    """Write a party's file; returns its values."""
+    rng = np.random.default_rng(seed)
+    n_samples = n_samples if ids is None else len(ids)
+    X = rng.normal(size=(n_samples, len(names)))
+    write_dataset(
+        file, Dataset(X, tuple(names), ids=None if ids is None else np.array(ids), **more)
+    )
+    return X
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Three parties' files: two rows in common, an age that two of them know."""
+    X = {
+        "hospital": put(tmp_path / "hospital.h5", ["age", "pulse"], ["a", "b", "c", "d"]),
+        "lab": put(tmp_path / "lab.h5", ["iron"], ["d", "x", "b"], seed=1),
+        "insurer": put(tmp_path / "insurer.h5", ["age", "cost"], ["b", "c", "d"], seed=2),
+    }
+    return tmp_path, X
+
+
+def chosen(folder, *names):
+    return choose_parties([folder / f"{name}.h5" for name in names])
+
+
+# ---- who they are -------------------------------------------------------------------------------
+
+
+def test_a_party_is_called_as_its_file():
+    parties = choose_parties(["data/hospital.h5", "lab.csv.gz", "b.c.parquet"])
+    assert [party.name for party in parties] == ["hospital", "lab", "b.c"]
+    with pytest.raises(InputError, match="two parties are called 'x'; name them in a manifest"):
+        choose_parties(["one/x.h5", "two/x.csv"])
+    with pytest.raises(InputError, match="give it without other files"):
+        choose_parties(["all.toml", "x.h5"])
+
+
+def test_a_manifest(tmp_path):
+    (tmp_path / "all.toml").write_text(
+        '[[party]]\nname = "clinic"\nfile = "sub/*.csv"\nids = "who"\nlabels = "class"\n'
+        'columns = ["x", "y"]\n\n[[party]]\nfile = "lab.h5"\n'
+    )
+    clinic, lab = choose_parties([tmp_path / "all.toml"])
+    folder = str(tmp_path)
+    assert clinic == Party("clinic", "sub/*.csv", ("x", "y"), "who", "class", folder)
+    assert lab == Party("lab", "lab.h5", folder=folder)
+    assert lab.path == tmp_path / "lab.h5"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "sentence"),
+    [
+        ("[[party]", FileError, "is not TOML"),
+        ("\n", InputError, "names no party"),
+        ("party = 3", InputError, "names no party"),
+        ("party = [3]", InputError, "party 0 must be a table"),
+        ("partys = 1", InputError, r"unknown key 'partys' \(did you mean 'party'\?\)"),
+        ('[[party]]\nname = "a"', InputError, "party 0 has no file"),
+        ('[[party]]\nfile = "a.h5"\ncolumn = ["x"]', InputError, "did you mean 'columns'"),
+        ('[[party]]\nfile = "a.h5"\ncolumns = []', InputError, "columns must be a list of names"),
+        ('[[party]]\nfile = "a.h5"\ncolumns = "x"', InputError, "columns must be a list of names"),
+        ("[[party]]\nfile = 3", InputError, "file must be a string, got 3"),
+        ('[[party]]\nfile = "a.h5"\nname = ""', InputError, "name must be a string"),
+        ('[[party]]\nfile = "a.h5"\n[[party]]\nfile = "b/a.csv"', InputError, "two parties are"),
+    ],
+)
+def test_a_manifest_that_is_wrong(tmp_path, text, kind, sentence):
+    (tmp_path / "m.toml").write_text(text)
+    with pytest.raises(kind, match=sentence) as caught:
+        read_manifest(tmp_path / "m.toml")
+    assert "m.toml" in str(caught.value)
+
+
+# ---- what is read -------------------------------------------------------------------------------
+
+
+def test_files_of_others_are_not_opened(files):
+    folder, X = files
+    parties = chosen(folder, "hospital", "lab", "insurer")
+    for name in ("hospital", "insurer"):
+        (folder / f"{name}.h5").unlink()
+
+    class OnlyLab(Alone):
+        def mine(self, party):
+            return party == 1
+
+    held = open_parties(parties, OnlyLab())
+    assert list(held) == [1]
+    out = np.empty((2, 1))
+    held[1].fill(out, np.array([2, 0]))
+    assert np.array_equal(out, X["lab"][[2, 0]])
+
+
+def test_a_file_that_one_cannot_read_is_an_error_of_all(files):
+    folder, _ = files
+    parties = chosen(folder, "hospital", "lab", "insurer")
+    (folder / "lab.h5").write_bytes(b"no data")
+    errors = together((0, 1, 2), lambda team: open_parties(parties, team))
+    assert [type(error) for error in errors] == [FileError] * 3
+    assert len({str(error) for error in errors}) == 1
+    assert "party 'lab'" in str(errors[0])
+
+
+def test_many_processes_agree_on_rows_and_names(files):
+    folder, _ = files
+    parties = chosen(folder, "hospital", "lab", "insurer")
+
+    def work(team):
+        held = open_parties(parties, team)
+        found = align_parties(parties, held, "ids", team=team)
+        names, partition = joined_names(parties, held, team)
+        parts = {}
+        for party, holding in held.items():
+            parts[party] = np.empty((found.n_samples, len(holding.feature_names)))
+            holding.fill(parts[party], found.rows[party])
+        return names, partition.names, parts
+
+    whole, _ = join_parties(parties, "ids")
+    for rank, (names, called, parts) in enumerate(together((0, 1, 2), work)):
+        assert names == whole.feature_names
+        assert called == whole.partition.names
+        assert list(parts) == [rank]
+        assert np.array_equal(parts[rank], whole.X[:, whole.partition.features[rank]])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(-1, 499), max_size=60))
+def test_rows_are_filled_in_from_several_files_whatever_their_order(tmp_path_factory, rows):
+    folder = tmp_path_factory.getbasetemp() / "many"
+    if not folder.exists():
+        folder.mkdir()
+        for part in range(2):
+            put(folder / f"{part}.h5", [f"f{j}" for j in range(600)], n_samples=250, seed=part)
+    X = np.concatenate([read_dataset(folder / f"{part}.h5").X for part in range(2)])
+    held = open_parties([Party("many", "[01].h5", folder=str(folder))])[0]
+    assert held.parts[0].step < 250  # more than one read a file
+    out = np.zeros((len(rows), 602))
+    held.fill(out[:, 1:-1], np.array(rows, dtype=np.intp))
+    held.close()
+    expected = X[rows]
+    expected[np.array(rows, dtype=int) < 0] = np.nan
+    assert np.array_equal(out[:, 1:-1], expected, equal_nan=True)
+    assert not out[:, [0, -1]].any()
+
+
+def test_columns_are_those_wanted_in_their_order(files):
+    folder, X = files
+    held = open_parties([Party("h", str(folder / "hospital.h5"), ("pulse", "age"))])[0]
+    out = np.empty((4, 2))
+    held.fill(out)
+    assert held.feature_names == ("pulse", "age")
+    assert np.array_equal(out, X["hospital"][:, ::-1])
+    with pytest.raises(InputError, match=r"no feature 'puls' \(did you mean 'pulse'\?\)"):
+        open_parties([Party("h", str(folder / "hospital.h5"), ("puls",))])
+    with pytest.raises(InputError, match="columns name 'age' twice"):
+        open_parties([Party("h", str(folder / "hospital.h5"), ("age", "age"))])
+
+
+TABLE = "who,city,x,class,y\n 7,Rome,1.5,ill,2\n5,Oslo,2.5,well,3\n"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
+def test_tables(tmp_path, suffix):
+    file = tmp_path / f"clinic.{suffix}"
+    if suffix == "parquet":
+        columns = {"who": [7, 5], "city": ["Rome", "Oslo"], "x": [1.5, 2.5], "y": [2, 3]}
+        parquet.write_table(pa.table({**columns, "class": ["ill", "well"]}), file)
+    else:
+        file.write_bytes(gzip.compress(TABLE.encode()) if suffix == "csv.gz" else TABLE.encode())
+    party = Party("clinic", str(file), ("y", "x"), "who", "class")
+    held = open_parties([party])[0]
+    assert held.ids.tolist() == [7, 5]
+    assert held.labels.tolist() == ["ill", "well"]
+    assert held.parts[0].tolist() == [[2, 1.5], [3, 2.5]]
+    with pytest.raises(InputError, match=r"party 'clinic': .*'city' .* a manifest says so"):
+        open_parties([Party("clinic", str(file), ids="who", labels="class")])
+    with pytest.raises(InputError, match="'who' cannot be a feature: it holds ids"):
+        open_parties([Party("clinic", str(file), ("x", "who"), "who")])
+    with pytest.raises(InputError, match="'x' cannot be a feature: it is one already"):
+        open_parties([Party("clinic", str(file), ("x", "x"))])
+
+
+@pytest.mark.parametrize("name", ["id", "IDs"])
+def test_ids_are_not_taken_for_a_feature_unasked(tmp_path, name):
+    file = tmp_path / "clinic.csv"
+    file.write_text(f"{name},x\n1,2.5\n2,3.5\n")
+    with pytest.raises(InputError, match=f"column '{name}' would be a feature; say in a manifest"):
+        open_parties([Party("clinic", str(file))])
+    assert open_parties([Party("clinic", str(file), ids=name)])[0].feature_names == ("x",)
+    assert open_parties([Party("clinic", str(file), ("x", name))])[0].ids is None
+
+
+def test_files_of_a_pattern_follow_one_another(tmp_path):
+    one = put(tmp_path / "2024.h5", ["x", "y"], ["a", "b"])
+    two = put(tmp_path / "2025.h5", ["y", "x"], ["c"], seed=1)
+    held = open_parties([Party("years", "20*.h5", folder=str(tmp_path))])[0]
+    out = np.empty((3, 2))
+    held.fill(out)
+    assert np.array_equal(out, np.concatenate([one, two[:, ::-1]]))
+    assert held.ids.tolist() == ["a", "b", "c"]
+    put(tmp_path / "2026.h5", ["x", "y"])
+    with pytest.raises(InputError, match="ids of party 'years' cannot be put together: some of"):
+        open_parties([Party("years", "20*.h5", folder=str(tmp_path))])
+    put(tmp_path / "2023.h5", ["x"])
+    with pytest.raises(InputError, match=r"2024.h5 has the feature 'y', which .*2023.h5 has not"):
+        open_parties([Party("years", "20*.h5", folder=str(tmp_path))])
+    put(tmp_path / "2022.h5", ["x", "z"])
+    with pytest.raises(InputError, match=r"2023.h5 has no feature 'z', which .*2022.h5 has"):
+        open_parties([Party("years", "20*.h5", folder=str(tmp_path))])
+    with pytest.raises(FileError, match="party 'years': no file fits"):
+        open_parties([Party("years", "19*.h5", folder=str(tmp_path))])
+
+
+def test_a_file_may_be_called_like_a_pattern(tmp_path):
+    put(tmp_path / "x[1].h5", ["x"])
+    assert open_parties([Party("x", "x[1].h5", folder=str(tmp_path))])[0].n_samples == 4
+
+
+def test_ids_of_hdf5_are_not_named(files):
+    folder, _ = files
+    with pytest.raises(InputError, match=r"ids = 'who' names a column of a CSV or Parquet file"):
+        open_parties([Party("h", str(folder / "hospital.h5"), ids="who")])
+
+
+# ---- features side by side ----------------------------------------------------------------------
+
+
+def test_parties_joined(files):
+    folder, X = files
+    joined, found = join_parties(chosen(folder, "hospital", "lab", "insurer"), "ids")
+    parts = [X["hospital"][[1, 3]], X["lab"][[2, 0]], X["insurer"][[0, 2]]]
+    assert np.array_equal(joined.X, np.concatenate(parts, axis=1))
+    assert joined.feature_names == ("hospital.age", "pulse", "iron", "insurer.age", "cost")
+    assert joined.partition.names == ("hospital", "lab", "insurer")
+    assert [part.tolist() for part in joined.partition.features] == [[0, 1], [2], [3, 4]]
+    assert joined.ids.tolist() == ["b", "d"]
+    assert found.describe() == {
+        "level": "ids", "join": "inner", "rows": 2, "complete": 2,
+        "parties": [
+            {"name": "hospital", "rows": 4, "lost": 2, "absent": 0},
+            {"name": "lab", "rows": 3, "lost": 1, "absent": 0},
+            {"name": "insurer", "rows": 3, "lost": 1, "absent": 0},
+        ],
+    }  # fmt: skip
+
+
+def test_rows_that_some_parties_lack_are_nan_there(files):
+    folder, X = files
+    parties = chosen(folder, "hospital", "lab", "insurer")
+    joined, found = join_parties(parties, "ids", keep_missing=True)
+    assert joined.ids.tolist() == ["a", "b", "c", "d", "x"]
+    assert np.array_equal(joined.X[:4, :2], X["hospital"])
+    assert np.array_equal(joined.X[[3, 4, 1], 2:3], X["lab"])
+    assert np.array_equal(joined.X[1:4, 3:], X["insurer"])
+    absent = {(4, 0), (4, 1), (0, 2), (2, 2), (0, 3), (0, 4), (4, 3), (4, 4)}
+    assert set(map(tuple, np.argwhere(np.isnan(joined.X)).tolist())) == absent
+    assert [party["absent"] for party in found.describe()["parties"]] == [1, 2, 2]
+    assert found.n_complete == 2
+
+
+def test_names_that_repeat_even_with_their_partys():
+    def names(**features):
+        parties = [Party(name, "") for name in features]
+        held = {
+            place: Holding(party, own, (), None, None)
+            for place, (party, own) in enumerate(zip(parties, features.values(), strict=True))
+        }
+        return joined_names(parties, held)[0]
+
+    assert names(a=("x", "y"), b=("y", "z")) == ("x", "a.y", "b.y", "z")
+    with pytest.raises(InputError, match=r"two features would be called 'a\.x'"):
+        names(a=("x",), b=("x", "a.x"))
+
+
+@pytest.mark.parametrize("which", [("one",), ("two",), ("one", "two"), ()])
+def test_labels_are_kept_if_one_party_has_them(tmp_path, which):
+    for place, name in enumerate(("one", "two")):
+        labels = np.array(["u", "v", "w"]) if name in which else None
+        put(tmp_path / f"{name}.h5", [name], [3, 1, 2][place:] + [3, 1, 2][:place], labels=labels)
+    joined, _ = join_parties(chosen(tmp_path, "one", "two"), "ids")
+    expected = {("one",): ["u", "v", "w"], ("two",): ["w", "u", "v"]}.get(which)
+    assert (None if joined.labels is None else joined.labels.tolist()) == expected
+
+
+def test_precision_is_single_only_if_all_are(tmp_path):
+    for name, dtype in (("one", np.float32), ("two", np.float64), ("three", np.float32)):
+        dataset = Dataset(np.ones((3, 1), dtype=dtype), (name,))
+        write_dataset(tmp_path / f"{name}.h5", dataset)
+    assert join_parties(chosen(tmp_path, "one", "two"))[0].X.dtype == np.float64
+    assert join_parties(chosen(tmp_path, "one", "three"))[0].X.dtype == np.float32
+    assert stack_parties(chosen(tmp_path, "one")).X.dtype == np.float32
+
+
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+def test_a_fit_of_parties_is_that_of_the_data_they_were_cut_from(tmp_path, overlapping, topology):
+    X = overlapping(4)
+    whole = Dataset(X, tuple("abcdef"))
+    held = Partition((np.arange(2), np.array([2]), np.arange(3, 6)), ("one", "two", "three"))
+    for name, part in zip(held.names, cut(whole, held, shuffle=True, seed=5), strict=True):
+        write_dataset(tmp_path / f"{name}.h5", part)
+    joined, found = join_parties(chosen(tmp_path, *held.names), "ids")
+    assert np.array_equal(joined.X, X[joined.ids])
+    assert found.n_samples == len(X)
+    network = connect(make_graph(topology, 3), joined.partition, hops=0)
+    again = connect(make_graph(topology, 3), held, hops=0)
+    one = fit_vpem(joined.X, network, n_components=3, seed=1)
+    two = fit_vpem(np.ascontiguousarray(X[joined.ids]), again, n_components=3, seed=1)
+    assert np.array_equal(one.history, two.history)
+
+
+# ---- rows one below the other -------------------------------------------------------------------
+
+
+def test_parties_stacked(tmp_path):
+    one = put(tmp_path / "one.h5", ["x", "y", "z"], ["a", "b"], labels=np.array([0, 1]))
+    two = put(tmp_path / "two.h5", ["z", "x", "y"], ["a", "c", "d"], seed=1,
+              labels=np.array([1, 1, 0]))  # fmt: skip
+    stacked = stack_parties(chosen(tmp_path, "one", "two"))
+    assert np.array_equal(stacked.X, np.concatenate([one, two[:, [1, 2, 0]]]))
+    assert stacked.feature_names == ("x", "y", "z")
+    assert stacked.workers.names == ("one", "two")
+    assert [rows.tolist() for rows in stacked.workers.rows] == [[0, 1], [2, 3, 4]]
+    assert stacked.ids.tolist() == ["a", "b", "a", "c", "d"]
+    assert stacked.labels.tolist() == [0, 1, 1, 1, 0]
+    put(tmp_path / "three.h5", ["x", "y", "z"], [1, 2])
+    stacked = stack_parties(chosen(tmp_path, "one", "three"))
+    assert stacked.ids is None
+    assert stacked.labels is None
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["x"], "party 'two' has no feature 'y', which party 'one' has"),
+        (["x", "y", "z"], "party 'one' has no feature 'z', which party 'two' has"),
+    ],
+)
+def test_rows_of_other_features_cannot_be_stacked(tmp_path, names, sentence):
+    put(tmp_path / "one.h5", ["x", "y"])
+    put(tmp_path / "two.h5", names)
+    with pytest.raises(InputError, match=sentence):
+        stack_parties(chosen(tmp_path, "one", "two"))
+
+
+# ---- cutting ------------------------------------------------------------------------------------
+
+
+def test_cutting(tmp_path):
+    rng = np.random.default_rng(0)
+    whole = Dataset(rng.normal(size=(100, 5)), tuple("abcde"), labels=np.arange(100) % 2)
+    parts = cut(whole, contiguous(5, 2), shuffle=True, drop_ids=0.1, seed=3)
+    assert [part.feature_names for part in parts] == [("a", "b", "c"), ("d", "e")]
+    assert parts[1].labels is None
+    for part, columns in zip(parts, (slice(0, 3), slice(3, 5)), strict=True):
+        assert len(part.ids) == len(set(part.ids.tolist())) == 90
+        assert np.array_equal(part.X, whole.X[part.ids, columns])
+        assert (np.diff(part.ids) < 0).any()
+    assert np.array_equal(parts[0].labels, whole.labels[parts[0].ids])
+    assert not np.array_equal(np.sort(parts[0].ids), np.sort(parts[1].ids))
+    again = cut(whole, contiguous(5, 2), shuffle=True, drop_ids=0.1, seed=3)
+    assert np.array_equal(again[1].X, parts[1].X)
+    plain = cut(whole, contiguous(5, 2))
+    assert all(np.array_equal(part.ids, np.arange(100)) for part in plain)
+    assert (np.diff(cut(whole, contiguous(5, 2), drop_ids=0.1)[0].ids) > 0).all()
+
+
+def test_cutting_what_cannot_be_cut():
+    whole = Dataset(np.ones((4, 2)), ("a", "b"))
+    with pytest.raises(InputError, match="dropping 1 of 4 rows leaves none"):
+        cut(whole, contiguous(2, 2), drop_ids=1.0)
+    with pytest.raises(InputError, match="the share of ids to drop must be"):
+        cut(whole, contiguous(2, 2), drop_ids=-0.1)
+    relay = Partition((np.arange(2), np.arange(0)), ("all", "none"))
+    with pytest.raises(InputError, match="agent 'none' holds no feature"):
+        cut(whole, relay)
+
+
+def test_names_of_files():
+    assert file_stems(("a b", "../x", "été", "...")) == ["a_b", "x", "été", "_"]
+    with pytest.raises(InputError, match="'a b' and 'A_b' would have one file"):
+        file_stems(("a b", "A_b"))
+
+
+def test_nothing_is_warned_about_without_reason(files):
+    folder, _ = files
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", VpemWarning)
+        join_parties(chosen(folder, "hospital", "lab", "insurer"), "hmac", key=_key(folder))
+
+
+def _key(folder):
+    (folder / "key").write_bytes(bytes(range(33, 80)))
+    return folder / "key"
+
+
+def test_a_key_is_for_hashes(files):
+    folder, _ = files
+    with pytest.raises(InputError, match="a key is for align hmac only"):
+        join_parties(chosen(folder, "hospital", "lab"), "ids", key=_key(folder))

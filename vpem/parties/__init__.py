@@ -1,0 +1,1 @@
+"""Parties with files of their own, aligned by ids."""
