@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import Missing
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -26,20 +28,25 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")]
 
 
-def _load(model: Path, data: Path, inside: str | None) -> tuple[Model, Dataset, NDArray[Any]]:
+def _load(
+    model: Path, data: Path, inside: str | None, missing: str = "refuse"
+) -> tuple[Model, Dataset, NDArray[Any]]:
     """Read a model and the data it is used on, its features in the model's order."""
     from vpem.checks import check_finite
     from vpem.datasets import read_dataset
+    from vpem.errors import check_choice
     from vpem.models import match_features, read_model
+    from vpem.patterns import MISSINGS, check_missing
     from vpem.rows import FileMatrix, available_memory
 
+    check_choice("--missing", missing, MISSINGS)
     found = read_model(model)
     source = read_dataset(data, inside, memory_limit=available_memory())
     columns = match_features(found, source.feature_names)
     X = source.X
     if columns is not None:
         X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
-    check_finite(X, found.feature_names)
+    (check_finite if missing == "refuse" else check_missing)(X, found.feature_names)
     return found, source, X
 
 
@@ -53,6 +60,7 @@ def predict(
     proba: Annotated[
         bool, typer.Option("--proba", help="Add the responsibilities of every component.")
     ] = False,
+    missing: Missing = "refuse",
     dataset: Inside = None,
     force: Force = False,
     json: Json = False,
@@ -74,8 +82,8 @@ def predict(
             check_format(output)
             check_distinct(output, model, data)
             check_writable(output, force)
-        found, source, X = _load(model, data, dataset)
-        responsibilities = found.mixture.predict_proba(X)
+        found, source, X = _load(model, data, dataset, missing)
+        responsibilities = found.mixture.predict_proba(X, missing=missing)
         labels = responsibilities.argmax(axis=1)
         columns: dict[str, NDArray[Any]] = {
             "id" if source.ids is not None else "row": (
@@ -102,7 +110,13 @@ def predict(
             screen.say(f"wrote {plural(len(labels), 'row')} to {output}")
 
 
-def score(model: ModelFile, data: DataFile, dataset: Inside = None, json: Json = False) -> None:
+def score(
+    model: ModelFile,
+    data: DataFile,
+    missing: Missing = "refuse",
+    dataset: Inside = None,
+    json: Json = False,
+) -> None:
     """Log-likelihood, BIC and AIC of data under a model.
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
@@ -110,8 +124,8 @@ def score(model: ModelFile, data: DataFile, dataset: Inside = None, json: Json =
     from .output import Screen, print_json, show, table
 
     with Screen():
-        found, _, X = _load(model, data, dataset)
-        scores = found.mixture.score_samples(X)
+        found, _, X = _load(model, data, dataset, missing)
+        scores = found.mixture.score_samples(X, missing=missing)
         total = float(scores.sum())
         report = {
             "n_samples": len(X),
