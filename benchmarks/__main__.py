@@ -20,7 +20,8 @@ from .measure import Options, environment
 from .plots import draw
 from .tables import absences, table
 
-PARTS = ("kernels", "peers", "agents", "scaling", "outofcore", "startup", "kmeans", "instructions")
+PARTS = ("kernels", "peers", "agents", "scaling", "outofcore", "startup", "kmeans", "missing",
+         "instructions")  # fmt: skip
 HINT = """\
 cProfile sees Python alone. For the compiled kernels, run the part once, ours only:
   perf record -g python -m benchmarks {part} --once && perf report

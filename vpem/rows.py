@@ -101,9 +101,10 @@ class MemoryRows:
         return chosen
 
     def replaced(self, rows: NDArray[Any]) -> MemoryRows:
-        """Return other rows (M, d), which are in block order and in the units of fitting."""
+        """Return other rows (m, d), which are in block order and in the units of fitting."""
         chosen = copy(self)
         chosen._rows = rows
+        chosen.n_samples = len(rows)
         return chosen
 
 

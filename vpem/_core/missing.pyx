@@ -17,7 +17,32 @@ cdef enum:
     TILE = 256
 
 
-cdef int project(
+cdef inline double dot(const double* one, const double* other, int n) noexcept nogil:
+    """Four sums side by side, which one after the other would wait for each other."""
+    cdef double a = 0, b = 0, c = 0, e = 0
+    cdef int i = 0
+    while i + 4 <= n:
+        a += one[i] * other[i]
+        b += one[i + 1] * other[i + 1]
+        c += one[i + 2] * other[i + 2]
+        e += one[i + 3] * other[i + 3]
+        i += 4
+    while i < n:
+        a += one[i] * other[i]
+        i += 1
+    return (a + b) + (c + e)
+
+
+cdef inline double take_out(const double* basis, double* values, int n) noexcept nogil:
+    """Take out of the values what lies along a vector of length one; how much that was."""
+    cdef double along = dot(basis, values, n)
+    cdef int i
+    for i in range(n):
+        values[i] -= along * basis[i]
+    return along
+
+
+cdef void project(
     const double* whitener,          # IN  (n, n) row-major, lower triangular
     int n,
     const int* missing,              # IN  (n_missing,) descending
@@ -25,35 +50,25 @@ cdef int project(
     double* basis,                   # OUT (n_missing, n)  orthonormal; row a is 0 before missing[a]
     double* upper,                   # OUT (n_missing, n_missing)  R
 ) noexcept nogil:
-    """Orthonormal basis of the columns of the missing features, twice is enough."""
-    cdef int a, c, i, j, again
-    cdef double total
+    """Orthonormal basis of the columns of the missing features, by modified Gram-Schmidt."""
+    cdef int a, c, i, j
+    cdef double length
     cdef double* own
-    cdef double* other
     for a in range(n_missing):
         j = missing[a]
         own = basis + a * n
-        for i in range(n):
-            own[i] = whitener[i * n + j] if i >= j else 0
+        for i in range(j):
+            own[i] = 0
+        for i in range(j, n):
+            own[i] = whitener[i * n + j]
         for c in range(a):
-            upper[c * n_missing + a] = 0
-        for again in range(2):
-            for c in range(a):
-                other = basis + c * n
-                total = 0
-                for i in range(missing[c], n):
-                    total += other[i] * own[i]
-                upper[c * n_missing + a] += total
-                for i in range(missing[c], n):
-                    own[i] -= total * other[i]
-        total = 0
+            upper[c * n_missing + a] = take_out(
+                basis + c * n + missing[c], own + missing[c], n - missing[c]
+            )
+        length = sqrt(dot(own + j, own + j, n - j))
+        upper[a * n_missing + a] = length
         for i in range(j, n):
-            total += own[i] * own[i]
-        total = sqrt(total)
-        upper[a * n_missing + a] = total
-        for i in range(j, n):
-            own[i] /= total
-    return 0
+            own[i] /= length
 
 
 cdef void factor_observed(
@@ -71,13 +86,9 @@ cdef void factor_observed(
 
 
 cdef inline void solve_lower(const double* lower, int n, double* values) noexcept nogil:
-    cdef int i, j
-    cdef double total
+    cdef int i
     for i in range(n):
-        total = values[i]
-        for j in range(i):
-            total -= lower[i * n + j] * values[j]
-        values[i] = total / lower[i * n + i]
+        values[i] = (values[i] - dot(lower + i * n, values, i)) / lower[i * n + i]
 
 
 cdef int split(
@@ -139,11 +150,10 @@ cdef void tile_terms(
     cdef double* basis = tile + TILE * n
     cdef double* upper = basis + n * n
     cdef double* row
-    cdef double* own
     cdef int* there = places
     cdef int* missing = places + n
     cdef int a, j, n_missing, n_there
-    cdef double total, log_det, along
+    cdef double total, log_det
     for k in range(n_components):
         c = k if n_copies > 1 else 0
         gather(rows, observed, d, order, n_rows, n, &means[k, left], tile)
@@ -173,18 +183,12 @@ cdef void tile_terms(
                     for j in range(n_there):
                         row[j] = row[there[j]]
                     solve_lower(basis, n_there, row)
-                    for j in range(n_there):
-                        total += row[j] * row[j]
+                    total += dot(row, row, n_there)
                 else:
                     for a in range(n_missing):
-                        own = basis + a * n
-                        along = 0
-                        for j in range(missing[a], n):
-                            along += own[j] * row[j]
-                        for j in range(missing[a], n):
-                            row[j] -= along * own[j]
-                    for j in range(n):
-                        total += row[j] * row[j]
+                        j = missing[a]
+                        take_out(basis + a * n + j, row + j, n - j)
+                    total += dot(row, row, n)
                 terms[b, order[i], k] = <real>total
             first = end
 
@@ -259,20 +263,15 @@ cdef void fill_direct(
         solve_lower(lower, n_there, solved + a * n_there)
     for a in range(n_missing):
         for c in range(a + 1):
-            total = covariance[missing[a] * n + missing[c]]
-            for j in range(n_there):
-                total -= solved[a * n_there + j] * solved[c * n_there + j]
-            conditional[a * n_missing + c] = total
+            total = dot(solved + a * n_there, solved + c * n_there, n_there)
+            conditional[a * n_missing + c] = covariance[missing[a] * n + missing[c]] - total
     for i in range(n_rows):
         row = tile + i * n
         for j in range(n_there):
             values[j] = row[there[j]]
         solve_lower(lower, n_there, values)
         for a in range(n_missing):
-            total = 0
-            for j in range(n_there):
-                total += solved[a * n_there + j] * values[j]
-            row[missing[a]] = total
+            row[missing[a]] = dot(solved + a * n_there, values, n_there)
 
 
 cdef void fill_projected(
@@ -290,19 +289,13 @@ cdef void fill_projected(
     cdef double* upper = scratch + n * n
     cdef double* values = scratch + 2 * n * n
     cdef double total
-    cdef double* own
     cdef int a, c, e, j
     cdef Py_ssize_t i
     project(whitener, n, missing, n_missing, basis, upper)
     for i in range(n_rows):
         for a in range(n_missing):
-            own = basis + a * n
-            total = 0
-            for j in range(missing[a], n):
-                total += own[j] * white[i * n + j]
-            for j in range(missing[a], n):
-                white[i * n + j] -= total * own[j]
-            values[a] = -total
+            j = missing[a]
+            values[a] = -take_out(basis + a * n + j, white + i * n + j, n - j)
         for a in range(n_missing - 1, -1, -1):
             total = values[a]
             for c in range(a + 1, n_missing):

@@ -44,6 +44,14 @@ class MissingFactors(Factors):
 
     mixture: Mixture
 
+    def in_precision(self, dtype: Any) -> Factors:
+        """Return the factors in the precision of the data."""
+        means, inverse, log_dets = (
+            np.ascontiguousarray(part, dtype=dtype)
+            for part in (self.means, self.inverse, self.log_dets)
+        )
+        return Factors(means, inverse, log_dets, self.failed)
+
 
 @dataclass
 class MissingStatistics(Statistics):
@@ -129,6 +137,7 @@ class MissingTerms(FeatureTerms):
         self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
         self._plans: dict[tuple[int, int], Plan] = {}
         self._latest: MissingFactors | None = None
+        self._split: tuple[MissingTerms, MissingTerms] | None = None
 
     def _log_constant(self, weights: NDArray[np.float64]) -> float:
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale)
@@ -142,6 +151,7 @@ class MissingTerms(FeatureTerms):
         chosen.log_constant = chosen._log_constant(chosen._weights(slice(0, chosen.n_samples)))
         chosen._plans = {}
         chosen._latest = None
+        chosen._split = None
         return chosen
 
     def _plan(self, rows: slice) -> Plan | None:
@@ -198,15 +208,56 @@ class MissingTerms(FeatureTerms):
     ) -> NDArray[np.float64]:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk.
 
-        Parameters and result are those of `vpem.terms.features.FeatureTerms.sweep`.
+        Rows that miss nothing go through the compiled sweep. Parameters and result are those of
+        `vpem.terms.features.FeatureTerms.sweep`.
         """
+        if self._split is None:
+            complete = np.asarray(self.observed.all(axis=1))
+            self._split = (self._of_rows(complete), self._of_rows(~complete))
+        whole, others = self._split
         found = np.zeros(len(mix))
-        if (mix == 1).all():
-            mix = mix[:1]
+        if whole.n_samples:
+            assert isinstance(factors, MissingFactors)
+            own = factors.in_precision(self.rows.dtype)
+            before = 0.0 if statistics is None else statistics.counts.copy()
+            found += FeatureTerms.sweep(whole, mixture, own, mix, statistics)
+            if statistics is not None:
+                assert isinstance(statistics, MissingStatistics)
+                gained = statistics.counts - before
+                if self._is_diagonal:
+                    statistics.seen += self.blocks.of_feature(gained)
+                else:
+                    statistics.seen += gained
+        if others.n_samples:
+            found += others._sweep(mixture, factors, mix, statistics)
+        return found
+
+    def _of_rows(self, chosen: NDArray[np.bool_]) -> MissingTerms:
+        """Return the terms of some rows, for sweeps alone."""
+        made = copy(self)
+        if not chosen.all():
+            made.rows = self.rows.replaced(  # type: ignore[attr-defined]
+                np.ascontiguousarray(self.rows.read(slice(0, self.n_samples))[chosen])
+            )
+            made.observed = self.observed[chosen]
+            made.n_samples = int(chosen.sum())
+            made.row_weights = None if self.row_weights is None else self.row_weights[chosen]
+        made._plans = {}
+        return made
+
+    def _sweep(
+        self,
+        mixture: Mixture,
+        factors: Factors,
+        mix: NDArray[np.float64],
+        statistics: Statistics | None,
+    ) -> NDArray[np.float64]:
+        """`sweep` of rows that miss something."""
+        found = np.zeros(len(mix))
         for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
             terms = self.local(factors, rows)
             flat = terms.reshape(len(terms), -1)
-            if len(mix) == 1 and (mix == 1).all():
+            if len(mix) == 1 and bool((mix == 1).all()):
                 sums = flat.sum(axis=0, keepdims=True)
             else:
                 sums = (mix @ flat).astype(flat.dtype)
