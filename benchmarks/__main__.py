@@ -28,6 +28,7 @@ PARTS = (
     "outofcore",
     "startup",
     "kmeans",
+    "missing",
     "mpi",
     "instructions",
 )

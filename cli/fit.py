@@ -25,6 +25,7 @@ from .options import (
     Json,
     LinkFailure,
     MeanDegree,
+    Missing,
     Quiet,
     Radius,
     RegCovar,
@@ -137,6 +138,7 @@ def fit(
             help="none, or standard: each agent standardizes its features, undone in outputs."
         ),
     ] = "none",
+    missing: Missing = "refuse",
     batch_size: BatchSize = None,
     step_size: Annotated[
         float | None,
@@ -299,6 +301,7 @@ def fit(
                 "n_threads": threads,
                 "dtype": dtype,
                 "skip_negligible": not every_weight,
+                "missing": missing,
                 "feature_names": source.feature_names,
                 "callback": progress,
             }
@@ -360,7 +363,7 @@ _OPTIONS = (
     "acceleration", "consensus_tol", "eigenvalue", "compress", "link_failure", "agent_dropout",
     "stragglers", "batch_size", "step_size", "weights", "consensus", "agents", "partition",
     "dataset", "init", "init_rows", "init_model",
-    "n_init", "covariance", "reg_covar", "scale", "tol", "max_iter", "dtype", "threads",
+    "n_init", "covariance", "reg_covar", "scale", "missing", "tol", "max_iter", "dtype", "threads",
     "every_weight", "seed",
     "graph_seed",
 )  # fmt: skip

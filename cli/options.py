@@ -23,6 +23,7 @@ __all__ = [
     "Json",
     "LinkFailure",
     "MeanDegree",
+    "Missing",
     "Quiet",
     "Radius",
     "RegCovar",
@@ -40,6 +41,13 @@ Radius = Annotated[
     float | None, typer.Option(help="Radius of a geometric graph in the unit square.")
 ]
 MeanDegree = Annotated[float | None, typer.Option(help="Mean degree wanted of a random graph.")]
+Missing = Annotated[
+    str,
+    typer.Option(
+        help="Where values are missing (NaN): refuse, or marginalize: integrate them out, missing "
+        "at random."
+    ),
+]
 Rounds = Annotated[
     str,
     typer.Option(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import Missing
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -31,22 +33,30 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")]
 
 
 def _load(
-    model: Path, data: Path, inside: str | None
+    model: Path, data: Path, inside: str | None, missing: str = "refuse"
 ) -> tuple[Model | StoredClustering, Dataset, NDArray[Any]]:
     """Read a model or clusters and the data they are used on, features in the model's order."""
     from vpem.checks import check_finite
-    from vpem.clusters.cluster_files import is_clustering, read_clustering
+    from vpem.clusters.cluster_files import StoredClustering, is_clustering, read_clustering
+    from vpem.errors import InputError, check_choice
     from vpem.files.datasets import read_dataset
     from vpem.files.models import match_features, read_model
+    from vpem.patterns import MISSINGS, check_missing
     from vpem.rows import FileMatrix, available_memory
 
+    check_choice("--missing", missing, MISSINGS)
     found: Any = read_clustering(model) if is_clustering(model) else read_model(model)
+    if isinstance(found, StoredClustering) and missing != "refuse":
+        raise InputError(
+            f"{model} holds clusters, which have no density to integrate missing values out of; "
+            "leave out --missing"
+        )
     source = read_dataset(data, inside, memory_limit=available_memory())
     columns = match_features(found, source.feature_names)
     X = source.X
     if columns is not None:
         X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
-    check_finite(X, found.feature_names)
+    (check_finite if missing == "refuse" else check_missing)(X, found.feature_names)
     return found, source, X
 
 
@@ -60,6 +70,7 @@ def predict(
     proba: Annotated[
         bool, typer.Option("--proba", help="Add the responsibilities of every component.")
     ] = False,
+    missing: Missing = "refuse",
     dataset: Inside = None,
     force: Force = False,
     json: Json = False,
@@ -85,7 +96,7 @@ def predict(
             check_format(output)
             check_distinct(output, model, data)
             check_writable(output, force)
-        found, source, X = _load(model, data, dataset)
+        found, source, X = _load(model, data, dataset, missing)
         more: dict[str, NDArray[Any]] = {}
         if isinstance(found, StoredClustering):
             if proba:
@@ -96,7 +107,7 @@ def predict(
             labels, more["distance"] = found.assign(X)
             n_labels = len(found.centres)
         else:
-            responsibilities = found.mixture.predict_proba(X)
+            responsibilities = found.mixture.predict_proba(X, missing=missing)
             labels, n_labels = responsibilities.argmax(axis=1), found.mixture.n_components
             if proba:
                 more = {f"proba_{k}": column for k, column in enumerate(responsibilities.T)}
@@ -126,7 +137,13 @@ def predict(
             screen.say(f"wrote {plural(len(labels), 'row')} to {output}")
 
 
-def score(model: AnyModelFile, data: DataFile, dataset: Inside = None, json: Json = False) -> None:
+def score(
+    model: AnyModelFile,
+    data: DataFile,
+    missing: Missing = "refuse",
+    dataset: Inside = None,
+    json: Json = False,
+) -> None:
     """Log-likelihood, BIC and AIC of data under a model; inertia of data under clusters.
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
@@ -136,7 +153,7 @@ def score(model: AnyModelFile, data: DataFile, dataset: Inside = None, json: Jso
     with Screen():
         from vpem.clusters.cluster_files import StoredClustering
 
-        found, _, X = _load(model, data, dataset)
+        found, _, X = _load(model, data, dataset, missing)
         if isinstance(found, StoredClustering):
             inertia = float(found.assign(X)[1].sum())
             told = {
@@ -152,7 +169,7 @@ def score(model: AnyModelFile, data: DataFile, dataset: Inside = None, json: Jso
                 values = (number(value, 10) for value in told.values())
                 show(table(zip(names, values, strict=True), "", ""))
             return
-        scores = found.mixture.score_samples(X)
+        scores = found.mixture.score_samples(X, missing=missing)
         total = float(scores.sum())
         report = {
             "n_samples": len(X),

@@ -314,9 +314,9 @@ def test_warnings_are_one_line_each(capsys, folder, monkeypatch):
 
     plain = Mixture.predict_proba
 
-    def warned(self, X):
+    def warned(self, X, **options):
         warnings.warn("a larger\nreg_covar", VpemWarning, stacklevel=2)
-        return plain(self, X)
+        return plain(self, X, **options)
 
     monkeypatch.setattr(Mixture, "predict_proba", warned)
     assert done(capsys, "predict", "m.h5", "d.h5").err == "vpem: warning: a larger --reg-covar\n"

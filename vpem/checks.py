@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -65,9 +65,15 @@ def as_array(what: str, values: Any) -> NDArray[Any]:
 
 
 def check_data(
-    X: Any, n_features: int, feature_names: Sequence[str] | None = None
+    X: Any,
+    n_features: int,
+    feature_names: Sequence[str] | None = None,
+    *,
+    finite: Callable[[Any, Sequence[str] | None], Any] | None = None,
 ) -> NDArray[np.floating[Any]]:
     """Return ``X`` as a finite float array of shape (M, d); a `FileMatrix` stays one.
+
+    With ``finite`` that says which values may be there instead of `check_finite`.
 
     Raises
     ------
@@ -86,11 +92,13 @@ def check_data(
         raise InputError("the data have no rows")
     if data.dtype not in (np.float32, np.float64):
         data = data.astype(np.float64)
-    check_finite(data, feature_names)
+    (finite or check_finite)(data, feature_names)
     return data
 
 
-def check_finite(X: Any, feature_names: Sequence[str] | None = None) -> None:
+def check_finite(
+    X: Any, feature_names: Sequence[str] | None = None, advice: str | None = None
+) -> None:
     """Raise InputError if a value is not finite.
 
     Parameters
@@ -99,6 +107,8 @@ def check_finite(X: Any, feature_names: Sequence[str] | None = None) -> None:
         The values, looked at a block of rows at a time.
     feature_names : sequence of str, optional
         Names of the columns, for the message.
+    advice : str, optional
+        What else to try where values are missing.
 
     Raises
     ------
@@ -119,9 +129,10 @@ def check_finite(X: Any, feature_names: Sequence[str] | None = None) -> None:
         row, column, word = first
         name = "" if feature_names is None else f" ({feature_names[column]!r})"
         others = f"; {count} values in all are not finite" if count > 1 else ""
+        or_else = f", or {advice}" if advice and word == "NaN" else ""
         raise InputError(
             f"row {row}, feature {column}{name} is {word}{others}; fill in or remove such "
-            "rows first"
+            f"rows first{or_else}"
         )
 
 

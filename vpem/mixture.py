@@ -16,6 +16,7 @@ from vpem._core.normalise import normalise
 from vpem.blocks import Blocks
 from vpem.checks import as_array, check_finite, check_int
 from vpem.errors import InputError, NumericalError, check_choice
+from vpem.patterns import MISSINGS, check_missing, marginal_terms, pattern_plan
 from vpem.scaling import Scaling
 from vpem.threads import one_blas_thread, thread_count
 
@@ -282,8 +283,11 @@ class Mixture:
 
     # ---- density -------------------------------------------------------------------------------
 
-    def _chunks(self, X: Any) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+    def _chunks(
+        self, X: Any, missing: str = "refuse"
+    ) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
         """Responsibilities and log-likelihoods of the assembled mixture, a chunk of rows a time."""
+        check_choice("missing", missing, MISSINGS)
         X = X if hasattr(X, "runs") else as_array("the data", X)
         if X.ndim != 2 or X.shape[1] != self.n_features:
             got = f"{X.shape[1]}" if X.ndim == 2 else f"an array of {X.ndim} dimensions"
@@ -298,23 +302,46 @@ class Mixture:
             for start in range(0, len(X), size):
                 rows = slice(start, min(start + size, len(X)))
                 part = np.asarray(X[rows], dtype=np.float64)
-                if not np.isfinite(part).all():
-                    check_finite(X)
-                data = self.blocks.arrange(self.scaling.apply(part), np.float64)
-                terms = factors.terms(data, self.blocks.offsets, threads)
+                there = np.isfinite(part)
+                own: Any = constant
+                if there.all():
+                    data = self.blocks.arrange(self.scaling.apply(part), np.float64)
+                    terms = factors.terms(data, self.blocks.offsets, threads)
+                elif missing == "refuse" or np.isinf(part).any():
+                    (check_finite if missing == "refuse" else check_missing)(X)
+                else:
+                    terms = self._marginal_terms(part, there, threads)
+                    each = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale)
+                    own = there @ each
                 sums = terms.sum(axis=0, keepdims=True)
                 responsibilities = np.empty_like(sums)
                 log_likelihoods = np.empty(sums.shape[:2])
                 normalise(sums, log_weights, responsibilities, log_likelihoods, threads)
-                yield rows, responsibilities[0], log_likelihoods[0] + constant
+                yield rows, responsibilities[0], log_likelihoods[0] + own
 
-    def score_samples(self, X: NDArray[Any]) -> NDArray[np.float64]:
+    def _marginal_terms(
+        self, part: NDArray[np.float64], there: NDArray[np.bool_], n_threads: int
+    ) -> NDArray[np.float64]:
+        """Terms (B, m, K) of what is there of rows in the user's units."""
+        filled = np.where(there, self.scaling.apply(part), 0.0)
+        observed = self.blocks.arrange(there, np.uint8)
+        plan = None if self.is_diagonal else pattern_plan(observed, self.blocks)
+        factors = self.factors
+        return marginal_terms(
+            self.blocks.arrange(filled, np.float64), observed, plan, self.blocks, factors.means,
+            self.covariances, factors.inverse, factors.log_dets, n_threads,
+        )  # fmt: skip
+
+    def score_samples(self, X: NDArray[Any], *, missing: str = "refuse") -> NDArray[np.float64]:
         """Log-likelihood of each row, in nats and in the user's units.
 
         Parameters
         ----------
         X : ndarray of shape (M, d)
             In the user's order and units.
+        missing : {"refuse", "marginalize"}
+            What is done where values are missing (NaN). "marginalize" takes the density of what is
+            there; of a row with nothing that is 1, and its responsibilities are the mixing weights.
 
         Returns
         -------
@@ -326,21 +353,21 @@ class Mixture:
             If the number of features is another.
         """
         scores = np.empty(len(X))
-        for rows, _, log_likelihoods in self._chunks(X):
+        for rows, _, log_likelihoods in self._chunks(X, missing):
             scores[rows] = log_likelihoods
         return scores
 
-    def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
+    def predict_proba(self, X: NDArray[Any], *, missing: str = "refuse") -> NDArray[np.float64]:
         """Responsibilities of each row, shape (M, K); see `score_samples`."""
         proba = np.empty((len(X), self.n_components))
-        for rows, responsibilities, _ in self._chunks(X):
+        for rows, responsibilities, _ in self._chunks(X, missing):
             proba[rows] = responsibilities
         return proba
 
-    def predict(self, X: NDArray[Any]) -> NDArray[np.intp]:
+    def predict(self, X: NDArray[Any], *, missing: str = "refuse") -> NDArray[np.intp]:
         """Most responsible component of each row, shape (M,)."""
         labels = np.empty(len(X), dtype=np.intp)
-        for rows, responsibilities, _ in self._chunks(X):
+        for rows, responsibilities, _ in self._chunks(X, missing):
             labels[rows] = responsibilities.argmax(axis=1)
         return labels
 

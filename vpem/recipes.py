@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vpem import em
 from vpem.checks import (
     check_data,
+    check_finite,
     check_int,
     check_number,
     check_rows,
@@ -26,10 +27,11 @@ from vpem.incremental import check_step_size, fit_batches
 from vpem.joining import Network, connect
 from vpem.mixture import COVARIANCE_TYPES, Mixture
 from vpem.network.ledger import Ledger
+from vpem.patterns import MISSINGS, check_columns, check_missing, observed_scaling
 from vpem.rows import FileMatrix
 from vpem.scaling import SCALES, Scaling
 from vpem.starts import INITS, RowStream, draw_start
-from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import terms_of
 from vpem.threads import one_blas_thread, thread_count
 
 __all__ = ["Fit", "Network", "Prepared", "connect", "fit_vpem", "prepare"]
@@ -39,6 +41,9 @@ ORDER_OF_BATCHES = 1
 
 LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
+
+MARGINALIZE = "integrate them out with missing marginalize"
+"""Advice where values are missing."""
 
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
@@ -147,6 +152,7 @@ def fit_vpem(
     skip_negligible: bool = True,
     batch_size: int | None = None,
     step_size: float | None = None,
+    missing: str = "refuse",
     feature_names: Sequence[str] | None = None,
     callback: Callable[[em.Progress], None] | None = None,
 ) -> Fit:
@@ -193,6 +199,10 @@ def fit_vpem(
         ``history`` then count passes over the data. None: all rows in every iteration.
     step_size : float, optional
         With ``batch_size``, stochastic EM: the exponent of its steps, in (0.5, 1].
+    missing : {"refuse", "marginalize"}
+        What is done where values are missing (NaN). "marginalize" integrates them out, missing at
+        random: terms are log-densities of what is observed (`vpem.terms.missing`), and rows with
+        no value at all take no part.
     feature_names : sequence of str, optional
         For messages.
     callback : callable, optional
@@ -233,6 +243,7 @@ def fit_vpem(
         sample_weight=sample_weight,
         seed=seed,
         dtype=dtype,
+        missing=missing,
         feature_names=feature_names,
     )
     if batch_size is not None:
@@ -240,14 +251,20 @@ def fit_vpem(
     if step_size is not None:
         step_size = check_step_size(step_size)
     _refuse_what_makes_no_sense(given.X, network, batch_size, step_size)
-    scaling = _scaling(given.X, given.row_weights, scale, given.precision)
+    if given.misses and batch_size is not None:
+        raise InputError(
+            "batches keep statistics of which parts of the rows count alike, but values are "
+            "missing; fit all rows at once, without batch_size"
+        )
+    scaling = _scaling(given.X, given.row_weights, scale, given.precision, given.misses)
     threads = thread_count(n_threads)
 
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = FeatureTerms(
+        terms = terms_of(
             given.X,
             network.blocks,
             covariance_type,
+            missing=given.misses,
             scaling=scaling,
             row_weights=given.row_weights,
             reg_covar=reg_covar,
@@ -339,6 +356,8 @@ class Prepared:
         Rows of ``X`` to start at, where init says so.
     precision : dtype
         To compute in.
+    misses : bool
+        Whether values are missing.
     """
 
     X: Any
@@ -347,6 +366,7 @@ class Prepared:
     kept: NDArray[np.intp] | None
     rows: NDArray[np.intp] | None
     precision: np.dtype[Any]
+    misses: bool = False
 
     def number(self, rows: NDArray[np.intp] | None) -> tuple[int, ...] | None:
         """Return the user's numbers of some rows of ``X``."""
@@ -371,11 +391,23 @@ def prepare(
     seed: int,
     dtype: Any,
     feature_names: Sequence[str] | None,
+    missing: str | None = None,
 ) -> Prepared:
     """Check data and options that every fit of a mixture has, named as in `fit_vpem`."""
     check_int("seed", seed, least=0)
     precision = _precision(dtype)
-    X = check_data(X, n_features, feature_names)
+    misses = False
+
+    def finite(data: Any, names: Sequence[str] | None) -> None:
+        nonlocal misses
+        if missing == "marginalize":
+            misses = check_missing(data, names)
+        else:
+            check_finite(data, names, None if missing is None else MARGINALIZE)
+
+    if missing is not None:
+        check_choice("missing", missing, MISSINGS)
+    X = check_data(X, n_features, feature_names, finite=finite)
     n_samples = len(X)
     check_choice("covariance type", covariance_type, COVARIANCE_TYPES)
     check_choice("scale", scale, SCALES)
@@ -393,6 +425,15 @@ def prepare(
     check_int("n_components", n_components, least=1)
     row_weights = kept = None
     n_positive = n_samples
+    blank = np.isnan(X).all(axis=1) if misses else np.zeros(0, dtype=bool)
+    is_weighted = sample_weight is not None
+    if blank.any():
+        # A row of which nobody has a value tells nothing: as one of no weight.
+        if sample_weight is None:
+            sample_weight = np.ones(n_samples)
+        sample_weight = np.where(blank, 0.0, check_weights(sample_weight, n_samples))
+        if not sample_weight.any():
+            raise InputError("no row that is used has a value; give data with some")
     if sample_weight is not None:
         sample_weight = check_weights(sample_weight, n_samples)
         kept = np.flatnonzero(sample_weight > 0)
@@ -401,7 +442,10 @@ def prepare(
         if given is not None:
             rows = check_rows(given, n_components, n_samples)
             if not np.isin(rows, kept).all():
-                raise InputError("init rows must have a positive sample weight")
+                raise InputError(
+                    "init rows must have a positive sample weight"
+                    f"{', and a value' if blank.any() else ''}"
+                )
             if not isinstance(X, FileMatrix):
                 given = np.searchsorted(kept, rows)
         row_weights = sample_weight
@@ -409,6 +453,10 @@ def prepare(
             X, row_weights = X[kept], sample_weight[kept]
         else:
             kept = None
+        row_weights = row_weights if is_weighted else None
+    if misses:
+        check_columns(X, feature_names)
+        misses = bool(np.isnan(X).any())
     if n_positive < n_components:
         raise InputError(
             f"{n_components} components need at least as many rows, got {n_positive}"
@@ -417,7 +465,7 @@ def prepare(
     if given is not None:
         given = check_rows(given, n_components, len(X))
     _inspect(X, feature_names, reg_covar, precision)
-    return Prepared(X, n_samples, row_weights, kept, given, precision)
+    return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
 
 
 def _refuse_what_makes_no_sense(
@@ -467,13 +515,18 @@ def _check_precision(weights: NDArray[np.float64], precision: np.dtype[Any]) -> 
 
 
 def _scaling(
-    X: Any, row_weights: NDArray[np.float64] | None, scale: str, precision: np.dtype[Any]
+    X: Any,
+    row_weights: NDArray[np.float64] | None,
+    scale: str,
+    precision: np.dtype[Any],
+    misses: bool = False,
 ) -> Scaling:
     """Units to fit in: as asked, and about the mean where single precision would lose digits."""
+    standard = observed_scaling if misses else Scaling.standard
     if scale == "standard":
-        return Scaling.standard(X, row_weights)
+        return standard(X, row_weights)
     if precision.itemsize < X.dtype.itemsize:
-        return Scaling(Scaling.standard(X, row_weights).shift, np.ones(X.shape[1]))
+        return Scaling(standard(X, row_weights).shift, np.ones(X.shape[1]))
     return Scaling.none(X.shape[1])
 
 
@@ -483,19 +536,22 @@ def _inspect(
     """Refuse values whose squares overflow, and warn of constant features."""
     most = LARGEST_VALUE[precision.itemsize]
     first = X[:1]
+    if np.isnan(first).any():  # missing: the first value that is there
+        first = X[np.argmin(np.isnan(X), axis=0), np.arange(X.shape[1])][None]
     constant = np.arange(X.shape[1])
     for start, part in row_blocks(X):
-        large = np.abs(part).max(axis=0).astype(np.float64) > most
+        large = np.fmax.reduce(np.abs(part), axis=0).astype(np.float64) > most
         if large.any():
             column = int(np.flatnonzero(large)[0])
-            row = start + int(np.abs(part[:, column]).argmax())
+            row = start + int(np.nanargmax(np.abs(part[:, column])))
             name = "" if feature_names is None else f" ({feature_names[column]!r})"
             raise InputError(
                 f"row {row}, feature {column}{name} is {float(X[row : row + 1][0, column]):g}, but "
                 f"values beyond {most:g} cannot be squared in {precision.name}; use other units"
                 f"{' or float64' if precision.itemsize < 8 else ''}"
             )
-        constant = constant[(part[:, constant] == first[:, constant]).all(axis=0)]
+        own = part[:, constant]
+        constant = constant[((own == first[:, constant]) | np.isnan(own)).all(axis=0)]
     if len(constant) and len(X) > 1:
         listed = shorten(
             repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()

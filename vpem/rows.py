@@ -100,6 +100,13 @@ class MemoryRows:
         chosen.n_samples = len(chosen._rows)
         return chosen
 
+    def replaced(self, rows: NDArray[Any]) -> MemoryRows:
+        """Return other rows (m, d), which are in block order and in the units of fitting."""
+        chosen = copy(self)
+        chosen._rows = rows
+        chosen.n_samples = len(rows)
+        return chosen
+
 
 class FileMatrix:
     """A matrix in an HDF5 file that is read a run of rows at a time.

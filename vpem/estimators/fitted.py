@@ -53,17 +53,17 @@ class FittedMixture(DensityMixin, OnGraph):
         ndarray of shape (M,)
         """
         mixture, data = self._fitted(X)
-        return mixture.predict(data)
+        return mixture.predict(data, missing=getattr(self, "missing", "refuse"))
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Responsibilities of each row, shape (M, K)."""
         mixture, data = self._fitted(X)
-        return mixture.predict_proba(data)
+        return mixture.predict_proba(data, missing=getattr(self, "missing", "refuse"))
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """Log-likelihood of each row, in nats, shape (M,)."""
         mixture, data = self._fitted(X)
-        return mixture.score_samples(data)
+        return mixture.score_samples(data, missing=getattr(self, "missing", "refuse"))
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Log-likelihood per sample, in nats."""

@@ -81,6 +81,9 @@ class VPEM(FittedMixture):
         Whether each agent standardizes its features; results stay in the user's units.
     consensus : {"auto", "operator", "rounds"}, default="auto"
         How rounds are computed: the same numbers either way.
+    missing : {"refuse", "marginalize"}, default="refuse"
+        What is done where values are missing (NaN): "marginalize" integrates them out, in `fit` and
+        in all that is asked afterwards.
     warm_start : bool, default=False
         Start from the last fit instead of `init`.
     random_state : int, Generator, RandomState or None, default=None
@@ -158,6 +161,7 @@ class VPEM(FittedMixture):
         reg_covar: float = 1e-6,
         scale: str = "none",
         consensus: str = "auto",
+        missing: str = "refuse",
         warm_start: bool = False,
         random_state: Any = None,
         n_threads: int | None = None,
@@ -185,6 +189,7 @@ class VPEM(FittedMixture):
         self.reg_covar = reg_covar
         self.scale = scale
         self.consensus = consensus
+        self.missing = missing
         self.warm_start = warm_start
         self.random_state = random_state
         self.n_threads = n_threads
@@ -274,6 +279,11 @@ class VPEM(FittedMixture):
             )
         first = not hasattr(self, "mixture_")
         data = self._validate(X, reset=first)
+        if np.isnan(data).any():
+            raise InputError(
+                "a stream keeps statistics of which parts of the rows count alike, but values are "
+                "missing; fill in or remove such rows first, or use fit"
+            )
         if first:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotConvergedWarning)
@@ -314,6 +324,7 @@ class VPEM(FittedMixture):
             reg_covar=self.reg_covar,
             scale=self.scale,
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
+            missing=self.missing,
             seed=seed,
             n_threads=self.n_threads,
             dtype=data.dtype,

@@ -17,6 +17,7 @@ from vpem.errors import InputError
 from vpem.graphs.graph import Graph, from_networkx
 from vpem.graphs.topologies import make_graph
 from vpem.partition import Partition, contiguous, from_lists
+from vpem.patterns import check_missing
 
 __all__ = ["OnGraph"]
 
@@ -37,7 +38,14 @@ class OnGraph(BaseEstimator):
             ensure_min_samples=1,
         )
         names = getattr(self, "feature_names_in_", None)
-        return check_data(data, data.shape[1], None if names is None else list(names))
+        finite = check_missing if getattr(self, "missing", "refuse") == "marginalize" else None
+        names = None if names is None else list(names)
+        return check_data(data, data.shape[1], names, finite=finite)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = getattr(self, "missing", "refuse") == "marginalize"
+        return tags
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool):

@@ -62,7 +62,7 @@ class DistributedGaussianMixture(FittedMixture):
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts.
-    n_init, tol, max_iter, reg_covar, scale, warm_start, random_state, n_threads
+    n_init, tol, max_iter, reg_covar, scale, missing, warm_start, random_state, n_threads
         As for `vpem.VPEM`.
 
     Attributes
@@ -110,6 +110,7 @@ class DistributedGaussianMixture(FittedMixture):
         max_iter: int = 1000,
         reg_covar: float = 1e-6,
         scale: str = "none",
+        missing: str = "refuse",
         warm_start: bool = False,
         random_state: Any = None,
         n_threads: int | None = None,
@@ -132,6 +133,7 @@ class DistributedGaussianMixture(FittedMixture):
         self.max_iter = max_iter
         self.reg_covar = reg_covar
         self.scale = scale
+        self.missing = missing
         self.warm_start = warm_start
         self.random_state = random_state
         self.n_threads = n_threads
@@ -194,6 +196,7 @@ class DistributedGaussianMixture(FittedMixture):
             max_iter=self.max_iter,
             reg_covar=self.reg_covar,
             scale=self.scale,
+            missing=self.missing,
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
             seed=seed,
             n_threads=self.n_threads,

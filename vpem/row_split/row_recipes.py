@@ -15,7 +15,7 @@ from vpem.blocks import Blocks
 from vpem.checks import as_array
 from vpem.errors import InputError
 from vpem.joining import Network
-from vpem.mixture import Mixture
+from vpem.mixture import Mixture, is_diagonal
 from vpem.network.ledger import Ledger
 from vpem.recipes import Fit, _scaling, _warn_of_outcome, prepare
 from vpem.row_split.rowstarts import PlacedStream, lloyd_rows, spread_rows, tell_all
@@ -23,6 +23,7 @@ from vpem.row_split.rowwise import RowRun, fit_rows, sample_roots
 from vpem.rows import FileMatrix, FileRows
 from vpem.starts import ROW_BYTES, RowStream
 from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.rows import Message, RowTerms
 from vpem.threads import one_blas_thread, thread_count
 from vpem.workers import Workers
@@ -64,6 +65,7 @@ def fit_em(
     n_threads: int | None = None,
     dtype: Any = np.float64,
     skip_negligible: bool = True,
+    missing: str = "refuse",
     feature_names: Sequence[str] | None = None,
     callback: Callable[[em.Progress], None] | None = None,
 ) -> RowFit:
@@ -83,7 +85,7 @@ def fit_em(
     network : Network
         From `vpem.connect_workers`.
     n_components, covariance_type, init, n_init, tol, max_iter, reg_covar, scale, sample_weight, \
-seed, n_threads, dtype, skip_negligible, feature_names, callback
+seed, n_threads, dtype, skip_negligible, missing, feature_names, callback
         As for `vpem.fit_vpem`.
 
     Returns
@@ -122,6 +124,7 @@ seed, n_threads, dtype, skip_negligible, feature_names, callback
         sample_weight=sample_weight,
         seed=seed,
         dtype=dtype,
+        missing=missing,
         feature_names=feature_names,
     )
     if workers.n_samples != given.n_samples:
@@ -140,14 +143,15 @@ seed, n_threads, dtype, skip_negligible, feature_names, callback
             )
         data = data[order]
         weights = None if weights is None else weights[order]
-    scaling = _scaling(data, weights, scale, given.precision)
+    scaling = _scaling(data, weights, scale, given.precision, given.misses)
     blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(workers.n_workers)),))
     ledger = Ledger(network.graph)
     with one_blas_thread(), np.errstate(over="ignore"):
-        whole = FeatureTerms(
+        whole = terms_of(
             data,
             blocks,
             covariance_type,
+            missing=given.misses,
             scaling=scaling,
             row_weights=weights,
             reg_covar=reg_covar,
@@ -160,6 +164,11 @@ seed, n_threads, dtype, skip_negligible, feature_names, callback
         total = network.total.on(ledger)
         if scale == "standard" or not scaling.is_none:
             charge_scaling(total, whole.blocks.n_features)
+        if given.misses:
+            # Every feature's weight, mean and variance, by which missing values are filled first.
+            d = blocks.n_features
+            total.begin("setup", 1, 3 * d, 8)
+            total.agree("setup", 2 * d * 8)
         runs: list[tuple[RowRun, NDArray[np.intp] | None]] = []
         for restart in range(n_init if isinstance(init, str) else 1):
             total = network.total.on(ledger)
@@ -315,15 +324,26 @@ class _Start:
                 "from disk; raise the memory limit, or start at random rows"
             )
         parts = [part.rows.read(slice(0, part.n_samples)) for part in self.terms.parts]
-        places = spread_rows(parts, self.total, self.n_components, self.local, n_threads=threads)
+        given: dict[str, Any] = {"n_threads": threads}
+        if isinstance(whole, MissingTerms):
+            given["observed"] = whole.observed
+        places = spread_rows(parts, self.total, self.n_components, self.local, **given)
         rows = np.argsort(self.place)[places]
         starts, centres, _ = self._at(places, rows)
         if init == "k-means++":
             return starts, centres, rows
-        found = lloyd_rows(parts, self.total, centres, self.local, n_threads=threads, kind="setup")
+        if isinstance(whole, MissingTerms):
+            given["fill"] = not is_diagonal(whole.covariance_type)
+        found = lloyd_rows(parts, self.total, centres, self.local, kind="setup", **given)
         layout = Message(whole, centres)
+        known = [None] * len(parts)
+        if isinstance(whole, MissingTerms):
+            known = list(np.broadcast_to(found.centres, (len(parts), *centres.shape)))
         values = np.stack(
-            [self.terms.hard(worker, labels, layout) for worker, labels in enumerate(found.labels)]
+            [
+                self.terms.hard(worker, labels, layout, known[worker])
+                for worker, labels in enumerate(found.labels)
+            ]
         )
         sums = em.add_vectors(self.total, values, "setup")
         starts = [

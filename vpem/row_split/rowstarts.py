@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import assign_rows, distances_to
+from vpem._core.missing import marginal_diag
 from vpem.em import Sum, add_vectors
 from vpem.starts import MOST_LLOYD, ROW_BYTES, RowStream
 
@@ -52,11 +53,21 @@ class PlacedStream(RowStream):
         return self._place[self._users.draw_distinct(count)]
 
 
+CHUNK_ROWS = 1 << 14
+"""Rows that miss values are assigned so many a time."""
+
+
 class _Held:
     """Rows of all workers, numbered worker by worker."""
 
-    def __init__(self, parts: Sequence[NDArray[Any]], stream: RowStream) -> None:
+    def __init__(
+        self,
+        parts: Sequence[NDArray[Any]],
+        stream: RowStream,
+        observed: NDArray[np.uint8] | None = None,
+    ) -> None:
         self.rows = _joined(parts)
+        self.observed = observed
         counts = [len(part) for part in parts]
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         self.runs = [slice(int(begin), int(end)) for begin, end in pairwise(self.bounds)]
@@ -71,6 +82,33 @@ class _Held:
     def n_workers(self) -> int:
         """Number of workers, N."""
         return len(self.runs)
+
+    def distances(
+        self, points: NDArray[np.float64], out: NDArray[np.float64], n_threads: int
+    ) -> None:
+        """Squared distances of all rows to points (L, d), into (L, M)."""
+        if self.observed is None:
+            distances_to(self.rows, points, out, n_threads)
+            return
+        for begin in range(0, len(self.rows), CHUNK_ROWS):
+            some = slice(begin, begin + CHUNK_ROWS)
+            out[:, some] = self.by_observed(points, some, n_threads).T
+
+    def by_observed(self, points: NDArray[np.float64], rows: slice, n_threads: int) -> NDArray[Any]:
+        """Squared distances by what is there of rows, times the share of it, (m, L)."""
+        assert self.observed is not None
+        data, observed = self.rows[rows], self.observed[rows]
+        width = data.shape[1]
+        out = np.empty((1, len(data), len(points)), dtype=data.dtype)
+        ones = np.ones((1, width))
+        ends = np.array([0, width], dtype=np.intp)
+        marginal_diag(
+            data, observed, ends, np.ascontiguousarray(points), ones, np.zeros_like(ones), out,
+            n_threads,
+        )  # fmt: skip
+        there = observed.sum(axis=1, dtype=np.intp)
+        found: NDArray[Any] = out[0] * (width / np.maximum(there, 1))[:, None].astype(out.dtype)
+        return found
 
     def owner(self, row: int) -> int:
         """Which worker holds a row."""
@@ -165,6 +203,7 @@ def spread_rows(
     *,
     n_trials: int | None = None,
     n_threads: int = 1,
+    observed: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.intp]:
     """Greedy k-means++ (Arthur and Vassilvitskii 2007) over rows that workers hold.
 
@@ -189,13 +228,16 @@ def spread_rows(
         ``2 + log K``.
     n_threads : int
         Threads of the kernels.
+    observed : ndarray of shape (M, d), optional
+        1 where a value is there, where values are missing: distances are by what is there, times
+        the share of features it is.
 
     Returns
     -------
     ndarray of shape (K,)
         Numbers of the rows, counted worker by worker.
     """
-    held = _Held(parts, stream)
+    held = _Held(parts, stream, observed)
     if n_trials is None:
         n_trials = 2 + int(np.log(n_components))
     chosen = [stream.draw()]
@@ -204,7 +246,7 @@ def spread_rows(
     while True:
         points = _shared(held, total, latest)
         trials = np.empty((len(points), len(held.rows)))
-        distances_to(held.rows, points, trials, n_threads)
+        held.distances(points, trials, n_threads)
         if nearest is not None:
             np.minimum(trials, nearest, out=trials)
         sums = [[held.weighed(own, run).sum() for own in trials] for run in held.runs]
@@ -306,6 +348,8 @@ def lloyd_rows(
     n_threads: int = 1,
     kind: str = "estep",
     callback: Callable[[int, float, int], None] | None = None,
+    observed: NDArray[np.uint8] | None = None,
+    fill: bool = False,
 ) -> Lloyd:
     """Lloyd's iterations over rows that workers hold.
 
@@ -333,12 +377,18 @@ def lloyd_rows(
         What the sums are for; see `vpem.em.Sum.begin`.
     callback : callable, optional
         Told of the iteration, its inertia as the first root finds it, and the rows that changed.
+    observed : ndarray of shape (M, d), optional
+        1 where a value is there, where values are missing; see `spread_rows`.
+    fill : bool
+        Whether missing values count as the centre that they are filled by (k-POD, Chi, Chi and
+        Baraniuk 2016); else a feature's centre is the mean of what is there, and the messages have
+        the weight of that besides.
 
     Returns
     -------
     Lloyd
     """
-    held = _Held(parts, stream)
+    held = _Held(parts, stream, observed)
     n_components, width = centres.shape
     known = np.ascontiguousarray(centres, dtype=np.float64)[None]
     labels = np.full(len(held.rows), -1, dtype=np.int32)
@@ -352,6 +402,10 @@ def lloyd_rows(
     )
 
     def assign() -> tuple[NDArray[np.float64], int]:
+        if observed is not None:
+            return _pass_observed(
+                held, total, run.centres, labels, distances, n_threads, kind, fill
+            )
         return _pass(held, total, run.centres, labels, distances, n_threads, kind)
 
     least = 0.5 * held.lightest
@@ -369,7 +423,14 @@ def lloyd_rows(
             return run
         empty = (run.counts < least).any(axis=0)
         safe = np.where(run.counts < least, 1.0, run.counts)
-        run.centres = sums.reshape(len(found), n_components, width) / safe[:, :, None]
+        if observed is None:
+            run.centres = sums.reshape(len(found), n_components, width) / safe[:, :, None]
+        else:
+            # How far what is there lies from the centre, and how much that is where not filled.
+            moves = sums.reshape(len(found), -1, n_components, width)
+            there = safe[:, :, None] if fill else moves[:, 1]
+            moved = np.where(there < least, 0.0, moves[:, 0] / np.maximum(there, least))
+            run.centres = run.centres + moved
         for component in np.flatnonzero(empty):
             row = stream.draw()
             run.centres[:, component] = _shared(held, total, [row])[0]
@@ -402,3 +463,45 @@ def _pass(
     )  # fmt: skip
     messages = [counts, sums.reshape(n_workers, -1), inertias[:, None], changes[:, None]]
     return add_vectors(total, np.concatenate(messages, axis=1), kind), int(changes.sum())
+
+
+def _pass_observed(
+    held: _Held,
+    total: Sum,
+    centres: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float64],
+    n_threads: int,
+    kind: str,
+    fill: bool,
+) -> tuple[NDArray[np.float64], int]:
+    """Assign all rows by what is there of them; see `_pass`."""
+    assert held.observed is not None
+    n_components, width = centres.shape[1:]
+    messages: list[NDArray[np.float64]] = []
+    changed = 0
+    for worker, run in enumerate(held.runs):
+        own = centres[0 if len(centres) == 1 else worker]
+        counts, inertia, changes = np.zeros(n_components), 0.0, 0
+        sums, there = np.zeros((2, n_components, width))
+        for begin in range(run.start, run.stop, CHUNK_ROWS):
+            rows = slice(begin, min(begin + CHUNK_ROWS, run.stop))
+            found = held.by_observed(own, rows, n_threads)
+            nearest = found.argmin(axis=1)
+            changes += int(np.count_nonzero(nearest != labels[rows]))
+            labels[rows] = nearest
+            distances[rows] = found[np.arange(len(found)), nearest]
+            hard = (nearest[:, None] == np.arange(n_components)).astype(np.float64)
+            if len(held.weights):
+                hard *= held.weights[rows, None]
+            counts += hard.sum(axis=0)
+            observed = held.observed[rows]
+            there += hard.T @ observed
+            sums += hard.T @ np.where(observed, held.rows[rows] - own[nearest], 0.0)
+            inertia += float(hard.sum(axis=1) @ distances[rows])
+        parts = [counts, sums.ravel(), np.array([inertia, changes])]
+        if not fill:
+            parts.insert(2, there.ravel())
+        messages.append(np.concatenate(parts))
+        changed += changes
+    return add_vectors(total, np.array(messages), kind), changed

@@ -350,7 +350,7 @@ class FeatureTerms:
         """Return the same statistics about other centres (K, d)."""
         shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
         moved = statistics.shifts.astype(np.float64) - shifts
-        first = statistics.first + self.blocks.of_feature(statistics.counts) * moved
+        first = statistics.first + self._per_feature(statistics) * moved
         second = statistics.second.copy()
         if self._is_diagonal:
             change = moved * (statistics.first + first)
@@ -368,7 +368,12 @@ class FeatureTerms:
                     view[:, 0] += old.swapaxes(1, 2) @ s + s.swapaxes(1, 2) @ new
                 else:
                     view += old[..., None] * s[..., None, :] + s[..., None] * new[..., None, :]
-        return Statistics(statistics.counts.copy(), first, second, shifts)
+        counts = statistics.counts.copy()
+        return replace(statistics, counts=counts, first=first, second=second, shifts=shifts)
+
+    def _per_feature(self, statistics: Statistics) -> NDArray[np.float64]:
+        """Sum of responsibilities that each feature's moments have, (K, d)."""
+        return self.blocks.of_feature(statistics.counts)
 
     def with_hubs_of(
         self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.mixture import Mixture
 from vpem.terms.features import FeatureTerms, Statistics
+from vpem.terms.missing import MissingStatistics
 
 __all__ = ["Message", "RowTerms"]
 
@@ -36,7 +37,10 @@ class Message:
         # Of symmetric matrices the lower half is sent.
         self._lower = np.tril_indices(width)
         n_second = copies * len(self._lower[0]) if self._is_dense else one.second.size
-        self._ends = np.cumsum([one.counts.size, one.first.size, n_second])
+        # Of one dense block every row that is used has something: seen is the counts.
+        self._misses = isinstance(one, MissingStatistics)
+        n_seen = one.first.size if self._misses and not self._is_dense else 0
+        self._ends = np.cumsum([one.counts.size, one.first.size, n_second, n_seen])
         self.size = int(self._ends[-1]) + 1
         """Numbers of a message, P."""
 
@@ -46,12 +50,14 @@ class Message:
         second = about.second
         if self._is_dense:
             second = second.reshape(self._shape)[:, self._lower[0], self._lower[1]]
-        parts = (about.counts, about.first, second, np.array(log_likelihood))
-        return np.concatenate([part.ravel() for part in parts])
+        parts = [about.counts, about.first, second]
+        if isinstance(about, MissingStatistics) and not self._is_dense:
+            parts.append(about.seen)
+        return np.concatenate([*(part.ravel() for part in parts), [log_likelihood]])
 
     def unpacked(self, message: NDArray[np.float64]) -> tuple[Statistics, float]:
         """Return the statistics in a message (P,), and the log-likelihood."""
-        counts, first, second, found = np.split(message, self._ends)
+        counts, first, second, seen, found = np.split(message, self._ends)
         if self._is_dense:
             full = np.empty(self._shape)
             half = second.reshape(self._shape[0], -1)
@@ -64,6 +70,9 @@ class Message:
             second.reshape(-1 if self._is_dense else self._shape).copy(),
             self.shifts,
         )
+        if self._misses:
+            own = statistics.counts if self._is_dense else seen.reshape(self.shifts.shape)
+            statistics = MissingStatistics(**vars(statistics), seen=own.copy())
         return statistics, float(found[0])
 
 
@@ -107,10 +116,19 @@ class RowTerms:
         nothing = np.zeros(self.parts[worker].n_samples, dtype=np.int32)
         return self.hard(worker, nothing, layout)
 
-    def hard(self, worker: int, labels: NDArray[np.int32], layout: Message) -> NDArray[np.float64]:
-        """Return the statistics of a worker's rows, each in the component of its label, (P,)."""
+    def hard(
+        self,
+        worker: int,
+        labels: NDArray[np.int32],
+        layout: Message,
+        centres: NDArray[np.float64] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return the statistics of a worker's rows, each in the component of its label, (P,).
+
+        Missing values are filled by the centres (K, d) that the worker knows.
+        """
         part = self.parts[worker]
-        statistics = part.empty(layout.shifts, 1)
+        statistics = part.empty(layout.shifts if centres is None else centres, 1)
         n_components = len(layout.shifts)
         for rows in part.chunks(part.blocks.n_features) if part.n_samples else ():
             own = (labels[rows, None] == np.arange(n_components)).astype(part.rows.dtype)

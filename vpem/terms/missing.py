@@ -1,0 +1,434 @@
+"""Data split by features of which values are missing: each hub adds what it can see.
+
+With block-diagonal covariance a hub's term is the log-density of the values it has of its block,
+and nothing where it has none; the M-step of a block takes the rows of which it has something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.covariances import covariances_full
+from vpem._core.missing import (
+    marginal_diag,
+    marginal_moments_diag,
+    marginal_moments_full,
+)
+from vpem.blocks import Blocks
+from vpem.mixture import Factors, Mixture, block_views, factorise
+from vpem.patterns import Plan, marginal_terms, pattern_plan
+from vpem.scaling import Scaling
+from vpem.terms.features import FeatureTerms, Statistics
+
+__all__ = ["MissingFactors", "MissingStatistics", "MissingTerms", "terms_of"]
+
+LEAST_SEEN = 0.5
+"""Effective rows that a block needs of a component to change its parameters.
+
+Where rows weigh less than 1 on average it shrinks with them.
+"""
+
+LEAST_VARIANCE = 1e-100
+"""Of a constant feature, where values are expected by the spread of the data alone."""
+
+
+@dataclass(frozen=True)
+class MissingFactors(Factors):
+    """Factors in double precision, and the mixture that they are of."""
+
+    mixture: Mixture
+
+    def in_precision(self, dtype: Any) -> Factors:
+        """Return the factors in the precision of the data."""
+        means, inverse, log_dets = (
+            np.ascontiguousarray(part, dtype=dtype)
+            for part in (self.means, self.inverse, self.log_dets)
+        )
+        return Factors(means, inverse, log_dets, self.failed)
+
+
+@dataclass
+class MissingStatistics(Statistics):
+    """Expected sufficient statistics, given what is observed.
+
+    Attributes
+    ----------
+    seen : ndarray
+        Responsibilities summed over rows of which a block has something (B, K), or which have a
+        feature (K, d) where covariances are diagonal.
+    """
+
+    seen: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        return super().nbytes + self.seen.nbytes
+
+    def add(self, other: Statistics, times: float = 1.0) -> None:
+        """Add so many times the statistics of other rows about the same shift."""
+        assert isinstance(other, MissingStatistics)
+        super().add(other, times)
+        self.seen += times * other.seen
+
+    def scale(self, factor: float) -> None:
+        """Multiply all of it."""
+        super().scale(factor)
+        self.seen *= factor
+
+
+class MissingTerms(FeatureTerms):
+    """Local terms of data that miss values, which are integrated out.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d)
+        In the user's order and units; NaN where a value is missing. Every row and every column has
+        a value.
+    blocks, covariance_type, scaling, row_weights, reg_covar, n_threads, dtype, skip_negligible
+        As for `vpem.terms.features.FeatureTerms`.
+
+    Attributes
+    ----------
+    observed : ndarray of shape (M, d)
+        1 where a value is there, in block order.
+    centre, spread : ndarray of shape (d,)
+        Mean and variance of the values that are there. Missing values of rows that become means are
+        filled by the mean.
+    """
+
+    def __init__(
+        self,
+        X: NDArray[Any],
+        blocks: Blocks,
+        covariance_type: str,
+        *,
+        scaling: Scaling,
+        row_weights: NDArray[np.float64] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            X, blocks, covariance_type, scaling=scaling, row_weights=row_weights, **options
+        )
+        data = self.rows.read(slice(0, self.n_samples))
+        self.observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
+        weights = self._weights(slice(0, self.n_samples))
+        there = weights @ self.observed
+        safe = np.where(there > 0, there, 1.0)
+        data = np.where(self.observed, data, 0)
+        self.centre = np.zeros(blocks.n_features)
+        self.spread = np.zeros(blocks.n_features)
+        for rows in super().chunks(blocks.n_features):
+            self.centre += weights[rows] @ data[rows].astype(np.float64)
+        self.centre /= safe
+        for rows in super().chunks(blocks.n_features):
+            away = np.square(data[rows] - self.centre) * self.observed[rows]
+            self.spread += weights[rows] @ away
+        self.spread /= safe
+        np.copyto(data, self.centre.astype(data.dtype), where=self.observed == 0)
+        self.rows = self.rows.replaced(data)  # type: ignore[attr-defined]
+        self.log_constant = self._log_constant(weights)
+        self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
+        self._plans: dict[tuple[int, int], Plan] = {}
+        self._latest: MissingFactors | None = None
+        self._split: tuple[MissingTerms, MissingTerms] | None = None
+
+    def _log_constant(self, weights: NDArray[np.float64]) -> float:
+        per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale)
+        return float((weights @ self.observed) @ per_feature[self.blocks.order])
+
+    def part(self, rows: slice, following: slice | None = None) -> MissingTerms:
+        """Return the terms of a run of rows, which are counted from 0 in it."""
+        chosen = super().part(rows, following)
+        assert isinstance(chosen, MissingTerms)
+        chosen.observed = self.observed[rows]
+        chosen.log_constant = chosen._log_constant(chosen._weights(slice(0, chosen.n_samples)))
+        chosen._plans = {}
+        chosen._latest = None
+        chosen._split = None
+        return chosen
+
+    def _plan(self, rows: slice) -> Plan | None:
+        if self._is_diagonal:
+            return None
+        key = (rows.start, rows.stop)
+        if key not in self._plans:
+            self._plans[key] = pattern_plan(self.observed[rows], self.blocks)
+        return self._plans[key]
+
+    # ---- E-step --------------------------------------------------------------------------------
+
+    def prepare(self, mixture: Mixture) -> MissingFactors:
+        """Factor every block for the E-step, and remember whose expectations the M-step takes."""
+        made = factorise(mixture, np.float64)
+        self._latest = MissingFactors(
+            made.means, made.inverse, made.log_dets, made.failed, mixture=mixture
+        )
+        return self._latest
+
+    def local(self, factors: Factors, rows: slice) -> NDArray[Any]:
+        """Terms of each hub for what it has of these rows, shape (B, m, K); 0 of nothing."""
+        assert isinstance(factors, MissingFactors)
+        return marginal_terms(
+            self.rows.read(rows), self.observed[rows], self._plan(rows), self.blocks,
+            factors.means, factors.mixture.covariances, factors.inverse, factors.log_dets,
+            self.n_threads,
+        )  # fmt: skip
+
+    def distances(self, centres: NDArray[np.float64], rows: slice) -> NDArray[Any]:
+        """Squared distances by what is there of each block, times the share of it; (B, m, L)."""
+        self._latest = None
+        data, observed = self.rows.read(rows), self.observed[rows]
+        out = np.empty((self.blocks.n_blocks, len(data), len(centres)), dtype=data.dtype)
+        ones = np.ones((1, centres.shape[1]))
+        points = np.ascontiguousarray(centres, dtype=np.float64)
+        marginal_diag(
+            data, observed, self.blocks.offsets, points, ones, np.zeros_like(ones), out,
+            self.n_threads,
+        )  # fmt: skip
+        for b, width in enumerate(self.blocks.widths):
+            own = observed[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
+            if not own.all():
+                there = own.sum(axis=1, dtype=np.intp)
+                out[b] *= (width / np.maximum(there, 1))[:, None].astype(out.dtype)
+        return out
+
+    def sweep(
+        self,
+        mixture: Mixture,
+        factors: Factors,
+        mix: NDArray[np.float64],
+        statistics: Statistics | None = None,
+    ) -> NDArray[np.float64]:
+        """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk.
+
+        Rows that miss nothing go through the compiled sweep. Parameters and result are those of
+        `vpem.terms.features.FeatureTerms.sweep`.
+        """
+        if self._split is None:
+            complete = np.asarray(self.observed.all(axis=1))
+            self._split = (self._of_rows(complete), self._of_rows(~complete))
+        whole, others = self._split
+        found = np.zeros(len(mix))
+        if whole.n_samples:
+            assert isinstance(factors, MissingFactors)
+            own = factors.in_precision(self.rows.dtype)
+            before = 0.0 if statistics is None else statistics.counts.copy()
+            found += FeatureTerms.sweep(whole, mixture, own, mix, statistics)
+            if statistics is not None:
+                assert isinstance(statistics, MissingStatistics)
+                gained = statistics.counts - before
+                if self._is_diagonal:
+                    statistics.seen += self.blocks.of_feature(gained)
+                else:
+                    statistics.seen += gained
+        if others.n_samples:
+            found += others._sweep(mixture, factors, mix, statistics)
+        return found
+
+    def _of_rows(self, chosen: NDArray[np.bool_]) -> MissingTerms:
+        """Return the terms of some rows, for sweeps alone."""
+        made = copy(self)
+        if not chosen.all():
+            made.rows = self.rows.replaced(  # type: ignore[attr-defined]
+                np.ascontiguousarray(self.rows.read(slice(0, self.n_samples))[chosen])
+            )
+            made.observed = self.observed[chosen]
+            made.n_samples = int(chosen.sum())
+            made.row_weights = None if self.row_weights is None else self.row_weights[chosen]
+        made._plans = {}
+        return made
+
+    def _sweep(
+        self,
+        mixture: Mixture,
+        factors: Factors,
+        mix: NDArray[np.float64],
+        statistics: Statistics | None,
+    ) -> NDArray[np.float64]:
+        """`sweep` of rows that miss something."""
+        found = np.zeros(len(mix))
+        for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
+            terms = self.local(factors, rows)
+            flat = terms.reshape(len(terms), -1)
+            if len(mix) == 1 and bool((mix == 1).all()):
+                sums = flat.sum(axis=0, keepdims=True)
+            else:
+                sums = (mix @ flat).astype(flat.dtype)
+            sums = np.ascontiguousarray(sums).reshape(len(mix), *terms.shape[1:])
+            responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
+            found += log_likelihoods
+            if statistics is not None:
+                self._summarize(statistics, responsibilities, rows, factors)
+        return found
+
+    # ---- M-step --------------------------------------------------------------------------------
+
+    def empty(self, centres: NDArray[np.float64], n_roots: int) -> MissingStatistics:
+        """Statistics of no rows about centres (K, d)."""
+        made = super().empty(centres, n_roots)
+        n_components, d = made.shifts.shape
+        shape = (n_components, d) if self._is_diagonal else (self.blocks.n_blocks, n_components)
+        return MissingStatistics(
+            made.counts, made.first, made.second, made.shifts, seen=np.zeros(shape)
+        )
+
+    def summarize(
+        self, statistics: Statistics, responsibilities: NDArray[Any], rows: slice
+    ) -> None:
+        """Add these rows to the statistics, missing values as the latest mixture expects them.
+
+        At a start, where there is none: by the centres and the spread of the data.
+        """
+        factors = self._latest
+        if factors is None or len(factors.means) != len(statistics.shifts):
+            factors = self._by_spread(statistics.shifts)
+        self._summarize(statistics, responsibilities, rows, factors)
+
+    def _summarize(
+        self, statistics: Statistics, responsibilities: NDArray[Any], rows: slice, factors: Factors
+    ) -> None:
+        assert isinstance(statistics, MissingStatistics)
+        assert isinstance(factors, MissingFactors)
+        statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
+        data, observed = self.rows.read(rows), self.observed[rows]
+        if self._is_diagonal:
+            marginal_moments_diag(
+                data, observed, responsibilities, self.blocks.offsets, statistics.shifts,
+                statistics.first, statistics.second, statistics.seen, self.n_threads,
+            )  # fmt: skip
+            return
+        plan = self._plan(rows)
+        assert plan is not None
+        marginal_moments_full(
+            data, observed, self.blocks.offsets, plan.tiles, plan.order, plan.pattern,
+            responsibilities, factors.means, factors.mixture.covariances, factors.inverse,
+            statistics.shifts, statistics.first, statistics.second, statistics.seen,
+            self.n_threads,
+        )  # fmt: skip
+
+    def _by_spread(self, centres: NDArray[Any]) -> MissingFactors:
+        """Return a diagonal mixture about centres (K, d), or about the mean of all rows if one."""
+        n_components = len(centres)
+        copies = 1 if self._is_tied else n_components
+        spread = np.maximum(self.spread, LEAST_VARIANCE)
+        if self.covariance_type.endswith("spherical"):
+            spread = self._over_blocks(spread[None])[0] / self.blocks.widths[self.blocks.block_of]
+        covariances = np.repeat(spread[None], copies, axis=0)
+        if not self._is_diagonal:
+            parts = np.split(spread, self.blocks.offsets[1:-1])
+            covariances = np.concatenate(
+                [np.tile(np.diag(part).ravel(), copies) for part in parts if len(part)]
+            )
+        means = self.centre[None].copy() if n_components == 1 else centres.astype(np.float64)
+        weights = np.full((1, n_components), 1.0 / n_components)
+        mixture = Mixture(
+            self.blocks, self.covariance_type, weights, means, covariances, self.scaling
+        )
+        made = factorise(mixture, np.float64)
+        return MissingFactors(made.means, made.inverse, made.log_dets, made.failed, mixture=mixture)
+
+    def update(self, statistics: Statistics) -> Mixture:
+        """Parameters from the statistics; where a block has next to no rows, as they were.
+
+        Parameters of which nothing is seen change no expectation: keeping them is a generalised
+        M-step.
+        """
+        assert isinstance(statistics, MissingStatistics)
+        latest = self._latest
+        if latest is None or len(latest.means) != len(statistics.shifts):
+            latest = self._by_spread(statistics.shifts)
+        before = latest.mixture
+        n = statistics.seen
+        few = n < self.least_seen
+        columns = few if self._is_diagonal else self.blocks.of_feature(few)
+        first = np.where(columns, 0.0, statistics.first)
+        per_feature = n if self._is_diagonal else self.blocks.of_feature(n)
+        means = statistics.shifts.astype(np.float64)
+        np.add(means, first / np.where(columns, 1.0, per_feature), out=means, where=~columns)
+        means = np.where(columns, before.means, means)
+        if self._is_diagonal:
+            covariances = self._variances(statistics, first, few, before)
+        else:
+            covariances = np.empty_like(statistics.second)
+            covariances_full(
+                first, statistics.second, n, self.blocks.offsets, self.reg_covar, covariances
+            )
+            if not self._is_tied and few.any():
+                new = block_views(covariances, self.blocks.widths, before.n_components)
+                old = block_views(before.covariances, self.blocks.widths, before.n_components)
+                for b, k in np.argwhere(few):
+                    new[b][k] = old[b][k]
+        counts = statistics.counts
+        weights = counts / counts.sum(axis=1, keepdims=True)
+        return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
+
+    def _variances(
+        self,
+        statistics: MissingStatistics,
+        first: NDArray[np.float64],
+        few: NDArray[np.bool_],
+        before: Mixture,
+    ) -> NDArray[np.float64]:
+        """Variance of every feature by its own rows, of a block by all its values if spherical."""
+        n = statistics.seen
+        drop = np.square(first) / np.where(few, 1.0, n)
+        value = statistics.second - (drop.sum(axis=0, keepdims=True) if self._is_tied else drop)
+        total = n.sum(axis=0, keepdims=True) if self._is_tied else n
+        if self.covariance_type.endswith("spherical"):
+            value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
+        found = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
+        kept: NDArray[np.float64] = np.where(total < self.least_seen, before.covariances, found)
+        return kept
+
+    def _over_blocks(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over the features of each block, told to each of them; (n, d)."""
+        sums = np.zeros((len(values), self.blocks.n_blocks))
+        for own, row in zip(sums, values, strict=True):
+            np.add.at(own, self.blocks.block_of, row)
+        found: NDArray[np.float64] = sums[:, self.blocks.block_of]
+        return found
+
+    def recentred(self, statistics: Statistics, centres: NDArray[Any]) -> MissingStatistics:
+        """Return the same statistics about other centres (K, d)."""
+        assert isinstance(statistics, MissingStatistics)
+        moved = super().recentred(statistics, centres)
+        assert isinstance(moved, MissingStatistics)
+        return replace(moved, seen=statistics.seen.copy())
+
+    def _per_feature(self, statistics: Statistics) -> NDArray[np.float64]:
+        assert isinstance(statistics, MissingStatistics)
+        if self._is_diagonal:
+            return statistics.seen
+        return self.blocks.of_feature(statistics.seen)
+
+    # ---- starts --------------------------------------------------------------------------------
+
+    @property
+    def sample_covariance(self) -> NDArray[np.float64]:
+        """Each block's covariance after one M-step from the features' own variances."""
+        if self._sample_covariance is None:
+            own = copy(self)
+            own._latest = None
+            statistics = own.empty(self.centre[None], 1)
+            for rows in self.chunks(self.blocks.n_features):
+                weights = self._weights(rows)[None, :, None].astype(self.rows.dtype)
+                own.summarize(statistics, np.ascontiguousarray(weights), rows)
+            self._sample_covariance = own.update(statistics).covariances
+        return self._sample_covariance
+
+    def chunks(self, n_values: int) -> Iterator[slice]:
+        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
+        return super().chunks(max(n_values, self.blocks.n_features))
+
+
+def terms_of(X: Any, *arguments: Any, missing: bool, **options: Any) -> FeatureTerms:
+    """Return the terms of data that miss values, or of data that do not."""
+    kind = MissingTerms if missing else FeatureTerms
+    return kind(X, *arguments, **options)
