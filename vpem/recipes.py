@@ -7,12 +7,14 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem import em
+from vpem.checkpoints import Saver, restoring
 from vpem.checks import (
     check_data,
     check_int,
@@ -22,11 +24,13 @@ from vpem.checks import (
     row_blocks,
 )
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice, shorten
-from vpem.incremental import check_step_size, fit_batches
+from vpem.incremental import BatchRun, check_step_size, fit_batches
 from vpem.joining import Network, connect
 from vpem.mixture import COVARIANCE_TYPES, Mixture
 from vpem.network.ledger import Ledger
 from vpem.rows import FileMatrix
+from vpem.run_facts import describe_run
+from vpem.run_states import Restarts, mixture_of, mixture_state, record_state, restore_record
 from vpem.scaling import SCALES, Scaling
 from vpem.starts import INITS, RowStream, draw_start
 from vpem.terms.features import FeatureTerms
@@ -149,6 +153,7 @@ def fit_vpem(
     step_size: float | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[em.Progress], None] | None = None,
+    saver: Saver | None = None,
 ) -> Fit:
     """Fit a Gaussian mixture to data split by features: VP-EM (Valdeira et al., Algorithms 1, 2).
 
@@ -197,6 +202,8 @@ def fit_vpem(
         For messages.
     callback : callable, optional
         Told of every iteration.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from (`vpem.checkpoints.FileSaver`).
 
     Returns
     -------
@@ -240,8 +247,31 @@ def fit_vpem(
     if step_size is not None:
         step_size = check_step_size(step_size)
     _refuse_what_makes_no_sense(given.X, network, batch_size, step_size)
-    scaling = _scaling(given.X, given.row_weights, scale, given.precision)
     threads = thread_count(n_threads)
+    if saver is not None:
+        saver.begin(
+            describe_run(
+                "vp-em",
+                given.X,
+                given.row_weights,
+                network,
+                n_components=n_components,
+                covariance_type=covariance_type,
+                init=init,
+                n_init=n_init,
+                tol=float(tol),
+                max_iter=max_iter,
+                reg_covar=float(reg_covar),
+                scale=scale,
+                seed=seed,
+                n_threads=threads,
+                dtype=given.precision.name,
+                every_weight=not skip_negligible,
+                batch_size=batch_size,
+                step_size=step_size,
+            )
+        )
+    scaling = _scaling(given.X, given.row_weights, scale, given.precision)
 
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = FeatureTerms(
@@ -257,15 +287,18 @@ def fit_vpem(
         )
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
-        runs = []
-        total_iterations = 0
-        restarts = n_init if isinstance(init, str) else 1
-        for restart in range(restarts):
+        restarts = Restarts(saver, ledger, max_iter)
+        best = _restored(restarts, em.Run if batch_size is None else BatchRun, network, terms)
+        for restart in range(restarts.first, n_init if isinstance(init, str) else 1):
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             stream = RowStream(rng, given.row_weights, len(given.X))
             rows_used: NDArray[np.intp] | None
-            if isinstance(init, Mixture):
+            if restarts.going is not None:
+                rows_used = restarts.drawn()
+                saved = restarts.loop()["mixture"]
+                start = mixture_of(saved, network.blocks, covariance_type, scaling)
+            elif isinstance(init, Mixture):
                 start, rows_used = init.over(network.blocks, covariance_type, scaling), None
                 if start.n_components != n_components:
                     raise InputError(
@@ -279,7 +312,9 @@ def fit_vpem(
                 start, rows_used = draw_start(cast(str, init), terms, total, n_components, stream)
             common: dict[str, Any] = {
                 "tol": tol, "max_iter": max_iter, "draw_row": stream.draw, "callback": callback,
+                "saver": restarts.saver(restart, rng, partial(dict, rows=rows_used)),
             }  # fmt: skip
+            run: em.Run
             if batch_size is None:
                 run = em.fit(terms, total, start, **common)
             else:
@@ -292,10 +327,11 @@ def fit_vpem(
                     rng=np.random.default_rng([seed, restart, ORDER_OF_BATCHES]),
                     **common,
                 )
-            total_iterations += len(run.history)
-            runs.append((run, rows_used))
-    best = int(np.argmax([run.log_likelihood[0] for run, _ in runs]))
-    run, rows_used = runs[best]
+            if best is None or run.log_likelihood[0] > best[0].log_likelihood[0]:
+                best = (run, rows_used, restart)
+            restarts.over(len(run.history), run.converged, partial(_saved, *best))
+    assert best is not None
+    run, rows_used, kept = best
     fit = Fit(
         mixture=run.mixture,
         network=network,
@@ -306,9 +342,9 @@ def fit_vpem(
         converged=run.converged,
         recoveries=run.recoveries,
         init_rows=given.number(rows_used),
-        best_restart=best,
+        best_restart=kept,
         seconds=time.perf_counter() - began,
-        total_iterations=total_iterations,
+        total_iterations=restarts.iterations,
         partitions=run.partitions,
         batch_size=batch_size,
         step_size=step_size,
@@ -318,6 +354,34 @@ def fit_vpem(
     )
     _warn_of_outcome(fit, max_iter, tol)
     return fit
+
+
+Best = tuple[em.Run, NDArray[np.intp] | None, int]
+"""The best run so far, the rows it started at, and which restart it is."""
+
+
+def _saved(run: em.Run, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
+    """Return what is saved of the best run so far."""
+    return {
+        "mixture": mixture_state(run.mixture),
+        "record": record_state(run),
+        "rows": rows,
+        "restart": restart,
+    }
+
+
+def _restored(
+    restarts: Restarts, kind: Callable[[Mixture], em.Run], network: Network, terms: FeatureTerms
+) -> Best | None:
+    """Return the best run of the restarts that are over, as it was saved."""
+    saved = restarts.best
+    if saved is None:
+        return None
+    with restoring():
+        state, common = saved["mixture"], (terms.covariance_type, terms.scaling)
+        run = kind(mixture_of(state, network.blocks, *common))
+        restore_record(run, saved["record"])
+        return run, saved["rows"], int(saved["restart"])
 
 
 @dataclass
