@@ -1,7 +1,7 @@
 """The command line of vpem: `main` is the entry point and the one error boundary.
 
 Exit codes: 0 done; 1 a defect of vpem; 2 input, options or files that cannot be used; 3 not
-converged under --strict; 130 interrupted.
+converged under --strict; 130 interrupted by Ctrl-C, 143 by SIGTERM with the state written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sentence = _sentence(error, words)
         if sentence is None:
             raise
-        return fail(sentence)
+        return fail(sentence, code=getattr(error, "exit_code", 2))
 
 
 def _prepare_streams() -> None:

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .checkpoints import (
+    CheckpointEvery,
+    CheckpointFile,
+    Resume,
+    ResumeIfAny,
+    catching,
+    saver_of,
+)
 from .options import (
     Acceleration,
     AgentDropout,
@@ -171,6 +179,10 @@ def fit(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
+    checkpoint: CheckpointFile = None,
+    checkpoint_every: CheckpointEvery = None,
+    resume: Resume = False,
+    resume_if_any: ResumeIfAny = False,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -203,6 +215,8 @@ def fit(
             # A model may be continued in its own file: no check against init_model.
             check_distinct(output, data, partition, graph, worker_rows)
             check_writable(output, force)
+        inputs = (data, output, partition, graph, worker_rows, init_model)
+        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
         check_choice("--dtype", dtype, ("float64", "float32"))
         check_choice("--split", split, ("features", "rows"))
         over_rows = split == "rows"
@@ -275,13 +289,15 @@ def fit(
                 "skip_negligible": not every_weight,
                 "feature_names": source.feature_names,
                 "callback": progress,
+                "saver": saver,
             }
-            if over_rows:
-                found: Any = fit_em(source.X, held, network, **common)
-            else:
-                found = fit_vpem(
-                    source.X, network, batch_size=batch_size, step_size=step_size, **common
-                )
+            with catching(saver):
+                if over_rows:
+                    found: Any = fit_em(source.X, held, network, **common)
+                else:
+                    found = fit_vpem(
+                        source.X, network, batch_size=batch_size, step_size=step_size, **common
+                    )
         finally:
             progress.close()
         if over_rows:

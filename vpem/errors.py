@@ -43,20 +43,23 @@ class Interrupted(VpemError):
     ----------
     path : str
         The checkpoint.
-    iteration : int
-        How many iterations it stands for.
+    iteration : int or None
+        How many iterations it stands for; None: the run was ended at once, and what is there is
+        older.
     signal : int or None
         That asked for it; None where another process was asked.
     """
 
-    def __init__(self, path: str, iteration: int, signal: int | None = None) -> None:
-        self.signal = 15 if signal is None else signal
+    def __init__(self, path: str, iteration: int | None, signal: int | None = None) -> None:
+        self.signal = 15 if signal is None else int(signal)
         self.exit_code = 128 + self.signal
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(self.signal, f"signal {self.signal}")
-        count = f"{iteration} iteration{'' if iteration == 1 else 's'}"
+        what = "at once, an earlier state"
+        if iteration is not None:
+            what = f"the state after {iteration} iteration{'' if iteration == 1 else 's'}"
         super().__init__(
-            f"interrupted by {name}; the state after {count} is in {path}: give the same command "
-            "with --resume to go on"
+            f"interrupted by {name}; {what} is in {path}: give the same command with --resume to "
+            "go on"
         )
 
 

@@ -343,7 +343,7 @@ def fit_vpem(
         recoveries=run.recoveries,
         init_rows=given.number(rows_used),
         best_restart=kept,
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - began + restarts.seconds,
         total_iterations=restarts.iterations,
         partitions=run.partitions,
         batch_size=batch_size,

@@ -237,7 +237,7 @@ seed, n_threads, dtype, skip_negligible, feature_names, callback, saver
         recoveries=recoveries,
         init_rows=given.number(used),
         best_restart=kept,
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - began + restarts.seconds,
         total_iterations=restarts.iterations,
         partitions=run.partitions,
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
@@ -147,6 +148,8 @@ class Restarts:
         What the recipe saved of the best so far.
     iterations : int
         Of those that are over.
+    seconds : float
+        Wall time of what was done before the run went on.
     """
 
     def __init__(self, saver: Saver | None, ledger: Ledger, max_iter: int) -> None:
@@ -158,6 +161,8 @@ class Restarts:
         self.going: State | None = None
         self.best: State | None = None
         self.iterations = 0
+        self.seconds = 0.0
+        self._began = time.perf_counter()
         saved = None if saver is None else saver.saved
         if saved is None:
             return
@@ -165,6 +170,7 @@ class Restarts:
             ledger.restore(saved["ledger"])
             self.first, self.iterations = int(saved["restart"]), int(saved["iterations"])
             self.going, self.best = saved["going"], saved["best"]
+            self.seconds = float(saved["seconds"])
             self._ran_out, before = bool(saved["ran_out"]), int(saved["max_iter"])
         if self._ran_out and before != max_iter:
             raise InputError(
@@ -212,6 +218,7 @@ class Restarts:
                 "best": self.best,
                 "ran_out": self._ran_out,
                 "max_iter": self._max_iter,
+                "seconds": self.seconds + time.perf_counter() - self._began,
                 "ledger": self._ledger.state(),
                 "going": {"stream": stream_state(rng), "more": more(), "loop": loop},
             }
