@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -81,6 +82,69 @@ def begin(*given):
     )
 
 
+class Nursery:
+    """Begins commands as processes of their own, without loading the libraries for each."""
+
+    PROGRAM = """
+import json, os, sys
+import vpem_cli
+out, sys.stdout = sys.stdout, open(os.devnull, "w")
+for words in json.loads(sys.argv[1]):
+    vpem_cli.run(words)
+for line in sys.stdin:
+    words = json.loads(line)
+    child = os.fork()
+    if not child:
+        os._exit(vpem_cli.run(words))
+    print(child, file=out, flush=True)
+    print(os.waitpid(child, 0)[1], file=out, flush=True)
+"""
+
+    def __init__(self, *first):
+        """Run some commands first, so that all they need is loaded."""
+        first = json.dumps([list(map(str, given)) for given in first])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.PROGRAM, first], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self.ended = None
+
+    def begin(self, *given):
+        """Begin a command; the number of its process."""
+        self.process.stdin.write(json.dumps([str(word) for word in given]) + "\n")
+        self.process.stdin.flush()
+        self.ended = None
+        return int(self.process.stdout.readline())
+
+    def poll(self):
+        """How the process that was begun last ended, None while it runs."""
+        if self.ended is None and select.select([self.process.stdout], [], [], 0)[0]:
+            self.wait()
+        return self.ended
+
+    def wait(self):
+        """Wait for its end."""
+        if self.ended is None:
+            self.ended = os.waitstatus_to_exitcode(int(self.process.stdout.readline()))
+        return self.ended
+
+    def close(self):
+        """Begin no more."""
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def nursery(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first")
+    first = words("exact", data, folder / "model.h5", "--checkpoint", folder / "run.ckpt")
+    made = Nursery(first)
+    yield made
+    made.close()
+
+
 def wait_for_writes(process, file, count):
     """Wait until a file was replaced so many times, or the process is over."""
     seen, last = 0, file.stat().st_ino if file.exists() else None
@@ -93,7 +157,7 @@ def wait_for_writes(process, file, count):
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_kill_at_any_moment(capsys, tmp_path, data, name):
+def test_kill_at_any_moment(capsys, tmp_path, data, nursery, name):
     whole, model, file = tmp_path / "whole.h5", tmp_path / "model.h5", tmp_path / "run.ckpt"
     done(capsys, *words(name, data, whole))
     rng = np.random.default_rng(len(name))
@@ -102,12 +166,12 @@ def test_kill_at_any_moment(capsys, tmp_path, data, name):
     )
     kills = 0
     while kills < N_KILLS // len(FITS):
-        process = begin(*command)
-        wait_for_writes(process, file, int(rng.integers(0, 9)))
+        process = nursery.begin(*command)
+        wait_for_writes(nursery, file, int(rng.integers(0, 9)))
         time.sleep(rng.uniform(0, 0.02))
-        process.kill()
-        kills += process.wait() == -signal.SIGKILL
-        process.communicate()
+        if nursery.poll() is None:
+            os.kill(process, signal.SIGKILL)
+        kills += nursery.wait() == -signal.SIGKILL
         if model.exists():
             # It was over before: once more from the beginning.
             check_same_file(whole, model)
