@@ -37,7 +37,7 @@ def best(
 
     Of several that are equally good it is the first.
 
-    Example: vpem model best fits/*.h5 -o best.h5
+    Example: vpem model best fits/0.h5 fits/1.h5 -o best.h5
     """
     from .output import Screen, number, plural, print_json
 

@@ -24,7 +24,8 @@ JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only warning
 | 1 | a defect of vpem |
 | 2 | input, options or files that cannot be used: one sentence on standard error, nothing written |
 | 3 | not converged, under `--strict` |
-| 130 | interrupted |
+| 130 | interrupted by Ctrl-C |
+| 143 | ended by SIGTERM, with a checkpoint written |
 """
 
 
