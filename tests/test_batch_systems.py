@@ -69,7 +69,8 @@ def adapted(place, **options):
     script = SCRIPTS[place].replace("-k 8", "-k 2 --agents 6 -q")
     assert "-k 2" in script
     for name, value in options.items():
-        script = script.replace("--output", f"--{name.replace('_', '-')} {value} --output", 1)
+        option = f"--{name.replace('_', '-')} {value}"
+        script = script.replace("--resume-if-any", f"--resume-if-any {option}")
     return script
 
 
