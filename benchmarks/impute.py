@@ -29,7 +29,7 @@ from vpem.laws import make_law
 from vpem.observations import from_matrices, hide, split
 from vpem.threads import one_blas_thread
 
-SIZES = {"tiny": (24, 16, 1), "small": (80, 50, 3), "full": (200, 120, 10)}
+SIZES = {"tiny": (24, 16, 1), "small": (80, 50, 3), "full": (200, 120, 5)}
 """Rows, columns and seeds."""
 
 RIDGE = {"gaussian": 3.0, "poisson": 3.0, "bernoulli": 2.0}
@@ -43,6 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "10 workers": {"n": WORKERS},
     "10 workers, qsgd:8bits": {"n": WORKERS, "compress": "qsgd:8bits"},
     "10 workers, p = 0.5": {"n": WORKERS, "participation": 0.5},
+    "10 workers, p = 0.2": {"n": WORKERS, "participation": 0.2},
     "10 workers, qsgd:8bits, p = 0.75": {
         "n": WORKERS, "compress": "qsgd:8bits", "participation": 0.75,
     },
@@ -141,7 +142,7 @@ def measure(law: str, size: str) -> list[dict[str, Any]]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotConvergedWarning)
                 fit = fit_imputation(
-                    given, rank=RANK, ridge=RIDGE[law], law=law, max_iter=1000, seed=seed, **options
+                    given, rank=RANK, ridge=RIDGE[law], law=law, seed=seed, **options
                 )
             one["FedMissEM"][name] = {
                 "loss": score(fit.fitted),
@@ -163,7 +164,7 @@ def table(law: str, rows: list[dict[str, Any]]) -> Table:
         title=f"{law}: {loss} on hidden entries, {len(rows)} seeds",
         title_justify="left", box=None, pad_edge=False,
     )  # fmt: skip
-    heads = ("mean", "worst over soft-impute", "iterations", "MB up", "seconds")
+    heads = ("mean", "worst over soft-impute", "iterations", "converged", "MB up", "seconds")
     made.add_column("")
     for head in heads:
         made.add_column(head, justify="right")
@@ -178,6 +179,7 @@ def table(law: str, rows: list[dict[str, Any]]) -> Table:
             f"{statistics.mean(one['loss'] for one in every):.4f}",
             f"{max(one['over soft-impute'] for one in every):+.2%}",
             f"{means[0]:.0f}",
+            f"{sum(one['converged'] for one in every)}/{len(every)}",
             f"{means[1]:.3g}" if means[1] else "0",
             f"{statistics.mean(one['seconds'] for one in every):.2f}",
         )

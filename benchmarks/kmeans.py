@@ -1,7 +1,8 @@
 """k-means against scikit-learn's: ``python -m benchmarks.kmeans [--threads N] [--repeats N]``.
 
 Lloyd's algorithm from the same rows until no row changes (or 50 iterations), the rows at one place
-and over seven workers; and k-means++ besides. Both must find the same labels.
+and over workers, and a whole fit by `DistributedKMeans`; and k-means++ besides. In double precision
+both must find the same labels.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from vpem import connect_workers, kmeans_rows, make_graph
+from vpem import DistributedKMeans, connect_workers, kmeans_rows, make_graph
 from vpem.threads import thread_count
 from vpem.workers import evenly
 
@@ -23,13 +25,33 @@ from .measure import Options, call, compare
 
 __all__ = ["measure"]
 
+
+@dataclass(frozen=True)
+class Case:
+    """Rows, features, clusters, numbers of workers, and precisions."""
+
+    m: int
+    d: int
+    k: int
+    workers: tuple[int, ...] = (1, 7)
+    dtypes: tuple[Any, ...] = (np.float64, np.float32)
+
+
+BIG = (Case(200_000, 20, 10), Case(20_000, 100, 50))
+ODD = (
+    Case(2_000, 5, 3, (1, 7), (np.float64,)),
+    Case(569, 30, 2, (1, 7), (np.float64,)),
+    Case(17_898, 8, 8, (1, 100, 1000), (np.float64,)),
+    Case(10_000, 1_000, 10, (1, 7), (np.float32,)),
+    Case(10_000, 2_000, 10, (1, 7), (np.float32,)),
+)
+"""Tiny and wide data, and many workers."""
 CASES = {
-    "tiny": ((500, 4, 3),),
-    "small": ((200_000, 20, 10), (20_000, 100, 50)),
-    "medium": ((200_000, 20, 10), (20_000, 100, 50), (1_000_000, 10, 8)),
-    "full": ((200_000, 20, 10), (20_000, 100, 50), (1_000_000, 10, 8), (100_000, 50, 200)),
+    "tiny": (Case(500, 4, 3, (1, 7)),),
+    "small": BIG + ODD,
+    "medium": (*BIG, *ODD, Case(1_000_000, 10, 8)),
+    "full": (*BIG, *ODD, Case(1_000_000, 10, 8), Case(100_000, 50, 200)),
 }
-WORKERS = (1, 7)
 MOST_ITERATIONS = 50
 
 
@@ -61,26 +83,42 @@ def ours(X: np.ndarray, start: Any, k: int, threads: int, n_workers: int) -> Cal
     return run
 
 
+def estimator(
+    X: np.ndarray, start: Any, k: int, threads: int, n_workers: int
+) -> Callable[[], DistributedKMeans]:
+    """Our run with scikit-learn's interface: workers, graph and checks are made anew."""
+    made = DistributedKMeans(
+        k, workers=n_workers, init=start, max_iter=MOST_ITERATIONS, random_state=0,
+        n_threads=threads,
+    )  # fmt: skip
+    return lambda: made.fit(X)
+
+
 def measure(options: Options) -> Iterator[dict[str, Any]]:
     """Yield a comparison for every case, precision and start."""
     warnings.simplefilter("ignore")  # where the iterations run out, for both
-    for m, d, k in CASES[options.size]:
+    for case in CASES[options.size]:
+        m, d, k = case.m, case.d, case.k
         rng = np.random.default_rng(0)
         centres = 2 * rng.normal(size=(k, d)) / np.sqrt(d)
         wide = centres[rng.integers(k, size=m)] + rng.normal(size=(m, d))
         rows = rng.choice(m, k, replace=False)
-        for dtype in (np.float64, np.float32):
+        for dtype in case.dtypes:
             X = wide.astype(dtype)
             for start in ("rows", "k-means++"):
                 given, same = (rows, X[rows]) if start == "rows" else (start, start)
                 runs: dict[str, Callable[[], Any]] = {
                     "scikit-learn": theirs(X, same, k, options.threads)
                 }
-                for n in WORKERS:
+                for n in case.workers:
                     runs[f"vpem, {n} worker(s)"] = ours(X, given, k, options.threads, n)
+                last = case.workers[-1]
+                runs[f"DistributedKMeans, {last} worker(s)"] = estimator(
+                    X, same, k, options.threads, last
+                )
                 facts = {}
                 if start == "rows":
-                    found, wanted = runs["vpem, 7 worker(s)"](), runs["scikit-learn"]()
+                    found, wanted = runs[f"vpem, {last} worker(s)"](), runs["scikit-learn"]()
                     facts = {
                         "labels_other": int((found.labels != wanted.labels_).sum()),
                         "inertia_ratio_less_1": found.inertia / wanted.inertia_ - 1,
@@ -102,7 +140,7 @@ def main() -> None:
     print(f"{options.threads} thread(s), medians of {options.repeats} interleaved runs")
     for result in measure(options):
         times = ", ".join(
-            f"{who} {1e3 * taken:.0f} ms ({result['times_as_fast'][who]:.2f})"
+            f"{who} {1e3 * taken:.1f} ms ({result['times_as_fast'][who]:.2f})"
             for who, taken in result["median"].items()
         )
         print(f"{result['case']}: {times}  {result['facts'] or ''}", flush=True)

@@ -53,13 +53,17 @@ def fedem(
     compress: Annotated[
         str | None,
         typer.Option(
-            help="Codec of what workers send: qsgd:8bits, qsgd:4bits, natural:12bits, blockp:64, "
-            "randk:0.1, topk:0.1 (with error feedback), float32. Default: numbers as they are."
+            help="Codec of what workers send: qsgd:4bits:32 is recommended, with --step-size 1; "
+            "qsgd:8bits, natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error feedback), "
+            "float32. The setup is then sent in few bits too. Default: numbers as they are."
         ),
     ] = None,
     step_size: Annotated[
         str,
-        typer.Option(help="constant:G, or decreasing:G,A: G k^-A in iteration k; 0 < G <= 1."),
+        typer.Option(
+            help="G or constant:G; or decreasing:G,A: G k^-A in iteration k, A 0.5 if not given; "
+            "0 < G <= 1."
+        ),
     ] = "constant:0.5",
     participation: Annotated[
         float, typer.Option(help="Probability that a worker takes part in an iteration.")
@@ -171,9 +175,10 @@ def fedem(
     Workers send quantized corrections of their mean statistics to a server, not all of them in
     every iteration and not of all their rows; memories make up for workers unlike each other.
 
-    Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:8bits --scale standard
+    Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:4bits:32 --step-size 1
     """
-    from .fit import _rounds, _rows, _start_model
+    from .choices import rounds_of, rows_of
+    from .fit import _start_model
     from .output import Progress, Screen, print_json
 
     with Screen(quiet) as screen:
@@ -204,7 +209,7 @@ def fedem(
             for name, value in locals().items()
             if name in _OPTIONS
         }
-        options["rounds"] = _rounds(rounds)
+        options["rounds"] = rounds_of(rounds)
         source = read_dataset(data, dataset)
         held = workers_of(source, workers, worker_rows, sort_by_label)
         joined = graph_of(held.n_workers, held.names, topology, graph, radius, mean_degree, seed)
@@ -224,7 +229,7 @@ def fedem(
         start: Any = init
         n_components = 2 if components is None else components
         if init_rows is not None:
-            start = _rows(init_rows)
+            start = rows_of(init_rows)
         elif init_model is not None:
             start = _start_model(init_model, source)
             n_components = start.n_components if components is None else components

@@ -15,6 +15,7 @@ from .checkpoints import (
     catching,
     saver_of,
 )
+from .choices import how_summed, partition_of, rounds_of, rows_of, stored_graph
 from .options import (
     Acceleration,
     AgentDropout,
@@ -45,9 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.datasets import Dataset
-    from vpem.graph import Graph
     from vpem.mixture import Mixture
-    from vpem.partition import Partition
 
 __all__ = ["fit"]
 
@@ -230,7 +229,7 @@ def fit(
             for name, value in locals().items()
             if name in _OPTIONS
         }
-        options["rounds"] = _rounds(rounds)
+        options["rounds"] = rounds_of(rounds)
         limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
         source = read_dataset(data, dataset, memory_limit=limit)
         sums: dict[str, Any] = {
@@ -257,16 +256,16 @@ def fit(
                 **sums,
             )
         else:
-            held = _partition(source, agents, partition)
+            held = partition_of(source, agents, partition)
             network = connect(
-                _graph(source, held, topology, graph, radius, mean_degree, graph_seed),
+                stored_graph(source, held, topology, graph, radius, mean_degree, graph_seed),
                 held,
                 hops=hops,
                 **sums,
             )
         start: Any = init
         if init_rows is not None:
-            start = _rows(init_rows)
+            start = rows_of(init_rows)
         elif init_model is not None:
             start = _start_model(init_model, source)
         n_components = components
@@ -360,18 +359,6 @@ def _refuse_options_of_the_other_split(over_rows: bool, given: dict[str, Any]) -
             raise InputError(f"--{name.replace('_', '-')} is for data split by {kind}; {advice}")
 
 
-def _rounds(text: str) -> int | str:
-    """Read a number of rounds, or "auto"."""
-    from vpem.errors import InputError
-
-    if text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"--rounds must be a number of rounds, or auto, got {text!r}") from None
-
-
 def _start_model(file: Path, source: Dataset) -> Mixture:
     """Read a model to start from, its features matched with the data's by name."""
     from vpem.errors import InputError
@@ -388,89 +375,13 @@ def _start_model(file: Path, source: Dataset) -> Mixture:
     return model.mixture.renumbered(columns)
 
 
-def _rows(text: str) -> list[int]:
-    """Read row indices given as 3,77,120."""
-    from vpem.errors import InputError
-
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise InputError(
-            f"--init-rows must be row numbers with commas between, such as 3,77,120, got {text!r}"
-        ) from None
-
-
-def _partition(source: Dataset, agents: int | None, file: Path | None) -> Partition:
-    """Choose who holds which features."""
-    from vpem.errors import InputError
-    from vpem.partition import contiguous, read_partition
-
-    if agents is not None and file is not None:
-        raise InputError("give --agents or --partition, not both")
-    if file is not None:
-        return read_partition(file, source.n_features, source.feature_names)
-    if agents is not None:
-        return contiguous(source.n_features, agents)
-    if source.partition is not None:
-        return source.partition
-    return contiguous(source.n_features, source.n_features, names=source.feature_names)
-
-
-def _graph(
-    source: Dataset,
-    held: Partition,
-    topology: str | None,
-    file: Path | None,
-    radius: float | None,
-    mean_degree: float | None,
-    seed: int,
-) -> Graph:
-    """Choose who talks to whom: as stored in the dataset, unless something is asked for."""
-    from vpem.errors import InputError
-    from vpem.graph import from_edges
-
-    asked = (topology, file, radius, mean_degree)
-    if source.edges is None or any(value is not None for value in asked):
-        return graph_of(held.n_agents, held.names, *asked, seed)
-    stored = held if source.partition is None else source.partition
-    if stored.n_agents != held.n_agents:
-        raise InputError(
-            f"the graph stored in the dataset joins {stored.n_agents} agents, the features are "
-            f"held by {held.n_agents}; give --topology or --graph"
-        )
-    return from_edges(source.edges, held.n_agents, held.names, topology="dataset")
-
-
-def _how_summed(report: dict[str, Any]) -> str:
-    """Say in a line how the sums were taken."""
-    from .output import plural
-
-    parts = ["at the server" if report["compress"] else "exact at the server"]
-    if report["server"] is None:
-        chebyshev = " (Chebyshev)" if report["acceleration"] == "chebyshev" else ""
-        parts = [
-            f"{plural(report['rounds'], 'round')}{chebyshev}",
-            f"{report['weights']} weights",
-            f"mixing rate {report['mixing_rate']:.4f}",
-        ]
-        if report["consensus_error"] is not None:
-            bound = "at most " if report["consensus_error_is_bound"] else ""
-            parts.append(f"consensus error {bound}{report['consensus_error']:.2g}")
-    if report["compress"] is not None:
-        parts.append(f"compressed by {report['compress']}")
-    for name, chance in (report["faults"] or {}).items():
-        if chance:
-            parts.append(f"{name.replace('_', ' ')} {chance:g}")
-    return ", ".join(parts)
-
-
 def _show(report: dict[str, Any], names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from .output import communication, number, plural, show, table
 
     over_rows = report["algorithm"] == "em-rows"
     hubs = len(report["hubs"])
-    how = _how_summed(report)
+    how = how_summed(report)
     network = [
         plural(report["n_agents"], "worker" if over_rows else "agent"),
         report["topology"],

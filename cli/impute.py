@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .options import Json, Quiet, Strict
+from .output import Progress
 
 if TYPE_CHECKING:
     from vpem.imputation import Imputation
@@ -54,8 +57,12 @@ def impute(
         ),
     ] = None,
     split: Annotated[
-        str, typer.Option(help="How --workers deals: entries at random, or whole rows (rows).")
-    ] = "random",
+        str | None,
+        typer.Option(
+            help="How --workers deals: entries at random (random, the default), or whole rows "
+            "(rows)."
+        ),
+    ] = None,
     copies: Annotated[
         str,
         typer.Option(
@@ -106,9 +113,19 @@ def impute(
         str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
     ] = None,
     tol: Annotated[
-        float, typer.Option(help="Stop when the statistic moves by less, relative to its norm.")
+        float,
+        typer.Option(
+            help="Stop when the statistic's correction is less than this part of its norm; 0: "
+            "never."
+        ),
     ] = 1e-5,
-    max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 500,
+    max_iter: Annotated[
+        int | None,
+        typer.Option(
+            help="Most iterations. Default: 1000 where steps are whole (constant:1), as many more "
+            "as they are shorter."
+        ),
+    ] = None,
     strict: Strict = False,
     threads: Annotated[
         int | None, typer.Option(help="Threads of the codec. Default: all processors.")
@@ -134,7 +151,7 @@ def impute(
 
     Example: vpem impute data/wine.h5 -r 3 --scale standard --workers 5 --holdout 0.1 -o imputed.h5
     """
-    from .output import Progress, Screen, print_json
+    from .output import Screen, print_json
 
     with Screen(quiet) as screen:
         import warnings
@@ -142,8 +159,7 @@ def impute(
         import numpy as np
 
         from vpem.checks import check_int
-        from vpem.em import Progress as Step
-        from vpem.errors import FileError, VpemWarning
+        from vpem.errors import FileError, InputError, VpemWarning
         from vpem.hdf5 import check_distinct, check_writable
         from vpem.holdouts import score_holdout
         from vpem.imputation import fit_imputation
@@ -163,11 +179,16 @@ def impute(
             check_picture(plot, force)
             if output is not None and plot.resolve() == output.resolve():
                 raise FileError(f"--output and --plot are both {plot}; write to two files")
+        if split is not None and workers is None:
+            raise InputError(
+                "--split says how --workers deals entries out; give --workers N, or leave --split "
+                "out"
+            )
         entry = make_law(law, variance)
         found = read_observations(data, dataset)
         check_law(found, entry)
         if workers is not None:
-            found = deal(found, workers, split, np.random.default_rng([seed, 1]))
+            found = deal(found, workers, split or "random", np.random.default_rng([seed, 1]))
         hidden = None
         if holdout is not None:
             n_seen = found.n_seen
@@ -179,15 +200,7 @@ def impute(
                     VpemWarning,
                     stacklevel=1,
                 )
-        progress = Progress(quiet)
-        last: list[float] = []
-
-        def follow(step: Any) -> None:
-            if step.objective is not None:
-                change = step.objective - last[-1] if last else None
-                last[:] = [step.objective]
-                progress(Step(step.iteration, step.objective, change))
-
+        progress = _Progress(quiet)
         try:
             fit = fit_imputation(
                 found,
@@ -206,7 +219,7 @@ def impute(
                 tol=tol,
                 seed=seed,
                 n_threads=threads,
-                callback=follow,
+                callback=progress,
             )
         finally:
             progress.close()
@@ -229,6 +242,26 @@ def impute(
             _show(report, fit)
         if strict and not fit.run.converged:
             raise typer.Exit(3)
+
+
+class _Progress(Progress):
+    """Objective and rate of a long run: a live line in a terminal, a line at times in logs."""
+
+    def __call__(self, progress: Any) -> None:
+        """Take note of one iteration (`vpem.fedruns.FedProgress`)."""
+        self.iterations += 1
+        now = time.monotonic()
+        if self.quiet or now - self.began < 1.0 or progress.objective is None:
+            return
+        line = (
+            f"iteration {progress.iteration}  penalized log-likelihood an entry "
+            f"{progress.objective:.6f}  {self.iterations / (now - self.began):.3g} iterations/s"
+        )
+        if sys.stderr.isatty():
+            self._status(line)
+        elif now - self.last_line >= self.LOG_EVERY:
+            self.last_line = now
+            print(line, file=sys.stderr, flush=True)
 
 
 def _show(report: dict[str, Any], fit: Imputation) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .fit import _graph, _how_summed, _partition, _rounds, _rows
+from .choices import how_summed, partition_of, rounds_of, rows_of, stored_graph
 from .options import (
     Acceleration,
     ConsensusTol,
@@ -96,6 +96,13 @@ def kmeans(
     ] = None,
     n_init: Annotated[int, typer.Option(help="Restarts; the best is kept.")] = 1,
     max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 300,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="none, or standard: features are standardized first; centres are written in the "
+            "data's units, distances and inertia are of standardized features."
+        ),
+    ] = "none",
     strict: Strict = False,
     dtype: Annotated[str, typer.Option(help="Precision: float64 or float32.")] = "float64",
     threads: Annotated[
@@ -169,10 +176,10 @@ def kmeans(
             for name, value in given.items()
             if name in _OPTIONS
         }
-        options["rounds"] = _rounds(rounds)
+        options["rounds"] = rounds_of(rounds)
         limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
         source = read_dataset(data, dataset, memory_limit=limit)
-        start: Any = init if init_rows is None else _rows(init_rows)
+        start: Any = init if init_rows is None else rows_of(init_rows)
         if init_rows is not None and len(start) != clusters:
             raise InputError(
                 f"--clusters {clusters} needs as many --init-rows, got {len(start)} of them"
@@ -192,6 +199,7 @@ def kmeans(
             "init": start,
             "n_init": n_init,
             "max_iter": max_iter,
+            "scale": scale,
             "seed": seed,
             "n_threads": threads,
             "dtype": dtype_of(dtype),
@@ -207,10 +215,12 @@ def kmeans(
                 )
                 found = kmeans_rows(source.X, held, connect_workers(joined, **sums), **common)
             else:
-                held = _partition(source, agents, partition)
+                held = partition_of(source, agents, partition)
                 if method == "grid" and topology is None and graph is None:
                     topology = "star"
-                joined = _graph(source, held, topology, graph, radius, mean_degree, graph_seed)
+                joined = stored_graph(
+                    source, held, topology, graph, radius, mean_degree, graph_seed
+                )
                 network = connect(joined, held, hops=hops, **sums)
                 found = kmeans_features(source.X, network, method=method, **common)
         finally:
@@ -230,6 +240,7 @@ def kmeans(
                 report,
                 options,
                 current_versions(),
+                found.scaling,
             )
             write_clustering(output, stored, force)
         report["model"] = None if output is None else str(output)
@@ -244,7 +255,8 @@ def kmeans(
 _OPTIONS = (
     "data", "clusters", "split", "method", "workers", "worker_rows", "agents", "partition",
     "topology", "graph", "radius", "mean_degree", "hops", "rounds", "acceleration", "eigenvalue",
-    "consensus_tol", "weights", "dataset", "init", "init_rows", "n_init", "max_iter", "dtype",
+    "consensus_tol", "weights", "dataset", "init", "init_rows", "n_init", "max_iter",
+    "scale", "dtype",
     "threads", "seed", "graph_seed",
 )  # fmt: skip
 
@@ -319,11 +331,12 @@ def _show(report: dict[str, Any], names: Sequence[str]) -> None:
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
     if not report["converged"]:
         iterations.insert(1, "not converged")
+    units = " (of standardized features)" if report["scale"] == "standard" else ""
     facts = [
         ("data", f"{rows} x {features}"),
         ("network", ", ".join(network)),
-        ("sum", _how_summed({**report, "compress": None, "faults": None})),
-        ("inertia", number(report["inertia"], 10)),
+        ("sum", how_summed({**report, "compress": None, "faults": None})),
+        ("inertia", number(report["inertia"], 10) + units),
         ("iterations", ", ".join(iterations)),
         ("communication", communication(report["communication"], names)),
         ("model", report["model"] or "not kept (give --output)"),
@@ -332,7 +345,7 @@ def _show(report: dict[str, Any], names: Sequence[str]) -> None:
         ratio = one_shot["inertia_over_lower_bound"]
         facts[2:5] = [
             ("method", f"one shot, {plural(one_shot['n_cells'], 'cell')}"),
-            ("inertia", number(report["inertia"], 10)),
+            ("inertia", number(report["inertia"], 10) + units),
             ("proven", f"at most {one_shot['factor']:g} times the least inertia there is, where "
              "each k-means of the shot is solved"),
             ("agents' own", f"{number(one_shot['lower_bound'], 10)}, a lower bound where each is "

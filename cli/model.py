@@ -28,14 +28,17 @@ MOST_ROWS = 50  # rows of one table; --json has them all
 app.command("best")(best)
 
 ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
+ResultFile = Annotated[
+    Path, typer.Argument(help="Model or clusters, from 'vpem fit' or 'vpem kmeans --output'.")
+]
 
 
 @app.command("show")
 def show(
-    model: ModelFile,
+    model: ResultFile,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the hubs, mixing weights, means and history of a model.
+    """Show the hubs, mixing weights, means and history of a model, or the centres of clusters.
 
     Example: vpem model show model.h5
     """
@@ -43,13 +46,63 @@ def show(
     from .output import show as show_tables
 
     with Screen():
+        from vpem.cluster_files import is_clustering
         from vpem.models import model_as_json, read_model
 
+        if is_clustering(model):
+            _show_clusters(model, json)
+            return
         found = read_model(model)
         if json:
             print_json({**model_as_json(found), "history": found.history})
         else:
             show_tables(*_tables(found))
+
+
+def _show_clusters(path: Path, as_json: bool) -> None:
+    """Show what `vpem kmeans` has written."""
+    import numpy as np
+
+    from vpem.cluster_files import read_clustering
+
+    from .output import number, plural, print_json, show, table
+
+    found = read_clustering(path)
+    sizes = np.bincount(found.labels, minlength=len(found.centres))
+    inertia = float(found.distances.sum())
+    if as_json:
+        print_json({
+            "encoding": "vpem-clustering",
+            "feature_names": list(found.feature_names),
+            "centres": found.centres.tolist(),
+            "cluster_sizes": sizes.tolist(),
+            "inertia": _told(found.report, "inertia", float),
+            "report": found.report,
+            "options": found.options,
+            "versions": found.versions,
+        })  # fmt: skip
+        return
+    units = "" if found.scaling is None else " (of standardized features)"
+    holders = [_told(found.report, name, list) for name in ("worker_names", "agent_names")]
+    names = [str(name) for listed in holders for name in listed or []]
+    told = _told(found.report, "inertia", float)
+    facts = (
+        ("clusters", f"{plural(len(found.centres), 'cluster')}, "
+                     f"{plural(len(found.feature_names), 'feature')}"),
+        ("fitted to", f"{plural(len(found.labels), 'row')} of "
+                      f"{_told(found.report, 'data', str) or '?'}"),
+        ("inertia", number(inertia if told is None else told, 10) + units),
+        ("communication", _sent(found.report, names)),
+        ("versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())),
+    )  # fmt: skip
+    heads = tuple(f"cluster {k}" for k in range(len(found.centres)))
+    shown = min(len(found.feature_names), MOST_ROWS)
+    rows: list[tuple[str, ...]] = [("rows", *(str(size) for size in sizes))]
+    for j in range(shown):
+        rows.append((found.feature_names[j], *(number(value) for value in found.centres[:, j])))
+    show(table(facts, "", ""), table(rows, "", *heads, title="Centres", right=heads))
+    if len(found.feature_names) > shown:
+        show(f"... and {plural(len(found.feature_names) - shown, 'more feature')} (see --json)")
 
 
 def _told(facts: dict[str, Any], name: str, kind: type) -> Any:

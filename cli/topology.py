@@ -124,7 +124,7 @@ def describe(
         from vpem.hdf5 import check_distinct
         from vpem.planning import plan
 
-        from .fit import _rounds
+        from .choices import rounds_of
 
         check_choice("--dtype", dtype, ("float64", "float32"))
         graph_seed = check_int("--graph-seed", graph_seed, least=0)
@@ -146,7 +146,7 @@ def describe(
             n_samples=samples or stored or 1000,
             n_components=components,
             dtype=dtype,
-            n_rounds=_rounds(rounds),
+            n_rounds=rounds_of(rounds),
             weights=weights,
             acceleration=acceleration,
             consensus_tol=consensus_tol,
@@ -190,7 +190,7 @@ def _network(
     from vpem.partition import contiguous
     from vpem.topologies import TOPOLOGIES, make_graph
 
-    from .fit import _graph, _partition
+    from .choices import partition_of, stored_graph
 
     if source is not None and source not in TOPOLOGIES:
         if not Path(source).suffix and not Path(source).exists():
@@ -201,8 +201,8 @@ def _network(
 
         # Values stay on disk: only their number counts.
         data = read_dataset(source, memory_limit=0)
-        held = _partition(data, agents, partition)
-        made = _graph(data, held, topology, graph, radius, mean_degree, seed)
+        held = partition_of(data, agents, partition)
+        made = stored_graph(data, held, topology, graph, radius, mean_degree, seed)
         return made, held, len(data.X)
     if topology is not None:
         raise InputError(
@@ -231,7 +231,7 @@ def _network(
 
 def _show(found: dict[str, Any]) -> None:
     """Print what a reader wants to know."""
-    from .fit import _how_summed
+    from .choices import how_summed
     from .output import number, plural, show, table
 
     names = [*found["agent_names"], "server"]
@@ -244,7 +244,7 @@ def _show(found: dict[str, Any]) -> None:
         ("diameter", plural(found["diameter"], "hop")),
         ("hubs", f"{len(hubs)} of {plural(found['hops'], 'hop')}"),
     ]  # fmt: skip
-    facts.append(("sum", _how_summed(found)))
+    facts.append(("sum", how_summed(found)))
     if found["communication"]["is_expected"]:
         drawn, share = (found["communication"][name] for name in ("n_drawn", "partitioned"))
         facts.append(

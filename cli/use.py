@@ -11,12 +11,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from vpem.cluster_files import StoredClustering
     from vpem.datasets import Dataset
     from vpem.models import Model
 
 __all__ = ["evaluate", "predict", "sample", "score"]
 
 ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
+AnyModelFile = Annotated[
+    Path, typer.Argument(help="Model or clusters, from 'vpem fit' or 'vpem kmeans --output'.")
+]
 DataFile = Annotated[Path, typer.Argument(help="Dataset with the model's features.")]
 Inside = Annotated[
     str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
@@ -26,14 +30,17 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")]
 
 
-def _load(model: Path, data: Path, inside: str | None) -> tuple[Model, Dataset, NDArray[Any]]:
-    """Read a model and the data it is used on, its features in the model's order."""
+def _load(
+    model: Path, data: Path, inside: str | None
+) -> tuple[Model | StoredClustering, Dataset, NDArray[Any]]:
+    """Read a model or clusters and the data they are used on, features in the model's order."""
     from vpem.checks import check_finite
+    from vpem.cluster_files import is_clustering, read_clustering
     from vpem.datasets import read_dataset
     from vpem.models import match_features, read_model
     from vpem.rows import FileMatrix, available_memory
 
-    found = read_model(model)
+    found: Any = read_clustering(model) if is_clustering(model) else read_model(model)
     source = read_dataset(data, inside, memory_limit=available_memory())
     columns = match_features(found, source.feature_names)
     X = source.X
@@ -44,7 +51,7 @@ def _load(model: Path, data: Path, inside: str | None) -> tuple[Model, Dataset, 
 
 
 def predict(
-    model: ModelFile,
+    model: AnyModelFile,
     data: DataFile,
     output: Annotated[
         Path | None,
@@ -58,15 +65,19 @@ def predict(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Assign each row to its most responsible component.
+    """Assign each row to its most responsible component, or to its nearest centre.
 
     Example: vpem predict model.h5 data/breast_cancer.h5 --proba -o labels.csv
+
+    Example: vpem predict clusters.h5 data/breast_cancer.h5 -o labels.csv
     """
     from .output import Screen, plural, print_json
 
     with Screen(quiet) as screen:
         import numpy as np
 
+        from vpem.cluster_files import StoredClustering
+        from vpem.errors import InputError
         from vpem.hdf5 import check_distinct, check_writable
         from vpem.tables import check_format, write_columns
 
@@ -75,42 +86,72 @@ def predict(
             check_distinct(output, model, data)
             check_writable(output, force)
         found, source, X = _load(model, data, dataset)
-        responsibilities = found.mixture.predict_proba(X)
-        labels = responsibilities.argmax(axis=1)
+        more: dict[str, NDArray[Any]] = {}
+        if isinstance(found, StoredClustering):
+            if proba:
+                raise InputError(
+                    f"{model} holds clusters, whose rows have no responsibilities; leave out "
+                    "--proba, or fit a mixture with 'vpem fit'"
+                )
+            labels, more["distance"] = found.assign(X)
+            n_labels = len(found.centres)
+        else:
+            responsibilities = found.mixture.predict_proba(X)
+            labels, n_labels = responsibilities.argmax(axis=1), found.mixture.n_components
+            if proba:
+                more = {f"proba_{k}": column for k, column in enumerate(responsibilities.T)}
         columns: dict[str, NDArray[Any]] = {
             "id" if source.ids is not None else "row": (
                 np.arange(len(X)) if source.ids is None else source.ids
             ),
             "label": labels,
+            **more,
         }
-        if proba:
-            columns |= {f"proba_{k}": column for k, column in enumerate(responsibilities.T)}
         if output is not None or not json:
             write_columns(output, columns, "vpem-predictions", force)
         if json:
             report: dict[str, Any] = {
                 "n_samples": len(X),
-                "counts": np.bincount(labels, minlength=found.mixture.n_components),
+                "counts": np.bincount(labels, minlength=n_labels),
                 "output": None if output is None else str(output),
             }
             if output is None:
                 report["labels"] = labels
                 if proba:
                     report["proba"] = responsibilities
+                if isinstance(found, StoredClustering):
+                    report["distances"] = more["distance"]
             print_json(report)
         if output is not None:
             screen.say(f"wrote {plural(len(labels), 'row')} to {output}")
 
 
-def score(model: ModelFile, data: DataFile, dataset: Inside = None, json: Json = False) -> None:
-    """Log-likelihood, BIC and AIC of data under a model.
+def score(model: AnyModelFile, data: DataFile, dataset: Inside = None, json: Json = False) -> None:
+    """Log-likelihood, BIC and AIC of data under a model; inertia of data under clusters.
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
-    from .output import Screen, print_json, show, table
+    from .output import Screen, number, print_json, show, table
 
     with Screen():
+        from vpem.cluster_files import StoredClustering
+
         found, _, X = _load(model, data, dataset)
+        if isinstance(found, StoredClustering):
+            inertia = float(found.assign(X)[1].sum())
+            told = {
+                "n_samples": len(X),
+                "n_clusters": len(found.centres),
+                "inertia": inertia,
+                "inertia_per_sample": inertia / len(X),
+            }
+            if json:
+                print_json(told)
+            else:
+                names = ("rows", "clusters", "inertia", "inertia per sample")
+                values = (number(value, 10) for value in told.values())
+                show(table(zip(names, values, strict=True), "", ""))
+            return
         scores = found.mixture.score_samples(X)
         total = float(scores.sum())
         report = {
@@ -183,7 +224,7 @@ def sample(
 
 
 def evaluate(
-    model: ModelFile,
+    model: AnyModelFile,
     data: DataFile,
     labels: Annotated[
         str,
@@ -195,7 +236,7 @@ def evaluate(
     dataset: Inside = None,
     json: Json = False,
 ) -> None:
-    """Compare a model's components with labels that fitting never saw.
+    """Compare a model's components, or clusters, with labels that fitting never saw.
 
     Accuracy is taken under the best one-to-one mapping of components to labels.
 
@@ -204,12 +245,18 @@ def evaluate(
     from .output import Screen, print_json, show, table
 
     with Screen():
+        import numpy as np
+
+        from vpem.cluster_files import StoredClustering
         from vpem.evaluation import compare
 
         found, source, X = _load(model, data, dataset)
         truth = _labels(labels, data, source)
-        k = found.mixture.n_components
-        agreement = compare(truth, found.mixture.predict(X), k)
+        if isinstance(found, StoredClustering):
+            k, labels_found = len(found.centres), found.assign(X)[0].astype(np.intp)
+        else:
+            k, labels_found = found.mixture.n_components, found.mixture.predict(X)
+        agreement = compare(truth, labels_found, k)
     if json:
         print_json(
             {

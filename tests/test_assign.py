@@ -146,3 +146,48 @@ def test_distances_to_points(dtype, n):
     assign.distances_to(X, points, found, 2)
     reference_assign.distances_to(X, points, wanted, 1)
     np.testing.assert_allclose(found, wanted, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("d", [63, 64, 65, 255, 256, 257, 515])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 7, 24, 25])
+def test_wide_rows_by_panels_and_without_copies(dtype, d, k):
+    rng = np.random.default_rng([d, k])
+    X = (rng.normal(size=(70, d)) + 3).astype(dtype)
+    centres = rng.normal(size=(k, d)) + 3
+    found, wanted = (run(module, X, centres) for module in (assign, reference_assign))
+    np.testing.assert_array_equal(found[0], wanted[0])
+    for mine, theirs in zip(found[1:5], wanted[1:5], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("d", [4, 300])
+def test_wide_rows_that_are_nearly_as_near_to_several_centres(dtype, d):
+    rng = np.random.default_rng(d)
+    X = rng.normal(size=(300, d)).astype(dtype)
+    tiny = 1e-14 if dtype is np.float64 else 1e-6
+    centres = X[:1].astype(np.float64) + tiny * rng.normal(size=(12, d))
+    centres = np.concatenate([centres, centres[:3]])
+    found = run(assign, X, centres)[0]
+    # The distances themselves, in the kernel's own order of summation.
+    every = np.empty((len(centres), len(X)))
+    assign.distances_to(X, centres, every, 1)
+    np.testing.assert_array_equal(found, every.argmin(axis=0))
+    assert len(set(found)) > 5
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("own", [False, True])
+def test_many_small_workers_beside_large_ones(dtype, own):
+    rng = np.random.default_rng(11)
+    sizes = np.concatenate([rng.integers(0, 5, 400), [9000, 0, 1, 2049], rng.integers(0, 700, 9)])
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    X, weights = rng.normal(size=(bounds[-1], 5)).astype(dtype), rng.random(bounds[-1])
+    centres = rng.normal(size=(len(sizes) if own else 1, 6, 5))
+    before = rng.integers(6, size=len(X)).astype(np.int32)
+    wanted = run(reference_assign, X, centres, weights, before, bounds=bounds)
+    for n_threads in (1, 2):
+        found = run(assign, X, centres, weights, before, n_threads, bounds)
+        for mine, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-11, atol=1e-11)

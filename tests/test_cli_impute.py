@@ -167,6 +167,39 @@ def test_names_that_look_like_formulas(capsys, folder):
     assert "$x_0" in done(capsys, "impute", "odd.h5", "--plot", "odd.png").out
 
 
+def test_progress_calls_the_objective_by_its_name(capsys, folder, monkeypatch):
+    clock = iter(range(0, 100_000, 11))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    shown = run(capsys, "impute", "birds.csv", *POISSON, "--max-iter", 3).err
+    assert "iteration 2  penalized log-likelihood an entry -" in shown
+    assert "per sample" not in shown
+
+
+def test_an_interrupt_leaves_nothing(capsys, folder, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vpem.imputation.run_fedem", stop)
+    before = listing(folder)
+    result = run(capsys, "impute", "birds.csv", "-o", "out.h5", "--plot", "p.svg")
+    assert (result.code, result.out) == (130, "")
+    assert listing(folder) == before
+
+
+def test_blank_lines_line_ends_and_marks_change_nothing(capsys, folder):
+    text = (folder / "birds.csv").read_text()
+    words = (*POISSON, "--max-iter", 5, "--json", "-q")
+    plain = done(capsys, "impute", "birds.csv", *words).json
+    for name, other in (
+        ("crlf.csv", text.replace("\n", "\r\n")),
+        ("blank.csv", text.replace("\n", "\n   \n\n")),
+        ("mark.csv", "\ufeff" + text),
+    ):
+        (folder / name).write_bytes(other.encode())
+        found = done(capsys, "impute", name, *words).json
+        assert found["history"] == plain["history"]
+
+
 def test_not_converged(capsys, folder):
     result = run(capsys, "impute", "birds.csv", *POISSON, "--max-iter", 2, "--strict", "--json")
     assert result.code == 3
@@ -198,6 +231,9 @@ SENTENCES = [
     ("one.h5 --workers 0", "the number of workers must be"),
     ("one.h5 --workers 1000", "1000 workers cannot share"),
     ("one.h5 --workers 13 --split rows", "cannot share 12 rows"),
+    ("one.h5 --split rows", "--split says how --workers deals entries out"),
+    ("birds.csv --rounds 3", "no such option: --rounds"),
+    ("gaps.h5", "any entry of row 'row 3' and of column 'b', so"),
     ("birds.csv --copies some", "copies must be one of auto, observers, fewest"),
     ("birds.csv --dataset X", "is a CSV table"),
     ("one.h5 --dataset Z", "has no Z"),
@@ -219,6 +255,8 @@ def test_one_sentence_for_what_is_wrong(capsys, folder, words, sentence):
     gap = np.ones((6, 3))
     gap[3] = np.nan
     write_dataset("gap.h5", Dataset(gap, ("a", "b", "c")))
+    gap[:, 1] = np.nan
+    write_dataset("gaps.h5", Dataset(gap, ("a", "b", "c")))
     write_dataset("infinite.h5", Dataset(np.array([[1.0, np.inf]]), ("a", "b")))
     before = listing(folder)
     result = run(capsys, "impute", *words.split())

@@ -107,7 +107,10 @@ def test_output_holds_centres_and_labels(capsys, data, tmp_path, X):
     assert "exists" in run(capsys, *words).sentence
     assert path.read_bytes() == before
     done(capsys, *words, "--force")
-    for command in (("predict", path, data), ("data", "describe", path)):
+    for command in (
+        ("model", "export", path, "-o", path.with_suffix(".npz")),
+        ("data", "describe", path),
+    ):
         assert run(capsys, *command).code == 2
 
 

@@ -98,7 +98,7 @@ def test_many_bits_come_close_to_em(X):
     for codec in ("qsgd:4bits", "qsgd:8bits", "qsgd:16bits"):
         ours = run(X, max_iter=12, step_size=1.0, compress=codec)
         gaps.append(np.abs(ours.run.statistic - exact.run.statistic).max())
-    assert gaps[0] > 5 * gaps[1] > 25 * gaps[2]
+    assert gaps[0] > 2 * gaps[1] > 50 * gaps[2]
     assert gaps[2] < 1e-3
 
 
@@ -474,8 +474,12 @@ def test_step_sizes():
     assert parse_step_size(0.25)(7) == 0.25
     assert parse_step_size("decreasing:0.8,0.6")(32) == pytest.approx(0.8 * 32**-0.6)
     assert parse_step_size("decreasing:1")(4) == 0.5
+    assert parse_step_size("0.25")(7) == parse_step_size("1e0")(7) / 4 == 0.25
     for text in (
         "constant",
+        "0",
+        "1.5",
+        "0.5,0.6",
         "constant:1,2",
         "decreasing:1,2",
         "decreasing:a",
@@ -521,7 +525,65 @@ def test_units_do_not_matter(X):
     far = 1e6 + X * np.array([1.0, 100.0, 0.01, 1.0])
     common = {"max_iter": 15, "scale": "standard", "reg_covar": 0.0, "compress": "qsgd:8bits"}
     one, other = run(X, **common), run(far, **common)
-    np.testing.assert_allclose(one.run.statistic, other.run.statistic, atol=1e-4)
+    # How means are rounded is another, so that noise is.
+    np.testing.assert_allclose(one.run.statistic, other.run.statistic, atol=5e-3)
+    exact, moved = (run(data, **{**common, "compress": None}) for data in (X, far))
+    np.testing.assert_allclose(exact.run.statistic, moved.run.statistic, atol=1e-6)
+
+
+def test_units_do_not_matter_to_a_codec(X):
+    far = 1e3 + X * np.array([1.0, 1e4, 1e-4, 1.0])
+    common = {"max_iter": 30, "reg_covar": 0.0, "step_size": 1.0, "init": ROWS}
+    ours = run(far, compress="qsgd:4bits:32", **common)
+    exact = run(far, **common)
+    # It may end at another optimum, but not at noise.
+    assert ours.log_likelihood > exact.log_likelihood - 1e-2
+    assert ours.run.projections < 5
+
+
+# ---- what is sent before the first iteration -----------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [None, "float64"])
+def test_nothing_is_rounded_where_nothing_is_compressed(X, codec):
+    one, other = (run(X, max_iter=8, compress=name) for name in (None, codec))
+    np.testing.assert_array_equal(one.run.statistic, other.run.statistic)
+    assert one.run.history.bytes_up == other.run.history.bytes_up
+
+
+@pytest.mark.parametrize("codec", ["qsgd:4bits:32", "qsgd:16bits", "randk:0.1", "topk:0.1"])
+@pytest.mark.parametrize("seed", range(3))
+def test_short_setups_tell_the_data(X, codec, seed):
+    ours = run(X, compress=codec, max_iter=1, seed=seed, init=ROWS)
+    exact = run(X, max_iter=1, init=ROWS)
+    first = [fit.run.history.objective[0] for fit in (ours, exact)]
+    assert abs(first[0] - first[1]) < 1e-2 * abs(first[1])
+    np.testing.assert_allclose(ours.run.memory, ours.run.memories.mean(axis=0), atol=1e-12)
+
+
+def test_bytes_of_a_short_setup():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    ours = run(X, 4, compress="qsgd:4bits:32", init=[0, 1, 2], max_iter=1)
+    # Three rows of the start as float32, and one that means are about, from one worker each.
+    rows = 3 * (8 + 12) + (8 + 24)
+    # Of four workers: means and factors in 16 bits, a radius, the first statistic of 30 numbers.
+    each = 6 + 12 + 4 + (4 + 30)
+    assert ours.run.history.bytes_up[0] == rows + 4 * each
+    assert ours.run.history.bytes_up[1] == rows + 4 * (each + 4 + 15)
+    assert ours.communication["by_kind"]["server"]["bytes"] == 4 * (4 + 15) + 2 * 4 * 240
+
+
+def test_white_units_are_undone(X):
+    from vpem.terms.mixture_statistics import symmetric
+    from vpem.terms.whitening import Whitening
+
+    model = mixture_model(X * np.array([1.0, 1e3, 1e-1, 1.0]))
+    basis = Whitening(model)
+    given = first_statistics(model, model.start(model.X[ROWS]))
+    white = basis.into(given)
+    np.testing.assert_allclose(basis.back(white), given, rtol=1e-9, atol=1e-12)
+    total = white.mean(axis=0)[12 + 3 :].reshape(3, -1).sum(axis=0)
+    np.testing.assert_allclose(symmetric(total, 4), np.eye(4), atol=1e-4)
 
 
 # ---- the estimator -------------------------------------------------------------------------------
@@ -569,12 +631,20 @@ def test_the_estimator_on_a_graph(X):
 
 def test_eight_times_fewer_bytes_than_exact_em(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(Path(__file__).parents[1])
-    from benchmarks import fedem
+    from benchmarks import fedem, fedem_bytes
 
-    monkeypatch.setitem(fedem.N_SEEDS, "small", 1)
+    blob = next(p for p in fedem_bytes.problems("small") if "2000 x 8" in p[0])
+    digits = ("digits", fedem_bytes.digits()[0], 12, "tied")
+    monkeypatch.setattr(fedem_bytes, "problems", lambda size: [digits, blob])
+    monkeypatch.setattr(fedem_bytes, "MOST", 80)
     assert fedem.main(["bytes", "--folder", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "fedem-bytes-small.json").read_text())
-    ours = {row["name"]: row for row in rows}["FedEM, qsgd:4bits"]
-    assert ours["seeds within 1e-3"] == 1
-    assert ours["exact EM's bytes / bytes"] > 8
+    ours = [row for row in rows if row["codec"] == "qsgd:4bits:32"]
+    assert len(ours) == 2
+    for row in ours:
+        assert row["seeds within 1e-3"] == "1 of 1"
+        assert row["gap"] < 1e-3
+        # Exact EM of these blobs stops after 7 iterations, of which one is the setup.
+        assert row["ratio, exact to its stop"] > (8 if "digits" in row["name"] else 6)
+        assert row["ratio, exact to its stop"] > row["ratio"] > 4
     assert (tmp_path / "fedem-bytes-small.png").stat().st_size > 10_000

@@ -1,5 +1,6 @@
 """Imputation: the soft-thresholded SVD that it must equal, descent, laws, scores, the estimator."""
 
+import pickle
 import warnings
 
 import numpy as np
@@ -12,7 +13,14 @@ from sklearn.utils.estimator_checks import check_estimator
 from vpem import FedMissEM, InputError, NotConvergedWarning, VpemWarning
 from vpem.codecs import parse_codec
 from vpem.holdouts import column_means, score_holdout
-from vpem.imputation import ImputationModel, fit_imputation, safe_step
+from vpem.imputation import (
+    MOST_ITERATIONS,
+    WHOLE_STEPS,
+    ImputationModel,
+    enough_iterations,
+    fit_imputation,
+    safe_step,
+)
 from vpem.laws import LAWS, make_law
 from vpem.lowrank import LowRank, descend, fit_rows, objective, shrink
 from vpem.observations import from_matrices, hide, split
@@ -322,6 +330,79 @@ def test_safe_steps_are_steps(codec):
     assert codec is not None or steps[0] == 1
 
 
+def growth(step, p, omega):
+    """Largest eigenvalue of what an iteration makes of the second moments in `safe_step`."""
+    alpha = 1 / (1 + omega)
+    idle = np.array([[1, -step], [0, 1.0]])
+    mean = np.array([[1 - step / p, step / p - step], [alpha, 1 - alpha]])
+    noise = np.array([[-step / p, step / p], [alpha, -alpha]])
+    parts = ((1 - p, idle), (p, mean), (p * omega, noise))
+    return np.abs(np.linalg.eigvals(sum(w * np.kron(A, A) for w, A in parts))).max()
+
+
+@pytest.mark.parametrize("p", [1.0, 0.95, 0.9, 0.8, 0.5, 0.2, 0.05])
+@pytest.mark.parametrize("codec", [None, "qsgd:8bits", "qsgd:4bits", "randk:0.5", "randk:0.1"])
+def test_noise_does_not_outgrow_safe_steps(codec, p):
+    codec = None if codec is None else parse_codec(codec)
+    omega = 0.0 if codec is None else codec.variance(600)
+    step = safe_step(codec, p, (30, 20))
+    assert growth(step, p, omega) < 1 - 0.3 * step
+    assert growth(min(1.0, 3 * step), p, omega) > growth(step, p, omega) or step > 0.9
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    ("p", "codec"), [(0.8, None), (0.5, None), (0.2, None), (1.0, "randk:0.5")], ids=str
+)
+def test_defaults_come_to_rest_where_all_who_take_part_do(law, p, codec):
+    ridge = 1.5 if law == "bernoulli" else 3.0
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        X = draw(law, seed, shape=(12, 8))
+        kept, hidden = hide(from_matrices(X), 0.1, rng)
+        parts = split(kept, 4, "random", rng)
+        exact = fit_imputation(parts, rank=2, ridge=ridge, law=law, tol=1e-3)
+        fit = fit_imputation(
+            parts,
+            rank=2,
+            ridge=ridge,
+            law=law,
+            tol=1e-3,
+            participation=p,
+            compress=codec,
+            seed=seed,
+        )
+        assert exact.run.converged
+        assert fit.run.converged
+        field = np.sqrt(fit.run.history.mean_field[-1])
+        assert field < 1.5 * 1e-3 * np.linalg.norm(fit.run.statistic)
+        losses = [
+            score_holdout(found, hidden, 0.1, 0, compare=False)["model"]["rmse"]
+            for found in (exact, fit)
+        ]
+        assert losses[1] == pytest.approx(losses[0], rel=0.03)
+
+
+def test_most_iterations_follow_from_the_steps():
+    assert enough_iterations("constant:1") == WHOLE_STEPS
+    assert enough_iterations("constant:0.1") == enough_iterations(0.1) == 10 * WHOLE_STEPS
+    assert enough_iterations("constant:0.001") == MOST_ITERATIONS
+    assert enough_iterations("decreasing:1,1") == MOST_ITERATIONS
+    assert enough_iterations("constant:0.1", noise_stays=True) == WHOLE_STEPS
+    assert enough_iterations(lambda iteration: 0.1) == WHOLE_STEPS
+    given = split(from_matrices(draw("gaussian", 0)), 3, "random", np.random.default_rng(0))
+    fit = fit_imputation(given, rank=2, ridge=2.0, participation=0.5)
+    assert fit.options["max_iter"] == enough_iterations(fit.options["step_size"])
+
+
+def test_batches_that_never_rest_say_so():
+    given = split(from_matrices(draw("gaussian", 2)), 2, "random", np.random.default_rng(0))
+    with pytest.warns(NotConvergedWarning, match="entries drawn anew keep it moving"):
+        fit_imputation(given, rank=2, batch_size=20, max_iter=30)
+    with pytest.raises(InputError, match="batch_size must be"):
+        fit_imputation(given, rank=2, batch_size="20")
+
+
 def test_the_same_seed_gives_the_same():
     parts = split(from_matrices(draw("poisson", 2)), 3, "random", np.random.default_rng(0))
     options = {"rank": 2, "law": "poisson", "compress": "qsgd:8bits", "participation": 0.6}
@@ -478,6 +559,17 @@ def test_several_observers_and_one():
     same = FedMissEM(n_workers=4, random_state=0, max_iter=50, tol=0).fit(matrices[0])
     one = FedMissEM(max_iter=50, tol=0).fit(matrices[0])
     np.testing.assert_allclose(same.fitted_, one.fitted_, atol=1e-10)
+
+
+def test_a_fit_can_be_kept():
+    X = draw("poisson", 0)
+    model = FedMissEM(
+        law="poisson", n_workers=3, participation=0.5, random_state=1, tol=0, max_iter=10
+    )
+    again = pickle.loads(pickle.dumps(model.fit(X)))
+    np.testing.assert_array_equal(again.impute(), model.impute())
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
+    np.testing.assert_array_equal(clone(model).fit(X).fitted_, model.fitted_)
 
 
 def test_what_the_estimator_refuses():

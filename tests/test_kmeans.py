@@ -1,5 +1,7 @@
 """k-means over rows, over features, in one shot: identities with Lloyd's algorithm, messages."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -564,3 +566,74 @@ def test_rows_are_drawn_alike_however_they_are_held(init):
         assert other.inertia == pytest.approx(found[0].inertia, rel=1e-12)
         np.testing.assert_array_equal(other.labels, found[0].labels)
     assert found[0].reseeded or init == "random"
+
+
+@pytest.mark.parametrize("split", ["rows", "features"])
+@pytest.mark.parametrize("scale", ["none", "standard"])
+@pytest.mark.parametrize("seed", range(3))
+def test_inertia_by_consensus_is_that_of_the_centres_returned(split, scale, seed):
+    """Few rounds: workers differ much, yet what is reported belongs to what is returned."""
+    X = np.random.default_rng(seed).normal(size=(300, 6)) * [1, 2, 3, 4, 5, 6]
+    options = {"n_clusters": 7, "seed": seed, "scale": scale, "max_iter": 20}
+    weights = np.random.default_rng(seed).random(300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        if split == "rows":
+            network = workers_on("cycle", 6, n_rounds=4)
+            found = kmeans_rows(X, evenly(300, 6), network, sample_weight=weights, **options)
+        else:
+            network = agents_on("cycle", 6, 6, n_rounds=4)
+            found = kmeans_features(X, network, sample_weight=weights, **options)
+    unit = np.ones(6)
+    if scale == "standard":
+        unit = np.sqrt(np.cov(X.T, aweights=weights, ddof=0).diagonal())
+    far = (((X[:, None] - found.centres) / unit) ** 2).sum(axis=2)
+    np.testing.assert_array_equal(found.labels, far.argmin(axis=1))
+    assert found.inertia == pytest.approx(far.min(axis=1) @ weights, rel=1e-10)
+    np.testing.assert_allclose(found.counts, np.bincount(found.labels, weights, 7))
+    assert 0 <= found.disagreement < 1
+    assert np.abs(found.root_inertia / found.inertia - 1).max() > 1e-9
+
+
+@pytest.mark.parametrize("method", ["rows", "lloyd", "grid"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_standardized_features(digits, method, dtype):
+    X = digits[:, 16:48] * np.geomspace(1e-2, 1e2, 32) + 5
+    unit, middle = X.std(axis=0), X.mean(axis=0)
+    unit[unit == 0] = 1
+    Z = (X - middle) / unit
+    rows = start(X, 5, 0)
+    model = DistributedKMeans(5, scale="standard", init=X[rows], random_state=0)
+    if method != "rows":
+        model.set_params(split="features", agents=4, method=method)
+    if method == "grid":
+        model.set_params(init="k-means++")
+    labels = model.fit(X.astype(dtype)).labels_
+    loose = 1e-9 if dtype is np.float64 else 1e-4
+    if method != "grid":
+        wanted = lloyd(Z, rows)
+        assert (labels == wanted.labels_).mean() > 1 - 100 * loose
+        assert model.inertia_ == pytest.approx(wanted.inertia_, rel=10 * loose)
+        np.testing.assert_array_equal(model.predict(X.astype(dtype)), labels)
+    off = (X - model.cluster_centers_[labels]) / unit
+    assert model.inertia_ == pytest.approx((off**2).sum(), rel=loose)
+    far = model.transform(X)
+    np.testing.assert_allclose(
+        far[np.arange(600), labels], np.sqrt((off**2).sum(axis=1)), rtol=loose
+    )
+    assert model.score(X) == pytest.approx(-(far.min(axis=1) ** 2).sum(), rel=loose)
+    with pytest.raises(InputError, match="scale must be one of none, standard"):
+        DistributedKMeans(5, scale="robust").fit(X)
+
+
+def test_what_standardizing_sends():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    plain, scaled = (
+        kmeans_rows(X, evenly(40, 4), workers_on("star", 4), n_clusters=2, init=[0, 1], scale=scale)
+        for scale in ("none", "standard")
+    )
+    assert plain.communication["by_kind"]["setup"]["bytes"] == 0
+    # Weights, values and squares up and down, then the units to all.
+    assert scaled.communication["by_kind"]["setup"]["bytes"] == 8 * (8 * 7) + 4 * (6 * 8)
+    assert plain.scaling is None
+    np.testing.assert_allclose(scaled.scaling.scale, X.std(axis=0))

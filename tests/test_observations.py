@@ -248,8 +248,12 @@ def holed(rows=(), columns=()):
     ("given", "words"),
     [
         (holed(rows=[2]), "nobody saw any entry of row 'row 2'"),
-        (holed(columns=[0, 2]), "any entry of column 'column 0', 'column 2'"),
-        (holed(rows=[1], columns=[1]), "nobody saw any entry of row 'row 1'"),
+        (holed(columns=[0, 2]), "any entry of columns 'column 0', 'column 2'"),
+        (
+            holed(rows=[1], columns=[1]),
+            "of row 'row 1' and of column 'column 1', so nothing can be imputed there; leave such "
+            "rows and columns out",
+        ),
         ([holed(rows=[1]), holed(rows=[1, 3])], "of row 'row 1', so nothing can be imputed"),
         (np.full((2, 2), np.nan), "nobody saw a single entry"),
         ([np.ones((2, 2)), np.full((2, 2), np.nan)], "observer 1 saw nothing"),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.clusterings import nearest
 from vpem.errors import FileError
 from vpem.hdf5 import (
     atomic_write,
@@ -20,13 +21,23 @@ from vpem.hdf5 import (
     find,
     open_read,
     read_array,
+    read_attribute,
     read_column,
     read_strings,
     write_array,
     write_strings,
 )
+from vpem.scaling import Scaling
+from vpem.threads import thread_count
 
-__all__ = ["ENCODING", "StoredClustering", "read_clustering", "write_clustering"]
+__all__ = [
+    "ENCODING",
+    "StoredClustering",
+    "describe_clustering",
+    "is_clustering",
+    "read_clustering",
+    "write_clustering",
+]
 
 ENCODING = "vpem-clustering"
 VERSION = "0.1.0"
@@ -55,6 +66,8 @@ class StoredClustering:
         Of each worker, where they differ.
     report, options, versions : dict
         What the run told, how it was asked for, and by which libraries.
+    scaling : Scaling or None
+        Units in which distances are taken, where they are not those of the data and the centres.
     """
 
     centres: NDArray[np.float64]
@@ -66,6 +79,29 @@ class StoredClustering:
     report: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    scaling: Scaling | None = None
+
+    def assign(
+        self, X: Any, n_threads: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Nearest centre of each row, and its squared distance.
+
+        Parameters
+        ----------
+        X : ndarray or FileMatrix of shape (M, d)
+            In the order of ``feature_names``.
+        n_threads : int, optional
+            Threads of the kernel.
+
+        Returns
+        -------
+        labels : ndarray of shape (M,)
+            The first of several centres that are equally near.
+        distances : ndarray of shape (M,)
+            In the units of ``scaling``.
+        """
+        scaling = self.scaling or Scaling.none(self.centres.shape[1])
+        return nearest(X, self.centres, scaling, thread_count(n_threads))
 
 
 def write_clustering(path: PathLike, stored: StoredClustering, force: bool = False) -> None:
@@ -99,11 +135,20 @@ def write_clustering(path: PathLike, stored: StoredClustering, force: bool = Fal
                 write_strings(file, "ids", stored.ids)
         if stored.root_centres is not None:
             write_array(file, "root_centres", stored.root_centres)
+        if stored.scaling is not None:
+            write_array(file, "shift", stored.scaling.shift)
+            write_array(file, "scale", stored.scaling.scale)
         for name in ("report", "options", "versions"):
             text = json.dumps(getattr(stored, name), allow_nan=False)
             values = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
             dataset = file.create_dataset(name, data=values, track_times=False)
             describe_element(dataset, "json-utf8", VERSION)
+
+
+def is_clustering(path: PathLike) -> bool:
+    """Whether a file says that it is a clustering; `FileError` if it cannot be read."""
+    with open_read(path) as file:
+        return read_attribute(file, "encoding-type") == ENCODING
 
 
 def read_clustering(path: PathLike) -> StoredClustering:
@@ -133,15 +178,25 @@ def read_clustering(path: PathLike) -> StoredClustering:
         roots = None
         if find(file, "root_centres") is not None:
             roots = read_array(file, "root_centres", shape=(None, *centres.shape), kinds="f")
+        scaling = None
+        if find(file, "shift") is not None:
+            shift = read_array(file, "shift", shape=(len(names),), kinds="f")
+            scaling = Scaling(shift, read_array(file, "scale", shape=(len(names),), kinds="f"))
         ids = None if find(file, "ids") is None else read_column(file, "ids")
-        texts = [_read_json(file, name) for name in ("report", "options", "versions")]
+        report, options, versions = (
+            _read_json(file, name) for name in ("report", "options", "versions")
+        )
     if not len(centres) or not np.isfinite(centres).all():
         raise FileError(f"{path}: the centres must be finite, and there must be one at least")
+    if scaling is not None and not (np.isfinite(scaling.shift).all() and (scaling.scale > 0).all()):
+        raise FileError(f"{path}: the shift must be finite and the scale positive")
     if labels.size and not 0 <= labels.min() <= labels.max() < len(centres):
         raise FileError(f"{path}: a label is none of the {len(centres)} clusters")
     if ids is not None and len(ids) != len(labels):
         raise FileError(f"{path}: there are {len(labels)} labels but {len(ids)} ids")
-    return StoredClustering(centres, labels, distances, names, ids, roots, *texts)
+    return StoredClustering(
+        centres, labels, distances, names, ids, roots, report, options, versions, scaling
+    )
 
 
 def _read_json(file: Any, name: str) -> dict[str, Any]:
@@ -187,6 +242,7 @@ def describe_clustering(
         "feature_names": list(feature_names),
         "n_clusters": found.n_clusters,
         "cluster_sizes": found.counts.tolist(),
+        "scale": "none" if found.scaling is None else "standard",
         "inertia": found.inertia,
         "root_inertia": found.root_inertia.tolist(),
         "disagreement": found.disagreement,

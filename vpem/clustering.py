@@ -9,15 +9,16 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from vpem._core.assign import assign_rows, distances_to
+from vpem._core.assign import distances_to
 from vpem.checks import check_weights
-from vpem.clusterings import Clustering
+from vpem.clusterings import Clustering, nearest
 from vpem.errors import InputError, check_choice
 from vpem.joining import connect, connect_workers
 from vpem.kmeans import METHODS, kmeans_features, kmeans_rows
 from vpem.on_graph import OnGraph
 from vpem.row_estimators import workers_of
-from vpem.threads import one_blas_thread, thread_count
+from vpem.scaling import Scaling
+from vpem.threads import thread_count
 
 __all__ = ["SPLITS", "DistributedKMeans"]
 
@@ -53,6 +54,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Restarts; the one of least inertia is kept.
     max_iter : int, default=300
         Most iterations; it stops when no row changes its cluster.
+    scale : {"none", "standard"}, default="none"
+        "standard" clusters standardized features: `cluster_centers_` are in the data's units, all
+        distances and `inertia_` are of standardized features.
     hops : int, default=0
         With ``split="features"``: agents at most this many hops from a root send it their
         features, once.
@@ -104,6 +108,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         init: Any = "k-means++",
         n_init: int = 1,
         max_iter: int = 300,
+        scale: str = "none",
         hops: int = 0,
         n_rounds: int | str = "auto",
         weights: str = "metropolis",
@@ -121,6 +126,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
+        self.scale = scale
         self.hops = hops
         self.n_rounds = n_rounds
         self.weights = weights
@@ -173,6 +179,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             "init": self.init,
             "n_init": self.n_init,
             "max_iter": self.max_iter,
+            "scale": self.scale,
             "sample_weight": None if sample_weight is None else np.asarray(sample_weight),
             "seed": seed,
             "n_threads": self.n_threads,
@@ -220,16 +227,10 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _assign(self, X: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Nearest centre of each row and its squared distance."""
         check_is_fitted(self, "cluster_centers_")
-        data = np.ascontiguousarray(self._validate(X, reset=False))
-        centres = self.clustering_.centres
-        labels, distances = np.full(len(data), -1, dtype=np.int32), np.empty(len(data))
-        with one_blas_thread():
-            assign_rows(
-                data, np.empty(0), np.array([0, len(data)], dtype=np.intp), centres[None], labels,
-                distances, np.zeros((1, len(centres))), np.zeros((1, *centres.shape)), np.zeros(1),
-                np.zeros(1, dtype=np.intp), thread_count(self.n_threads),
-            )  # fmt: skip
-        return labels, distances
+        data = self._validate(X, reset=False)
+        found = self.clustering_
+        scaling = found.scaling or Scaling.none(data.shape[1])
+        return nearest(data, found.centres, scaling, thread_count(self.n_threads))
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """Nearest centre of each row.
@@ -247,9 +248,12 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def transform(self, X: ArrayLike) -> NDArray[np.float64]:
         """Distance of each row to each centre, shape (M, K)."""
         check_is_fitted(self, "cluster_centers_")
-        data = np.ascontiguousarray(self._validate(X, reset=False))
-        out = np.empty((self.clustering_.n_clusters, len(data)))
-        distances_to(data, self.clustering_.centres, out, thread_count(self.n_threads))
+        data = self._validate(X, reset=False)
+        centres, scaling = self.clustering_.centres, self.clustering_.scaling
+        rows = np.ascontiguousarray(data if scaling is None else scaling.apply(data))
+        out = np.empty((len(centres), len(data)))
+        places = centres if scaling is None else scaling.apply(centres)
+        distances_to(rows, places, out, thread_count(self.n_threads))
         found: NDArray[np.float64] = np.sqrt(out).T.astype(data.dtype)
         return found
 

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.assign import assign_rows
 from vpem.checks import check_data, check_int, check_rows, check_weights, row_blocks
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
 from vpem.joining import Network
+from vpem.scaling import SCALES, Scaling
 from vpem.terms.features import FeatureTerms
+from vpem.threads import one_blas_thread
 
 __all__ = [
     "CLUSTER_INITS",
@@ -22,6 +25,7 @@ __all__ = [
     "Wanted",
     "check_network",
     "distances_within",
+    "nearest",
     "prepare",
     "warn_of_outcome",
     "weighed",
@@ -49,20 +53,20 @@ class Clustering:
     Attributes
     ----------
     centres : ndarray of shape (K, d)
-        In the user's order of the features; where every worker has its own, their mean.
+        In the user's units and order of the features; where every worker has its own, their mean.
     root_centres : ndarray of shape (R, K, d) or None
         Of each worker, where data split by rows are summed by consensus; else None.
     labels : ndarray of shape (M,)
-        Cluster of each row. Under consensus: by the centres of the worker that holds the row, or
-        as the root of the first hub finds it.
+        Cluster of each row: the nearest of ``centres``; in one shot that of the row's cell.
     distances : ndarray of shape (M,)
-        Squared distance of each row to the centre of its cluster.
+        Squared distance of each row to the centre of its cluster, in the units of ``scaling``.
     inertia : float
-        Sum of ``distances`` times row weights.
+        Sum of ``distances`` times row weights: of ``centres``, whatever roots found on the way.
     root_inertia : ndarray of shape (R,)
-        The inertia as each root finds it; R is 1 where all share one sum.
+        The inertia as each root finds it by consensus; R is 1 where all share one sum.
     disagreement : float
-        Share of the rows that roots have in different clusters (data split by features).
+        Under consensus, share of the rows in another cluster by the centres of the worker that
+        holds them (data split by rows), or that roots have in different clusters.
     counts : ndarray of shape (K,)
         Weight of each cluster.
     history : list of float
@@ -86,6 +90,8 @@ class Clustering:
         ``bytes_by_iteration`` belongs to ``history``.
     one_shot : OneShot or None
         What is known of a one-shot clustering (`vpem.grid`).
+    scaling : Scaling or None
+        Units in which distances were taken, where features were standardized.
     """
 
     centres: NDArray[np.float64]
@@ -108,6 +114,7 @@ class Clustering:
     seconds: float = 0.0
     communication: dict[str, Any] = field(default_factory=dict)
     one_shot: Any = None
+    scaling: Scaling | None = None
 
     @property
     def n_clusters(self) -> int:
@@ -140,6 +147,8 @@ class Wanted:
         How often to start.
     dtype : dtype
         Precision of the rows.
+    scaling : Scaling
+        Units to cluster in; X and the centres to start from are in the user's.
     """
 
     X: Any
@@ -149,6 +158,12 @@ class Wanted:
     init: str | None
     restarts: int
     dtype: np.dtype[Any]
+    scaling: Scaling
+
+    @property
+    def kept_scaling(self) -> Scaling | None:
+        """The units, where they are not the user's."""
+        return None if self.scaling.is_none else self.scaling
 
 
 def prepare(
@@ -162,6 +177,7 @@ def prepare(
     seed: int,
     dtype: Any,
     feature_names: Sequence[str] | None,
+    scale: str = "none",
 ) -> Wanted:
     """Check what every kind of k-means is given.
 
@@ -176,6 +192,7 @@ def prepare(
     check_int("max_iter", max_iter, least=1)
     if dtype not in (np.float32, np.float64):
         raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
+    check_choice("scale", scale, SCALES)
     precision = np.dtype(dtype)
     data = check_data(X, n_features, feature_names)
     weights = None
@@ -197,10 +214,13 @@ def prepare(
                 f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}: its "
                 f"square cannot be computed with in {precision.name}; scale the features first"
             )
+    scaling = Scaling.none(n_features)
+    if scale == "standard":
+        scaling = Scaling.standard(data, weights)
     rows = centres = None
     if isinstance(init, str):
         check_choice("init", init, CLUSTER_INITS)
-        return Wanted(data, weights, None, None, init, n_init, precision)
+        return Wanted(data, weights, None, None, init, n_init, precision, scaling)
     given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
     if given.ndim == 2:
         centres = _check_centres(given, n_clusters, n_features, most)
@@ -213,7 +233,7 @@ def prepare(
             f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
             f"({n_clusters}, {n_features}), got {init!r}"
         )
-    return Wanted(data, weights, rows, centres, None, 1, precision)
+    return Wanted(data, weights, rows, centres, None, 1, precision, scaling)
 
 
 def _check_centres(
@@ -294,3 +314,41 @@ def distances_within(
         off = terms.rows.read(rows) - centres[labels[rows]]
         out[rows] = np.einsum("mj,mj->m", off, off)
     return out
+
+
+def nearest(
+    X: Any, centres: NDArray[np.float64], scaling: Scaling, n_threads: int
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Nearest centre of each row and its squared distance, some rows at a time.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The rows, in the units of the centres.
+    centres : ndarray of shape (K, d)
+        The centres; of several that are equally near the first is taken.
+    scaling : Scaling
+        Units in which distances are taken.
+    n_threads : int
+        Threads of the kernel.
+
+    Returns
+    -------
+    labels : ndarray of shape (M,)
+    distances : ndarray of shape (M,)
+    """
+    labels, distances = np.full(len(X), -1, dtype=np.int32), np.empty(len(X))
+    places = np.ascontiguousarray(scaling.apply(centres), dtype=np.float64)[None]
+    none, k = np.empty(0), len(centres)
+    with one_blas_thread():
+        for start, part in row_blocks(X):
+            rows = np.ascontiguousarray(scaling.apply(part))
+            if rows.dtype not in (np.float32, np.float64):
+                rows = rows.astype(np.float64)
+            end = start + len(rows)
+            assign_rows(
+                rows, none, np.array([0, len(rows)], dtype=np.intp), places, labels[start:end],
+                distances[start:end], np.zeros((1, k)), np.zeros((1, *centres.shape)), np.zeros(1),
+                np.zeros(1, dtype=np.intp), n_threads,
+            )  # fmt: skip
+    return labels, distances

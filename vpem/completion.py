@@ -63,8 +63,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Entries that an observer draws of its own in an iteration. Default: all.
     variance_reduction : bool, default=False
         VR-FedEM.
-    max_iter : int, default=500
-        Most iterations.
+    max_iter : int, optional
+        Most iterations. Default: 1000 where steps are whole, as many more as they are shorter.
     tol : float, default=1e-5
         Stop when the statistic moves by less than this part of its norm.
     random_state : int, Generator, RandomState or None, default=None
@@ -120,7 +120,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         step_size: Any = "auto",
         batch_size: int | None = None,
         variance_reduction: bool = False,
-        max_iter: int = 500,
+        max_iter: int | None = None,
         tol: float = 1e-5,
         random_state: Any = None,
     ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from vpem.topologies import make_graph
 if TYPE_CHECKING:
     from vpem.fedruns import FedRun
 
-__all__ = ["AtServer", "Between", "Quantizer"]
+__all__ = ["AtServer", "Basis", "Between", "Quantizer"]
 
 Vector = NDArray[np.float64]
 
@@ -26,6 +26,16 @@ ITEM = 8
 
 ROUNDING = 1e-6
 """Variance of a codec below which its bias is but rounding: casts to float16 and float32."""
+
+
+class Basis(Protocol):
+    """Units in which one scale fits a whole vector; both ways are linear."""
+
+    def into(self, statistics: Vector) -> Vector:
+        """Vectors (m, P) in these units."""
+
+    def back(self, statistics: Vector) -> Vector:
+        """Vectors (m, P) as they were."""
 
 
 class Quantizer:
@@ -39,6 +49,8 @@ class Quantizer:
         Parts of a vector, which together cover it in order.
     n_threads : int
         Threads of the codec.
+    basis : Basis, optional
+        Units in which vectors are compressed, as one piece. What is sent exactly does not need it.
 
     Attributes
     ----------
@@ -48,15 +60,22 @@ class Quantizer:
         Whether the mean of what is received is something else than what was sent.
     """
 
-    def __init__(self, codec: Codec | None, pieces: tuple[slice, ...], n_threads: int = 1) -> None:
+    def __init__(
+        self,
+        codec: Codec | None,
+        pieces: tuple[slice, ...],
+        n_threads: int = 1,
+        basis: Basis | None = None,
+    ) -> None:
         self.codec = codec
-        self.pieces = pieces
+        self.pieces = pieces if basis is None else (slice(0, pieces[-1].stop),)
+        self.basis = basis
         self.n_threads = n_threads
         self.name = "float64" if codec is None else codec.name
         self.omega = 0.0
         self.biased = False
         if codec is not None:
-            widths = [piece.stop - piece.start for piece in pieces]
+            widths = [piece.stop - piece.start for piece in self.pieces]
             self.omega = max((float(codec.variance(width)) for width in widths), default=0.0)
             self.biased = not codec.is_unbiased and self.omega > ROUNDING
 
@@ -64,6 +83,9 @@ class Quantizer:
         """Return what is received of a message a row (a, P), and the bytes of each."""
         if self.codec is None:
             return values, np.full(len(values), ITEM * values.shape[1], dtype=np.int64)
+        basis = None if self.codec.is_unbiased and self.omega == 0 else self.basis
+        if basis is not None:
+            values = basis.into(values)
         received = np.empty_like(values)
         sizes = np.zeros(len(values), dtype=np.int64)
         for piece in self.pieces:
@@ -71,6 +93,8 @@ class Quantizer:
             part = np.ascontiguousarray(values[:, piece])
             received[:, piece], bytes_of_piece = self.codec.transmit(part, keys, self.n_threads)
             sizes += bytes_of_piece
+        if basis is not None:
+            received = basis.back(received)
         return received, sizes
 
 
@@ -91,6 +115,8 @@ class AtServer:
         A star, or None.
     ledger : Ledger or None
         Where messages are counted.
+    first : Quantizer or None
+        How first statistics are sent; None: exactly.
     """
 
     n_roots = 1
@@ -103,9 +129,11 @@ class AtServer:
         participation: float,
         network: Network | None,
         ledger: Ledger | None,
+        first: Quantizer | None = None,
     ) -> None:
         self.weights = weights
         self.quantizer = quantizer
+        self.first = Quantizer(None, quantizer.pieces) if first is None else first
         self.alpha = alpha
         self.participation = participation
         n = len(weights)
@@ -127,12 +155,19 @@ class AtServer:
         self._up_of = np.flatnonzero(self._up)
         self._down_of = np.flatnonzero(ledger.sources == server)
 
-    def collect(self, values: Vector, *, only_counted: bool = False) -> Vector:
-        """Send a vector a worker (n, P) to the server exactly, once: the mean (1, P)."""
+    def collect(self, values: Vector, rng: np.random.Generator) -> tuple[Vector, Vector]:
+        """Send a vector a worker (n, P) to the server, once: what it receives, and the mean (1, P).
+
+        The mean is that of what was received, which each sender knows too.
+        """
+        received, sizes = self.first.send(values, rng)
         if not self._alone:
-            self.ledger.send("setup", ITEM * values.shape[1], links=self._up_of, rounds=1)
-        mean: Vector = values[:0] if only_counted else (self.weights @ values)[None]
-        return mean
+            self.ledger.send("setup", sizes, links=self._up_of, rounds=1)
+        return received, (self.weights @ received)[None]
+
+    def keep(self, values: Vector, rng: np.random.Generator) -> Vector:
+        """First memories (n, P), as the server knows them."""
+        return self.collect(values, rng)[0]
 
     def announce(self, active: NDArray[np.intp] | None, size: int) -> None:
         """Count how the server sends its statistic to some workers; None: all."""
@@ -218,14 +253,13 @@ class Between:
         self.total = network.total.on(self.ledger)
         self.n_roots = int(self.total.n_roots)
 
-    def collect(self, values: Vector, *, only_counted: bool = False) -> Vector:
-        """Average a vector a worker (n, P), uncompressed: what each root has of it (R, P).
+    def collect(self, values: Vector, rng: np.random.Generator) -> tuple[Vector, Vector]:
+        """Average a vector a worker (n, P), uncompressed: them, and what each root has (R, P)."""
+        return values, add_vectors(self.total, self.weights[:, None] * values, "setup")
 
-        Where it is ``only_counted`` nothing is sent: a worker's memory is its own.
-        """
-        if only_counted:
-            return values[:0]
-        return add_vectors(self.total, self.weights[:, None] * values, "setup")
+    def keep(self, values: Vector, rng: np.random.Generator) -> Vector:
+        """First memories (n, P): a worker's is its own, and nothing is sent."""
+        return values
 
     def announce(self, active: NDArray[np.intp] | None, size: int) -> None:
         """Nothing is sent: every worker has a statistic."""

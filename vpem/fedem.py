@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int, check_number
 from vpem.codecs import Codec
-from vpem.corrections import AtServer, Between, Quantizer
+from vpem.corrections import AtServer, Basis, Between, Quantizer
 from vpem.errors import InputError, NumericalError, PartitionedError, check_choice
 from vpem.estimates import Estimates
 from vpem.fedruns import (
@@ -70,6 +70,8 @@ def run_fedem(
     n_epochs: float | None = None,
     step_size: str | float | StepSize = "constant:0.5",
     codec: Codec | None = None,
+    first_codec: Codec | None = None,
+    basis: Basis | None = None,
     alpha: float | None = None,
     participation: float = 1.0,
     batch_size: int | None = None,
@@ -93,8 +95,8 @@ def run_fedem(
         What the statistics are of.
     start : ndarray of shape (P,) or (n, P)
         A statistic that all know; or each worker's own at parameters that all know
-        (`first_statistics`): these are sent once, exactly, their mean is the start, and one epoch
-        is counted.
+        (`first_statistics`): these are sent once, the mean of what is received is the start, and
+        one epoch is counted.
     n_iter : int
         Most iterations; with variance reduction, inner ones.
     n_epochs : float, optional
@@ -105,6 +107,12 @@ def run_fedem(
         How workers send corrections to the server; None: as float64. A codec that is biased by
         more than rounding needs memories, and takes ``alpha = 1`` and ``H`` the mean of the
         memories as they become, without ``1/p``: error feedback, EF21 of Richtarik et al. 2021.
+    first_codec : Codec, optional
+        How workers send their first statistics or corrections to the server; None: as float64. Its
+        noise is on all of the statistic, so that it should be finer than that of corrections.
+    basis : Basis, optional
+        Units in which codecs work, on the vector as one piece; None: on the model's pieces as they
+        are.
     alpha : float, optional
         Step of the memories; None: ``1/(1 + omega)`` of the codec.
     participation : float
@@ -120,7 +128,7 @@ def run_fedem(
     weighting : {"rows", "workers"}
         What the mean over workers counts alike.
     memory : {"first", "zero", "none"}
-        Memories start at the workers' first corrections (which are sent exactly), at zero, or there
+        Memories start at the workers' first corrections (as they are received), at zero, or there
         are none.
     network : Network, optional
         From `vpem.joining.connect_workers`. None or a star: a server. On any other graph every
@@ -162,16 +170,17 @@ def run_fedem(
         raise InputError("participation must be above 0 and at most 1, got 0: nobody would work")
     steps = parse_step_size(step_size)
     weights = _weights(model.counts, weighting)
-    quantizer = Quantizer(codec, model.pieces, n_threads)
+    quantizer = Quantizer(codec, model.pieces, n_threads, basis)
     check_choice("memory", memory, MEMORIES)
     rate = _memory_step(alpha, memory, quantizer)
     links: AtServer | Between
     if network is None or network.graph.has_server:
-        links = AtServer(weights, quantizer, rate, participation, network, ledger)
+        first = Quantizer(first_codec, model.pieces, n_threads, basis)
+        links = AtServer(weights, quantizer, rate, participation, network, ledger, first)
     else:
         links = Between(weights, quantizer, rate, participation, network, ledger)
     estimates = Estimates(model, batch_size, variance_reduction, inner, rng)
-    statistics, memories = _begin(model, start, memory, weights, links, estimates)
+    statistics, memories = _begin(model, start, memory, links, estimates, rng)
     run = FedRun(
         weights @ np.broadcast_to(statistics, memories.shape),
         statistics,
@@ -285,9 +294,9 @@ def _begin(
     model: StatisticModel,
     start: Vector,
     memory: str,
-    weights: Vector,
     links: AtServer | Between,
     estimates: Estimates,
+    rng: np.random.Generator,
 ) -> tuple[Vector, Vector]:
     """Statistics (R, P) and memories (n, P) to start from."""
     shape = (len(model.counts), model.size)
@@ -299,19 +308,18 @@ def _begin(
         )
     memories = np.zeros(shape)
     if start.ndim == 2:
-        statistics = links.collect(start)
-        first = start
+        received, statistics = links.collect(start, rng)
+        first = received - statistics
         estimates.count_all()
     else:
         statistics = np.repeat(start[None], links.n_roots, axis=0)
         if memory != "first":
             return statistics, memories
         parameters, _ = model.maximize(start)
-        first = first_statistics(model, parameters)
+        first = links.keep(first_statistics(model, parameters) - statistics, rng)
         estimates.count_all()
-        links.collect(first, only_counted=True)
     if memory == "first":
-        memories = np.where((model.counts > 0)[:, None], first - statistics, 0.0)
+        memories = np.where((model.counts > 0)[:, None], first, 0.0)
     return statistics, memories
 
 

@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 
 from vpem.checks import as_array, check_number
 from vpem.codecs import parse_codec
-from vpem.em import Progress, add_vectors
+from vpem.em import Progress
 from vpem.errors import InputError, NotConvergedWarning
-from vpem.fedem import first_statistics, run_fedem
+from vpem.fedem import run_fedem
 from vpem.fedruns import FedProgress, FedRun, StepSize
+from vpem.fedsetup import ITEM, Setup, codec_of_first, codec_of_moments
 from vpem.joining import Network, connect_workers
 from vpem.mixture import Mixture
 from vpem.network.ledger import Ledger
 from vpem.recipes import prepare
-from vpem.rowstarts import lloyd_rows, share_rows, spread_rows
-from vpem.scaling import Scaling
-from vpem.starts import RowStream
-from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics, lower_half, symmetric
+from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics
+from vpem.terms.whitening import Whitening
 from vpem.threads import one_blas_thread, thread_count
 from vpem.topologies import make_graph
 from vpem.workers import Workers
@@ -32,9 +31,6 @@ from vpem.workers import Workers
 __all__ = ["FedFit", "describe_fedem", "fit_fedem"]
 
 Vector = NDArray[np.float64]
-
-ITEM = 8
-"""Bytes of a number of the setup."""
 
 
 @dataclass
@@ -119,10 +115,13 @@ def fit_fedem(
 ) -> FedFit:
     """Fit a Gaussian mixture to rows that workers hold: FedEM or VR-FedEM.
 
-    Before the first iteration two exact sums give all workers the mean and the second moments of
-    the data, about and in which statistics are taken, and a number how far out rows lie; rows drawn
-    as a start are told to all; and every worker sends its exact statistics at the start (kind
-    "setup" of what is counted).
+    Before the first iteration two sums give all workers the mean and the second moments of the
+    data, about and in which statistics are taken, and a number how far out rows lie; rows drawn as
+    a start are told to all; and every worker sends its statistics at the start (kind "setup" of
+    what is counted). Without ``compress`` all of this is exact. With it means and factors of the
+    second moments have 16 bits a number (`vpem.fedsetup.codec_of_moments`), rows of the start are
+    float32, and first statistics go by the finer of the codec and qsgd:8bits:32. Corrections and
+    first statistics are compressed in units in which the data are white, so that one scale fits.
 
     Parameters
     ----------
@@ -148,7 +147,8 @@ def fit_fedem(
         Most iterations, most epochs, and the squared norm of ``H`` relative to the statistic's at
         which to stop (0: never).
     compress : str, optional
-        Codec of the corrections that workers send to the server (`vpem.codecs.parse_codec`).
+        Codec of the corrections that workers send to the server (`vpem.codecs.parse_codec`);
+        "qsgd:4bits:32" needs the fewest bytes up on most data.
     step_size, alpha, participation, batch_size, variance_reduction, inner, weighting, memory, \
 record_every
         See `vpem.fedem.run_fedem`.
@@ -223,7 +223,10 @@ record_every
     ledger = Ledger(network.graph)
     with one_blas_thread(), np.errstate(over="ignore"):
         network.charge_setup(ledger, len(X), ITEM)
-        setup = _Setup(given.X.astype(np.float64)[workers.order], workers, network, ledger)
+        rng = np.random.default_rng([seed, 1])
+        rows_of_all = given.X.astype(np.float64)[workers.order]
+        short = codec_of_moments(codec) if network.graph.has_server else None
+        setup = Setup(rows_of_all, workers, network, ledger, short, rng)
         scaling, second = setup.units(scale, weighting)
         model = MixtureStatistics(
             scaling.apply(setup.rows),
@@ -237,8 +240,7 @@ record_every
             floor=floor,
             n_threads=threads,
         )
-        # The largest distance of a row from the mean: a number from every worker.
-        setup.total.begin("setup", 1, 1, ITEM)
+        model.radius = setup.largest(model.radius)
         start, rows = setup.start(model, init, given.rows, seed)
         run = run_fedem(
             model,
@@ -247,6 +249,8 @@ record_every
             n_epochs=n_epochs,
             step_size=step_size,
             codec=codec,
+            first_codec=codec_of_first(codec),
+            basis=None if codec is None else Whitening(model),
             alpha=alpha,
             participation=participation,
             batch_size=batch_size,
@@ -258,7 +262,7 @@ record_every
             ledger=ledger,
             tol=tol,
             record_every=record_every,
-            rng=np.random.default_rng([seed, 1]),
+            rng=rng,
             n_threads=threads,
             callback=None if callback is None else _Told(callback),
         )
@@ -306,78 +310,6 @@ class _Told:
             self.last = progress.objective
         found = float("nan") if self.last is None else self.last
         self.callback(Progress(progress.iteration, found, change))
-
-
-class _Setup:
-    """What workers agree on before the first iteration, and what that costs."""
-
-    def __init__(self, rows: Vector, workers: Workers, network: Network, ledger: Ledger) -> None:
-        self.rows = rows
-        self.workers = workers
-        self.total = network.total.on(ledger)
-
-    def _mean(self, values: Vector) -> Vector:
-        """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all."""
-        found = add_vectors(self.total, np.ascontiguousarray(values), "setup")
-        if len(found) > 1:
-            self.total.agree("flooding", ITEM * values.shape[1])
-        shared: Vector = found[0]
-        return shared
-
-    def units(self, scale: str, weighting: str) -> tuple[Scaling, Vector]:
-        """Units of fitting, and the second moments (d, d) of the data in them."""
-        counts = self.workers.counts
-        d = self.rows.shape[1]
-        weights: Vector = counts / counts.sum()
-        if weighting == "workers":
-            weights = np.full(len(counts), 1.0 / len(counts))
-        parts = [self.rows[run] for run in self.workers.runs]
-        first = np.zeros((len(parts), d))
-        for i, part in enumerate(parts):
-            if len(part):
-                first[i] = weights[i] * part.mean(axis=0)
-        shift = self._mean(first)
-        squares = np.zeros((len(parts), d * (d + 1) // 2))
-        for i, part in enumerate(parts):
-            if len(part):
-                about = part - shift
-                squares[i] = weights[i] / len(part) * lower_half(about.T @ about)
-        second = symmetric(self._mean(squares), d)
-        units = np.ones(d)
-        if scale == "standard":
-            deviations = np.sqrt(np.diagonal(second))
-            units = np.where(deviations > 1e-12 * np.maximum(np.abs(shift), 1), deviations, 1.0)
-        return Scaling(shift, units), second / np.outer(units, units)
-
-    def start(
-        self, model: MixtureStatistics, init: Any, given: NDArray[np.intp] | None, seed: int
-    ) -> tuple[Vector, tuple[int, ...] | None]:
-        """Statistics (n, P) to start from, and the user's numbers of the rows that were drawn."""
-        if isinstance(init, Mixture):
-            start = init.over(model.blocks, model.covariance_type, model.scaling)
-            if start.n_components != model.n_components:
-                raise InputError(
-                    f"the starting model has {start.n_components} components, "
-                    f"{model.n_components} were asked for"
-                )
-            return first_statistics(model, start), None
-        parts = [model.X[run] for run in self.workers.runs]
-        stream = RowStream(np.random.default_rng([seed, 0]), None, len(model.X))
-        order = self.workers.order
-        if given is not None or init == "random":
-            rows = stream.draw_distinct(model.n_components) if given is None else given
-            means = share_rows(parts, self.total, np.argsort(order)[rows])
-        else:
-            common: dict[str, Any] = {"n_threads": model.n_threads}
-            places = spread_rows(parts, self.total, model.n_components, stream, **common)
-            rows, means = order[places], model.X[places]
-            if init == "kmeans":
-                run = lloyd_rows(parts, self.total, means, stream, kind="setup", **common)
-                hard = np.zeros((len(parts), model.size))
-                for i in np.flatnonzero(self.workers.counts):
-                    hard[i] = model.assigned(int(i), run.labels[i])
-                return hard, tuple(int(row) for row in rows)
-        return first_statistics(model, model.start(means)), tuple(int(row) for row in rows)
 
 
 def describe_fedem(fit: FedFit, feature_names: Sequence[str]) -> dict[str, Any]:

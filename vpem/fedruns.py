@@ -54,7 +54,8 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
     ----------
     text : str, float or callable
         ``constant:0.5``; ``decreasing:0.8,0.6``, which is ``0.8 k^-0.6`` in iteration k, the power
-        from 0 to 1 (1/2 if not given); a number; or a function of k.
+        from 0 to 1 (``decreasing:0.8`` is ``0.8 k^-0.5``); a number, as text too, which is a
+        constant; or a function of k.
 
     Returns
     -------
@@ -68,12 +69,12 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
     """
     if callable(text):
         return text
-    kind, _, rest = str(text).partition(":")
-    if not rest and not isinstance(text, str):
-        kind, rest = "constant", str(text)
+    kind, colon, rest = str(text).partition(":")
+    if not colon and (_is_number(kind) or not isinstance(text, str)):
+        kind, rest = "constant", kind
     if kind not in ("constant", "decreasing"):
         raise InputError(
-            f"a step size must be like constant:0.5 or decreasing:0.8,0.6, got {str(text)!r}"
+            f"a step size must be like constant:0.5, 0.5 or decreasing:0.8,0.6, got {str(text)!r}"
         )
     words = rest.split(",")
     most = 1 if kind == "constant" else 2
@@ -93,6 +94,15 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
     if not 0 <= power <= 1:
         raise InputError(f"the power of a decreasing step size must be from 0 to 1, got {text!r}")
     return lambda iteration: float(numbers[0] * iteration**-power)
+
+
+def _is_number(text: str) -> bool:
+    """Whether this text is one."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass

@@ -31,7 +31,6 @@ from vpem.joining import Network
 from vpem.network.ledger import Ledger
 from vpem.rows import FileMatrix
 from vpem.rowstarts import Lloyd, lloyd_rows, spread_rows
-from vpem.scaling import Scaling
 from vpem.starts import RowStream
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
@@ -125,7 +124,7 @@ def one_shot(
         asked.X,
         blocks,
         "spherical",
-        scaling=Scaling.none(blocks.n_features),
+        scaling=asked.scaling,
         row_weights=asked.row_weights,
         n_threads=n_threads,
         dtype=asked.dtype,
@@ -176,7 +175,7 @@ def one_shot(
     expected = 8.0 * (log(n_clusters) + 2.0)
     alone = len(parties) == 1
     return Clustering(
-        centres=placed,
+        centres=asked.scaling.undo(placed),
         labels=labels.astype(np.int32),
         distances=distances,
         inertia=inertia,
@@ -187,6 +186,7 @@ def one_shot(
         split="features",
         method="grid",
         network=network,
+        scaling=asked.kept_scaling,
         total_iterations=iterations + took,
         communication={**ledger.summary(), "bytes_by_iteration": [ledger.bytes]},
         one_shot=OneShot(

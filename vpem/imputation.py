@@ -24,7 +24,7 @@ from vpem.checks import check_int, check_number
 from vpem.codecs import Codec, parse_codec
 from vpem.corrections import Quantizer
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
-from vpem.fedem import FedProgress, FedRun, StepSize, run_fedem
+from vpem.fedem import FedProgress, FedRun, StepSize, parse_step_size, run_fedem
 from vpem.hdf5 import check_memory
 from vpem.laws import Gaussian, Law, make_law
 from vpem.lowrank import LowRank, descend, shrink
@@ -34,7 +34,15 @@ from vpem.scaling import Scaling
 from vpem.threads import one_blas_thread, thread_count
 from vpem.topologies import make_graph
 
-__all__ = ["COPIES", "Imputation", "ImputationModel", "count_copies", "fit_imputation", "safe_step"]
+__all__ = [
+    "COPIES",
+    "Imputation",
+    "ImputationModel",
+    "count_copies",
+    "enough_iterations",
+    "fit_imputation",
+    "safe_step",
+]
 
 Matrix = NDArray[np.float64]
 
@@ -43,6 +51,12 @@ COPIES = ("auto", "observers", "fewest")
 
 MATRICES = 8
 """Matrices of I x J numbers that a fit needs beside two an observer."""
+
+WHOLE_STEPS = 1000
+"""Whole steps of EM, of length 1, that the default of ``max_iter`` is worth."""
+
+MOST_ITERATIONS = 20_000
+"""The largest default of ``max_iter``, however short the steps."""
 
 OUTSIDE = 1e-9
 """How far a mean may lie outside its law's domain before this counts as projected."""
@@ -239,11 +253,13 @@ def safe_step(
 ) -> float:
     """Choose a step that noise does not outgrow.
 
-    An entry that one observer alone has seen is corrected by ``xi D / p``, ``xi`` 1 with
-    probability p, and D with a variance of omega by the codec: errors fall where the step is below
-    ``2 p / (1 + omega)``. Where the observer draws a batch, p is the chance that both are drawn.
-    Half of this is taken where all take part and draw all; elsewhere half of that again, since
-    memories lag behind.
+    Take an entry that one observer alone has seen, where theta follows the statistic fully. With x
+    the distance yet to go and v its memory, an iteration is ``x -= step (v + xi D / p)`` and
+    ``v += alpha xi D``, where xi is 1 with probability p, else 0, and D is ``x - v`` with a
+    variance of omega by the codec. Second moments of (x, v) fall for steps below ``c t``,
+    ``t = p / (1 + omega)``: c is 0.6 for small t, 0.9 at t = 1/2 and 1 at t = 1, and they fall
+    fastest at about half of that where t < 0.8. So the step is t / 2 there, and grows to t at t =
+    1. Where the observer draws a batch, p is the chance that both are drawn.
 
     Parameters
     ----------
@@ -262,8 +278,34 @@ def safe_step(
         Above 0 and at most 1.
     """
     noise = Quantizer(codec, (slice(0, shape[0] * shape[1]),)).omega
-    chance = participation * drawn
-    return max((1.0 if chance == 1.0 else 0.5 * chance) / (1.0 + noise), 1e-4)
+    certain = participation * drawn / (1.0 + noise)
+    return max(certain * max(0.5, 2.5 * certain - 1.5), 1e-4)
+
+
+def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = False) -> int:
+    """Choose how many iterations a fit may take: as many steps as are worth `WHOLE_STEPS`.
+
+    Parameters
+    ----------
+    step_size : str, float or callable
+        As `vpem.fedem.parse_step_size` takes it.
+    noise_stays : bool
+        Whether noise remains however long the fit goes on (of batches without variance reduction):
+        more iterations then bring nothing to rest.
+
+    Returns
+    -------
+    int
+        From `WHOLE_STEPS` to `MOST_ITERATIONS`; the former where steps are a function.
+    """
+    if noise_stays or callable(step_size):
+        return WHOLE_STEPS
+    steps = parse_step_size(step_size)
+    gone, iteration = 0.0, 0
+    while gone < WHOLE_STEPS * (1 - 1e-9) and iteration < MOST_ITERATIONS:
+        iteration += 1
+        gone += float(steps(iteration))
+    return max(iteration, WHOLE_STEPS)
 
 
 def fit_imputation(
@@ -282,7 +324,7 @@ def fit_imputation(
     variance_reduction: bool = False,
     alpha: float | None = None,
     memory: str = "first",
-    max_iter: int = 500,
+    max_iter: int | None = None,
     tol: float = 1e-5,
     seed: int = 0,
     n_threads: int | None = None,
@@ -324,11 +366,13 @@ def fit_imputation(
         VR-FedEM.
     alpha, memory
         See `vpem.fedem.run_fedem`.
-    max_iter : int
-        Most iterations.
+    max_iter : int, optional
+        Most iterations; None: 1000 where steps are whole, and as many more as steps are shorter, up
+        to 20000 (`enough_iterations`).
     tol : float
-        Stop when the statistic moves by less than this, relative to its norm (without the step
-        size); 0: never.
+        Stop when the correction of the statistic, before it is multiplied by the step, is less than
+        this part of the statistic's norm; 0: never. Memories take away the noise of participation
+        and codec as the fit comes to rest, so that this bounds the mean field with them as without.
     seed : int
         Draws observers, batches and the codec's keys.
     n_threads : int, optional
@@ -366,7 +410,8 @@ def fit_imputation(
         raise InputError(
             f"the {law} law needs a ridge above 0, without which theta may grow forever; try 0.1"
         )
-    max_iter = check_int("max_iter", max_iter, least=1)
+    if max_iter is not None:
+        max_iter = check_int("max_iter", max_iter, least=1)
     tol = check_number("tol", tol, least=0.0, most=1.0)
     seed = check_int("seed", seed, least=0)
     check_law(observations, entry)
@@ -375,6 +420,12 @@ def fit_imputation(
     check_memory(needed, f"imputing a matrix of {shape} seen by {n} observers")
     codec = None if compress is None else parse_codec(compress)
     participation = check_number("participation", participation, least=0.0, most=1.0)
+    if batch_size is not None:
+        batch_size = check_int("batch_size", batch_size, least=1)
+    # Memories take the noise of participation and codec away, and SPIDER that of batches.
+    noise_stays = not variance_reduction and (
+        batch_size is not None and batch_size < int(observations.counts.max())
+    )
     if isinstance(step_size, str) and step_size == "auto":
         held = float(observations.counts.mean())
         batch = batch_size
@@ -382,6 +433,8 @@ def fit_imputation(
             batch = ceil(sqrt(held)) if variance_reduction else ceil(held)
         step = safe_step(codec, participation, observations.shape, min(1.0, batch / held))
         step_size = f"constant:{step:g}"
+    if max_iter is None:
+        max_iter = enough_iterations(step_size, noise_stays)
     ledger = Ledger(make_graph("star", n))
     scaled, scaling = _scaled(observations, scale, law, ledger)
     model = ImputationModel(scaled, entry, rank, ridge, count_copies(observations, copies))
@@ -433,7 +486,7 @@ def fit_imputation(
             },
         )
     found.seconds = time.perf_counter() - began
-    _warn(found, tol)
+    _warn(found, tol, noise_stays)
     return found
 
 
@@ -473,15 +526,16 @@ def _log_units(observations: Observations, scaling: Scaling) -> float:
     return float(np.log(scaling.scale)[columns].sum())
 
 
-def _warn(found: Imputation, tol: float) -> None:
+def _warn(found: Imputation, tol: float, noise_stays: bool) -> None:
     """Say what should be known of a result."""
     run = found.run
     if tol > 0 and not run.converged:
-        noisy = found.compress is not None or found.options["participation"] < 1
-        advice = "a smaller step size, a larger tol" if noisy else "a larger tol"
+        advice = "try a larger tol or a larger max_iter"
+        if noise_stays:
+            advice = "entries drawn anew keep it moving; try variance_reduction or all entries"
         warnings.warn(
-            f"not converged after {run.n_iter} iterations: the statistic still moves by more than "
-            f"{tol:g} of itself; try {advice} or a larger max_iter",
+            f"not converged after {run.n_iter} iterations: the statistic is still corrected by "
+            f"more than {tol:g} of itself; {advice}",
             NotConvergedWarning,
             stacklevel=3,
         )

@@ -15,6 +15,7 @@ from vpem.clusterings import (
     Wanted,
     check_network,
     distances_within,
+    nearest,
     prepare,
     warn_of_outcome,
     weighed,
@@ -24,6 +25,7 @@ from vpem.feature_lloyd import FeatureLloyd, lloyd_features
 from vpem.grid import one_shot
 from vpem.joining import Network
 from vpem.network.ledger import Ledger
+from vpem.row_recipes import charge_scaling, n_columns
 from vpem.rows import FileMatrix
 from vpem.rowstarts import Lloyd, PlacedStream, lloyd_rows, share_rows, spread_rows
 from vpem.scaling import Scaling
@@ -48,6 +50,7 @@ def kmeans_rows(
     init: str | Sequence[int] | NDArray[Any] = "k-means++",
     n_init: int = 1,
     max_iter: int = MOST_LLOYD,
+    scale: str = "none",
     sample_weight: NDArray[Any] | None = None,
     seed: int = 0,
     n_threads: int | None = None,
@@ -77,6 +80,9 @@ def kmeans_rows(
         Restarts; the one of least inertia, as the first worker finds it, is kept.
     max_iter : int
         Most iterations; it stops when no row changes its cluster.
+    scale : {"none", "standard"}
+        "standard" clusters standardized features: centres are returned in the units of the data,
+        distances and inertia are of standardized features.
     sample_weight : ndarray of shape (M,), optional
         Weight of each row. Zero has no effect, an integer equals as many copies.
     seed : int
@@ -116,8 +122,8 @@ def kmeans_rows(
             "from disk; raise the memory limit"
         )
     asked = prepare(
-        X, np.shape(X)[1] if np.ndim(X) == 2 else 0, n_clusters, init, n_init, max_iter,
-        sample_weight, seed, dtype, feature_names,
+        X, n_columns(X), n_clusters, init, n_init, max_iter, sample_weight, seed, dtype,
+        feature_names, scale,
     )  # fmt: skip
     n_samples = len(asked.X)
     if workers.n_samples != n_samples:
@@ -131,7 +137,8 @@ def kmeans_rows(
         )
     order = workers.order
     in_order = bool((np.diff(order) > 0).all())
-    rows = np.ascontiguousarray(asked.X if in_order else asked.X[order], dtype=asked.dtype)
+    rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
+    rows = np.ascontiguousarray(rows, dtype=asked.dtype)
     weights = asked.row_weights if asked.row_weights is None else asked.row_weights[order]
     parts = [rows[run] for run in workers.runs]
     place = np.empty_like(order)
@@ -139,6 +146,8 @@ def kmeans_rows(
     threads = thread_count(n_threads)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
+    if scale == "standard":
+        charge_scaling(network.total.on(ledger), rows.shape[1])
     best: tuple[Lloyd, NDArray[np.intp] | None, int] | None = None
     total_iterations = 0
     with one_blas_thread():
@@ -147,7 +156,7 @@ def kmeans_rows(
             stream = PlacedStream(np.random.default_rng([seed, restart]), weights, order)
             chosen = None if asked.rows is None else place[asked.rows]
             if asked.centres is not None:
-                start = asked.centres
+                start = asked.scaling.apply(asked.centres)
             elif asked.init == "k-means++":
                 # Each row was told to all when it was drawn.
                 chosen = spread_rows(parts, total, n_clusters, stream, n_threads=threads)
@@ -166,8 +175,17 @@ def kmeans_rows(
     run, chosen, restart = best
     labels, distances = np.empty(n_samples, dtype=np.int32), np.empty(n_samples)
     labels[order], distances[order] = np.concatenate(run.labels), np.concatenate(run.distances)
+    centres = run.centres.mean(axis=0)
+    disagreement = 0.0
+    if len(run.centres) > 1:
+        # By the centres that are returned, not by those of each worker.
+        by_worker = labels
+        own = np.empty_like(rows)
+        own[order] = rows
+        labels, distances = nearest(own, centres, Scaling.none(rows.shape[1]), threads)
+        disagreement = float((labels != by_worker).mean())
     found = Clustering(
-        centres=run.centres.mean(axis=0),
+        centres=asked.scaling.undo(centres),
         labels=labels,
         distances=distances,
         inertia=weighed(distances, asked.row_weights),
@@ -178,7 +196,9 @@ def kmeans_rows(
         split="rows",
         method="lloyd",
         network=network,
-        root_centres=run.centres if len(run.centres) > 1 else None,
+        root_centres=asked.scaling.undo(run.centres) if len(run.centres) > 1 else None,
+        disagreement=disagreement,
+        scaling=asked.kept_scaling,
         reseeded=[(at, cluster, int(order[row])) for at, cluster, row in run.reseeded],
         init_rows=None if chosen is None else tuple(int(order[row]) for row in chosen),
         best_restart=restart,
@@ -199,6 +219,7 @@ def kmeans_features(
     init: str | Sequence[int] | NDArray[Any] = "k-means++",
     n_init: int = 1,
     max_iter: int = MOST_LLOYD,
+    scale: str = "none",
     sample_weight: NDArray[Any] | None = None,
     seed: int = 0,
     n_threads: int | None = None,
@@ -220,7 +241,8 @@ def kmeans_features(
         From `vpem.connect`; a star for "grid".
     method : {"lloyd", "grid"}
         How.
-    n_clusters, init, n_init, max_iter, sample_weight, seed, n_threads, dtype, feature_names
+    n_clusters, init, n_init, max_iter, scale, sample_weight, seed, n_threads, dtype, \
+feature_names
         As for `kmeans_rows`. For "grid" ``init`` must be "k-means++", and ``n_init`` counts the
         starts of each party and of the server.
     callback : callable, optional
@@ -249,7 +271,7 @@ def kmeans_features(
         raise InputError("the network's agents hold no features; make it with vpem.connect")
     asked = prepare(
         X, network.blocks.n_features, n_clusters, init, n_init, max_iter, sample_weight, seed,
-        dtype, feature_names,
+        dtype, feature_names, scale,
     )  # fmt: skip
     threads = thread_count(n_threads)
     ledger = Ledger(network.graph)
@@ -282,7 +304,7 @@ def _features(
             asked.X,
             blocks,
             "spherical",
-            scaling=Scaling.none(blocks.n_features),
+            scaling=asked.scaling,
             row_weights=asked.row_weights,
             n_threads=threads,
             dtype=asked.dtype,
@@ -293,7 +315,7 @@ def _features(
             stream = RowStream(rng, asked.row_weights, terms.n_samples)
             chosen = asked.rows
             if asked.centres is not None:
-                start = asked.centres[:, blocks.order]
+                start = asked.scaling.apply(asked.centres)[:, blocks.order]
             else:
                 if asked.init is not None:
                     _, chosen = draw_start(asked.init, terms, total, n_clusters, stream)
@@ -307,21 +329,29 @@ def _features(
                 best = (run, chosen, restart)
         assert best is not None
         run, chosen, restart = best
-        distances = distances_within(terms, run.centres, run.labels[0])
-    centres = np.empty_like(run.centres)
-    centres[:, blocks.order] = run.centres
+        centres = np.empty_like(run.centres)
+        centres[:, blocks.order] = run.centres
+        centres = asked.scaling.undo(centres)
+        if len(run.labels) > 1:
+            # By the centres that are returned, not as some root finds it.
+            labels, distances = nearest(asked.X, centres, asked.scaling, threads)
+            counts = np.bincount(labels, asked.row_weights, n_clusters).astype(np.float64)
+        else:
+            labels, counts = run.labels[0], run.counts[0]
+            distances = distances_within(terms, run.centres, labels)
     return Clustering(
         centres=centres,
-        labels=run.labels[0],
+        labels=labels,
         distances=distances,
         inertia=weighed(distances, asked.row_weights),
         root_inertia=run.inertia,
-        counts=run.counts[0],
+        counts=counts,
         history=run.history,
         converged=run.converged,
         split="features",
         method="lloyd",
         network=network,
+        scaling=asked.kept_scaling,
         disagreement=float((run.labels != run.labels[0]).any(axis=0).mean()),
         reseeded=run.reseeded,
         init_rows=None if chosen is None else tuple(int(row) for row in chosen),

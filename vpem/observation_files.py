@@ -89,12 +89,12 @@ def _read_csv(path: PathLike) -> Observations:
             reader = csv.reader(stream, strict=True)
             places = _header(next(reader, []), source)
             for fields in reader:
-                if not fields:
+                if not "".join(fields).strip() and len(fields) < 2:
                     continue
                 if len(fields) != len(places):
+                    number = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
                     raise InputError(
-                        f"{source}: line {reader.line_num} has {len(fields)} fields, the header "
-                        f"{len(places)}"
+                        f"{source}: line {reader.line_num} has {number}, the header {len(places)}"
                     )
                 cells = [fields[place].strip() for place in places]
                 values.append(_value(cells[3], source, reader.line_num))

@@ -301,16 +301,20 @@ def _check(found: Observations) -> None:
 def _check_covered(found: Observations) -> None:
     """Refuse a mask that hides a whole row or column: nothing there tells what it was."""
     seen = found.times_seen > 0
+    hidden, kinds = [], []
     for what, names, any_seen in (
         ("row", found.row_names, seen.any(axis=1)),
         ("column", found.column_names, seen.any(axis=0)),
     ):
         if not any_seen.all():
             empty = [repr(names[place]) for place in np.flatnonzero(~any_seen)]
-            raise InputError(
-                f"{found.source}: nobody saw any entry of {what} {shorten(empty)}, so nothing can "
-                f"be imputed there; leave such {what}s out"
-            )
+            hidden.append(f"{what}{'s' if len(empty) > 1 else ''} {shorten(empty)}")
+            kinds.append(f"{what}s")
+    if hidden:
+        raise InputError(
+            f"{found.source}: nobody saw any entry of {' and of '.join(hidden)}, so nothing can be "
+            f"imputed there; leave such {' and '.join(kinds)} out"
+        )
 
 
 def check_law(found: Observations, law: Law) -> None:

@@ -32,7 +32,7 @@ from vpem.terms.rows import Message, RowTerms
 from vpem.threads import one_blas_thread, thread_count
 from vpem.workers import Workers
 
-__all__ = ["RowFit", "fit_em"]
+__all__ = ["RowFit", "charge_scaling", "fit_em", "n_columns"]
 
 
 @dataclass
@@ -116,7 +116,7 @@ seed, n_threads, dtype, skip_negligible, feature_names, callback, saver
     _check_network(network, workers)
     given = prepare(
         X,
-        X.shape[1] if len(X.shape) == 2 else 0,
+        n_columns(X),
         n_components=n_components,
         covariance_type=covariance_type,
         init=init,
@@ -188,7 +188,7 @@ seed, n_threads, dtype, skip_negligible, feature_names, callback, saver
         network.charge_setup(ledger, given.n_samples, whole.itemsize)
         total = network.total.on(ledger)
         if scale == "standard" or not scaling.is_none:
-            _charge_scaling(total, whole)
+            charge_scaling(total, whole.blocks.n_features)
         restarts = Restarts(saver, ledger, max_iter)
         best = _restored(restarts, whole)
         for restart in range(restarts.first, n_init if isinstance(init, str) else 1):
@@ -297,11 +297,16 @@ def _check_network(network: Network, workers: Workers) -> None:
         )
 
 
-def _charge_scaling(total: Any, whole: FeatureTerms) -> None:
+def n_columns(X: Any) -> int:
+    """Columns of what should be a matrix; 0 of anything else, which later checks refuse."""
+    shape = np.shape(X) if not isinstance(X, FileMatrix) else X.shape
+    return int(shape[1]) if len(shape) == 2 else 0
+
+
+def charge_scaling(total: Any, n_features: int) -> None:
     """Count what units cost: sums of weights, values and squares, then the agreed units."""
-    d = whole.blocks.n_features
-    total.begin("setup", 1, 2 * d + 1, 8)
-    total.agree("setup", 2 * d * 8)
+    total.begin("setup", 1, 2 * n_features + 1, 8)
+    total.agree("setup", 2 * n_features * 8)
 
 
 Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
