@@ -37,7 +37,7 @@ __all__ = [
 EVERY = 10
 """Iterations from one checkpoint to the next where nothing else is asked for."""
 
-MAY_DIFFER = ("max_iter", "n_threads")
+MAY_DIFFER = ("max_iter", "n_epochs", "n_threads")
 """What may be another when a run goes on."""
 
 LOOKED_AT = 1 << 26

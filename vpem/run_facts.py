@@ -9,7 +9,7 @@ import numpy as np
 from vpem.checkpoints import State, checksum
 from vpem.mixture import Mixture
 
-__all__ = ["describe_run", "network_facts", "start_facts"]
+__all__ = ["describe_run", "describe_steps", "network_facts", "start_facts"]
 
 
 def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: Any) -> State:
@@ -38,6 +38,11 @@ def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options:
         **({} if network is None else network_facts(network)),
         **options,
     }
+
+
+def describe_steps(step_size: Any) -> str | float:
+    """Describe a step size: a number or its name; one function is taken for another."""
+    return step_size if isinstance(step_size, str | float | int) else "a function"
 
 
 def start_facts(init: Any) -> Any:

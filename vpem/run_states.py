@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vpem.network.ledger import Ledger
 
 __all__ = [
+    "OneRun",
     "Restarts",
     "check_length",
     "mixture_of",
@@ -124,6 +125,55 @@ def check_length(done: int, max_iter: int) -> int:
             f"the checkpoint is of {done} iterations, max_iter is {max_iter}; give as many at least"
         )
     return done
+
+
+class OneRun:
+    """A recipe without restarts, and what is saved of it.
+
+    Parameters
+    ----------
+    saver : Saver or None
+        Of the recipe.
+    ledger : Ledger
+        Where messages are counted.
+
+    Attributes
+    ----------
+    saved : dict or None
+        What there is to go on from.
+    seconds : float
+        Wall time of what was done before the run went on.
+    """
+
+    def __init__(self, saver: Saver | None, ledger: Ledger) -> None:
+        self._saver = saver
+        self._ledger = ledger
+        self.saved = None if saver is None else saver.saved
+        self.seconds = 0.0
+        self._began = time.perf_counter()
+
+    def restored(self) -> Any:
+        """Set the ledger to what had been counted; returns what else the recipe has saved."""
+        with restoring():
+            assert self.saved is not None
+            self._ledger.restore(self.saved["ledger"])
+            self.seconds = float(self.saved["seconds"])
+            return self.saved["more"]
+
+    def inner(self, more: Any) -> Saver | None:
+        """Return the saver for the loop, ``more`` being what the recipe wants to have again."""
+        if self._saver is None:
+            return None
+
+        def wrap(loop: State) -> State:
+            return {
+                "more": more,
+                "seconds": self.seconds + time.perf_counter() - self._began,
+                "ledger": self._ledger.state(),
+                "loop": loop,
+            }
+
+        return self._saver.inner(wrap, None if self.saved is None else self.saved["loop"])
 
 
 class Restarts:
