@@ -17,19 +17,33 @@ from .cli_support import MAIN, done, make_data, run
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
 N_KILLS = 20
-LONG = ("--tol", 0, "--threads", 1, "--seed", 3)
+LONG = ("--threads", 1, "--seed", 3)
 FITS = {
     "exact": (
         "fit", "-k", 3, "--topology", "star", "--max-iter", 40, "--n-init", 2, "--init", "random",
+        "--tol", 0,
     ),
     "gossip": (
         "fit", "-k", 2, "--topology", "cycle", "--agents", 6, "--compress", "natural:12bits",
-        "--rounds", 15, "--link-failure", 0.1, "--max-iter", 60,
+        "--rounds", 15, "--link-failure", 0.1, "--max-iter", 60, "--tol", 0,
     ),
-    "batches": ("fit", "-k", 2, "--topology", "path", "--batch-size", 20, "--max-iter", 60),
+    "batches": ("fit", "-k", 2, "--topology", "path", "--batch-size", 20, "--max-iter", 60, "--tol", 0),
     "rows": (
         "fit", "-k", 2, "--split", "rows", "--workers", 4, "--topology", "cycle", "--rounds", 9,
-        "--max-iter", 60,
+        "--max-iter", 60, "--tol", 0,
+    ),
+    "kmeans": ("kmeans", "-k", 7, "--workers", 4, "--n-init", 8, "--init", "random"),
+    "kmeans over features": (
+        "kmeans", "-k", 7, "--split", "features", "--topology", "cycle", "--agents", 4,
+        "--n-init", 8, "--init", "random",
+    ),
+    "fedem": (
+        "fedem", "-k", 2, "--workers", 4, "--compress", "qsgd:8bits", "--participation", 0.7,
+        "--variance-reduction", "--max-iter", 60,
+    ),
+    "impute": (
+        "impute", "-r", 2, "--workers", 4, "--scale", "standard", "--participation", 0.7,
+        "--compress", "natural:12bits", "--max-iter", 60, "--tol", 0,
     ),
 }  # fmt: skip
 
