@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .checkpoints import (
+    CheckpointEvery,
+    CheckpointFile,
+    Resume,
+    ResumeIfAny,
+    catching,
+    saver_of,
+)
 from .options import (
     Acceleration,
     ConsensusTol,
@@ -181,15 +189,7 @@ def fedem(
 
     Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:4bits:32 --step-size 1
     """
-    from .checkpoints import (
-    CheckpointEvery,
-    CheckpointFile,
-    Resume,
-    ResumeIfAny,
-    catching,
-    saver_of,
-)
-from .choices import rounds_of, rows_of
+    from .choices import rounds_of, rows_of
     from .fit import _start_model
     from .output import Progress, Screen, print_json
 

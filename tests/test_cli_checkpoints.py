@@ -16,7 +16,9 @@ from .cli_support import MAIN, done, make_data, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
-N_KILLS = 20
+KILLS = 3
+"""Of each fit."""
+
 LONG = ("--threads", 1, "--seed", 3)
 FITS = {
     "exact": (
@@ -27,7 +29,9 @@ FITS = {
         "fit", "-k", 2, "--topology", "cycle", "--agents", 6, "--compress", "natural:12bits",
         "--rounds", 15, "--link-failure", 0.1, "--max-iter", 60, "--tol", 0,
     ),
-    "batches": ("fit", "-k", 2, "--topology", "path", "--batch-size", 20, "--max-iter", 60, "--tol", 0),
+    "batches": (
+        "fit", "-k", 2, "--topology", "path", "--batch-size", 20, "--max-iter", 60, "--tol", 0,
+    ),
     "rows": (
         "fit", "-k", 2, "--split", "rows", "--workers", 4, "--topology", "cycle", "--rounds", 9,
         "--max-iter", 60, "--tol", 0,
@@ -179,7 +183,7 @@ def test_kill_at_any_moment(capsys, tmp_path, data, nursery, name):
         name, data, model, "--checkpoint", file, "--checkpoint-every", 1, "--resume-if-any"
     )
     kills = 0
-    while kills < N_KILLS // len(FITS):
+    while kills < KILLS:
         process = nursery.begin(*command)
         wait_for_writes(nursery, file, int(rng.integers(0, 9)))
         time.sleep(rng.uniform(0, 0.02))
