@@ -1,7 +1,8 @@
 """The command line of vpem: `main` is the entry point and the one error boundary.
 
 Exit codes: 0 done; 1 a defect of vpem; 2 input, options or files that cannot be used; 3 not
-converged under --strict; 4 a rank of --engine mpi did not answer; 130 interrupted, 143 terminated.
+converged under --strict; 4 a rank of --engine mpi did not answer; 130 interrupted by Ctrl-C, 143
+ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             _end_all(ranks, error, sentence)
         if sentence is None:
             raise
-        return fail(sentence)
+        return fail(sentence, code=getattr(error, "exit_code", 2))
 
 
 def _join(words: list[str]) -> Any:

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .checkpoints import (
+    CheckpointEvery,
+    CheckpointFile,
+    Resume,
+    ResumeIfAny,
+    catching,
+    saver_of,
+)
 from .options import (
     Acceleration,
     ConsensusTol,
@@ -166,6 +174,10 @@ def fedem(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
+    checkpoint: CheckpointFile = None,
+    checkpoint_every: CheckpointEvery = None,
+    resume: Resume = False,
+    resume_if_any: ResumeIfAny = False,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -199,6 +211,8 @@ def fedem(
 
             check_picture(plot, force)
             check_distinct(plot, output)
+        inputs = (data, output, plot, worker_rows, graph, init_model)
+        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
         seed = check_int("--seed", seed, least=0)
         if strict and tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
@@ -235,33 +249,35 @@ def fedem(
             n_components = start.n_components if components is None else components
         progress = Progress(quiet)
         try:
-            found = fit_fedem(
-                source.X,
-                held,
-                network,
-                n_components=n_components,
-                covariance_type=covariance,
-                init=start,
-                max_iter=max_iter,
-                n_epochs=epochs,
-                tol=tol,
-                compress=compress if joined.has_server else None,
-                step_size=step_size,
-                alpha=alpha,
-                participation=participation,
-                batch_size=batch_size,
-                variance_reduction=variance_reduction,
-                inner=inner,
-                weighting=weighting,
-                memory=memory,
-                reg_covar=reg_covar,
-                scale=scale,
-                record_every=record_every,
-                seed=seed,
-                n_threads=threads,
-                feature_names=source.feature_names,
-                callback=progress,
-            )
+            with catching(saver):
+                found = fit_fedem(
+                    source.X,
+                    held,
+                    network,
+                    n_components=n_components,
+                    covariance_type=covariance,
+                    init=start,
+                    max_iter=max_iter,
+                    n_epochs=epochs,
+                    tol=tol,
+                    compress=compress if joined.has_server else None,
+                    step_size=step_size,
+                    alpha=alpha,
+                    participation=participation,
+                    batch_size=batch_size,
+                    variance_reduction=variance_reduction,
+                    inner=inner,
+                    weighting=weighting,
+                    memory=memory,
+                    reg_covar=reg_covar,
+                    scale=scale,
+                    record_every=record_every,
+                    seed=seed,
+                    n_threads=threads,
+                    feature_names=source.feature_names,
+                    callback=progress,
+                    saver=saver,
+                )
         finally:
             progress.close()
         report = describe_fedem(found, source.feature_names)

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .checkpoints import (
+    CheckpointEvery,
+    CheckpointFile,
+    Resume,
+    ResumeIfAny,
+    catching,
+    saver_of,
+)
 from .choices import how_summed, partition_of, rounds_of, rows_of, stored_graph
 from .engine import EngineName, RankCount, Shards, Timeout
 from .options import (
@@ -178,6 +186,10 @@ def fit(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
+    checkpoint: CheckpointFile = None,
+    checkpoint_every: CheckpointEvery = None,
+    resume: Resume = False,
+    resume_if_any: ResumeIfAny = False,
     force: Force = False,
     engine: EngineName = "simulator",
     ranks: RankCount = None,
@@ -216,6 +228,8 @@ def fit(
             # A model may be continued in its own file: no check against init_model.
             check_distinct(output, *data, partition, graph, worker_rows, align_key)
             check_writable(output, force)
+        inputs = (*data, output, partition, graph, worker_rows, init_model)
+        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
         check_choice("--dtype", dtype, ("float64", "float32"))
         check_choice("--split", split, ("features", "rows"))
         over_rows = split == "rows"
@@ -304,14 +318,16 @@ def fit(
                 "missing": missing,
                 "feature_names": source.feature_names,
                 "callback": progress,
+                "saver": saver,
             }
-            if over_rows:
-                found: Any = fit_em(source.X, held, network, **common)
-                ran: dict[str, Any] = {"engine": "simulator"}
-            else:
-                found, ran = run_on.fit_vpem(
-                    source, held, network, batch_size=batch_size, step_size=step_size, **common
-                )
+            with catching(saver):
+                if over_rows:
+                    found: Any = fit_em(source.X, held, network, **common)
+                    ran: dict[str, Any] = {"engine": "simulator"}
+                else:
+                    found, ran = run_on.fit_vpem(
+                        source, held, network, batch_size=batch_size, step_size=step_size, **common
+                    )
         finally:
             progress.close()
         if isinstance(run_on, Ranks):

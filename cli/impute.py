@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .checkpoints import (
+    CheckpointEvery,
+    CheckpointFile,
+    Resume,
+    ResumeIfAny,
+    catching,
+    saver_of,
+)
 from .options import Json, Quiet, Strict
 from .output import Progress
 
@@ -141,6 +149,10 @@ def impute(
         Path | None,
         typer.Option(help="Draw trends and convergence: .png, .svg or .pdf (needs matplotlib)."),
     ] = None,
+    checkpoint: CheckpointFile = None,
+    checkpoint_every: CheckpointEvery = None,
+    resume: Resume = False,
+    resume_if_any: ResumeIfAny = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing outputs.")] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -183,6 +195,8 @@ def impute(
             check_picture(plot, force)
             if output is not None and plot.resolve() == output.resolve():
                 raise FileError(f"--output and --plot are both {plot}; write to two files")
+        inputs = (data, output, plot)
+        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
         if split is not None and workers is None:
             raise InputError(
                 "--split says how --workers deals entries out; give --workers N, or leave --split "
@@ -206,25 +220,27 @@ def impute(
                 )
         progress = _Progress(quiet)
         try:
-            fit = fit_imputation(
-                found,
-                rank=rank,
-                ridge=ridge,
-                law=law,
-                variance=variance,
-                copies=copies,
-                scale=scale,
-                compress=compress,
-                participation=participation,
-                step_size=step_size,
-                batch_size=batch_size,
-                variance_reduction=variance_reduction,
-                max_iter=max_iter,
-                tol=tol,
-                seed=seed,
-                n_threads=threads,
-                callback=progress,
-            )
+            with catching(saver):
+                fit = fit_imputation(
+                    found,
+                    rank=rank,
+                    ridge=ridge,
+                    law=law,
+                    variance=variance,
+                    copies=copies,
+                    scale=scale,
+                    compress=compress,
+                    participation=participation,
+                    step_size=step_size,
+                    batch_size=batch_size,
+                    variance_reduction=variance_reduction,
+                    max_iter=max_iter,
+                    tol=tol,
+                    seed=seed,
+                    n_threads=threads,
+                    callback=progress,
+                    saver=saver,
+                )
         finally:
             progress.close()
         report = describe_imputation(fit)

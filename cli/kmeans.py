@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .checkpoints import (
+    CheckpointEvery,
+    CheckpointFile,
+    Resume,
+    ResumeIfAny,
+    catching,
+    saver_of,
+)
 from .choices import how_summed, partition_of, rounds_of, rows_of, stored_graph
 from .options import (
     Acceleration,
@@ -126,6 +134,10 @@ def kmeans(
         Path | None,
         typer.Option("-o", "--output", help="Write centres and labels here (HDF5)."),
     ] = None,
+    checkpoint: CheckpointFile = None,
+    checkpoint_every: CheckpointEvery = None,
+    resume: Resume = False,
+    resume_if_any: ResumeIfAny = False,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -163,6 +175,8 @@ def kmeans(
             check_distinct(output, data, worker_rows, partition, graph)
             check_writable(output, force)
         given = dict(locals())
+        inputs = (data, output, worker_rows, partition, graph)
+        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
         check_choice("--split", split, ("rows", "features"))
         check_choice("--method", method, METHODS)
         check_choice("--dtype", dtype, ("float64", "float32"))
@@ -205,24 +219,26 @@ def kmeans(
             "dtype": dtype_of(dtype),
             "feature_names": source.feature_names,
             "callback": progress,
+            "saver": saver,
         }
         held: Any
         try:
-            if over_rows:
-                held = workers_of(source, workers, worker_rows)
-                joined = graph_of(
-                    held.n_workers, held.names, topology, graph, radius, mean_degree, graph_seed
-                )
-                found = kmeans_rows(source.X, held, connect_workers(joined, **sums), **common)
-            else:
-                held = partition_of(source, agents, partition)
-                if method == "grid" and topology is None and graph is None:
-                    topology = "star"
-                joined = stored_graph(
-                    source, held, topology, graph, radius, mean_degree, graph_seed
-                )
-                network = connect(joined, held, hops=hops, **sums)
-                found = kmeans_features(source.X, network, method=method, **common)
+            with catching(saver):
+                if over_rows:
+                    held = workers_of(source, workers, worker_rows)
+                    joined = graph_of(
+                        held.n_workers, held.names, topology, graph, radius, mean_degree, graph_seed
+                    )
+                    found = kmeans_rows(source.X, held, connect_workers(joined, **sums), **common)
+                else:
+                    held = partition_of(source, agents, partition)
+                    if method == "grid" and topology is None and graph is None:
+                        topology = "star"
+                    joined = stored_graph(
+                        source, held, topology, graph, radius, mean_degree, graph_seed
+                    )
+                    network = connect(joined, held, hops=hops, **sums)
+                    found = kmeans_features(source.X, network, method=method, **common)
         finally:
             progress.close()
         report = describe_clustering(found, held.names, source.feature_names)

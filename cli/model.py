@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .best import best
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -22,6 +24,8 @@ app = typer.Typer(
 
 MOST_POINTS = 8  # of a curve that is printed
 MOST_ROWS = 50  # rows of one table; --json has them all
+
+app.command("best")(best)
 
 ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
 ResultFile = Annotated[

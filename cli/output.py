@@ -48,6 +48,8 @@ OPTIONS = {
     "batch_size": "--batch-size",
     "step_size": "--step-size",
     "covariance type": "--covariance",
+    "checkpoint_every": "--checkpoint-every",
+    "n_threads": "--threads",
 }
 # Not inside quotes, names of files, or longer names.
 _NAMED = re.compile(rf"(?<![\w./'\"-])({'|'.join(OPTIONS)})(?![\w./'\"-])")

@@ -25,7 +25,8 @@ JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only warning
 | 2 | input, options or files that cannot be used: one sentence on standard error, nothing written |
 | 3 | not converged, under `--strict` |
 | 4 | a rank did not answer, with `--engine mpi --timeout` |
-| 130, 143 | interrupted, terminated |
+| 130 | interrupted by Ctrl-C |
+| 143 | ended by SIGTERM |
 """
 
 

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checkpoints.run_states import restore_run, run_state
+from vpem.checkpoints.savers import Saver
 from vpem.errors import NumericalError, PartitionedError
 from vpem.mixture import Mixture
 
@@ -135,6 +137,12 @@ class Sum(Protocol):
 
     def tell(self, value: Any) -> Any:
         """What the process that leads has, in every process."""
+
+    def state(self) -> dict[str, Any]:
+        """What is kept from one sum to the next; of this process."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was kept."""
 
 
 @dataclass(frozen=True)
@@ -305,6 +313,7 @@ def fit(
     max_iter: int,
     draw_row: Callable[[], int],
     callback: Callable[[Progress], None] | None = None,
+    saver: Saver | None = None,
 ) -> Run:
     """Fit a mixture by EM.
 
@@ -319,7 +328,7 @@ def fit(
     total : Sum
         How the sum is taken.
     start : Mixture
-        Parameters to start from.
+        Parameters to start from, or to go on from where there is a saved state.
     tol : float
         In nats per sample.
     max_iter : int
@@ -328,6 +337,8 @@ def fit(
         Next row of the stream shared by all agents, for placing collapsed components.
     callback : callable, optional
         Told of every iteration.
+    saver : Saver, optional
+        Is offered the state after every iteration.
 
     Returns
     -------
@@ -340,13 +351,23 @@ def fit(
     """
     run = Run(start)
     repairs = _Repairs(terms, total, draw_row, run.recoveries)
-    run.mixture, factors = begin_soundly(repairs, total, start)
-    for iteration in range(1, max_iter + 1):
+    saver = saver or Saver()
+    done = 0
+    if saver.saved is None:
+        run.mixture, factors = begin_soundly(repairs, total, start)
+    else:
+        done = restore_run(saver.saved, run, total, repairs, max_iter)
+        factors = terms.prepare(start)
+    for iteration in range(done + 1, max_iter + 1):
+        if run.converged:
+            break
+        state = partial(run_state, run, total, repairs, iteration)
         statistics = terms.empty(run.mixture.means, total.n_roots)
         try:
             found = expect(terms, total, run.mixture, factors, statistics)
         except PartitionedError as error:
             _note_partition(run, iteration, error)
+            saver.offer(state, last=iteration == max_iter)
             continue
         silent = total.silent
         counts = statistics.counts
@@ -361,9 +382,8 @@ def fit(
         run.mixture, factors, mended = repairs.mend(updated, counts, iteration)
         if mended:
             total.agree("flooding", MENDED_BYTES)
-        if small and not mended and silent is None:
-            run.converged = True
-            break
+        run.converged = small and not mended and silent is None
+        saver.offer(state, last=run.converged or iteration == max_iter)
     _check_heard(run)
     run.log_likelihood = expect(terms, total, run.mixture, factors, kind="check")
     _check_finite(run.log_likelihood, len(run.history))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 __all__ = [
     "FileError",
     "InputError",
+    "Interrupted",
     "NotConvergedWarning",
     "NumericalError",
     "PartitionedError",
@@ -33,6 +34,33 @@ class InputError(VpemError, ValueError):
 
 class FileError(VpemError, OSError):
     """A file that cannot be read, is not what it should be, or cannot be written."""
+
+
+class Interrupted(VpemError):
+    """A run that somebody wanted to end; its state has been written.
+
+    Parameters
+    ----------
+    path : str
+        The checkpoint.
+    iteration : int or None
+        How many iterations it stands for; None: the run was ended at once, and what is there is
+        older.
+    signal : int or None
+        That asked for it; None where another process was asked.
+    """
+
+    def __init__(self, path: str, iteration: int | None, signal: int | None = None) -> None:
+        self.signal = 15 if signal is None else int(signal)
+        self.exit_code = 128 + self.signal
+        name = {2: "Ctrl-C", 15: "SIGTERM"}.get(self.signal, f"signal {self.signal}")
+        what = "at once, an earlier state"
+        if iteration is not None:
+            what = f"the state after {iteration} iteration{'' if iteration == 1 else 's'}"
+        super().__init__(
+            f"interrupted by {name}; {what} is in {path}: give the same command with --resume to "
+            "go on"
+        )
 
 
 class NumericalError(VpemError, ArithmeticError):

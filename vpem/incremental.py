@@ -7,7 +7,7 @@ how many rows there are. As `em.fit`, it knows terms and sum only by their proto
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import em
+from vpem.checkpoints.run_states import restore_run, run_state
+from vpem.checkpoints.savers import Saver, State, restoring, set_stream, stream_state
 from vpem.checks import check_int
 from vpem.em import Progress, Run, Sum, Terms
 from vpem.errors import InputError, PartitionedError, check_choice
@@ -110,6 +112,7 @@ def fit_batches(
     rng: np.random.Generator,
     keep: str = "auto",
     callback: Callable[[Progress], None] | None = None,
+    saver: Saver | None = None,
 ) -> BatchRun:
     """Fit a mixture by EM in batches.
 
@@ -153,6 +156,8 @@ def fit_batches(
         fused sweep, which never writes responsibilities down.
     callback : callable, optional
         Told of every pass.
+    saver : Saver, optional
+        Is offered the state after every pass; ``start`` is what it has saved, if anything.
 
     Returns
     -------
@@ -187,11 +192,32 @@ def fit_batches(
         if step_size is None
         else _Stochastic(visits, check_step_size(step_size))
     )
-    run.mixture, visits.factors = em.begin_soundly(visits.repairs, total, start)
-    order = rng.permutation(len(batches))
+    saver = saver or Saver()
     anew = True
     opening = None if len(batches) == 1 else fitting.step_size
-    while len(run.history) < max_iter:
+    if saver.saved is None:
+        run.mixture, visits.factors = em.begin_soundly(visits.repairs, total, start)
+        order = rng.permutation(len(batches))
+    else:
+        visits.factors = terms.prepare(start)
+        restore_run(saver.saved, run, total, visits.repairs, max_iter)
+        with restoring():
+            visits.restore(saver.saved["visits"])
+            fitting.restore(saver.saved["fitting"])
+            order, anew, opening = saver.saved["order"], saver.saved["anew"], None
+            set_stream(rng, saver.saved["stream"])
+
+    def state() -> State:
+        return {
+            **run_state(run, total, visits.repairs, len(run.history)),
+            "visits": visits.state(),
+            "fitting": fitting.state(),
+            "order": order,
+            "anew": anew,
+            "stream": stream_state(rng),
+        }
+
+    while len(run.history) < max_iter and not run.converged:
         visits.begin_pass()
         if run.history and not fitting.restarts:
             order = rng.permutation(len(batches))
@@ -199,13 +225,13 @@ def fit_batches(
         opening = None
         mended, anew = visits.mended, visits.mended and (fitting.restarts or not complete)
         if not complete:
+            saver.offer(state)
             continue
         found = total.report(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
         em._check_finite(found, len(run.history) + 1)
         small = em._note_iteration(run, terms, total, found, tol, callback)
-        if small and not mended and (2 * visits.heard > len(batches)).all():
-            run.converged = True
-            break
+        run.converged = small and not mended and bool((2 * visits.heard > len(batches)).all())
+        saver.offer(state, last=run.converged or len(run.history) == max_iter)
     run.log_likelihood = em.expect(terms, total, run.mixture, visits.factors, kind="check")
     em._check_finite(run.log_likelihood, len(run.history))
     return run
@@ -340,6 +366,15 @@ class _Visits:
         self.mended = False
         self.n_sums = 0
 
+    def state(self) -> State:
+        """Return what is kept from one pass to the next."""
+        return {"log_likelihoods": self.log_likelihoods, "n_sums": self.n_sums}
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self.log_likelihoods[...] = state["log_likelihoods"]
+        self.n_sums = int(state["n_sums"])
+
     @property
     def number(self) -> int:
         """Of this pass, from 1."""
@@ -464,6 +499,30 @@ class _Incremental:
         self.entropy = 0.0
         self.total: Any = None
 
+    def state(self) -> State:
+        """Return what is kept from one pass to the next."""
+        return {
+            "statistics": [None if one is None else dict(vars(one)) for one in self.statistics],
+            "responsibilities": self.responsibilities,
+            "entropies": self.entropies,
+            "entropy": self.entropy,
+            "total": None if self.total is None else dict(vars(self.total)),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        visits = self.visits
+        blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
+        self.statistics[:] = [
+            None if one is None else replace(blank, **one) for one in state["statistics"]
+        ]
+        if self.responsibilities is not None:
+            self.responsibilities[...] = state["responsibilities"]
+        if self.entropies is not None:
+            self.entropies[...] = state["entropies"]
+        self.entropy = state["entropy"]
+        self.total = None if state["total"] is None else replace(blank, **state["total"])
+
     def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
         """Look at all rows; whether the pass got to its end."""
         found = self.visits.begin_with_all(order, self._look, step_size)
@@ -547,7 +606,7 @@ class _Incremental:
         visits, terms = self.visits, self.visits.terms
         if self.entropies is not None:
             expected = terms.expected(self.total, visits.run.mixture, visits.factors)
-            visits.run.free_energy.append(expected + self.entropy + terms.log_constant)
+            visits.run.free_energy.append(float(expected + self.entropy + terms.log_constant))
 
 
 class _Stochastic:
@@ -562,6 +621,14 @@ class _Stochastic:
         self.visits = visits
         self.step_size = step_size
         self.time = 0
+
+    def state(self) -> State:
+        """Return how many batches there were."""
+        return {"time": self.time}
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self.time = int(state["time"])
 
     def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
         """Look at all rows; whether the pass got to its end."""

@@ -7,12 +7,22 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem import em
+from vpem.checkpoints.run_facts import describe_run
+from vpem.checkpoints.run_states import (
+    Restarts,
+    mixture_of,
+    mixture_state,
+    record_state,
+    restore_record,
+)
+from vpem.checkpoints.savers import Saver, restoring
 from vpem.checks import (
     check_data,
     check_finite,
@@ -23,7 +33,7 @@ from vpem.checks import (
     row_blocks,
 )
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice, shorten
-from vpem.incremental import check_step_size, fit_batches
+from vpem.incremental import BatchRun, check_step_size, fit_batches
 from vpem.joining import Network, connect
 from vpem.mixture import COVARIANCE_TYPES, Mixture
 from vpem.network.ledger import Ledger
@@ -31,6 +41,7 @@ from vpem.patterns import MISSINGS, check_columns, check_missing, observed_scali
 from vpem.rows import FileMatrix
 from vpem.scaling import SCALES, Scaling
 from vpem.starts import INITS, RowStream, draw_start
+from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.threads import one_blas_thread, thread_count
 
@@ -155,6 +166,7 @@ def fit_vpem(
     missing: str = "refuse",
     feature_names: Sequence[str] | None = None,
     callback: Callable[[em.Progress], None] | None = None,
+    saver: Saver | None = None,
 ) -> Fit:
     """Fit a Gaussian mixture to data split by features: VP-EM (Valdeira et al., Algorithms 1, 2).
 
@@ -207,6 +219,8 @@ def fit_vpem(
         For messages.
     callback : callable, optional
         Told of every iteration.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from (`vpem.checkpoints.savers.FileSaver`).
 
     Returns
     -------
@@ -256,8 +270,32 @@ def fit_vpem(
             "batches keep statistics of which parts of the rows count alike, but values are "
             "missing; fit all rows at once, without batch_size"
         )
-    scaling = _scaling(given.X, given.row_weights, scale, given.precision, given.misses)
     threads = thread_count(n_threads)
+    if saver is not None:
+        saver.begin(
+            describe_run(
+                "vp-em",
+                given.X,
+                given.row_weights,
+                network,
+                n_components=n_components,
+                covariance_type=covariance_type,
+                init=init,
+                n_init=n_init,
+                tol=float(tol),
+                max_iter=max_iter,
+                reg_covar=float(reg_covar),
+                scale=scale,
+                seed=seed,
+                n_threads=threads,
+                dtype=given.precision.name,
+                every_weight=not skip_negligible,
+                batch_size=batch_size,
+                step_size=step_size,
+                missing=missing,
+            )
+        )
+    scaling = _scaling(given.X, given.row_weights, scale, given.precision, given.misses)
 
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = terms_of(
@@ -275,15 +313,18 @@ def fit_vpem(
         network.complete(terms)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
-        runs = []
-        total_iterations = 0
-        restarts = n_init if isinstance(init, str) else 1
-        for restart in range(restarts):
+        restarts = Restarts(saver, ledger, max_iter)
+        best = _restored(restarts, em.Run if batch_size is None else BatchRun, network, terms)
+        for restart in range(restarts.first, n_init if isinstance(init, str) else 1):
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             stream = RowStream(rng, given.row_weights, len(given.X))
             rows_used: NDArray[np.intp] | None
-            if isinstance(init, Mixture):
+            if restarts.going is not None:
+                rows_used = restarts.drawn()
+                saved = restarts.loop()["mixture"]
+                start = mixture_of(saved, network.blocks, covariance_type, scaling)
+            elif isinstance(init, Mixture):
                 start, rows_used = network.place(init, covariance_type, scaling), None
                 if start.n_components != n_components:
                     raise InputError(
@@ -297,7 +338,9 @@ def fit_vpem(
                 start, rows_used = draw_start(cast(str, init), terms, total, n_components, stream)
             common: dict[str, Any] = {
                 "tol": tol, "max_iter": max_iter, "draw_row": stream.draw, "callback": callback,
+                "saver": restarts.saver(restart, rng, partial(dict, rows=rows_used)),
             }  # fmt: skip
+            run: em.Run
             if batch_size is None:
                 run = em.fit(terms, total, start, **common)
             else:
@@ -310,10 +353,11 @@ def fit_vpem(
                     rng=np.random.default_rng([seed, restart, ORDER_OF_BATCHES]),
                     **common,
                 )
-            total_iterations += len(run.history)
-            runs.append((run, rows_used))
-    best = int(np.argmax([run.log_likelihood[0] for run, _ in runs]))
-    run, rows_used = runs[best]
+            if best is None or run.log_likelihood[0] > best[0].log_likelihood[0]:
+                best = (run, rows_used, restart)
+            restarts.over(len(run.history), run.converged, partial(_saved, *best))
+    assert best is not None
+    run, rows_used, kept = best
     fit = Fit(
         mixture=run.mixture,
         network=network,
@@ -324,9 +368,9 @@ def fit_vpem(
         converged=run.converged,
         recoveries=run.recoveries,
         init_rows=given.number(rows_used),
-        best_restart=best,
-        seconds=time.perf_counter() - began,
-        total_iterations=total_iterations,
+        best_restart=kept,
+        seconds=time.perf_counter() - began + restarts.seconds,
+        total_iterations=restarts.iterations,
         partitions=run.partitions,
         batch_size=batch_size,
         step_size=step_size,
@@ -336,6 +380,34 @@ def fit_vpem(
     )
     _warn_of_outcome(fit, max_iter, tol)
     return fit
+
+
+Best = tuple[em.Run, NDArray[np.intp] | None, int]
+"""The best run so far, the rows it started at, and which restart it is."""
+
+
+def _saved(run: em.Run, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
+    """Return what is saved of the best run so far."""
+    return {
+        "mixture": mixture_state(run.mixture),
+        "record": record_state(run),
+        "rows": rows,
+        "restart": restart,
+    }
+
+
+def _restored(
+    restarts: Restarts, kind: Callable[[Mixture], em.Run], network: Network, terms: FeatureTerms
+) -> Best | None:
+    """Return the best run of the restarts that are over, as it was saved."""
+    saved = restarts.best
+    if saved is None:
+        return None
+    with restoring():
+        state, common = saved["mixture"], (terms.covariance_type, terms.scaling)
+        run = kind(mixture_of(state, network.blocks, *common))
+        restore_record(run, saved["record"])
+        return run, saved["rows"], int(saved["restart"])
 
 
 @dataclass

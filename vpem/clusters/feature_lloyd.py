@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checkpoints.lloyd_states import lloyd_state, restore_lloyd
+from vpem.checkpoints.savers import Saver
 from vpem.em import Sum
 from vpem.starts import RowStream
 from vpem.terms.features import FeatureTerms
@@ -55,6 +58,7 @@ def lloyd_features(
     *,
     max_iter: int,
     callback: Callable[[int, float, int], None] | None = None,
+    saver: Saver | None = None,
 ) -> FeatureLloyd:
     """Lloyd's iterations over features that hubs hold.
 
@@ -76,6 +80,8 @@ def lloyd_features(
         Most iterations.
     callback : callable, optional
         Told of the iteration, its inertia as the first root finds it, and the rows that changed.
+    saver : Saver, optional
+        Is offered the state after every iteration.
 
     Returns
     -------
@@ -85,7 +91,14 @@ def lloyd_features(
     shape = (total.n_roots, n_components)
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
     run = FeatureLloyd(centres, labels, np.zeros(shape), np.zeros(total.n_roots))
-    for iteration in range(1, max_iter + 1):
+    saver = saver or Saver()
+    done = 0
+    if saver.saved is not None:
+        done = restore_lloyd(saver.saved, run, total, max_iter)
+        if run.converged:
+            return run
+    for iteration in range(done + 1, max_iter + 1):
+        state = partial(lloyd_state, run, total, iteration)
         sums, changed = _pass(terms, total, run)
         run.history.append(float(run.inertia[0]))
         run.bytes_sent.append(total.bytes_sent)
@@ -94,6 +107,7 @@ def lloyd_features(
             callback(iteration, run.history[-1], changed)
         if not changed:
             run.converged = True
+            saver.offer(state, last=True)
             return run
         counts = terms.blocks.of_feature(run.counts)
         run.centres = sums / np.where(counts > 0, counts, 1.0)
@@ -104,6 +118,7 @@ def lloyd_features(
             run.reseeded.append((iteration, int(component), row))
         if len(empty):
             total.agree("flooding", RESEEDED_BYTES)
+        saver.offer(state, last=iteration == max_iter)
     _pass(terms, total, run)
     return run
 

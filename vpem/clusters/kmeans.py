@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checkpoints.lloyd_states import lloyd_state, restore_lloyd
+from vpem.checkpoints.run_facts import describe_run
+from vpem.checkpoints.run_states import Restarts
+from vpem.checkpoints.savers import Saver, checksum, restoring
 from vpem.clusters.clusterings import (
     Clustering,
     KMeansProgress,
@@ -57,6 +62,7 @@ def kmeans_rows(
     dtype: Any = np.float64,
     feature_names: Sequence[str] | None = None,
     callback: Callback | None = None,
+    saver: Saver | None = None,
 ) -> Clustering:
     """Lloyd's algorithm over rows that workers hold.
 
@@ -96,6 +102,8 @@ def kmeans_rows(
         For messages.
     callback : callable, optional
         Told of every iteration.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from; not with "grid".
 
     Returns
     -------
@@ -149,14 +157,26 @@ def kmeans_rows(
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
     if scale == "standard":
         charge_scaling(network.total.on(ledger), rows.shape[1])
-    best: tuple[Lloyd, NDArray[np.intp] | None, int] | None = None
-    total_iterations = 0
+    if saver is not None:
+        saver.begin(
+            {
+                **_facts("kmeans-rows", asked, network, init, n_clusters, n_init, max_iter, scale),
+                "seed": seed,
+                "n_threads": threads,
+                "who holds which rows": checksum(workers.order, workers.counts),
+            }
+        )
+    restarts = Restarts(saver, ledger, max_iter)
     with one_blas_thread():
-        for restart in range(asked.restarts):
+        best = _restored(restarts, _blank_rows(parts))
+        for restart in range(restarts.first, asked.restarts):
             total = network.total.on(ledger)
-            stream = PlacedStream(np.random.default_rng([seed, restart]), weights, order)
+            rng = np.random.default_rng([seed, restart])
+            stream = PlacedStream(rng, weights, order)
             chosen = None if asked.rows is None else place[asked.rows]
-            if asked.centres is not None:
+            if restarts.going is not None:
+                chosen, start = restarts.drawn(), restarts.loop()["centres"][0]
+            elif asked.centres is not None:
                 start = asked.scaling.apply(asked.centres)
             elif asked.init == "k-means++":
                 # Each row was told to all when it was drawn.
@@ -168,10 +188,11 @@ def kmeans_rows(
             run = lloyd_rows(
                 parts, total, start, stream,
                 max_iter=max_iter, n_threads=threads, callback=_telling(callback),
+                saver=restarts.saver(restart, rng, partial(dict, rows=chosen)),
             )  # fmt: skip
-            total_iterations += len(run.history)
             if best is None or run.inertia[0] < best[0].inertia[0]:
                 best = (run, chosen, restart)
+            restarts.over(len(run.history), run.converged, partial(_saved, *best))
     assert best is not None
     run, chosen, restart = best
     labels, distances = np.empty(n_samples, dtype=np.int32), np.empty(n_samples)
@@ -203,10 +224,10 @@ def kmeans_rows(
         reseeded=[(at, cluster, int(order[row])) for at, cluster, row in run.reseeded],
         init_rows=None if chosen is None else tuple(int(order[row]) for row in chosen),
         best_restart=restart,
-        total_iterations=total_iterations,
+        total_iterations=restarts.iterations,
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
     )
-    found.seconds = time.perf_counter() - began
+    found.seconds = time.perf_counter() - began + restarts.seconds
     warn_of_outcome(found, max_iter)
     return found
 
@@ -227,6 +248,7 @@ def kmeans_features(
     dtype: Any = np.float64,
     feature_names: Sequence[str] | None = None,
     callback: Callback | None = None,
+    saver: Saver | None = None,
 ) -> Clustering:
     """k-means over features that agents hold: Lloyd's algorithm, or in one shot.
 
@@ -248,6 +270,8 @@ feature_names
         starts of each party and of the server.
     callback : callable, optional
         Told of every iteration.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from; not with "grid".
 
     Returns
     -------
@@ -277,11 +301,28 @@ feature_names
     threads = thread_count(n_threads)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, len(asked.X), asked.dtype.itemsize)
+    if saver is not None and method == "grid":
+        raise InputError(
+            "one-shot clustering has no iterations, and so no checkpoints; leave them out, or take "
+            "method lloyd"
+        )
+    if saver is not None:
+        saver.begin(
+            {
+                **_facts(
+                    "kmeans-features", asked, network, init, n_clusters, n_init, max_iter, scale
+                ),
+                "seed": seed,
+                "n_threads": threads,
+            }
+        )
     if method == "grid":
         found = one_shot(asked, network, ledger, n_clusters, max_iter, seed, threads)
     else:
-        found = _features(asked, network, ledger, n_clusters, max_iter, seed, threads, callback)
-    found.seconds = time.perf_counter() - began
+        found = _features(
+            asked, network, ledger, n_clusters, max_iter, seed, threads, callback, saver
+        )
+    found.seconds += time.perf_counter() - began
     warn_of_outcome(found, max_iter)
     return found
 
@@ -295,11 +336,11 @@ def _features(
     seed: int,
     threads: int,
     callback: Callback | None,
+    saver: Saver | None,
 ) -> Clustering:
     """Lloyd's algorithm over features."""
     blocks = network.blocks
-    best: tuple[FeatureLloyd, NDArray[np.intp] | None, int] | None = None
-    total_iterations = 0
+    restarts = Restarts(saver, ledger, max_iter)
     with one_blas_thread():
         terms = FeatureTerms(
             asked.X,
@@ -310,12 +351,15 @@ def _features(
             n_threads=threads,
             dtype=asked.dtype,
         )
-        for restart in range(asked.restarts):
+        best = _restored(restarts, _blank_features(terms.n_samples, network.total.n_roots))
+        for restart in range(restarts.first, asked.restarts):
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             stream = RowStream(rng, asked.row_weights, terms.n_samples)
             chosen = asked.rows
-            if asked.centres is not None:
+            if restarts.going is not None:
+                chosen, start = restarts.drawn(), restarts.loop()["centres"]
+            elif asked.centres is not None:
                 start = asked.scaling.apply(asked.centres)[:, blocks.order]
             else:
                 if asked.init is not None:
@@ -323,11 +367,12 @@ def _features(
                 assert chosen is not None
                 start = terms.at_rows(chosen)
             run = lloyd_features(
-                terms, total, start, stream, max_iter=max_iter, callback=_telling(callback)
-            )
-            total_iterations += len(run.history)
+                terms, total, start, stream, max_iter=max_iter, callback=_telling(callback),
+                saver=restarts.saver(restart, rng, partial(dict, rows=chosen)),
+            )  # fmt: skip
             if best is None or run.inertia[0] < best[0].inertia[0]:
                 best = (run, chosen, restart)
+            restarts.over(len(run.history), run.converged, partial(_saved, *best))
         assert best is not None
         run, chosen, restart = best
         centres = np.empty_like(run.centres)
@@ -357,9 +402,63 @@ def _features(
         reseeded=run.reseeded,
         init_rows=None if chosen is None else tuple(int(row) for row in chosen),
         best_restart=restart,
-        total_iterations=total_iterations,
+        total_iterations=restarts.iterations,
+        seconds=restarts.seconds,
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
     )
+
+
+def _facts(
+    name: str,
+    asked: Wanted,
+    network: Network,
+    init: Any,
+    n_clusters: int,
+    n_init: int,
+    max_iter: int,
+    scale: str,
+) -> dict[str, Any]:
+    """Describe a run by what must be the same when it goes on."""
+    return describe_run(
+        name,
+        asked.X,
+        asked.row_weights,
+        network,
+        init=init,
+        n_clusters=n_clusters,
+        n_init=n_init,
+        max_iter=max_iter,
+        scale=scale,
+        dtype=asked.dtype.name,
+    )
+
+
+def _saved(run: Any, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
+    """Return what is saved of the best run so far."""
+    return {"run": lloyd_state(run), "rows": rows, "restart": restart}
+
+
+def _restored(restarts: Restarts, run: Any) -> tuple[Any, NDArray[np.intp] | None, int] | None:
+    """Return the best run of the restarts that are over, put into this one."""
+    saved = restarts.best
+    if saved is None:
+        return None
+    with restoring():
+        restore_lloyd(saved["run"], run, None, 0)
+        return run, saved["rows"], int(saved["restart"])
+
+
+def _blank_rows(parts: Sequence[NDArray[Any]]) -> Lloyd:
+    """Return a run of nothing over rows that workers hold."""
+    labels = [np.empty(len(part), dtype=np.int32) for part in parts]
+    distances = [np.empty(len(part)) for part in parts]
+    return Lloyd(np.empty(0), labels, distances, np.empty(0), np.empty(0))
+
+
+def _blank_features(n_samples: int, n_roots: int) -> FeatureLloyd:
+    """Return a run of nothing over features."""
+    labels = np.empty((n_roots, n_samples), dtype=np.int32)
+    return FeatureLloyd(np.empty(0), labels, np.empty(0), np.empty(0))
 
 
 def _telling(callback: Callback | None) -> Callable[[int, float, int], None] | None:

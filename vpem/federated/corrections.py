@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,6 +198,13 @@ class AtServer:
     def agree(self) -> None:
         """Nothing is said of stopping: workers hear no more."""
 
+    def state(self) -> dict[str, Any]:
+        """Return what is kept from one iteration to the next: nothing."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was kept."""
+
     def bytes_sent(self) -> tuple[int, int]:
         """Payload bytes sent by workers, and by all."""
         _, sizes = self.ledger.of_links()
@@ -285,6 +292,15 @@ class Between:
     def agree(self) -> None:
         """Count how all agree whether to stop."""
         self.total.agree("stopping")
+
+    def state(self) -> dict[str, Any]:
+        """Return what the sum keeps from one iteration to the next."""
+        found: dict[str, Any] = self.total.state()
+        return found
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was kept."""
+        self.total.restore(state)
 
     def bytes_sent(self) -> tuple[int, int]:
         """Payload bytes sent by workers, twice: there are no others."""

@@ -76,6 +76,28 @@ class Estimates:
         """Count a pass over all rows that was made elsewhere."""
         self.n_expectations += int(self.model.counts.sum())
 
+    def state(self) -> dict[str, Any]:
+        """Return what is kept from one iteration to the next."""
+        known: dict[int, int] = {}
+        packed: list[Any] = []
+        for one in self._seen:
+            if one is not None and id(one) not in known:
+                known[id(one)] = len(packed)
+                packed.append(self.model.pack(one))
+        return {
+            "n_expectations": self.n_expectations,
+            "last": self._last,
+            "parameters": packed,
+            "seen": [None if one is None else known[id(one)] for one in self._seen],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was kept."""
+        self.n_expectations = int(state["n_expectations"])
+        self._last[...] = state["last"]
+        found = [self.model.unpack(one) for one in state["parameters"]]
+        self._seen[:] = [None if at is None else found[at] for at in state["seen"]]
+
     def begin(self, iteration: int) -> None:
         """Begin an iteration, counted from 1; with it an outer loop where its turn has come."""
         if self.reduced and (iteration - 1) % self.inner == 0:

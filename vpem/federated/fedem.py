@@ -8,12 +8,16 @@ worker computes of its rows in `vpem.federated.estimates`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checkpoints.fed_states import fedem_state, restore_fedem
+from vpem.checkpoints.run_states import check_length
+from vpem.checkpoints.savers import Saver
 from vpem.checks import check_int, check_number
 from vpem.codecs import Codec
 from vpem.errors import InputError, NumericalError, PartitionedError, check_choice
@@ -64,7 +68,7 @@ def first_statistics(model: StatisticModel, parameters: Any) -> Vector:
 
 def run_fedem(
     model: StatisticModel,
-    start: Vector,
+    start: Vector | None,
     *,
     n_iter: int,
     n_epochs: float | None = None,
@@ -86,6 +90,7 @@ def run_fedem(
     rng: np.random.Generator,
     n_threads: int = 1,
     callback: Callable[[FedProgress], None] | None = None,
+    saver: Saver | None = None,
 ) -> FedRun:
     """Run FedEM, or VR-FedEM with ``variance_reduction``.
 
@@ -93,7 +98,7 @@ def run_fedem(
     ----------
     model : StatisticModel
         What the statistics are of.
-    start : ndarray of shape (P,) or (n, P)
+    start : ndarray of shape (P,) or (n, P), or None where there is a saved state
         A statistic that all know; or each worker's own at parameters that all know
         (`first_statistics`): these are sent once, the mean of what is received is the start, and
         one epoch is counted.
@@ -147,6 +152,8 @@ def run_fedem(
         Of the codec.
     callback : callable, optional
         Told of every iteration.
+    saver : Saver, optional
+        Is offered the state in every iteration; the random stream and the ledger are part of it.
 
     Returns
     -------
@@ -180,52 +187,71 @@ def run_fedem(
     else:
         links = Between(weights, quantizer, rate, participation, network, ledger)
     estimates = Estimates(model, batch_size, variance_reduction, inner, rng)
-    statistics, memories = _begin(model, start, memory, links, estimates, rng)
-    run = FedRun(
-        weights @ np.broadcast_to(statistics, memories.shape),
-        statistics,
-        None,
-        FedHistory(),
-        memories,
-        weights @ memories,
-        alpha=rate,
-        omega=quantizer.omega,
-    )
-    parameters = _maximize(model, statistics, run)
-    _record(model, run, parameters, weights, links, estimates)
+    saver = saver or Saver()
+    saved = saver.saved
+    parts = (model, links, estimates, rng)
+    if saved is None:
+        assert start is not None
+        statistics, memories = _begin(model, start, memory, links, estimates, rng)
+        run = FedRun(
+            weights @ np.broadcast_to(statistics, memories.shape),
+            statistics,
+            None,
+            FedHistory(),
+            memories,
+            weights @ memories,
+            alpha=rate,
+            omega=quantizer.omega,
+        )
+        parameters = _maximize(model, statistics, run)
+        _record(model, run, parameters, weights, links, estimates)
+    else:
+        run = restore_fedem(saved, *parts)
+        run.alpha, run.omega = rate, quantizer.omega
     can_work = np.flatnonzero(model.counts)
-    for iteration in range(1, n_iter + 1):
-        active = can_work
-        if participation < 1:
-            active = can_work[rng.random(len(can_work)) < participation]
-        links.announce(active, model.size)
-        estimates.begin(iteration)
-        own = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
-        local = estimates.of(active, own)
-        step = float(steps(iteration))
-        if not 0 < step <= 1:
-            raise InputError(
-                f"steps must be above 0 and at most 1, got {step} in iteration {iteration}"
+    if saved is not None:
+        check_length(run.n_iter, n_iter)
+    for iteration in range(run.n_iter + (saved is None), n_iter + 1):
+        if saved is not None:
+            # The statistic of this iteration was saved: what is left to do follows.
+            n_active, step, saved = int(saved["active"]), float(saved["step"]), None
+        else:
+            active = can_work
+            if participation < 1:
+                active = can_work[rng.random(len(can_work)) < participation]
+            n_active = len(active)
+            links.announce(active, model.size)
+            estimates.begin(iteration)
+            own = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
+            local = estimates.of(active, own)
+            step = float(steps(iteration))
+            if not 0 < step <= 1:
+                raise InputError(
+                    f"steps must be above 0 and at most 1, got {step} in iteration {iteration}"
+                )
+            heard = n_active > 0
+            try:
+                moved = links.correct(run, local, active, step, rng)
+            except PartitionedError as error:
+                _note_partition(run, iteration, error)
+                moved, heard = run.statistics, False
+            if not np.isfinite(moved).all():
+                raise NumericalError(
+                    f"the statistic is no longer finite at iteration {iteration}: noise outgrew "
+                    "the steps; try a smaller step size, a finer codec or more participation"
+                )
+            change = ((moved - run.statistics) ** 2).sum(axis=1) / step**2
+            small = change <= tol * (moved**2).sum(axis=1)
+            run.statistics = moved
+            run.n_iter = iteration
+            run.converged = tol > 0 and heard and bool(small.all())
+            saver.offer(
+                partial(fedem_state, run, n_active, step, *parts),
+                last=run.converged or iteration == n_iter or estimates.epochs >= most_epochs,
             )
-        try:
-            moved = links.correct(run, local, active, step, rng)
-        except PartitionedError as error:
-            _note_partition(run, iteration, error)
-            moved = run.statistics
-        if not np.isfinite(moved).all():
-            raise NumericalError(
-                f"the statistic is no longer finite at iteration {iteration}: noise outgrew the "
-                "steps; try a smaller step size, a finer codec or more participation"
-            )
-        change = ((moved - run.statistics) ** 2).sum(axis=1) / step**2
-        small = change <= tol * (moved**2).sum(axis=1)
-        heard = len(active) > 0 and not (run.partitions and run.partitions[-1][0] == iteration)
-        run.statistics = moved
-        run.n_iter = iteration
-        parameters = _maximize(model, moved, run)
+        parameters = _maximize(model, run.statistics, run)
         if tol > 0:
             links.agree()
-            run.converged = bool(heard and small.all())
         last = run.converged or iteration == n_iter or estimates.epochs >= most_epochs
         if last:
             links.announce(None, model.size)
@@ -238,7 +264,7 @@ def run_fedem(
                     iteration,
                     estimates.epochs,
                     step,
-                    len(active),
+                    n_active,
                     run.history.objective[-1] if shown else None,
                     run.history.mean_field[-1] if shown else None,
                     run.memories,

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checkpoints.run_facts import describe_run, describe_steps, start_facts
+from vpem.checkpoints.run_states import OneRun
+from vpem.checkpoints.savers import Saver, checksum
 from vpem.checks import as_array, check_number
 from vpem.codecs import parse_codec
 from vpem.em import Progress
@@ -112,6 +115,7 @@ def fit_fedem(
     n_threads: int | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
+    saver: Saver | None = None,
 ) -> FedFit:
     """Fit a Gaussian mixture to rows that workers hold: FedEM or VR-FedEM.
 
@@ -169,6 +173,8 @@ record_every
         For messages.
     callback : callable, optional
         Told of every iteration; log-likelihoods are those recorded last.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from (`vpem.checkpoints.savers.FileSaver`).
 
     Returns
     -------
@@ -222,6 +228,40 @@ record_every
         )
     threads = thread_count(n_threads)
     ledger = Ledger(network.graph)
+    if saver is not None:
+        saver.begin(
+            describe_run(
+                "vr-fedem" if variance_reduction else "fedem",
+                given.X,
+                None,
+                network,
+                n_components=n_components,
+                covariance_type=covariance_type,
+                init=init,
+                max_iter=max_iter,
+                n_epochs=n_epochs,
+                tol=float(tol),
+                codec=None if codec is None else codec.name,
+                step_size=describe_steps(step_size),
+                alpha=alpha,
+                participation=participation,
+                batch_size=batch_size,
+                inner=inner,
+                weighting=weighting,
+                memory=memory,
+                reg_covar=float(reg_covar),
+                floor=float(floor),
+                scale=scale,
+                record_every=record_every,
+                seed=seed,
+                n_threads=threads,
+                **{
+                    "who holds which rows": checksum(workers.order, workers.counts),
+                    "what covariances are known": start_facts(known_covariance),
+                },
+            )
+        )
+    saving = OneRun(saver, ledger)
     with one_blas_thread(), np.errstate(over="ignore"):
         network.charge_setup(ledger, len(X), ITEM)
         rng = np.random.default_rng([seed, 1])
@@ -242,7 +282,11 @@ record_every
             n_threads=threads,
         )
         model.radius = setup.largest(model.radius)
-        start, rows = setup.start(model, init, given.rows, seed)
+        rows: tuple[int, ...] | None
+        if saving.saved is None:
+            start, rows = setup.start(model, init, given.rows, seed)
+        else:
+            start, rows = None, saving.restored()
         run = run_fedem(
             model,
             start,
@@ -266,6 +310,7 @@ record_every
             rng=rng,
             n_threads=threads,
             callback=None if callback is None else _Told(callback),
+            saver=saving.inner(rows),
         )
     if tol > 0 and not run.converged:
         warnings.warn(
@@ -281,7 +326,7 @@ record_every
         workers,
         network,
         rows,
-        time.perf_counter() - began,
+        time.perf_counter() - began + saving.seconds,
         ledger.summary(),
         {
             "compress": network.compress if codec is None else codec.name,

@@ -46,6 +46,20 @@ class StatisticModel(Protocol):
     def objective(self, parameters: Any) -> float:
         """What the history shows: a log-likelihood per sample, say. The larger the better."""
 
+    # For checkpoints.
+
+    def pack(self, parameters: Any) -> dict[str, Any]:
+        """Parameters as arrays."""
+
+    def unpack(self, state: dict[str, Any]) -> Any:
+        """Parameters of these arrays."""
+
+    def state(self) -> dict[str, Any]:
+        """What the next M-step depends on besides its statistic."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
 
 def parse_step_size(text: str | float | StepSize) -> StepSize:
     """Make step sizes of their name.

@@ -20,6 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checkpoints.run_facts import describe_steps
+from vpem.checkpoints.run_states import OneRun
+from vpem.checkpoints.savers import Saver, checksum
 from vpem.checks import check_int, check_number
 from vpem.codecs import Codec, parse_codec
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
@@ -157,6 +160,22 @@ class ImputationModel:
         else:
             point = self._point = descend(self.law, filled, self.ridge, self._point)
         return point, int(outside.sum())
+
+    def pack(self, parameters: LowRank) -> dict[str, Any]:
+        """Parameters as arrays."""
+        return {"U": parameters.U, "V": parameters.V}
+
+    def unpack(self, state: dict[str, Any]) -> LowRank:
+        """Parameters of these arrays."""
+        return LowRank(state["U"], state["V"])
+
+    def state(self) -> dict[str, Any]:
+        """Return where an M-step that is a descent sets out from."""
+        return self.pack(self._point)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._point = self.unpack(state)
 
     def log_likelihood(self, parameters: LowRank) -> float:
         """Log-likelihood of all entries seen together, in nats."""
@@ -329,6 +348,7 @@ def fit_imputation(
     seed: int = 0,
     n_threads: int | None = None,
     callback: Callable[[FedProgress], None] | None = None,
+    saver: Saver | None = None,
 ) -> Imputation:
     """Impute what no observer saw, by federated EM with a matrix of low rank.
 
@@ -379,6 +399,8 @@ def fit_imputation(
         Of the codec.
     callback : callable, optional
         Told of every iteration.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from (`vpem.checkpoints.savers.FileSaver`).
 
     Returns
     -------
@@ -435,9 +457,39 @@ def fit_imputation(
         step_size = f"constant:{step:g}"
     if max_iter is None:
         max_iter = enough_iterations(step_size, noise_stays)
+    threads = thread_count(n_threads)
+    if saver is not None:
+        saver.begin(
+            {
+                "algorithm": "fedmissem",
+                "what was seen": checksum(
+                    observations.shape, *observations.places, *observations.values
+                ),
+                "rank": rank,
+                "ridge": ridge,
+                "law": law,
+                "variance": float(variance),
+                "copies": copies,
+                "scale": scale,
+                "compress": None if codec is None else codec.name,
+                "participation": participation,
+                "step_size": describe_steps(step_size),
+                "batch_size": batch_size,
+                "variance_reduction": bool(variance_reduction),
+                "alpha": alpha,
+                "memory": memory,
+                "max_iter": max_iter,
+                "tol": tol,
+                "seed": seed,
+                "n_threads": threads,
+            }
+        )
     ledger = Ledger(make_graph("star", n))
     scaled, scaling = _scaled(observations, scale, law, ledger)
     model = ImputationModel(scaled, entry, rank, ridge, count_copies(observations, copies))
+    saving = OneRun(saver, ledger)
+    if saving.saved is not None:
+        saving.restored()
     # Where noise outgrows the steps the engine says so, once numbers are no longer finite.
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         run = run_fedem(
@@ -455,8 +507,9 @@ def fit_imputation(
             ledger=ledger,
             tol=tol * tol,
             rng=np.random.default_rng(seed),
-            n_threads=thread_count(n_threads),
+            n_threads=threads,
             callback=callback,
+            saver=saving.inner(None),
         )
         found = Imputation(
             observations,
@@ -485,7 +538,7 @@ def fit_imputation(
                 "max_iter": max_iter,
             },
         )
-    found.seconds = time.perf_counter() - began
+    found.seconds = time.perf_counter() - began + saving.seconds
     _warn(found, tol, noise_stays)
     return found
 

@@ -85,6 +85,21 @@ class Ledger:
         """Add payload to messages that are counted already."""
         self._bytes[KINDS.index(kind), links] += size
 
+    def state(self) -> dict[str, Any]:
+        """Return what was counted."""
+        return {"messages": self._messages, "bytes": self._bytes, "rounds": self._rounds}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Count on from there."""
+        for mine, theirs in (
+            (self._messages, state["messages"]),
+            (self._bytes, state["bytes"]),
+            (self._rounds, state["rounds"]),
+        ):
+            if mine.shape != theirs.shape:
+                raise ValueError("the ledger is of another network")
+            mine[...] = theirs
+
     def add(self, other: Ledger) -> None:
         """Count what another ledger of the same graph has counted."""
         self._messages += other._messages

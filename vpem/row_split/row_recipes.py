@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,15 @@ from numpy.typing import NDArray
 
 from vpem import em
 from vpem.blocks import Blocks
+from vpem.checkpoints.run_facts import describe_run
+from vpem.checkpoints.run_states import (
+    Restarts,
+    mixture_of,
+    mixture_state,
+    record_state,
+    restore_record,
+)
+from vpem.checkpoints.savers import Saver, checksum, restoring
 from vpem.checks import as_array
 from vpem.errors import InputError
 from vpem.joining import Network
@@ -68,6 +79,7 @@ def fit_em(
     missing: str = "refuse",
     feature_names: Sequence[str] | None = None,
     callback: Callable[[em.Progress], None] | None = None,
+    saver: Saver | None = None,
 ) -> RowFit:
     """Fit a Gaussian mixture to rows that workers hold: distributed EM.
 
@@ -85,7 +97,7 @@ def fit_em(
     network : Network
         From `vpem.connect_workers`.
     n_components, covariance_type, init, n_init, tol, max_iter, reg_covar, scale, sample_weight, \
-seed, n_threads, dtype, skip_negligible, missing, feature_names, callback
+seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
         As for `vpem.fit_vpem`.
 
     Returns
@@ -131,6 +143,30 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback
         raise InputError(
             f"the workers hold {workers.n_samples} rows, but the data have {given.n_samples}"
         )
+    threads = thread_count(n_threads)
+    if saver is not None:
+        saver.begin(
+            describe_run(
+                "em-rows",
+                given.X,
+                given.row_weights,
+                network,
+                n_components=n_components,
+                covariance_type=covariance_type,
+                init=init,
+                n_init=n_init,
+                tol=float(tol),
+                max_iter=max_iter,
+                reg_covar=float(reg_covar),
+                scale=scale,
+                seed=seed,
+                n_threads=threads,
+                dtype=given.precision.name,
+                every_weight=not skip_negligible,
+                missing=missing,
+                **{"who holds which rows": checksum(workers.order, workers.counts)},
+            )
+        )
     held = workers if given.kept is None else workers.of_rows(given.kept)
     order = held.order
     place = np.argsort(order)
@@ -155,7 +191,7 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback
             scaling=scaling,
             row_weights=weights,
             reg_covar=reg_covar,
-            n_threads=thread_count(n_threads),
+            n_threads=threads,
             dtype=given.precision,
             skip_negligible=skip_negligible,
         )
@@ -169,12 +205,15 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback
             d = blocks.n_features
             total.begin("setup", 1, 3 * d, 8)
             total.agree("setup", 2 * d * 8)
-        runs: list[tuple[RowRun, NDArray[np.intp] | None]] = []
-        for restart in range(n_init if isinstance(init, str) else 1):
+        restarts = Restarts(saver, ledger, max_iter)
+        best = _restored(restarts, whole)
+        for restart in range(restarts.first, n_init if isinstance(init, str) else 1):
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             begin = _Start(terms, total, n_components, rng, place)
-            if isinstance(init, Mixture):
+            if restarts.going is not None:
+                starts, shifts, used = begin.again(restarts)
+            elif isinstance(init, Mixture):
                 starts, shifts, used = begin.at_model(init, covariance_type, scaling)
             elif given.rows is not None:
                 starts, shifts, used = begin.at_rows(given.rows)
@@ -191,10 +230,13 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback
                 max_iter=max_iter,
                 draw_row=begin.draw_row,
                 callback=callback,
+                saver=restarts.saver(restart, rng, partial(begin.state, shifts, used)),
             )
-            runs.append((run, used))
-    best = int(np.argmax([run.log_likelihood[0] for run, _ in runs]))
-    run, used = runs[best]
+            if best is None or run.log_likelihood[0] > best[0].log_likelihood[0]:
+                best = (run, used, restart)
+            restarts.over(len(run.history), run.converged, partial(_saved, *best))
+    assert best is not None
+    run, used, kept = best
     recoveries = [
         em.Recovery(one.iteration, one.component, 0, one.reason, one.row if one.row is None
                     else (given.number(order[[one.row]]) or (0,))[0])
@@ -210,9 +252,9 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback
         converged=run.converged,
         recoveries=recoveries,
         init_rows=given.number(used),
-        best_restart=best,
-        seconds=time.perf_counter() - began,
-        total_iterations=sum(len(one.history) for one, _ in runs),
+        best_restart=kept,
+        seconds=time.perf_counter() - began + restarts.seconds,
+        total_iterations=restarts.iterations,
         partitions=run.partitions,
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
         mixtures=run.mixtures,
@@ -220,6 +262,31 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback
     )
     _warn_of_outcome(fit, max_iter, tol)
     return fit
+
+
+def _saved(run: RowRun, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
+    """Return what is saved of the best run so far."""
+    return {
+        "mixtures": [mixture_state(one) for one in run.mixtures],
+        "record": record_state(run),
+        "rows": rows,
+        "restart": restart,
+    }
+
+
+def _restored(
+    restarts: Restarts, whole: FeatureTerms
+) -> tuple[RowRun, NDArray[np.intp] | None, int] | None:
+    """Return the best run of the restarts that are over, as it was saved."""
+    saved = restarts.best
+    if saved is None:
+        return None
+    with restoring():
+        common = (whole.blocks, whole.covariance_type, whole.scaling)
+        mixtures = [mixture_of(one, *common) for one in saved["mixtures"]]
+        run = RowRun(mixtures[0], mixtures=mixtures)
+        restore_record(run, saved["record"])
+        return run, saved["rows"], int(saved["restart"])
 
 
 def _check_network(network: Network, workers: Workers) -> None:
@@ -283,6 +350,24 @@ class _Start:
         self.stream = RowStream(rng, None if weights is None else weights[place], whole.n_samples)
         self.local = PlacedStream(rng, weights, np.argsort(place))
         self.roots: list[FeatureTerms] = []
+
+    def state(self, shifts: NDArray[np.float64], rows: NDArray[np.intp] | None) -> dict[str, Any]:
+        """Return what is known since the start: points, rows, every root's sample covariance."""
+        own = [root.sample_covariance for root in self.roots]
+        return {"shifts": shifts, "rows": rows, "covariances": own}
+
+    def again(self, restarts: Restarts) -> Started:
+        """Return what was saved of a start, with the parameters as they were saved last."""
+        whole = self.terms.whole
+        for covariances in restarts.drawn("covariances"):
+            own = copy(whole)
+            own._sample_covariance = covariances
+            self.roots.append(own)
+        with restoring():
+            saved = restarts.loop()["mixtures"]
+            common = (whole.blocks, whole.covariance_type, whole.scaling)
+            starts = [mixture_of(one, *common) for one in saved]
+        return starts, restarts.drawn("shifts"), restarts.drawn()
 
     def draw_row(self) -> int:
         """Next row of the shared stream, by its place among the workers'."""

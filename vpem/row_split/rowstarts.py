@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from vpem._core.assign import assign_rows, distances_to
 from vpem._core.missing import marginal_diag
+from vpem.checkpoints.lloyd_states import lloyd_state, restore_lloyd
+from vpem.checkpoints.savers import Saver
 from vpem.em import Sum, add_vectors
 from vpem.starts import MOST_LLOYD, ROW_BYTES, RowStream
 
@@ -350,6 +353,7 @@ def lloyd_rows(
     callback: Callable[[int, float, int], None] | None = None,
     observed: NDArray[np.uint8] | None = None,
     fill: bool = False,
+    saver: Saver | None = None,
 ) -> Lloyd:
     """Lloyd's iterations over rows that workers hold.
 
@@ -383,6 +387,8 @@ def lloyd_rows(
         Whether missing values count as the centre that they are filled by (k-POD, Chi, Chi and
         Baraniuk 2016); else a feature's centre is the mean of what is there, and the messages have
         the weight of that besides.
+    saver : Saver, optional
+        Is offered the state after every iteration.
 
     Returns
     -------
@@ -409,7 +415,14 @@ def lloyd_rows(
         return _pass(held, total, run.centres, labels, distances, n_threads, kind)
 
     least = 0.5 * held.lightest
-    for iteration in range(1, max_iter + 1):
+    saver = saver or Saver()
+    done = 0
+    if saver.saved is not None:
+        done = restore_lloyd(saver.saved, run, total, max_iter)
+        if run.converged:
+            return run
+    for iteration in range(done + 1, max_iter + 1):
+        state = partial(lloyd_state, run, total, iteration)
         found, changed = assign()
         run.counts, sums = found[:, :n_components], found[:, n_components:-2]
         run.inertia = found[:, -2].copy()
@@ -420,6 +433,7 @@ def lloyd_rows(
             callback(iteration, run.history[-1], changed)
         if changed == 0:
             run.converged = True
+            saver.offer(state, last=True)
             return run
         empty = (run.counts < least).any(axis=0)
         safe = np.where(run.counts < least, 1.0, run.counts)
@@ -435,6 +449,7 @@ def lloyd_rows(
             row = stream.draw()
             run.centres[:, component] = _shared(held, total, [row])[0]
             run.reseeded.append((iteration, int(component), row))
+        saver.offer(state, last=iteration == max_iter)
     # The iterations ran out: labels of the centres that came out last.
     found, _ = assign()
     run.counts, run.inertia = found[:, :n_components], found[:, -2].copy()

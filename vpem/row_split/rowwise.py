@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import em
+from vpem.checkpoints.run_states import mixture_state, restore_run, run_state
+from vpem.checkpoints.savers import Saver, State
 from vpem.em import Progress, Sum
 from vpem.errors import PartitionedError
 from vpem.mixture import Mixture
@@ -71,6 +73,7 @@ def fit_rows(
     max_iter: int,
     draw_row: Callable[[], int],
     callback: Callable[[Progress], None] | None = None,
+    saver: Saver | None = None,
 ) -> RowRun:
     """Fit a mixture by EM over rows.
 
@@ -96,6 +99,8 @@ def fit_rows(
         Next row of the stream shared by all workers, for placing collapsed components.
     callback : callable, optional
         Told of every iteration.
+    saver : Saver, optional
+        Is offered the state after every iteration; ``starts`` are what it has saved, if anything.
 
     Returns
     -------
@@ -112,16 +117,32 @@ def fit_rows(
     enough = [np.full((1, starts[0].n_components), np.inf)] * len(starts)
     # Which component, at which row, and the row itself.
     size = em.MENDED_BYTES + whole.blocks.n_features * whole.itemsize
-    mixtures, factors, mended = repairs.mend_all(roots, starts, enough, 0)
-    if mended:
-        total.agree("flooding", size)
+    saver = saver or Saver()
+    mixtures, done = list(starts), 0
+    if saver.saved is None:
+        mixtures, factors, mended = repairs.mend_all(roots, starts, enough, 0)
+        if mended:
+            total.agree("flooding", size)
+    else:
+        done = restore_run(saver.saved, run, total, repairs, max_iter)
+        factors = [own.prepare(one) for own, one in zip(roots, starts, strict=True)]
     fixed = None if len(starts) == 1 else Message(whole, shifts)
-    for iteration in range(1, max_iter + 1):
+
+    def state() -> State:
+        return {
+            **run_state(run, total, repairs, iteration),
+            "mixtures": [mixture_state(one) for one in mixtures],
+        }
+
+    for iteration in range(done + 1, max_iter + 1):
+        if run.converged:
+            break
         layout = Message(whole, mixtures[0].means) if fixed is None else fixed
         try:
             sums = _expect(terms, total, mixtures, factors, layout)
         except PartitionedError as error:
             em._note_partition(run, iteration, error)
+            saver.offer(state, last=iteration == max_iter)
             continue
         unpacked = [layout.unpacked(message) for message in sums]
         found = np.array([value for _, value in unpacked]) + whole.log_constant
@@ -132,9 +153,8 @@ def fit_rows(
         mixtures, factors, mended = repairs.mend_all(roots, updated, counts, iteration)
         if mended:
             total.agree("flooding", size)
-        if small and not mended:
-            run.converged = True
-            break
+        run.converged = small and not mended
+        saver.offer(state, last=run.converged or iteration == max_iter)
     em._check_heard(run)
     layout = Message(whole, mixtures[0].means) if fixed is None else fixed
     sums = _expect(terms, total, mixtures, factors, layout, "check")

@@ -83,6 +83,15 @@ class CompressedServerSum(AtServer):
         counted._number, counted._up, counted._down = 0, None, None
         return counted
 
+    def state(self) -> dict[str, Any]:
+        """Return the memories, and how many sums there were."""
+        return {"number": self._number, "kind": self._kind, "up": self._up, "down": self._down}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was kept."""
+        self._number, self._kind = int(state["number"]), str(state["kind"])
+        self._up, self._down = state["up"], state["down"]
+
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Begin a sum, whose messages are counted as they are formed."""
         if self._kind == "setup" and kind != "setup":

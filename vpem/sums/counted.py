@@ -55,6 +55,13 @@ class Counted:
         counted.ledger = ledger
         return counted
 
+    def state(self) -> dict[str, Any]:
+        """Return what is kept from one sum to the next: nothing."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was kept."""
+
     @property
     def bytes_sent(self) -> int:
         """Payload bytes counted up to now."""

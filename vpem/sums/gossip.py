@@ -148,6 +148,16 @@ class GossipSum(_OverHubs):
         counted._number, counted._memory, counted._weather = 0, None, None
         return counted
 
+    def state(self) -> dict[str, Any]:
+        """Return the memory of compressed sums, and how many sums there were."""
+        memory = None if self._memory is None else dict(vars(self._memory))
+        return {"number": self._number, "kind": self._kind, "memory": memory}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was kept."""
+        self._number, self._kind = int(state["number"]), str(state["kind"])
+        self._memory = None if state["memory"] is None else _Memory(**state["memory"])
+
     # ---- before the sum ------------------------------------------------------------------------
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:

@@ -173,6 +173,27 @@ class MixtureStatistics:
         found = sum(self._whole(int(i), parameters)[1] for i in np.flatnonzero(self.counts))
         return float(found / len(self.X) + self.log_constant)
 
+    # ---- checkpoints ---------------------------------------------------------------------------
+
+    def pack(self, parameters: Mixture) -> dict[str, Any]:
+        """Parameters as arrays."""
+        return {
+            "weights": parameters.weights,
+            "means": parameters.means,
+            "covariances": parameters.covariances,
+        }
+
+    def unpack(self, state: dict[str, Any]) -> Mixture:
+        """Parameters of these arrays."""
+        return Mixture(self.blocks, self.covariance_type, **state, scaling=self.scaling)
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: an M-step depends on its statistic alone."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
     def _whole(self, worker: int, parameters: Mixture) -> tuple[Vector, float]:
         """Statistic and log-likelihood of a worker's rows, kept until other parameters come."""
         kept = self._passes.get(worker)

@@ -1,0 +1,143 @@
+"""`vpem model best`: the best of several fits of the same data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Force, Json, Quiet
+
+if TYPE_CHECKING:
+    from vpem.files.models import Model
+
+__all__ = ["best"]
+
+CRITERIA = {"log-likelihood": "log_likelihood", "bic": "bic", "aic": "aic"}
+"""What models are judged by, and what their reports call it."""
+
+
+def best(
+    models: Annotated[list[Path], typer.Argument(help="Models, from 'vpem fit --output'.")],
+    criterion: Annotated[
+        str,
+        typer.Option(
+            help="log-likelihood (the largest; of models of one size), or bic or aic (the least)."
+        ),
+    ] = "log-likelihood",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Copy the best model here.")
+    ] = None,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Print which of several models of the same data is best, such as of fits with other seeds.
+
+    Of several that are equally good it is the first.
+
+    Example: vpem model best fits/0.h5 fits/1.h5 -o best.h5
+    """
+    from .output import Screen, number, plural, print_json
+
+    with Screen(quiet) as screen:
+        from vpem.errors import check_choice
+        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.models import read_model
+
+        check_choice("--criterion", criterion, CRITERIA)
+        if output is not None:
+            check_distinct(output, *models)
+            check_writable(output, force)
+        found = [_judged(file, read_model(file)) for file in models]
+        for one in found[1:]:
+            _check_comparable(found[0], one, criterion)
+        name = CRITERIA[criterion]
+        sign = 1 if criterion == "log-likelihood" else -1
+        # The first of equals.
+        chosen = max(found, key=lambda one: sign * one[name])
+        if output is not None:
+            _copy(Path(chosen["model"]), output, force)
+        if json:
+            shown = ("model", "log_likelihood", "bic", "aic", "n_iter", "converged", "seed")
+            told = [{key: one[key] for key in shown} for one in found]
+            print_json(
+                {
+                    "best": chosen["model"],
+                    "criterion": criterion,
+                    "copy": None if output is None else str(output),
+                    "models": told,
+                }
+            )
+        else:
+            print(chosen["model"])
+        least = min(found, key=lambda one: sign * one[name])
+        screen.say(
+            f"{criterion} {number(chosen[name], 10)}, the best of {plural(len(found), 'model')} "
+            f"down to {number(least[name], 10)}"
+        )
+
+
+def _judged(file: Path, model: Model) -> dict[str, Any]:
+    """Return what a model is judged and compared by; a file may hold anything there."""
+    import math
+
+    from vpem.errors import InputError
+
+    report = model.report
+    told = {name: report.get(name) for name in ("log_likelihood", "bic", "aic")}
+    for name, value in told.items():
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise InputError(f"{file} does not say its {name.replace('_', '-')}, got {value!r}")
+    data = report.get("data")
+    return {
+        **told,
+        "model": str(file),
+        "n_iter": report.get("n_iter"),
+        "converged": report.get("converged"),
+        "seed": model.options.get("seed"),
+        "n_parameters": model.mixture.n_parameters,
+        # What must be the same.
+        "features": model.feature_names,
+        "n_samples": report.get("n_samples"),
+        "data": Path(data).name if isinstance(data, str) else None,
+    }
+
+
+def _check_comparable(one: dict[str, Any], other: dict[str, Any], criterion: str) -> None:
+    """Raise InputError unless both models are of the same data, and can be judged so."""
+    from vpem.errors import InputError
+
+    first, second = one["model"], other["model"]
+    if one["features"] != other["features"]:
+        counts = len(one["features"]), len(other["features"])
+        what = "other features" if counts[0] == counts[1] else f"{counts[1]} features"
+        raise InputError(
+            f"{second} is of {what}, {first} of {counts[0]}; give models of the same data"
+        )
+    for name, words in (("n_samples", "{} rows"), ("data", "the data {}")):
+        if one[name] != other[name]:
+            raise InputError(
+                f"{second} was fitted to {words.format(other[name])}, {first} to "
+                f"{words.format(one[name])}; give models of the same data"
+            )
+    if criterion == "log-likelihood" and one["n_parameters"] != other["n_parameters"]:
+        raise InputError(
+            f"{second} has {other['n_parameters']} parameters, {first} {one['n_parameters']}: the "
+            "log-likelihood prefers the larger model; take --criterion bic"
+        )
+
+
+def _copy(source: Path, output: Path, force: bool) -> None:
+    """Copy a file, all or nothing."""
+    import shutil
+
+    from vpem.files.hdf5 import atomic_write
+
+    with atomic_write(output, force) as temporary:
+        shutil.copyfile(source, temporary)

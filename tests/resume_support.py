@@ -1,0 +1,106 @@
+"""What tests of broken-off runs share: savers that break off, and results compared bit by bit."""
+
+import dataclasses
+
+import numpy as np
+
+from vpem.checkpoints.checkpoint_files import _Reader, _Writer
+from vpem.checkpoints.savers import Saver
+
+TIMES = {"seconds"}
+
+
+class Broken(Exception):
+    """A run was broken off."""
+
+
+def packed(state):
+    """Take a state apart and put it together again, as on its way through a file."""
+    writer = _Writer()
+    plain = writer.plain(state)
+    pools = {name: np.concatenate(parts) for name, parts in writer.pools.items()}
+    return _Reader(pools).value(plain)
+
+
+class Breaking(Saver):
+    """Breaks a run off at one of the states it offers, and lets it go on from there."""
+
+    def __init__(self, at=None, saved=None):
+        self.at = at
+        self.saved = None if saved is None else packed(saved)
+        self.offers = 0
+        self.state = None
+        self.facts = None
+
+    def begin(self, facts):
+        assert all(isinstance(name, str) for name in facts)
+        assert packed(facts) == facts
+        self.facts = facts
+
+    def offer(self, state, *, last=False):
+        self.offers += 1
+        if self.offers == self.at:
+            self.state = packed(state())
+            raise Broken
+
+
+def places(n_offers):
+    """Some of the offers of a run: the first, some between, the last ones."""
+    between = {1, n_offers // 2, n_offers - 1, n_offers}
+    return sorted(place for place in between if 1 <= place <= n_offers)
+
+
+def check_resumes(fit, same=None):
+    """Break a run off at several places: it must end as if it had not been.
+
+    ``fit(saver)`` runs it.
+    """
+    whole = fit(None)
+    counting = Breaking()
+    (same or check_same)(fit(counting), whole)
+    assert counting.offers
+    for place in places(counting.offers):
+        first = Breaking(place)
+        try:
+            fit(first)
+            raise AssertionError("not broken off")
+        except Broken:
+            pass
+        second = Breaking(saved=first.state)
+        (same or check_same)(fit(second), whole)
+        assert second.facts == first.facts
+        # Twice broken off is no worse.
+        if place + 3 <= counting.offers:
+            third = Breaking(3, saved=first.state)
+            try:
+                fit(third)
+                raise AssertionError("not broken off")
+            except Broken:
+                pass
+            (same or check_same)(fit(Breaking(saved=third.state)), whole)
+    return whole
+
+
+def check_same(one, other, where="fit"):
+    """Compare two results bit by bit, in all but the time they took."""
+    assert type(one) is type(other), where
+    if isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype, where
+        assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), where
+    elif dataclasses.is_dataclass(one):
+        for field in dataclasses.fields(one):
+            if field.name not in TIMES | {"network"}:
+                name = field.name
+                check_same(getattr(one, name), getattr(other, name), f"{where}.{name}")
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            check_same(one[key], other[key], f"{where}[{key!r}]")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for place, pair in enumerate(zip(one, other, strict=True)):
+            check_same(*pair, f"{where}[{place}]")
+    elif isinstance(one, float):
+        assert one == other or (one != one and other != other), where
+    elif isinstance(one, int | str | bool) or one is None:
+        assert one == other, where

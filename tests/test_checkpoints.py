@@ -1,0 +1,446 @@
+"""Checkpoints on disk: what goes in comes out, what is damaged is refused; several processes."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+from vpem import connect, fit_vpem, make_graph
+from vpem.checkpoints.checkpoint_files import read_state, write_state
+from vpem.checkpoints.savers import (
+    FileSaver,
+    Saver,
+    checksum,
+    newest_common,
+    set_stream,
+    stream_state,
+)
+from vpem.errors import FileError, InputError, Interrupted, VpemWarning
+from vpem.files.models import write_model
+from vpem.partition import contiguous
+
+from .resume_support import check_same
+
+STATE = {
+    "nothing": None,
+    "yes": True,
+    "no": False,
+    "small": -3,
+    "large": 2**127 + 1,
+    "pi": np.pi,
+    "tiny": 5e-324,
+    "zero": -0.0,
+    "no number": float("nan"),
+    "endless": [float("inf"), float("-inf")],
+    "text": "Größe \N{SNOWMAN} \x00 \ud800",
+    "bytes": b"\x00\xff",
+    "none of them": b"",
+    "empty": {},
+    "list": [],
+    "tuple": (1, (2, "x"), [3.5, None]),
+    "matrix": np.arange(6.0).reshape(2, 3) / 7,
+    "turned": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "single": np.array([1.5, np.nan], dtype=np.float32),
+    "flags": np.array([[True], [False]]),
+    "number": np.array(7, dtype=np.int64),
+    "no rows": np.empty((0, 3)),
+    "rows": np.array([3, 1], dtype=np.intp),
+    "small numbers": np.array([255], dtype=np.uint8),
+    "alike": [np.full((2, 2), float(i)) for i in range(4)],
+    "unlike": [np.zeros(2), np.zeros(3), np.zeros(2, dtype=np.float32)],
+    "mixed": [np.zeros(2), None],
+    "record": [(1, "parts"), (2, "more")],
+    "inside": {"deep": {"deeper": np.array([-1], dtype=np.int8)}},
+}
+
+
+def test_what_goes_in_comes_out(tmp_path):
+    file = tmp_path / "state.ckpt"
+    write_state(file, STATE)
+    found = read_state(file)
+    check_same(found, STATE)
+    assert str(found["zero"]) == "-0.0"
+    assert found["turned"].flags.f_contiguous
+    assert found["matrix"].flags.c_contiguous
+    assert found["alike"][0].flags.owndata
+    assert os.listdir(tmp_path) == ["state.ckpt"]
+    again = tmp_path / "again.ckpt"
+    write_state(again, found)
+    assert again.read_bytes() == file.read_bytes()
+
+
+def test_very_many_small_arrays(tmp_path):
+    rng = np.random.default_rng(0)
+    many = [rng.standard_normal(n) for n in rng.integers(0, 4, size=100_000)]
+    alike = [rng.standard_normal(3) for _ in range(100_000)]
+    write_state(tmp_path / "many", {"many": many, "alike": alike})
+    with h5py.File(tmp_path / "many") as file:
+        assert len(file["numbers"]) == 1
+    found = read_state(tmp_path / "many")
+    assert all(map(np.array_equal, found["many"], many))
+    assert all(map(np.array_equal, found["alike"], alike))
+
+
+@pytest.mark.parametrize(
+    "value", [1j, object(), {1: 2}, np.array(["x"]), np.array([None]), {1, 2}, np.float32(1)]
+)
+def test_nothing_else_goes_in(tmp_path, value):
+    with pytest.raises(TypeError, match="state"):
+        write_state(tmp_path / "state", {"value": value})
+    assert not os.listdir(tmp_path)
+
+
+def test_any_damage_is_noticed(tmp_path):
+    whole, file = tmp_path / "whole", tmp_path / "damaged"
+    write_state(whole, STATE | {"long": np.arange(300.0)})
+    content = whole.read_bytes()
+    rng = np.random.default_rng(1)
+    refused = 0
+    for place in rng.integers(0, len(content), size=150):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << rng.integers(8)
+        file.write_bytes(damaged)
+        try:
+            found = read_state(file)
+        except FileError:
+            refused += 1
+        else:
+            # Padding that nobody reads.
+            check_same(found, STATE | {"long": np.arange(300.0)})
+    assert refused > 75
+    for length in (0, 1, 100, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:length])
+        with pytest.raises(FileError, match="damaged"):
+            read_state(file)
+
+
+def test_other_files_are_refused(tmp_path):
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    fit = fit_vpem(X, connect(make_graph("star", 2), contiguous(2, 2), hops=0))
+    from vpem.files.models import Model
+
+    model = tmp_path / "model.h5"
+    write_model(model, Model(fit.mixture, ("a", "b"), {}, fit.history))
+    with pytest.raises(FileError, match="is a vpem-model file"):
+        FileSaver(model, resume=True)
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n")
+    with pytest.raises(FileError, match="not an HDF5 file"):
+        FileSaver(table, resume=True)
+    plain = tmp_path / "plain.h5"
+    with h5py.File(plain, "w") as file:
+        file["x"] = 1
+    with pytest.raises(FileError, match="not a vpem checkpoint"):
+        FileSaver(plain, resume=True)
+    foreign = tmp_path / "foreign"
+    write_state(foreign, {"something": 1})
+    with pytest.raises(FileError, match="does not hold what this run needs"):
+        FileSaver(foreign, resume=True)
+
+
+def bombs(file):
+    """Structures that a reader must not believe."""
+    from vpem.checkpoints.checkpoint_files import ENCODING, VERSION, _digest
+    from vpem.files.hdf5 import create, write_attribute
+
+    for structure in (
+        b'{"a":["array","f8",[1000000000000]]}',
+        b'{"a":["array","f8",[-1]]}',
+        b'{"a":["array","O",[0]]}',
+        b'{"a":["array","f4",[1]]}',
+        b'{"a":["array","f8",["x"]]}',
+        b'{"a":["arrays","f8",[]]}',
+        b'{"a":["array"]}',
+        b'{"a":["float","x"]}',
+        b'{"a":["pickle","x"]}',
+        b'{"a":[1]}',
+        b'{"a":[]}',
+        b"[1]",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"a":' + b"1" * 10_000 + b"}",
+    ):
+        text = np.frombuffer(structure, dtype=np.uint8)
+        numbers = np.zeros(3)
+        with create(file, ENCODING, VERSION) as made:
+            write_attribute(made, "digest", _digest(text, {"f8": numbers}))
+            made["structure"] = text
+            made["numbers/f8"] = numbers
+        yield structure
+
+
+def test_structures_are_not_believed(tmp_path):
+    for structure in bombs(tmp_path / "bomb"):
+        try:
+            read_state(tmp_path / "bomb")
+        except FileError as error:
+            assert "damaged" in str(error), structure[:40]  # noqa: PT017
+            continue
+        raise AssertionError(structure[:40])
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    write_state(tmp_path / "state", {})
+    with h5py.File(tmp_path / "state", "a") as file:
+        file.attrs["encoding-version"] = "7.0.0"
+    with pytest.raises(FileError, match="newer vpem"):
+        read_state(tmp_path / "state")
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    file = tmp_path / "state"
+    write_state(file, {"a": 1})
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("vpem.checkpoints.checkpoint_files._flush", fail)
+    with pytest.raises(FileError, match="No space left"):
+        write_state(file, {"a": 2})
+    assert read_state(file) == {"a": 1}
+    assert os.listdir(tmp_path) == ["state"]
+
+
+# ---- the saver ----------------------------------------------------------------------------------
+
+
+def run(saver, n_iter, facts=None, kill=None):
+    """Count up to so many iterations; returns those that were computed here."""
+    saver.begin({"tol": 1e-3, "max_iter": n_iter} if facts is None else facts)
+    done = 0 if saver.saved is None else saver.saved["count"]
+    made = []
+    for number in range(done + 1, n_iter + 1):
+        made.append(number)
+        saver.offer(lambda number=number: {"count": number}, last=number == n_iter)
+        if number == kill:
+            break
+    return made
+
+
+def test_checkpoints_are_written_when_due(tmp_path):
+    file = tmp_path / "c"
+    run(FileSaver(file, every=4), 20, kill=3)
+    assert not file.exists()
+    run(FileSaver(file, every=4), 20, kill=7)
+    assert run(FileSaver(file, every=4, resume=True), 20, kill=9) == [5, 6, 7, 8, 9]
+    assert run(FileSaver(file, every=4, resume=True), 10) == [9, 10]
+    # The last is always there, and may be gone on from.
+    assert run(FileSaver(file, resume=True), 10) == []
+    assert run(FileSaver(file, resume=True), 12) == [11, 12]
+
+
+def test_nothing_is_replaced_unasked(tmp_path):
+    file = tmp_path / "c"
+    with pytest.raises(FileError, match="does not exist"):
+        FileSaver(file, resume=True)
+    run(FileSaver(file, resume="if-any"), 5)
+    with pytest.raises(FileError, match="exists"):
+        FileSaver(file)
+    assert run(FileSaver(file, resume="if-any"), 6) == [6]
+    assert run(FileSaver(file, force=True), 2) == [1, 2]
+    with pytest.raises(InputError, match="resume"):
+        FileSaver(file, resume="maybe")
+    with pytest.raises(InputError, match="checkpoint_every"):
+        FileSaver(file, force=True, every=0)
+    with pytest.raises(FileError, match="no folder"):
+        FileSaver(tmp_path / "nowhere" / "c")
+
+
+def test_another_run_is_refused(tmp_path):
+    file = tmp_path / "c"
+    facts = {"tol": 0.1, "seed": 3, "data": checksum(np.arange(3)), "max_iter": 2, "n_threads": 1}
+    run(FileSaver(file), 2, facts)
+
+    def resumed(**change):
+        return run(FileSaver(file, resume=True), 2, facts | change)
+
+    assert resumed(max_iter=7) == []
+    with pytest.warns(VpemWarning, match="began on 1 threads and goes on with 2"):
+        resumed(n_threads=2)
+    with pytest.raises(InputError, match=r"tol was 0\.1, now it is 0\.2; .* --force"):
+        resumed(tol=0.2)
+    with pytest.raises(InputError, match="data is not the same"):
+        resumed(data=checksum(np.arange(4)))
+    with pytest.raises(InputError, match="extra was None, now it is 1"):
+        resumed(extra=1)
+    with pytest.raises(InputError, match="processes was 1, now it is 2"):
+        run(FileSaver(file, resume=True, size=2), 2, facts)
+
+
+def test_an_interrupt_writes_first(tmp_path):
+    saver = FileSaver(tmp_path / "c", every=100)
+    saver.signal = 2
+    with pytest.raises(Interrupted, match="Ctrl-C; the state after 1 iteration is in") as caught:
+        run(saver, 5)
+    assert caught.value.exit_code == 130
+    saver = FileSaver(tmp_path / "c", every=100, resume=True)
+    saver.signal = 15
+    with pytest.raises(Interrupted, match="SIGTERM; the state after 2 iterations") as caught:
+        run(saver, 5)
+    assert caught.value.exit_code == 143
+    assert run(FileSaver(tmp_path / "c", resume=True), 5) == [3, 4, 5]
+
+
+def test_a_saver_inside_another(tmp_path):
+    outer = FileSaver(tmp_path / "c", every=1)
+    outer.begin({})
+    inner = outer.inner(lambda state: {"restart": 2, "loop": state}, None)
+    assert inner.saved is None
+    inner.inner(lambda state: [state], {"x": 1}).offer(lambda: {"count": 5})
+    found = FileSaver(tmp_path / "c", resume=True)
+    found.begin({})
+    assert found.saved == {"restart": 2, "loop": [{"count": 5}]}
+    Saver().begin({})
+    Saver().offer(lambda: 1 / 0)
+
+
+def test_streams_go_on():
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        rng.integers(5, size=seed, dtype=np.uint32)
+        state, wanted = stream_state(rng), None
+        wanted = rng.random(5), rng.integers(9, size=3, dtype=np.uint32)
+        other = np.random.default_rng(77)
+        set_stream(other, state)
+        check_same((other.random(5), other.integers(9, size=3, dtype=np.uint32)), wanted)
+
+
+def test_sums_tell_data_apart():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 4))
+    other = X.copy()
+    other[17, 2] = np.nextafter(other[17, 2], 9)
+    sums = [checksum(X), checksum(other), checksum(X.T), checksum(X.astype(np.float32)),
+            checksum(X[:-1]), checksum(None), checksum("none")]  # fmt: skip
+    assert len(set(sums)) == len(sums)
+    assert checksum(X) == checksum(np.asfortranarray(X))
+
+
+def test_sums_of_large_data_look_all_over_them(monkeypatch):
+    monkeypatch.setattr("vpem.checkpoints.savers.LOOKED_AT", 1 << 14)
+    X = np.zeros((10_000, 2))
+    found = {checksum(X)}
+    for row in (0, 9_999):
+        other = X.copy()
+        other[row] = 1
+        found.add(checksum(other))
+    assert len(found) == 3
+
+
+# ---- several processes --------------------------------------------------------------------------
+
+
+class Ranks:
+    """Processes that take turns in this one."""
+
+    def __init__(self, folder, size, every=3):
+        self.folder, self.size, self.every = folder, size, every
+        self.flags = [False] * size
+
+    def file(self, rank):
+        return self.folder / ("c" + (f".rank{rank}" if rank else ""))
+
+    def generations(self):
+        found = []
+        for rank in range(self.size):
+            own = []
+            for file in (self.file(rank), self.folder / f"{self.file(rank).name}.before"):
+                if file.exists():
+                    own.append(read_state(file)["generation"])
+            found.append(own)
+        return found
+
+    def savers(self, **options):
+        every = self.generations()
+        made = []
+        for rank in range(self.size):
+            saver = FileSaver(
+                self.folder / "c", every=self.every, rank=rank, size=self.size,
+                agree=lambda own, rank=rank: self.agreed(every, rank, own),
+                some=lambda flag: flag or any(self.flags), **options,
+            )  # fmt: skip
+            saver.begin({})
+            made.append(saver)
+        return made
+
+    def agreed(self, every, rank, own):
+        assert sorted(every[rank]) == own
+        return newest_common(every)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ranks_go_on_from_an_iteration_that_all_have(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    ranks = Ranks(tmp_path, 3)
+    done = 0
+    for _ in range(12):
+        savers = ranks.savers(resume="if-any")
+        starts = {None if s.saved is None else s.saved["count"] for s in savers}
+        assert len(starts) == 1
+        start = starts.pop() or 0
+        assert start >= done - 3
+        assert {s.generation for s in savers} == {start}
+        # Some ranks get a few iterations further than others before all are killed: as far as
+        # ranks can drift apart that sum together in every iteration.
+        end = start + int(rng.integers(0, 8))
+        for rank, saver in enumerate(savers):
+            for number in range(start + 1, end + 1 + int(rng.integers(0, 2))):
+                saver.offer(lambda number=number, rank=rank: {"count": number, "rank": rank})
+        done = max(done, start, end // 3 * 3)
+        for rank in range(3):
+            if ranks.file(rank).exists():
+                assert read_state(ranks.file(rank))["run"]["rank"] == rank
+    assert newest_common(ranks.generations())
+
+
+def test_ranks_without_a_common_checkpoint(tmp_path):
+    ranks = Ranks(tmp_path, 2, every=1)
+    with pytest.raises(FileError, match=r"no checkpoint .* in common"):
+        ranks.savers(resume=True)
+    one, _ = ranks.savers()
+    one.offer(lambda: {"count": 1})
+    # Killed before the other wrote its first: from the beginning.
+    savers = ranks.savers(resume="if-any")
+    assert [saver.saved for saver in savers] == [None, None]
+    assert newest_common([[1, 2], [2, 3], [2]]) == 2
+    assert newest_common([[1], [2]]) is None
+    assert newest_common([[], [2]]) is None
+
+
+def test_any_rank_interrupts_all(tmp_path):
+    ranks = Ranks(tmp_path, 2, every=100)
+    one, other = ranks.savers()
+    one.offer(lambda: {"count": 1})
+    other.offer(lambda: {"count": 1})
+    assert not ranks.file(0).exists()
+    one.signal, ranks.flags[0] = 2, True
+    for saver, code in ((one, 130), (other, 143)):
+        with pytest.raises(Interrupted) as caught:
+            saver.offer(lambda: {"count": 2})
+        assert caught.value.exit_code == code
+    assert [s.saved["count"] for s in ranks.savers(resume=True)] == [2, 2]
+
+
+def test_a_kill_between_two_renames(tmp_path, monkeypatch):
+    ranks = Ranks(tmp_path, 2, every=1)
+    one, other = ranks.savers()
+    for number in (1, 2):
+        one.offer(lambda number=number: {"count": number})
+        other.offer(lambda number=number: {"count": number})
+    moved = []
+
+    def once(source, target, rename=os.replace):
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(1)
+        rename(source, target)
+
+    monkeypatch.setattr("os.replace", once)
+    with pytest.raises(KeyboardInterrupt):
+        one.offer(lambda: {"count": 3})
+    monkeypatch.undo()
+    assert not ranks.file(0).exists()
+    assert [s.saved["count"] for s in ranks.savers(resume=True)] == [2, 2]
+    assert ranks.file(0).exists()

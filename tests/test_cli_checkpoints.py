@@ -1,0 +1,319 @@
+"""Checkpoints on the command line: kill -9 at any moment, Ctrl-C and SIGTERM, what is refused."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from .cli_support import MAIN, done, make_data, run
+
+pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+
+KILLS = 3
+"""Of each fit."""
+
+LONG = ("--threads", 1, "--seed", 3)
+FITS = {
+    "exact": (
+        "fit", "-k", 3, "--topology", "star", "--max-iter", 40, "--n-init", 2, "--init", "random",
+        "--tol", 0,
+    ),
+    "gossip": (
+        "fit", "-k", 2, "--topology", "cycle", "--agents", 6, "--compress", "natural:12bits",
+        "--rounds", 15, "--link-failure", 0.1, "--max-iter", 60, "--tol", 0,
+    ),
+    "batches": (
+        "fit", "-k", 2, "--topology", "path", "--batch-size", 20, "--max-iter", 60, "--tol", 0,
+    ),
+    "rows": (
+        "fit", "-k", 2, "--split", "rows", "--workers", 4, "--topology", "cycle", "--rounds", 9,
+        "--max-iter", 60, "--tol", 0,
+    ),
+    "kmeans": ("kmeans", "-k", 7, "--workers", 4, "--n-init", 8, "--init", "random"),
+    "kmeans over features": (
+        "kmeans", "-k", 7, "--split", "features", "--topology", "cycle", "--agents", 4,
+        "--n-init", 8, "--init", "random",
+    ),
+    "fedem": (
+        "fedem", "-k", 2, "--workers", 4, "--compress", "qsgd:8bits", "--participation", 0.7,
+        "--variance-reduction", "--max-iter", 60,
+    ),
+    "impute": (
+        "impute", "-r", 2, "--workers", 4, "--scale", "standard", "--participation", 0.7,
+        "--compress", "natural:12bits", "--max-iter", 60, "--tol", 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("data") / "data.h5")
+
+
+def words(name, data, output, *more):
+    command, *options = FITS[name]
+    return [command, data, *options, *LONG, "-q", "-o", output, *more]
+
+
+def contents(file):
+    """All that a result holds but for the time it took and the file it is in."""
+    found = {}
+    with h5py.File(file) as opened:
+
+        def note(name, item):
+            if not isinstance(item, h5py.Dataset):
+                return
+            value = item[()]
+            if name == "report":
+                value = json.loads(value.tobytes())
+                for told in ("seconds", "model", "iterations_per_second"):
+                    value.pop(told, None)
+            found[name] = value
+
+        opened.visititems(note)
+    return found
+
+
+def check_same_file(one, other):
+    one, other = contents(one), contents(other)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if isinstance(value, np.ndarray):
+            assert value.dtype == other[name].dtype, name
+            assert value.tobytes() == other[name].tobytes(), name
+        else:
+            assert value == other[name], name
+
+
+def begin(*given):
+    """Begin a command as a process of its own."""
+    command = [sys.executable, "-c", MAIN, *map(str, given)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+class Nursery:
+    """Begins commands as processes of their own, without loading the libraries for each."""
+
+    PROGRAM = """
+import json, os, sys
+import vpem_cli
+out, sys.stdout = sys.stdout, open(os.devnull, "w")
+for words in json.loads(sys.argv[1]):
+    vpem_cli.run(words)
+for line in sys.stdin:
+    words = json.loads(line)
+    child = os.fork()
+    if not child:
+        os._exit(vpem_cli.run(words))
+    print(child, file=out, flush=True)
+    print(os.waitpid(child, 0)[1], file=out, flush=True)
+"""
+
+    def __init__(self, *first):
+        """Run some commands first, so that all they need is loaded."""
+        first = json.dumps([list(map(str, given)) for given in first])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.PROGRAM, first], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self.ended = None
+
+    def begin(self, *given):
+        """Begin a command; the number of its process."""
+        self.process.stdin.write(json.dumps([str(word) for word in given]) + "\n")
+        self.process.stdin.flush()
+        self.ended = None
+        return int(self.process.stdout.readline())
+
+    def poll(self):
+        """How the process that was begun last ended, None while it runs."""
+        if self.ended is None and select.select([self.process.stdout], [], [], 0)[0]:
+            self.wait()
+        return self.ended
+
+    def wait(self):
+        """Wait for its end."""
+        if self.ended is None:
+            self.ended = os.waitstatus_to_exitcode(int(self.process.stdout.readline()))
+        return self.ended
+
+    def close(self):
+        """Begin no more."""
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def nursery(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first")
+    first = words("exact", data, folder / "model.h5", "--checkpoint", folder / "run.ckpt")
+    made = Nursery(first)
+    yield made
+    made.close()
+
+
+def wait_for_writes(process, file, count):
+    """Wait until a file was replaced so many times, or the process is over."""
+    seen, last = 0, file.stat().st_ino if file.exists() else None
+    deadline = time.monotonic() + 60
+    while seen < count and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+        now = file.stat().st_ino if file.exists() else None
+        seen, last = seen + (now != last), now
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_kill_at_any_moment(capsys, tmp_path, data, nursery, name):
+    whole, model, file = tmp_path / "whole.h5", tmp_path / "model.h5", tmp_path / "run.ckpt"
+    done(capsys, *words(name, data, whole))
+    rng = np.random.default_rng(len(name))
+    command = words(
+        name, data, model, "--checkpoint", file, "--checkpoint-every", 1, "--resume-if-any"
+    )
+    kills = 0
+    while kills < KILLS:
+        process = nursery.begin(*command)
+        wait_for_writes(nursery, file, int(rng.integers(0, 9)))
+        time.sleep(rng.uniform(0, 0.02))
+        if nursery.poll() is None:
+            os.kill(process, signal.SIGKILL)
+        kills += nursery.wait() == -signal.SIGKILL
+        if model.exists():
+            # It was over before: once more from the beginning.
+            check_same_file(whole, model)
+            model.unlink()
+            file.unlink()
+    done(capsys, *command)
+    check_same_file(whole, model)
+    left = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
+    assert left == {"whole.h5", "model.h5", "run.ckpt"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_write_first(capsys, tmp_path, data, number):
+    whole, model, file = tmp_path / "whole.h5", tmp_path / "model.h5", tmp_path / "run.ckpt"
+    command = words("rows", data, model, "--checkpoint", file, "--max-iter", 4000)
+    process = begin(*command, "--checkpoint-every", 50)
+    wait_for_writes(process, file, 1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    told = {15: "SIGTERM", 2: "Ctrl-C"}[int(number)]
+    assert err.startswith(f"vpem: error: interrupted by {told}; the state after ")
+    assert err.endswith(f" is in {file}: give the same command with --resume to go on\n")
+    assert (out, model.exists()) == ("", False)
+    done(capsys, *command, "--resume", "--max-iter", 200)
+    done(capsys, *words("rows", data, whole, "--max-iter", 200))
+    check_same_file(whole, model)
+
+
+def test_two_signals_at_once_are_one(tmp_path, data):
+    # As launchers pass a Ctrl-C on that the process has got already.
+    model, file = tmp_path / "model.h5", tmp_path / "run.ckpt"
+    process = begin(*words("rows", data, model, "--checkpoint", file, "--max-iter", 4000))
+    wait_for_writes(process, file, 1)
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the state after" in err
+
+
+def test_without_a_checkpoint_signals_do_as_always(tmp_path, data):
+    process = begin(*words("rows", data, tmp_path / "model.h5", "--max-iter", 10**6), "--json")
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "vpem: error: interrupted; nothing was written\n"
+
+
+def test_a_second_interrupt_ends_at_once(monkeypatch, tmp_path):
+    from vpem.checkpoints.savers import FileSaver
+    from vpem.errors import Interrupted
+    from vpem_cli import checkpoints
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(checkpoints, "SAME_KEY", -1.0)
+    for exists, kind in ((False, KeyboardInterrupt), (True, Interrupted)):
+        saver = FileSaver(tmp_path / "c")
+        if exists:
+            saver.write({})
+        reached = []
+
+        def twice(saver=saver, reached=reached):
+            with checkpoints.catching(saver):
+                os.kill(os.getpid(), signal.SIGINT)
+                reached.append(saver.signal)
+                os.kill(os.getpid(), signal.SIGINT)
+                reached.append("too far")
+
+        with pytest.raises(kind):
+            twice()
+        assert reached == [signal.SIGINT]
+        assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_does_not_go_together(capsys, tmp_path, data):
+    model, file = tmp_path / "model.h5", tmp_path / "run.ckpt"
+    command = words("exact", data, model, "--checkpoint", file)
+    assert run(capsys, *words("exact", data, model), "--resume").sentence == (
+        "--resume needs --checkpoint FILE"
+    )
+    assert "not both" in run(capsys, *command, "--resume", "--resume-if-any").sentence
+    assert "does not exist" in run(capsys, *command, "--resume").sentence
+    assert "at least 1" in run(capsys, *command, "--checkpoint-every", 0).sentence
+    both = run(capsys, *words("exact", data, file, "--checkpoint", file))
+    assert "another file too" in both.sentence
+    over = run(capsys, *words("exact", data, model, "--checkpoint", data, "--force"))
+    assert "is the input" in over.sentence
+    done(capsys, *command, "--max-iter", 3)
+    model.unlink()
+    content = file.read_bytes()
+    assert "exists; pass --force" in run(capsys, *command).sentence
+    changes = {
+        ("-k", 2): "--components was 3, now it is 2",
+        ("--seed", 4): "seed was 3, now it is 4",
+        ("--topology", "path"): "who is joined in the graph is not the same",
+        ("--covariance", "diag"): "covariance_type was 'full', now it is 'diag'",
+        ("--agents", 2): "who is joined in the graph is not the same",
+        ("--batch-size", 9): "--batch-size was None, now it is 9",
+        ("--max-iter", 2): "3 iterations",
+    }
+    for change, told in changes.items():
+        refused = run(capsys, *command, "--resume", "--max-iter", 3, *change)
+        assert refused.code == 2
+        assert told in refused.sentence
+    other = make_data(tmp_path / "other.h5", seed=5)
+    refused = run(capsys, *words("exact", other, model, "--checkpoint", file, "--resume"))
+    assert "what the data hold is not the same" in refused.sentence
+    file.write_bytes(content[: len(content) // 2])
+    cut = run(capsys, *command, "--resume")
+    assert cut.code == 2
+    assert "cut short" in cut.sentence
+    assert not model.exists()
+    done(capsys, *command, "--force", "--max-iter", 2)
+
+
+def test_a_finished_run_is_told_again(capsys, tmp_path, data):
+    one, model, file = tmp_path / "one.h5", tmp_path / "model.h5", tmp_path / "run.ckpt"
+    for name in FITS:
+        done(capsys, *words(name, data, one, "--checkpoint", file))
+        content = file.read_bytes()
+        done(capsys, *words(name, data, model, "--checkpoint", file, "--resume"))
+        check_same_file(one, model)
+        assert file.read_bytes() == content
+        for path in (one, model, file):
+            path.unlink()

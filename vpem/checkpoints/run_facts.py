@@ -1,0 +1,75 @@
+"""What a run is told from others by, when it goes on from a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vpem.checkpoints.savers import State, checksum
+from vpem.mixture import Mixture
+
+__all__ = ["describe_run", "describe_steps", "network_facts", "start_facts"]
+
+
+def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: Any) -> State:
+    """Describe a run by what must be the same when it goes on.
+
+    Parameters
+    ----------
+    recipe : str
+        Name of the algorithm.
+    X : ndarray or FileMatrix of shape (M, d)
+        The data.
+    row_weights : ndarray of shape (M,) or None
+        Weight of each row.
+    network : Network or None
+        Who takes part.
+    **options
+        Whatever else it depends on; ``init`` may be rows, a mixture or centres.
+    """
+    options["init"] = start_facts(options.get("init"))
+    return {
+        "algorithm": recipe,
+        "rows": int(X.shape[0]),
+        "features": int(X.shape[1]),
+        "what the data hold": checksum(X),
+        "what the sample weights are": checksum(row_weights),
+        **({} if network is None else network_facts(network)),
+        **options,
+    }
+
+
+def describe_steps(step_size: Any) -> str | float:
+    """Describe a step size: a number or its name; one function is taken for another."""
+    return step_size if isinstance(step_size, str | float | int) else "a function"
+
+
+def start_facts(init: Any) -> Any:
+    """Describe where a run starts: a name, or a sum of what was given."""
+    if init is None or isinstance(init, str):
+        return init
+    if isinstance(init, Mixture):
+        return checksum(init.weights, init.means, init.covariances, *init.blocks.features)
+    return checksum(np.asarray(init))
+
+
+def network_facts(network: Any) -> State:
+    """Describe what a network does (`vpem.joining.Network`)."""
+    blocks, total, faults = network.blocks, network.total, network.faults
+    return {
+        "who is joined in the graph": checksum(
+            network.graph.n_nodes, np.asarray(network.graph.edges)
+        ),
+        "who holds which features": checksum(*blocks.features, blocks.roots, blocks.agents),
+        "hops": network.hops,
+        "rounds": network.n_rounds,
+        "weights": network.weights,
+        "acceleration": network.acceleration,
+        "compress": network.compress,
+        "link_failure": 0.0 if faults is None else faults.link_failure,
+        "agent_dropout": 0.0 if faults is None else faults.agent_dropout,
+        "stragglers": 0.0 if faults is None else faults.stragglers,
+        "consensus path": getattr(total, "path", None),
+        "graph_seed": getattr(total, "seed", None),
+    }

@@ -1,0 +1,308 @@
+"""Checkpoints: a run that was broken off goes on as if it had not been.
+
+A loop offers its state at the end of every iteration; a `Saver` asks for it when a checkpoint is
+due, or when somebody wants the process to end. A recipe wraps what its loop offers in its own
+state. What must not change between two parts of a run is compared before it goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import vpem
+from vpem.checkpoints.checkpoint_files import State, read_state, write_state
+from vpem.checks import check_int
+from vpem.errors import FileError, InputError, Interrupted, VpemWarning
+from vpem.files.hdf5 import PathLike, check_writable
+
+__all__ = [
+    "FileSaver",
+    "Saver",
+    "State",
+    "checksum",
+    "newest_common",
+    "restoring",
+    "set_stream",
+    "stream_state",
+]
+
+EVERY = 10
+"""Iterations from one checkpoint to the next where nothing else is asked for."""
+
+MAY_DIFFER = ("max_iter", "n_epochs", "n_threads")
+"""What may be another when a run goes on."""
+
+LOOKED_AT = 1 << 26
+"""Bytes of data that a checksum looks at; of larger data runs of rows all over them."""
+
+RUNS_LOOKED_AT = 64
+
+
+class Saver:
+    """Takes the state of a run; this one keeps nothing.
+
+    Attributes
+    ----------
+    saved : dict or None
+        The state to go on from, in the words of whoever was given this saver; None: from the
+        beginning.
+    """
+
+    saved: State | None = None
+
+    def begin(self, facts: State) -> None:
+        """Check that ``saved``, if any, is of the run that these facts describe."""
+
+    def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Take the state at the end of an iteration, or at the ``last`` one, if it is wanted.
+
+        Raises
+        ------
+        Interrupted
+            If somebody wants the process to end; the state has been written.
+        """
+
+    def inner(self, wrap: Callable[[State], State], saved: State | None) -> Saver:
+        """Return a saver for a part of a run, whose state is wrapped in that of the whole."""
+        return _Inner(self, wrap, saved)
+
+
+class _Inner(Saver):
+    """Passes on what it is offered."""
+
+    def __init__(self, outer: Saver, wrap: Callable[[State], State], saved: State | None) -> None:
+        self.outer = outer
+        self.wrap = wrap
+        self.saved = saved
+
+    def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Offer the whole."""
+        self.outer.offer(lambda: self.wrap(state()), last=last)
+
+
+def newest_common(generations: Sequence[Sequence[int]]) -> int | None:
+    """Return the newest generation that all processes have; None where there is none."""
+    common = set(generations[0]).intersection(*generations[1:])
+    return max(common, default=None)
+
+
+class FileSaver(Saver):
+    """Keeps the state in a file.
+
+    Where a run is spread over several processes, each has a file of its own (``FILE``,
+    ``FILE.rank1``, ...) and keeps the one before as well (``FILE.before``), so that there is always
+    an iteration that all have.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    every : int
+        Iterations from one checkpoint to the next; the last of a run is always written.
+    resume : bool or "if-any"
+        Go on from the file; "if-any": from the beginning where there is none.
+    force : bool
+        Replace a file that exists.
+    rank, size : int
+        Which of how many processes this is.
+    agree : callable, optional
+        Given the generations that this process has, returns the newest that all have, or None
+        (`newest_common`).
+    some : callable, optional
+        Whether any process has a flag.
+
+    Raises
+    ------
+    FileError
+        If there is no file to go on from, it cannot be used, or one exists and neither ``resume``
+        nor ``force`` is asked for.
+    InputError
+        If an option is out of range.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        every: int = EVERY,
+        resume: bool | str = False,
+        force: bool = False,
+        rank: int = 0,
+        size: int = 1,
+        agree: Callable[[list[int]], int | None] | None = None,
+        some: Callable[[bool], bool] | None = None,
+    ) -> None:
+        self.every = check_int("checkpoint_every", every, least=1)
+        if resume not in (False, True, "if-any"):
+            raise InputError(f"resume must be true, false or 'if-any', got {resume!r}")
+        self.name = os.fspath(path)
+        self.path = Path(self.name + (f".rank{rank}" if rank else ""))
+        self.before = Path(f"{self.path}.before") if size > 1 else None
+        self.size = size
+        self.signal: int | None = None
+        """Number of the signal that wants the process to end; whoever catches it sets this."""
+        self.generation = 0
+        """Iterations offered since the run began; all processes count alike."""
+        self._some = some
+        self._facts: State = {}
+        self._found: State | None = None
+        check_writable(self.path, force or bool(resume))
+        if resume:
+            self._find(agree or max_of, resume == "if-any")
+
+    def _find(self, agree: Callable[[list[int]], int | None], if_any: bool) -> None:
+        """Read what there is, of the newest generation that all have."""
+        states: dict[int, tuple[Path, State]] = {}
+        for file in (self.before, self.path):
+            if file is not None and file.exists():
+                found = read_state(file)
+                with restoring(file):
+                    generation = check_int("generation", found["generation"], least=1)
+                    if not isinstance(found["facts"], dict) or not isinstance(found["run"], dict):
+                        raise TypeError("facts or run")
+                states[generation] = (file, found)
+        chosen = agree(sorted(states))
+        if chosen is None:
+            if if_any:
+                return
+            what = (
+                f"the checkpoint {self.name!r} does not exist; leave --resume out to begin, or "
+                "give --resume-if-any"
+            )
+            if self.size > 1:
+                what = (
+                    f"the {self.size} processes have no checkpoint {self.name!r} in common; leave "
+                    "--resume out to begin"
+                )
+            raise FileError(what)
+        file, self._found = states[chosen]
+        self.generation = chosen
+        if self.before is not None and file == self.before:
+            # What others do not have is given up: it must not push out what all have.
+            os.replace(self.before, self.path)
+
+    def begin(self, facts: State) -> None:
+        """Check that what was found is of the run that these facts describe.
+
+        Raises
+        ------
+        InputError
+            Naming what is another, and what it was.
+        """
+        facts = {"vpem": vpem.__version__, **facts, "processes": self.size}
+        self._facts = facts
+        if self._found is None:
+            return
+        then = self._found["facts"]
+        for name in dict.fromkeys([*facts, *then]):
+            one, other = then.get(name), facts.get(name)
+            if name in MAY_DIFFER or one == other:
+                continue
+            told = f"{name} was {one!r}, now it is {other!r}"
+            if _is_sum(one) and _is_sum(other):
+                told = f"{name} is not the same"
+            raise InputError(
+                f"the checkpoint {self.name!r} is of another run: {told}; give what it began with, "
+                "or begin anew with --force instead of --resume"
+            )
+        threads = then.get("n_threads"), facts.get("n_threads")
+        if threads[0] != threads[1]:
+            warnings.warn(
+                f"the run began on {threads[0]} threads and goes on with {threads[1]}: its results "
+                "may differ in the last digits",
+                VpemWarning,
+                stacklevel=3,
+            )
+        self.saved = self._found["run"]
+        self._found = None
+
+    def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Write the state if it is due, the last, or somebody wants the process to end."""
+        self.generation += 1
+        wanted = self.signal is not None
+        if self._some is not None:
+            wanted = self._some(wanted)
+        if wanted or last or self.generation % self.every == 0:
+            self.write(state())
+        if wanted:
+            raise Interrupted(self.name, self.generation, self.signal)
+
+    def write(self, state: State) -> None:
+        """Write a state now."""
+        whole = {"generation": self.generation, "facts": self._facts, "run": state}
+        write_state(self.path, whole, self.before)
+
+
+def max_of(generations: list[int]) -> int | None:
+    """Return the newest generation of a single process."""
+    return max(generations, default=None)
+
+
+@contextmanager
+def restoring(what: object = "") -> Iterator[None]:
+    """Turn whatever goes wrong with a state that is none of this run's into one sentence."""
+    try:
+        yield
+    except FileError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        name = f" {what}" if str(what) else ""
+        raise FileError(
+            f"the checkpoint{name} does not hold what this run needs ({error}); begin anew with "
+            "--force instead of --resume"
+        ) from error
+
+
+# ---- what a run is told from others by ----------------------------------------------------------
+
+
+def _is_sum(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("sum ")
+
+
+def checksum(*values: Any) -> str:
+    """Return a sum that tells arrays, or what else can be written down, from others.
+
+    Of an array beyond 64 MB runs of rows from all over it are looked at, as many as are 64 MB.
+
+    Parameters
+    ----------
+    *values : ndarray, FileMatrix, or anything with a `repr` of its own
+        What to look at.
+    """
+    made = hashlib.blake2b(digest_size=16)
+    for value in values:
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            made.update(repr(value).encode())
+            continue
+        made.update(f"{value.shape} {value.dtype}".encode())
+        n_rows = value.shape[0] if len(value.shape) else 0
+        n_bytes = int(np.prod(value.shape, dtype=float)) * value.dtype.itemsize
+        if n_bytes <= LOOKED_AT:
+            made.update(np.ascontiguousarray(value[:] if n_rows else value).tobytes())
+            continue
+        length = max(1, LOOKED_AT * n_rows // (n_bytes * RUNS_LOOKED_AT))
+        for begin in np.linspace(0, n_rows - length, RUNS_LOOKED_AT).astype(int):
+            made.update(np.ascontiguousarray(value[begin : begin + length]).tobytes())
+    return f"sum {made.hexdigest()}"
+
+
+# ---- random streams -----------------------------------------------------------------------------
+
+
+def stream_state(rng: np.random.Generator) -> State:
+    """Return where a random stream is."""
+    return dict(rng.bit_generator.state)
+
+
+def set_stream(rng: np.random.Generator, state: State) -> None:
+    """Move a random stream to where it was."""
+    rng.bit_generator.state = state
