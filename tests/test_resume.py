@@ -5,8 +5,10 @@ import pytest
 
 from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import InputError, VpemWarning
+from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.mixture import COVARIANCE_TYPES
 from vpem.partition import contiguous
+from vpem.rows import FileMatrix
 from vpem.workers import evenly
 
 from .cli_support import overlapping
@@ -169,6 +171,35 @@ def test_em_over_rows_that_are_weighed_and_scaled():
             sample_weight=weight, max_iter=6, n_threads=1, saver=saver,
         )
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["exact", "rounds"])
+def test_em_over_rows_with_components_that_collapse(name):
+    far = np.vstack([X, X[:1] + 40.0])
+    how = {"seed": 3, **ROW_SUMS[name]}
+    network = connect_workers(make_graph(how.pop("topology"), 4), **how)
+    options = {"n_components": 5, "init": [120, 3, 60, 90, 15], "reg_covar": 0.0, "max_iter": 12}
+    found = check_resumes(
+        lambda saver: fit_em(
+            far, evenly(121, 4), network, seed=2, n_threads=1, saver=saver, **options
+        )
+    )
+    assert found.recoveries
+
+
+def test_data_on_disk(tmp_path):
+    source = Dataset(X, tuple("abcdef"))
+    write_dataset(tmp_path / "data.h5", source)
+    stored = read_dataset(tmp_path / "data.h5", memory_limit=2 * X.nbytes - 1).X
+    assert isinstance(stored, FileMatrix)
+    for options in ({}, {"batch_size": 25}):
+        there = check_resumes(
+            lambda saver, options=options: fit_vpem(
+                stored, joined("operator"), n_components=3, max_iter=5, n_threads=1, saver=saver,
+                **options,
+            )
+        )  # fmt: skip
+        assert there.n_iter == 5
 
 
 # ---- more iterations ----------------------------------------------------------------------------

@@ -598,7 +598,9 @@ class _Incremental:
         """M-step; True where components had collapsed."""
         visits, terms = self.visits, self.visits.terms
         mended = visits.settle(terms.update(self.total), self.total.counts)
-        self._note()
+        if not mended:
+            # Statistics of before a repair say nothing of the parameters after it.
+            self._note()
         return mended
 
     def _note(self) -> None:
