@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from vpem.blocks import Blocks
     from vpem.datasets import Dataset
     from vpem.joining import Network
     from vpem.network.mpi import MpiTeam
@@ -172,6 +173,18 @@ class Ranks:
                 if text not in screen.warnings:
                     screen.warn(text, f"{self.team.describe(rank)}: ")
 
+    def check_shards(
+        self, output: Path, network: Network, held: Partition, force: bool, *inputs: Path | None
+    ) -> None:
+        """Raise FileError or InputError where a shard of this rank cannot be written."""
+        from vpem.hdf5 import check_distinct, check_writable
+
+        team = self.gather_team(held)
+        for number, path in _shards_of(output, network.blocks, held).items():
+            if team.mine(network.hubs[number].root):
+                check_distinct(path, *inputs)
+                check_writable(path, force)
+
     def write_shards(
         self,
         output: Path,
@@ -182,18 +195,15 @@ class Ranks:
         force: bool,
     ) -> Fit:
         """Write the parameters of this rank's hubs, a file each; what a report needs of the fit."""
-        from vpem.shards import shard_path, write_shard
+        from vpem.shards import write_shard
         from vpem.spread import outline
 
         blocks = found.network.whole.blocks  # type: ignore[attr-defined]
+        paths = _shards_of(output, blocks, held)
         for place, number in enumerate(found.network.total.numbers):
-            columns, root = blocks.features[number], blocks.roots[number]
-            if len(columns):
-                name = held.names[root] if root < held.n_agents else "server"
-                names = [source.feature_names[j] for j in columns]
-                write_shard(
-                    shard_path(output, name), found, place, held.names, names, options, force
-                )
+            if number in paths:
+                names = [source.feature_names[j] for j in blocks.features[number]]
+                write_shard(paths[number], found, place, held.names, names, options, force)
         return outline(found)
 
     # ---- the end ---------------------------------------------------------------------------------
@@ -376,6 +386,22 @@ def engine_of(
     engine.shards = shards
     screen.silent = not engine.speaks
     return engine
+
+
+def _shards_of(output: Path, blocks: Blocks, held: Partition) -> dict[int, Path]:
+    """Files of the shards of all hubs that have features, by their numbers, all different."""
+    from vpem.shards import shard_path
+
+    names = [*held.names, "server"]
+    plain = {b: shard_path(output, names[root]) for b, root in enumerate(blocks.roots)}
+    taken = list(plain.values())
+    return {
+        b: path
+        if taken.count(path) == 1
+        else shard_path(output, f"{names[blocks.roots[b]]}-{blocks.roots[b]}")
+        for b, path in plain.items()
+        if len(blocks.features[b])
+    }
 
 
 def _columns_of(source: Dataset, columns: Any) -> Any:
