@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from vpem.blocks import Blocks
     from vpem.datasets import Dataset
     from vpem.joining import Network
@@ -121,6 +123,9 @@ class Ranks:
         Whether this process writes to stdout and tells progress.
     team : MpiTeam or None
         The agents, once they are known.
+    own : ndarray of shape (M, d) or None
+        Features of this rank's agents, by agent, then by column, where they were read before; None
+        where they stand in a dataset.
     on_interrupt : callable or None
         Called, by each rank for itself, before an interrupted job ends. No other rank can be
         relied on there.
@@ -135,17 +140,20 @@ class Ranks:
         self.team: MpiTeam | None = None
         self.timeout: float | None = None
         self.shards = False
+        self.own: NDArray[Any] | None = None
         self.on_interrupt: Callable[[], None] | None = None
         self._kept: list[Any] = []
 
     # ---- work -----------------------------------------------------------------------------------
 
-    def gather_team(self, held: Partition) -> MpiTeam:
-        """Spread the agents over the ranks."""
+    def gather_team(self, names: Sequence[str]) -> MpiTeam:
+        """Spread the agents, or parties, of these names over the ranks."""
         from vpem.network.mpi import MpiTeam
 
-        if self.team is None:
-            self.team = MpiTeam(held.n_agents, self.comm, names=held.names, timeout=self.timeout)
+        if self.team is None or self.team.names != tuple(names):
+            self.team = MpiTeam(
+                len(names), self.comm, names=names, timeout=self.timeout, bell=self._bell
+            )
         return self.team
 
     def fit_vpem(
@@ -157,10 +165,12 @@ class Ranks:
         """
         from vpem.spread import fit_spread, spread
 
-        team = self.gather_team(held)
+        team = self.gather_team(held.names)
         ranked = spread(network, held, team)
         names = [source.feature_names[j] for j in ranked.columns]
-        X = _columns_of(source, ranked.columns) if len(ranked.columns) else None
+        X = self.own
+        if X is None and len(ranked.columns):
+            X = _columns_of(source, ranked.columns)
         found = fit_spread(X, ranked, **{**options, "feature_names": names, "shards": self.shards})
         return found, {"engine": "mpi", "ranks": self.size, "handed": _handed(ranked.total, team)}
 
@@ -179,7 +189,7 @@ class Ranks:
         """Raise FileError or InputError where a shard of this rank cannot be written."""
         from vpem.hdf5 import check_distinct, check_writable
 
-        team = self.gather_team(held)
+        team = self.gather_team(held.names)
         for number, path in _shards_of(output, network.blocks, held).items():
             if team.mine(network.hubs[number].root):
                 check_distinct(path, *inputs)

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vpem.datasets import read_dataset
 from vpem.models import read_model
+from vpem_cli.engine import _columns_of
 
 from .cli_support import AGENTS, done, make_data, run
 from .mpi_support import MAIN, command, environment, run_cli, run_ranks
@@ -82,6 +84,15 @@ def test_shards_hold_one_party_each_and_can_be_joined(data, tmp_path, capsys):
     done(capsys, "model", "show", joined)
     told = run(capsys, "model", "join", *shards[:-1], "-o", tmp_path / "x.h5").sentence
     assert told == "shards are missing: of registry"
+
+
+def test_a_rank_keeps_its_own_columns_only(data):
+    whole, lazy = read_dataset(data), read_dataset(data, memory_limit=0)
+    kept = _columns_of(lazy, [4, 1])
+    assert kept.shape == (len(whole.X), 2)
+    assert kept.base is None
+    np.testing.assert_array_equal(kept, whole.X[:, [4, 1]])
+    np.testing.assert_array_equal(_columns_of(whole, [5]), whole.X[:, [5]])
 
 
 def test_warnings_of_other_ranks_are_told_once(tmp_path):
