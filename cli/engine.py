@@ -395,6 +395,8 @@ def engine_of(
     engine.timeout = timeout
     engine.shards = shards
     screen.silent = not engine.speaks
+    if engine.size == 1 and ranks is None:
+        screen.say("one rank holds all agents; for more: mpiexec -n RANKS vpem ... --engine mpi")
     return engine
 
 

@@ -212,3 +212,14 @@ def test_options_of_ranks_need_the_engine(words, told, data, capsys):
 )
 def test_what_ranks_cannot_do_is_refused(words, told, data):
     assert told in sentence(run_cli(1, "fit", data, "--engine", "mpi", *words))
+
+
+def test_one_rank_is_said_to_be_alone(data):
+    words = ("fit", data, *CYCLE, "--max-iter", "3", "--strict", "--json")
+    ended = run_cli(1, *words)
+    assert ended.returncode == 3
+    assert ended.stderr.splitlines()[0].startswith("one rank holds all agents; for more: mpiexec")
+    assert json.loads(ended.stdout)["ranks"] == 1
+    ended = run_cli(2, *words)
+    assert ended.returncode == 3
+    assert "one rank" not in ended.stderr
