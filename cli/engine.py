@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+<<<<<<< HEAD
     from vpem.files.datasets import Dataset
+=======
+    from numpy.typing import NDArray
+
+    from vpem.blocks import Blocks
+    from vpem.files.datasets import Dataset
+>>>>>>> mpi/mpi
     from vpem.joining import Network
     from vpem.network.mpi import MpiTeam
     from vpem.partition import Partition
@@ -120,6 +127,9 @@ class Ranks:
         Whether this process writes to stdout and tells progress.
     team : MpiTeam or None
         The agents, once they are known.
+    own : ndarray of shape (M, d) or None
+        Features of this rank's agents, by agent, then by column, where they were read before; None
+        where they stand in a dataset.
     on_interrupt : callable or None
         Called, by each rank for itself, before an interrupted job ends. No other rank can be
         relied on there.
@@ -134,17 +144,20 @@ class Ranks:
         self.team: MpiTeam | None = None
         self.timeout: float | None = None
         self.shards = False
+        self.own: NDArray[Any] | None = None
         self.on_interrupt: Callable[[], None] | None = None
         self._kept: list[Any] = []
 
     # ---- work -----------------------------------------------------------------------------------
 
-    def gather_team(self, held: Partition) -> MpiTeam:
-        """Spread the agents over the ranks."""
+    def gather_team(self, names: Sequence[str]) -> MpiTeam:
+        """Spread the agents, or parties, of these names over the ranks."""
         from vpem.network.mpi import MpiTeam
 
-        if self.team is None:
-            self.team = MpiTeam(held.n_agents, self.comm, names=held.names, timeout=self.timeout)
+        if self.team is None or self.team.names != tuple(names):
+            self.team = MpiTeam(
+                len(names), self.comm, names=names, timeout=self.timeout, bell=self._bell
+            )
         return self.team
 
     def fit_vpem(
@@ -156,10 +169,12 @@ class Ranks:
         """
         from vpem.spread import fit_spread, spread
 
-        team = self.gather_team(held)
+        team = self.gather_team(held.names)
         ranked = spread(network, held, team)
         names = [source.feature_names[j] for j in ranked.columns]
-        X = _columns_of(source, ranked.columns) if len(ranked.columns) else None
+        X = self.own
+        if X is None and len(ranked.columns):
+            X = _columns_of(source, ranked.columns)
         found = fit_spread(X, ranked, **{**options, "feature_names": names, "shards": self.shards})
         return found, {"engine": "mpi", "ranks": self.size, "handed": _handed(ranked.total, team)}
 
@@ -172,6 +187,18 @@ class Ranks:
                 if text not in screen.warnings:
                     screen.warn(text, f"{self.team.describe(rank)}: ")
 
+    def check_shards(
+        self, output: Path, network: Network, held: Partition, force: bool, *inputs: Path | None
+    ) -> None:
+        """Raise FileError or InputError where a shard of this rank cannot be written."""
+        from vpem.files.hdf5 import check_distinct, check_writable
+
+        team = self.gather_team(held.names)
+        for number, path in _shards_of(output, network.blocks, held).items():
+            if team.mine(network.hubs[number].root):
+                check_distinct(path, *inputs)
+                check_writable(path, force)
+
     def write_shards(
         self,
         output: Path,
@@ -182,18 +209,15 @@ class Ranks:
         force: bool,
     ) -> Fit:
         """Write the parameters of this rank's hubs, a file each; what a report needs of the fit."""
-        from vpem.shards import shard_path, write_shard
+        from vpem.shards import write_shard
         from vpem.spread import outline
 
         blocks = found.network.whole.blocks  # type: ignore[attr-defined]
+        paths = _shards_of(output, blocks, held)
         for place, number in enumerate(found.network.total.numbers):
-            columns, root = blocks.features[number], blocks.roots[number]
-            if len(columns):
-                name = held.names[root] if root < held.n_agents else "server"
-                names = [source.feature_names[j] for j in columns]
-                write_shard(
-                    shard_path(output, name), found, place, held.names, names, options, force
-                )
+            if number in paths:
+                names = [source.feature_names[j] for j in blocks.features[number]]
+                write_shard(paths[number], found, place, held.names, names, options, force)
         return outline(found)
 
     # ---- the end ---------------------------------------------------------------------------------
@@ -375,7 +399,25 @@ def engine_of(
     engine.timeout = timeout
     engine.shards = shards
     screen.silent = not engine.speaks
+    if engine.size == 1 and ranks is None:
+        screen.say("one rank holds all agents; for more: mpiexec -n RANKS vpem ... --engine mpi")
     return engine
+
+
+def _shards_of(output: Path, blocks: Blocks, held: Partition) -> dict[int, Path]:
+    """Files of the shards of all hubs that have features, by their numbers, all different."""
+    from vpem.shards import shard_path
+
+    names = [*held.names, "server"]
+    plain = {b: shard_path(output, names[root]) for b, root in enumerate(blocks.roots)}
+    taken = list(plain.values())
+    return {
+        b: path
+        if taken.count(path) == 1
+        else shard_path(output, f"{names[blocks.roots[b]]}-{blocks.roots[b]}")
+        for b, path in plain.items()
+        if len(blocks.features[b])
+    }
 
 
 def _columns_of(source: Dataset, columns: Any) -> Any:

@@ -224,7 +224,7 @@ def fit(
         from vpem.rows import available_memory, parse_bytes
 
         run_on = engine_of(engine, ranks, timeout, shards, screen)
-        if output is not None and run_on.speaks:
+        if output is not None and run_on.speaks and not shards:
             # A model may be continued in its own file: no check against init_model.
             check_distinct(output, *data, partition, graph, worker_rows, align_key)
             check_writable(output, force)
@@ -292,6 +292,8 @@ def fit(
                 hops=hops,
                 **sums,
             )
+        if isinstance(run_on, Ranks) and shards and output is not None:
+            run_on.check_shards(output, network, held, force, data, init_model)
         start: Any = init
         if init_rows is not None:
             start = rows_of(init_rows)

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import vpem_cli
+from vpem import connect, fit_vpem, make_graph
+from vpem.partition import contiguous
+from vpem.shards import shard_path, write_shard
 from vpem_cli.app import command
 
 from .cli_support import MAIN, ROOT, done, run
@@ -71,10 +74,24 @@ def home(tmp_path_factory):
         patch.chdir(home)
         assert vpem_cli.run([*examples(("fit",))[0][1:], "--quiet"]) == 0
     assert (home / "model.h5").exists()
+<<<<<<< HEAD
     (home / "fits").mkdir()
     for number in range(2):
         shutil.copy(home / "model.h5", home / f"fits/{number}.h5")
+=======
+    cut_in_shards(home, ("hospital", "lab"))
+>>>>>>> mpi/mpi
     return home
+
+
+def cut_in_shards(home, names):
+    """Shards as ranks of MPI leave them."""
+    X = np.random.default_rng(0).standard_normal((40, 4))
+    network = connect(make_graph("cycle", 2), contiguous(4, 2, names), hops=0)
+    fit = fit_vpem(X, network, tol=1e-2)
+    for place, name in enumerate(names):
+        features = [f"feature {j}" for j in network.blocks.features[place]]
+        write_shard(shard_path(home / "model.h5", name), fit, place, names, features, {})
 
 
 @pytest.mark.parametrize("path", HELP, ids=" ".join)

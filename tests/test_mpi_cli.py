@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+<<<<<<< HEAD
 from vpem.files.models import read_model
+=======
+from vpem.files.datasets import read_dataset
+from vpem.files.models import read_model
+from vpem_cli.engine import _columns_of
+>>>>>>> mpi/mpi
 
 from .cli_support import AGENTS, done, make_data, run
 from .mpi_support import MAIN, command, environment, run_cli, run_ranks
@@ -64,6 +70,9 @@ def test_shards_hold_one_party_each_and_can_be_joined(data, tmp_path, capsys):
     assert ended.returncode == 0, ended.stderr
     shards = sorted(tmp_path.iterdir())
     assert [path.name for path in shards] == sorted(f"m.{name}.h5" for name in AGENTS)
+    again = run_cli(2, *words, "--engine", "mpi", "--shards", "-o", tmp_path / "m.h5")
+    assert again.returncode == 2
+    assert "exists" in sentence(again)
     whole = tmp_path / "whole.h5"
     told = done(capsys, *words, "-o", whole).json
     assert json.loads(ended.stdout)["bic"] == pytest.approx(told["bic"], rel=1e-10)
@@ -77,12 +86,17 @@ def test_shards_hold_one_party_each_and_can_be_joined(data, tmp_path, capsys):
     np.testing.assert_allclose(ours.assembled_covariances, theirs.assembled_covariances, atol=1e-9)
     np.testing.assert_allclose(ours.weights, theirs.weights, rtol=1e-9)
     done(capsys, "model", "show", joined)
-    for wrong, told in (
-        (shards[:-1], "shards are missing: of registry"),
-        ([*shards, shards[0]], "given before"),
-        ([*shards, whole], "is no shard"),
-    ):
-        assert told in run(capsys, "model", "join", *wrong, "-o", tmp_path / "x.h5").sentence
+    told = run(capsys, "model", "join", *shards[:-1], "-o", tmp_path / "x.h5").sentence
+    assert told == "shards are missing: of registry"
+
+
+def test_a_rank_keeps_its_own_columns_only(data):
+    whole, lazy = read_dataset(data), read_dataset(data, memory_limit=0)
+    kept = _columns_of(lazy, [4, 1])
+    assert kept.shape == (len(whole.X), 2)
+    assert kept.base is None
+    np.testing.assert_array_equal(kept, whole.X[:, [4, 1]])
+    np.testing.assert_array_equal(_columns_of(whole, [5]), whole.X[:, [5]])
 
 
 def test_warnings_of_other_ranks_are_told_once(tmp_path):
@@ -202,3 +216,14 @@ def test_options_of_ranks_need_the_engine(words, told, data, capsys):
 )
 def test_what_ranks_cannot_do_is_refused(words, told, data):
     assert told in sentence(run_cli(1, "fit", data, "--engine", "mpi", *words))
+
+
+def test_one_rank_is_said_to_be_alone(data):
+    words = ("fit", data, *CYCLE, "--max-iter", "3", "--strict", "--json")
+    ended = run_cli(1, *words)
+    assert ended.returncode == 3
+    assert ended.stderr.splitlines()[0].startswith("one rank holds all agents; for more: mpiexec")
+    assert json.loads(ended.stdout)["ranks"] == 1
+    ended = run_cli(2, *words)
+    assert ended.returncode == 3
+    assert "one rank" not in ended.stderr

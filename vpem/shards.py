@@ -44,16 +44,16 @@ def write_shard(
     options: dict[str, Any],
     force: bool = False,
 ) -> None:
-    """Write the parameters of one hub of this process.
+    """Write the parameters of one hub.
 
     Parameters
     ----------
     path : path
         The file.
     fit : Fit
-        From `vpem.spread.fit_spread` with ``shards``.
+        From `vpem.spread.fit_spread` with ``shards``, or of all agents in one process.
     place : int
-        Which of this process's hubs.
+        Which of the hubs that `Fit.mixture` has.
     agent_names, feature_names : sequence of str
         Names of all agents, and of this hub's features.
     options : dict
@@ -67,8 +67,8 @@ def write_shard(
         If the file exists and ``force`` is False, or cannot be written.
     """
     network, mixture = fit.network, fit.mixture
-    assert isinstance(network, RankNetwork)
-    number = int(network.numbers[place])
+    whole = network.whole if isinstance(network, RankNetwork) else network
+    number = int(network.numbers[place]) if isinstance(network, RankNetwork) else place
     _, means, covariances = mixture.block(place)
     own = slice(mixture.blocks.offsets[place], mixture.blocks.offsets[place + 1])
     columns = mixture.blocks.order[own]
@@ -86,10 +86,10 @@ def write_shard(
         "shard": {
             "number": number,
             "run": hashlib.sha256(fit.history.tobytes()).hexdigest()[:16],
-            "shared": fit.network.total.exact,
+            "shared": getattr(network.total, "exact", network.total.n_roots == 1),
             "hubs": [
                 {"root": int(h.root), "agents": list(h.agents), "features": f.tolist()}
-                for h, f in zip(network.hubs, network.whole.blocks.features, strict=True)
+                for h, f in zip(network.hubs, whole.blocks.features, strict=True)
             ],
         },
         "agent_names": list(agent_names),

@@ -64,6 +64,8 @@ class MpiTeam:
         Of the agents, for messages.
     timeout : float, optional
         Seconds after which a rank that others wait for is said to be stalled. None: never.
+    bell : MPI communicator, optional
+        A copy of ``comm`` to ask who is there; tags 0 and 1 are used.
 
     Attributes
     ----------
@@ -84,9 +86,10 @@ class MpiTeam:
         *,
         names: Sequence[str] = (),
         timeout: float | None = None,
+        bell: Any = None,
     ) -> None:
-        self.comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
-        self._bell = self.comm.Dup()
+        self.comm = MPI.COMM_WORLD if comm is None else comm
+        self._bell = self.comm.Dup() if bell is None else bell
         self.rank = self.comm.Get_rank()
         self.size = self.comm.Get_size()
         self.n_agents = n_agents
@@ -99,6 +102,9 @@ class MpiTeam:
         mine = np.flatnonzero(self.ranks[:n_agents] == self.rank)
         self.own = range(int(mine[0]), int(mine[-1]) + 1) if len(mine) else range(0)
         self.seen = time.monotonic()
+        self._asking: list[Any] = []
+        self.wait(self.comm.Ibarrier())
+        self.comm = self.comm.Dup()
 
     def mine(self, agent: int) -> bool:
         """Whether an agent lives on this rank."""
@@ -273,6 +279,7 @@ class MpiTeam:
 
         Who is whose neighbour is mutual.
         """
+        self.wait(self.comm.Ibarrier())  # what follows cannot be waited for with a deadline
         return self.comm.Create_dist_graph_adjacent(neighbours, neighbours)
 
     # ---- waiting -------------------------------------------------------------------------------
@@ -311,8 +318,8 @@ class MpiTeam:
 
     def _say(self, rank: int, tag: int) -> None:
         # To a rank that is stalled it is never delivered: nobody waits for that.
-        self._said = [*getattr(self, "_said", []), np.array([self.rank], dtype=np.int64)]
-        self._bell.Isend(self._said[-1], dest=rank, tag=tag).Free()
+        self._asking.append(np.array([self.rank], dtype=np.int64))
+        self._bell.Isend(self._asking[-1], dest=rank, tag=tag).Free()
 
     def _call_the_roll(self, request: Any, waited: float) -> None:
         """Ask all ranks whether they are there, and name those that are not."""
