@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
-    from vpem.files.datasets import Dataset
-=======
     from numpy.typing import NDArray
 
     from vpem.blocks import Blocks
     from vpem.files.datasets import Dataset
->>>>>>> mpi/mpi
     from vpem.joining import Network
     from vpem.network.mpi import MpiTeam
     from vpem.partition import Partition

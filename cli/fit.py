@@ -293,7 +293,7 @@ def fit(
                 **sums,
             )
         if isinstance(run_on, Ranks) and shards and output is not None:
-            run_on.check_shards(output, network, held, force, data, init_model)
+            run_on.check_shards(output, network, held, force, *data, init_model)
         start: Any = init
         if init_rows is not None:
             start = rows_of(init_rows)

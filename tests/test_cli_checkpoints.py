@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import h5py
 import numpy as np
@@ -93,11 +94,27 @@ def check_same_file(one, other):
 
 
 def begin(*given):
-    """Begin a command as a process of its own."""
+    """Begin a command as a process of its own, which a signal ends as in a terminal."""
     command = [sys.executable, "-c", MAIN, *map(str, given)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    # Where the tests run in the background of a shell, SIGINT is ignored, and that is inherited.
+    with default_handling(signal.SIGINT):
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def default_handling(number):
+    """Handle a signal as Python does by itself."""
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 class Nursery:
@@ -235,7 +252,10 @@ def test_without_a_checkpoint_signals_do_as_always(tmp_path, data):
     process = begin(*words("rows", data, tmp_path / "model.h5", "--max-iter", 10**6), "--json")
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert err == "vpem: error: interrupted; nothing was written\n"
 

@@ -74,13 +74,10 @@ def home(tmp_path_factory):
         patch.chdir(home)
         assert vpem_cli.run([*examples(("fit",))[0][1:], "--quiet"]) == 0
     assert (home / "model.h5").exists()
-<<<<<<< HEAD
     (home / "fits").mkdir()
     for number in range(2):
         shutil.copy(home / "model.h5", home / f"fits/{number}.h5")
-=======
     cut_in_shards(home, ("hospital", "lab"))
->>>>>>> mpi/mpi
     return home
 
 

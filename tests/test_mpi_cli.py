@@ -9,13 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-<<<<<<< HEAD
-from vpem.files.models import read_model
-=======
 from vpem.files.datasets import read_dataset
 from vpem.files.models import read_model
 from vpem_cli.engine import _columns_of
->>>>>>> mpi/mpi
 
 from .cli_support import AGENTS, done, make_data, run
 from .mpi_support import MAIN, command, environment, run_cli, run_ranks
