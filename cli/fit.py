@@ -234,6 +234,8 @@ def fit(
         check_choice("--split", split, ("features", "rows"))
         over_rows = split == "rows"
         _refuse_options_of_the_other_split(over_rows, locals())
+        if missing_parties:
+            missing = "marginalize"
         if isinstance(run_on, Ranks):
             _refuse_what_ranks_cannot(over_rows, memory_limit, shards, output)
         seed = check_int("--seed", seed, least=0)
@@ -254,6 +256,7 @@ def fit(
             data,
             Asked(parties, align, align_key, missing_parties),
             over_rows,
+            missing == "marginalize",
             dataset,
             {"agents": agents, "partition": partition, "workers": workers,
              "worker-rows": worker_rows, "memory-limit": memory_limit},

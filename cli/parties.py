@@ -53,7 +53,10 @@ AlignKey = Annotated[
 ]
 MissingParties = Annotated[
     bool,
-    typer.Option("--missing-parties", help="Keep rows that some parties lack (ids and hmac)."),
+    typer.Option(
+        "--missing-parties",
+        help="Keep rows that some parties lack, and integrate out what is missing (ids and hmac).",
+    ),
 ]
 
 
@@ -71,6 +74,7 @@ def read_data(
     files: Sequence[Path],
     asked: Asked,
     over_rows: bool,
+    missing: bool,
     dataset: str | None,
     for_one: dict[str, Any],
     limit: int | None,
@@ -87,6 +91,8 @@ def read_data(
         What the user asked about parties.
     over_rows : bool
         Whether parties hold different rows, not features.
+    missing : bool
+        Whether values may be missing.
     dataset : str, optional
         Path inside the one file.
     for_one : dict of str to object
@@ -120,9 +126,12 @@ def read_data(
     if output is not None:
         check_distinct(output, *(file for party in parties for file in party.find()))
     if over_rows:
-        return stack_parties(parties), None
+        return stack_parties(parties, keep_empty=missing), None
     level = asked.align or "none"
-    joined, found = join_parties(parties, level, key=asked.key, keep_missing=asked.keep_missing)
+    how: dict[str, Any] = {
+        "key": asked.key, "keep_missing": asked.keep_missing, "keep_empty": missing,
+    }  # fmt: skip
+    joined, found = join_parties(parties, level, **how)
     alignment = found.describe()
     for line in told(alignment):
         screen.say(line)
