@@ -229,7 +229,10 @@ def fit(
             check_distinct(output, *data, partition, graph, worker_rows, align_key)
             check_writable(output, force)
         inputs = (*data, output, partition, graph, worker_rows, init_model)
-        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
+        saver = saver_of(
+            checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs,
+            **run_on.processes(),
+        )  # fmt: skip
         check_choice("--dtype", dtype, ("float64", "float32"))
         check_choice("--split", split, ("features", "rows"))
         over_rows = split == "rows"
@@ -263,6 +266,8 @@ def fit(
             limit,
             output,
             screen,
+            run_on,
+            [] if saver is None else [saver.path],
         )  # fmt: skip
         sums: dict[str, Any] = {
             "n_rounds": options["rounds"],
