@@ -265,8 +265,8 @@ def test_another_run_is_refused(tmp_path):
         resumed(data=checksum(np.arange(4)))
     with pytest.raises(InputError, match="extra was None, now it is 1"):
         resumed(extra=1)
-    with pytest.raises(InputError, match="processes was 1, now it is 2"):
-        run(FileSaver(file, resume=True, size=2), 2, facts)
+    with pytest.raises(InputError, match="of a run in 1 process, not in 2; take as many"):
+        FileSaver(file, resume=True, size=2)
 
 
 def test_an_interrupt_writes_first(tmp_path):

@@ -169,7 +169,7 @@ class FileSaver(Saver):
                     generation = check_int("generation", found["generation"], least=1)
                     if not isinstance(found["facts"], dict) or not isinstance(found["run"], dict):
                         raise TypeError("facts or run")
-                    self._check_size(found["facts"].get("processes"))
+                self._check_size(found["facts"].get("processes"))
                 states[generation] = (file, found)
         chosen = agree(sorted(states))
         if chosen is None:
