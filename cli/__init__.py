@@ -79,7 +79,8 @@ def _end_all(ranks: Any, error: Exception, sentence: str | None) -> None:
         defect = f"{last} (a defect of vpem)\n{traceback.format_exc()}"
         ranks.fail(lambda text: print(f"vpem: {text}", file=sys.stderr, flush=True), defect, 1)
     else:
-        ranks.fail(fail, sentence, 4 if type(error).__name__ == "StalledError" else 2)
+        stalled = type(error).__name__ == "StalledError"
+        ranks.fail(fail, sentence, 4 if stalled else getattr(error, "exit_code", 2))
 
 
 def _prepare_streams() -> None:

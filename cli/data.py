@@ -57,6 +57,13 @@ def import_(
     drop_column: Annotated[
         list[str] | None, typer.Option(help="Column to leave out; may be repeated.")
     ] = None,
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="Empty cells of features: refuse, or keep them as missing values (NaN), for 'vpem "
+            "fit --missing marginalize'."
+        ),
+    ] = "refuse",
     agents: Annotated[
         int | None, typer.Option(help="Divide the features among so many agents, in order.")
     ] = None,
@@ -95,6 +102,7 @@ def import_(
             header=not no_header,
             delimiter=delimiter,
             drop_columns=drop_column or (),
+            missing=missing,
         )
         if agents is not None:
             dataset = replace(dataset, partition=contiguous(dataset.n_features, agents))
@@ -102,7 +110,7 @@ def import_(
             chosen = read_partition(partition, dataset.n_features, dataset.feature_names)
             dataset = replace(dataset, partition=chosen)
         write_dataset(output, dataset, force)
-        screen.say(f"wrote {output}: {_size(dataset)}")
+        screen.say(f"wrote {output}: {_size(dataset, missing == 'keep')}")
 
 
 @app.command()
@@ -207,7 +215,7 @@ def describe(
         show(*_tables(summary))
 
 
-def _size(dataset: Dataset) -> str:
+def _size(dataset: Dataset, count_missing: bool = False) -> str:
     """Return what was written, in words."""
     from .output import plural
 
@@ -216,6 +224,10 @@ def _size(dataset: Dataset) -> str:
     parts += ["labels"] if dataset.labels is not None else []
     if dataset.partition is not None:
         parts.append(plural(dataset.partition.n_agents, "agent"))
+    if count_missing:
+        from vpem.files.datasets import summarize_features
+
+        parts.append(f"{summarize_features(dataset.X).missing.sum()} values missing")
     return ", ".join(parts)
 
 
@@ -245,6 +257,7 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
             "max": float(statistics.max[column]),
             "constant": bool(statistics.constant[column]),
             "non_finite": int(statistics.non_finite[column]),
+            "missing": int(statistics.missing[column]),
         }
         for column, name in enumerate(dataset.feature_names)
     ]
@@ -260,6 +273,7 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
         "labels": counts,
         "edges": None if dataset.edges is None else dataset.edges.tolist(),
         "n_non_finite": int(statistics.non_finite.sum()),
+        "n_missing": int(statistics.missing.sum()),
         "n_constant": int(statistics.constant.sum()),
         "features": features,
     }
@@ -290,7 +304,8 @@ def _tables(summary: dict[str, Any]) -> list[Table]:
         ("agents", "not assigned" if agents is None else summary["n_agents"]),
         ("graph", "none" if edges is None else plural(len(edges), "edge")),
         ("constant features", summary["n_constant"]),
-        ("values not finite", summary["n_non_finite"]),
+        ("values missing (NaN)", _share(summary)),
+        ("values infinite", summary["n_non_finite"] - summary["n_missing"]),
     ]
     tables = [_filled(facts, "dataset", "")]
     if agents is not None:
@@ -307,11 +322,22 @@ def _tables(summary: dict[str, Any]) -> list[Table]:
     return tables
 
 
+def _share(summary: dict[str, Any]) -> str:
+    """Return how many values are missing, and their share."""
+    count = summary["n_missing"]
+    if not count:
+        return "0"
+    share = count / (summary["n_samples"] * summary["n_features"])
+    return f"{count} ({100 * share:.2g} %)"
+
+
 def _notes(feature: dict[str, Any]) -> str:
     """Return what is unusual about a feature."""
     notes = ["constant"] if feature["constant"] else []
-    if feature["non_finite"]:
-        notes.append(f"{feature['non_finite']} not finite")
+    if feature["missing"]:
+        notes.append(f"{feature['missing']} missing")
+    if feature["non_finite"] > feature["missing"]:
+        notes.append(f"{feature['non_finite'] - feature['missing']} infinite")
     return ", ".join(notes)
 
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from vpem.blocks import Blocks
     from vpem.files.datasets import Dataset
     from vpem.joining import Network
     from vpem.network.mpi import MpiTeam
+    from vpem.parties.alignment import Alignment
+    from vpem.parties.manifest import Party
+    from vpem.parties.sharing import Share
     from vpem.partition import Partition
     from vpem.recipes import Fit
 
@@ -84,8 +85,8 @@ HEAR_OUT = 0.3
 GIVE_WAY = (0.45, 0.3)
 """Seconds in which other ranks let the first speak: at least, and more by number."""
 
-SAVING = 3.0
-"""Seconds in which interrupted ranks save what they have before the job is ended."""
+PASSED_ON = 3.0
+"""Seconds in which a signal that one rank got reaches the first, which then speaks for all."""
 
 LAST_WORDS = 0.1
 """Seconds in which the launcher takes what was printed, before the job is ended."""
@@ -102,6 +103,10 @@ class Simulator:
     """All agents in this process."""
 
     speaks = True
+
+    def processes(self) -> dict[str, Any]:
+        """What a `FileSaver` wants to know of other processes."""
+        return {}
 
     def fit_vpem(
         self, source: Dataset, held: Partition, network: Network, **options: Any
@@ -123,12 +128,6 @@ class Ranks:
         Whether this process writes to stdout and tells progress.
     team : MpiTeam or None
         The agents, once they are known.
-    own : ndarray of shape (M, d) or None
-        Features of this rank's agents, by agent, then by column, where they were read before; None
-        where they stand in a dataset.
-    on_interrupt : callable or None
-        Called, by each rank for itself, before an interrupted job ends. No other rank can be
-        relied on there.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -140,14 +139,36 @@ class Ranks:
         self.team: MpiTeam | None = None
         self.timeout: float | None = None
         self.shards = False
-        self.own: NDArray[Any] | None = None
-        self.on_interrupt: Callable[[], None] | None = None
+        self._crew: MpiTeam | None = None
         self._kept: list[Any] = []
 
     # ---- work -----------------------------------------------------------------------------------
 
+    @property
+    def crew(self) -> MpiTeam:
+        """The ranks themselves, of whom there are none but each other to talk to."""
+        from vpem.network.mpi import MpiTeam
+
+        if self._crew is None:
+            self._crew = MpiTeam(self.size, self.comm, timeout=self.timeout, bell=self._bell)
+        return self._crew
+
+    def processes(self) -> dict[str, Any]:
+        """What a `FileSaver` wants to know of other processes."""
+        import numpy as np
+
+        from vpem.checkpoints.savers import newest_common
+
+        crew = self.crew
+        return {
+            "rank": self.rank,
+            "size": self.size,
+            "agree": lambda own: newest_common(crew.everyones([own])),
+            "some": lambda number: int(crew.largest(np.array([number]))[0]),
+        }
+
     def gather_team(self, names: Sequence[str]) -> MpiTeam:
-        """Spread the agents, or parties, of these names over the ranks."""
+        """Spread the agents, of these names, over the ranks."""
         from vpem.network.mpi import MpiTeam
 
         if self.team is None or self.team.names != tuple(names):
@@ -155,6 +176,52 @@ class Ranks:
                 len(names), self.comm, names=names, timeout=self.timeout, bell=self._bell
             )
         return self.team
+
+    def share_parties(
+        self, parties: Sequence[Party], output: Path | None, written: Sequence[Path], **how: Any
+    ) -> tuple[Share, Alignment]:
+        """Open the files of the parties of this rank, and align all by what ranks tell each other.
+
+        Parameters
+        ----------
+        parties : sequence of Party
+            All of them, as this rank was told.
+        output : path or None
+            The model that the first rank is going to write, or all in shards.
+        written : sequence of path
+            Files that this rank is going to write besides. None of all these may be a party's.
+        **how
+            As for `vpem.parties.sharing.share_parties`.
+        """
+        from vpem.errors import InputError
+        from vpem.files.hdf5 import check_distinct
+        from vpem.network.team import for_each
+        from vpem.parties.sharing import share_parties
+        from vpem.shards import shard_path
+
+        names = [party.name for party in parties]
+        for rank, told in enumerate(self.crew.everyones([names])):
+            ours = self.crew.tell_from(names, 0)
+            if told != ours:
+                raise InputError(
+                    f"rank 0 is told of the parties {', '.join(ours)}, rank {rank} of "
+                    f"{', '.join(told)}; give all ranks the same, in the same order"
+                )
+        team = self.gather_team(names)
+        own = list(written)
+        if output is not None and self.shards:
+            agents = [names[agent] for agent in team.own]
+            own += [shard_path(output, name) for name in ([] if self.rank else ["server"]) + agents]
+        elif output is not None and self.speaks:
+            own.append(output)
+        paths = self.crew.everyones([os.path.realpath(path) for path in own])
+
+        def check(number: int) -> None:
+            for path in paths:
+                check_distinct(path, *parties[number].find())
+
+        for_each(team, range(len(parties)), check)
+        return share_parties(parties, team, **how)
 
     def fit_vpem(
         self, source: Dataset, held: Partition, network: Network, **options: Any
@@ -168,9 +235,7 @@ class Ranks:
         team = self.gather_team(held.names)
         ranked = spread(network, held, team)
         names = [source.feature_names[j] for j in ranked.columns]
-        X = self.own
-        if X is None and len(ranked.columns):
-            X = _columns_of(source, ranked.columns)
+        X = _columns_of(source, ranked.columns) if len(ranked.columns) else None
         found = fit_spread(X, ranked, **{**options, "feature_names": names, "shards": self.shards})
         return found, {"engine": "mpi", "ranks": self.size, "handed": _handed(ranked.total, team)}
 
@@ -249,19 +314,16 @@ class Ranks:
         self.abort(code)
 
     def interrupted(self, tell: Callable[[str], Any], code: int) -> NoReturn:
-        """Let ranks save what they have, and end all of them; does not return."""
+        """Tell it once, and end all ranks; does not return."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         sentence = "interrupted; nothing was written"
-        if self.on_interrupt is not None:
-            self.on_interrupt()
-            sentence = "interrupted"
         if self.rank:
             self._ring(0)
-            time.sleep(SAVING)
+            time.sleep(PASSED_ON)
             tell(f"{self._name()}: {sentence}")
         else:
-            self._hear(SAVING if self.on_interrupt is not None else HEAR_OUT)
+            self._hear(HEAR_OUT)
             tell(sentence)
         self.abort(code)
 
@@ -420,7 +482,11 @@ def _columns_of(source: Dataset, columns: Any) -> Any:
     """Read some columns of the data; no others are kept."""
     import numpy as np
 
+    from vpem.parties.sharing import Share
+
     X = source.X
+    if isinstance(source, Share):
+        return X
     if isinstance(X, np.ndarray):
         return np.ascontiguousarray(X[:, columns])
     found = np.empty((len(X), len(columns)), dtype=X.dtype)

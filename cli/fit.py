@@ -229,11 +229,16 @@ def fit(
             check_distinct(output, *data, partition, graph, worker_rows, align_key)
             check_writable(output, force)
         inputs = (*data, output, partition, graph, worker_rows, init_model)
-        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
+        saver = saver_of(
+            checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs,
+            **run_on.processes(),
+        )  # fmt: skip
         check_choice("--dtype", dtype, ("float64", "float32"))
         check_choice("--split", split, ("features", "rows"))
         over_rows = split == "rows"
         _refuse_options_of_the_other_split(over_rows, locals())
+        if missing_parties:
+            missing = "marginalize"
         if isinstance(run_on, Ranks):
             _refuse_what_ranks_cannot(over_rows, memory_limit, shards, output)
         seed = check_int("--seed", seed, least=0)
@@ -254,12 +259,15 @@ def fit(
             data,
             Asked(parties, align, align_key, missing_parties),
             over_rows,
+            missing == "marginalize",
             dataset,
             {"agents": agents, "partition": partition, "workers": workers,
              "worker-rows": worker_rows, "memory-limit": memory_limit},
             limit,
             output,
             screen,
+            run_on,
+            [] if saver is None else [saver.path],
         )  # fmt: skip
         sums: dict[str, Any] = {
             "n_rounds": options["rounds"],

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
 
+    from .engine import Ranks, Simulator
     from .output import Screen
 
 __all__ = [
@@ -53,7 +54,10 @@ AlignKey = Annotated[
 ]
 MissingParties = Annotated[
     bool,
-    typer.Option("--missing-parties", help="Keep rows that some parties lack (ids and hmac)."),
+    typer.Option(
+        "--missing-parties",
+        help="Keep rows that some parties lack, and integrate out what is missing (ids and hmac).",
+    ),
 ]
 
 
@@ -71,11 +75,14 @@ def read_data(
     files: Sequence[Path],
     asked: Asked,
     over_rows: bool,
+    missing: bool,
     dataset: str | None,
     for_one: dict[str, Any],
     limit: int | None,
     output: Path | None,
     screen: Screen,
+    run_on: Simulator | Ranks,
+    written: Sequence[Path],
 ) -> tuple[Dataset, dict[str, Any] | None]:
     """Read the one dataset, or join those of the parties.
 
@@ -87,6 +94,8 @@ def read_data(
         What the user asked about parties.
     over_rows : bool
         Whether parties hold different rows, not features.
+    missing : bool
+        Whether values may be missing.
     dataset : str, optional
         Path inside the one file.
     for_one : dict of str to object
@@ -97,6 +106,10 @@ def read_data(
         What will be written, which must be no party's file.
     screen : Screen
         Where what became of the rows is told.
+    run_on : Simulator or Ranks
+        Where the command runs.
+    written : sequence of path
+        Files that a rank is going to write besides.
 
     Returns
     -------
@@ -110,6 +123,8 @@ def read_data(
     from vpem.files.hdf5 import check_distinct
     from vpem.parties.opening import choose_parties, join_parties, stack_parties
 
+    from .engine import Ranks
+
     _check_options(files, asked, over_rows)
     if not asked.parties:
         return read_dataset(files[0], dataset, memory_limit=limit), None
@@ -117,12 +132,26 @@ def read_data(
         if value is not None:
             raise InputError(f"--{name} is for one file; with --parties leave it out")
     parties = choose_parties(files)
-    if output is not None:
+    if output is not None and not isinstance(run_on, Ranks):
         check_distinct(output, *(file for party in parties for file in party.find()))
+    if over_rows and isinstance(run_on, Ranks):
+        raise InputError(
+            "--split rows reads the files of all parties in one process; leave --engine mpi out, "
+            "or --parties"
+        )
     if over_rows:
-        return stack_parties(parties), None
-    level = asked.align or "none"
-    joined, found = join_parties(parties, level, key=asked.key, keep_missing=asked.keep_missing)
+        return stack_parties(parties, keep_empty=missing), None
+    how: dict[str, Any] = {
+        "level": asked.align or "none",
+        "key": asked.key,
+        "keep_missing": asked.keep_missing,
+        "keep_empty": missing,
+    }
+    joined: Dataset
+    if isinstance(run_on, Ranks):
+        joined, found = run_on.share_parties(parties, output, written, **how)
+    else:
+        joined, found = join_parties(parties, **how)
     alignment = found.describe()
     for line in told(alignment):
         screen.say(line)

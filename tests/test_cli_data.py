@@ -169,8 +169,8 @@ def test_describe_flags_what_is_unusual(target):
     write_dataset(target, Dataset(X, ("same", "[red]none[/red]", "with\x1b[31m inf")))
     text = works("describe", target).stdout
     assert "constant" in text
-    assert "3 not finite" in text
-    assert "1 not finite" in text
+    assert "3 missing" in text
+    assert "1 infinite" in text
     assert "[red]none[/red]" in text
     assert "\x1b" not in text
     summary = json.loads(works("describe", target, "--json").stdout)

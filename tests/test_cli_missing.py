@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vpem import Dataset, read_model, write_dataset
+from vpem import Dataset, read_dataset, read_model, write_dataset
 
 from .cli_support import NAMES, done, overlapping, run
 
@@ -72,3 +72,66 @@ def test_data_read_from_disk(capsys, data):
     refused = run(capsys, "fit", data, *FIT, *words)
     assert refused.code == 2
     assert "which ones is kept in memory" in refused.sentence
+
+
+# ---- tables with empty cells --------------------------------------------------------------------
+
+
+def with_gaps(path, X, names=NAMES, ids=None):
+    """Write a table whose missing values are empty cells or words for nothing."""
+    empty = ["", "NA", "nan"]
+    head = list(names) if ids is None else ["id", *names]
+    lines = [",".join(head)]
+    for row, values in enumerate(X):
+        cells = [
+            empty[(row + j) % 3] if np.isnan(value) else repr(float(value))
+            for j, value in enumerate(values)
+        ]
+        lines.append(",".join(cells if ids is None else [str(ids[row]), *cells]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_empty_cells_of_a_table_are_kept(capsys, data, tmp_path):
+    X = read_dataset(data).X
+    table, imported = with_gaps(tmp_path / "t.csv", X), tmp_path / "t.h5"
+    refused = run(capsys, "data", "import", table, "-o", imported)
+    assert "is NaN" in refused.sentence
+    assert "say with --missing" in refused.sentence
+    assert not imported.exists()
+    told = done(capsys, "data", "import", table, "-o", imported, "--missing", "keep")
+    assert f"{np.isnan(X).sum()} values missing" in told.err
+    np.testing.assert_array_equal(read_dataset(imported).X, X)
+    found = done(capsys, "data", "describe", imported, "--json").json
+    assert found["n_missing"] == found["n_non_finite"] == np.isnan(X).sum()
+    assert [one["missing"] for one in found["features"]] == np.isnan(X).sum(axis=0).tolist()
+    shown = " ".join(done(capsys, "data", "describe", imported).out.split())
+    assert f"values missing (NaN) {np.isnan(X).sum()} ({100 * np.isnan(X).mean():.2g} %)" in shown
+    words = (*FIT, "--agents", 2, "--missing", "marginalize", "--json")
+    one, other = (done(capsys, "fit", file, *words).json for file in (data, imported))
+    assert one["history"] == other["history"]
+
+
+def test_empty_cells_of_parties(capsys, data, tmp_path):
+    X = read_dataset(data).X
+    ids = np.random.default_rng(1).permutation(len(X))
+    for name, columns in (("a", slice(0, 3)), ("b", slice(3, 6))):
+        with_gaps(tmp_path / f"{name}.csv", X[:, columns], NAMES[columns], ids)
+    tables = "".join(f'[[party]]\nfile = "{name}.csv"\nids = "id"\n' for name in "ab")
+    (tmp_path / "p.toml").write_text(tables)
+    words = ("fit", tmp_path / "p.toml", "--parties", "--align", "ids", *FIT, "--json")
+    refused = run(capsys, *words)
+    assert "is NaN" in refused.sentence
+    assert "say with --missing" in refused.sentence
+    found = done(capsys, *words, "--missing", "marginalize").json
+    whole = done(capsys, "fit", data, "--agents", 2, *FIT, "--json", "--missing", "marginalize")
+    np.testing.assert_allclose(found["history"], whole.json["history"], rtol=1e-12)
+
+
+def test_what_is_no_number_is_refused_all_the_same(capsys, tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,inf\n,2\n")
+    words = ("data", "import", tmp_path / "t.csv", "-o", tmp_path / "t.h5", "--missing")
+    assert "is inf" in run(capsys, *words, "keep").sentence
+    assert "missing must be one of refuse, keep" in run(capsys, *words, "drop").sentence
+    (tmp_path / "t.csv").write_text("a,b\n1,\n2,\n")
+    assert "no values" in run(capsys, *words, "keep").sentence

@@ -15,6 +15,7 @@ from vpem.files.datasets import Dataset, write_dataset
 from vpem.partition import Partition
 
 from .cli_support import ROOT, done, listing, make_data, run
+from .missing_support import observed_scores
 
 BREAST_CANCER = ROOT / "data" / "breast_cancer.h5"
 
@@ -58,6 +59,26 @@ def by_hand(files, target):
     agents = tuple(f"party{n}" for n in range(len(files)))
     write_dataset(target, Dataset(X, tuple(names), partition=Partition(tuple(held), agents)))
     return target, len(kept)
+
+
+def by_hand_with_gaps(files, target):
+    """Join files by h5py and dictionaries, with NaN where a party lacks a row."""
+    parts = []
+    for file in files:
+        with h5py.File(file) as opened:
+            parts.append((opened["ids"][()].tolist(), opened["X"][()]))
+    every = list(dict.fromkeys(i for ids, _ in parts for i in ids))
+    X = np.full((len(every), sum(part.shape[1] for _, part in parts)), np.nan)
+    begin, held = 0, []
+    for ids, part in parts:
+        held.append(np.arange(begin, begin + part.shape[1]))
+        for i, values in zip(ids, part, strict=True):
+            X[every.index(i), held[-1]] = values
+        begin += part.shape[1]
+    agents = tuple(f"party{n}" for n in range(len(files)))
+    names = tuple(f"x{j}" for j in range(begin))
+    write_dataset(target, Dataset(X, names, partition=Partition(tuple(held), agents)))
+    return X
 
 
 def align_words(level, home):
@@ -218,10 +239,37 @@ def test_rows_that_some_parties_lack(capsys, five):
     assert lines[1].split() == ["party0", "541", "28"]
     assert lines[6].startswith("569 rows together, ")
     assert "of them complete (align ids)" in lines[6]
+    assert result.code == 0
     for level in ("none", "psi"):
         refused = run(capsys, *words, "--align", level)
         assert refused.code == 2
         assert f"cannot be kept with align {level}, since" in refused.sentence
+
+
+@pytest.mark.parametrize("network", [("star",), ("path", "--hops", 1)])
+def test_what_parties_lack_is_integrated_out(capsys, tmp_path, network):
+    data = make_data(tmp_path / "data.h5")
+    files = split(
+        capsys, tmp_path / "parts", "--agents", 3, "--shuffle", "--drop-ids", 0.3, source=data
+    )
+    X = by_hand_with_gaps(files, tmp_path / "whole.h5")
+    assert 0.2 < np.isnan(X).mean() < 0.4
+    words = ("--topology", *network, "--max-iter", 12, "--tol", 0, "--json", "-q")
+    model = tmp_path / "m.h5"
+    asked = ("--parties", "--align", "ids", "--missing-parties", "-o", model)
+    found = done(capsys, "fit", *files, *asked, *words).json
+    whole = done(capsys, "fit", tmp_path / "whole.h5", "--missing", "marginalize", *words).json
+    np.testing.assert_allclose(found["history"], whole["history"], rtol=1e-12)
+    fitted = read_model(model)
+    assert fitted.options["missing"] == "marginalize"
+    for party, columns in zip(found["alignment"]["parties"], ((0,), (2,), (4,)), strict=True):
+        assert party["absent"] == np.isnan(X[:, columns[0]]).sum()
+    assert "lacks" in done(capsys, "model", "show", model).out
+    if network == ("star",):
+        told = found["log_likelihood"]
+        assert told == pytest.approx(observed_scores(fitted.mixture, X).mean(), rel=1e-12)
+    refused = run(capsys, "fit", *files, *asked[:4], "--batch-size", 9, "-q").sentence
+    assert "without --batch-size" in refused
 
 
 # ---- errors -------------------------------------------------------------------------------------

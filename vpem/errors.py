@@ -47,7 +47,7 @@ class Interrupted(VpemError):
         How many iterations it stands for; None: the run was ended at once, and what is there is
         older.
     signal : int or None
-        That asked for it; None where another process was asked.
+        That asked for it; None stands for SIGTERM.
     """
 
     def __init__(self, path: str, iteration: int | None, signal: int | None = None) -> None:

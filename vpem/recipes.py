@@ -259,6 +259,7 @@ def fit_vpem(
         dtype=dtype,
         missing=missing,
         feature_names=feature_names,
+        some=network.total.some,
     )
     if batch_size is not None:
         batch_size = check_int("batch_size", batch_size, least=1)
@@ -464,8 +465,12 @@ def prepare(
     dtype: Any,
     feature_names: Sequence[str] | None,
     missing: str | None = None,
+    some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
 ) -> Prepared:
-    """Check data and options that every fit of a mixture has, named as in `fit_vpem`."""
+    """Check data and options that every fit of a mixture has, named as in `fit_vpem`.
+
+    ``some`` tells whether any process has each of some flags, where features are in several.
+    """
     check_int("seed", seed, least=0)
     precision = _precision(dtype)
     misses = False
@@ -497,7 +502,10 @@ def prepare(
     check_int("n_components", n_components, least=1)
     row_weights = kept = None
     n_positive = n_samples
-    blank = np.isnan(X).all(axis=1) if misses else np.zeros(0, dtype=bool)
+    some = some or np.asarray
+    if missing == "marginalize":
+        misses = bool(some(np.array([misses]))[0])
+    blank = ~some(~np.isnan(X).all(axis=1)) if misses else np.zeros(0, dtype=bool)
     is_weighted = sample_weight is not None
     if blank.any():
         # A row of which nobody has a value tells nothing: as one of no weight.
@@ -528,7 +536,7 @@ def prepare(
         row_weights = row_weights if is_weighted else None
     if misses:
         check_columns(X, feature_names)
-        misses = bool(np.isnan(X).any())
+        misses = bool(some(np.array([np.isnan(X).any()]))[0])
     if n_positive < n_components:
         raise InputError(
             f"{n_components} components need at least as many rows, got {n_positive}"

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.blocks import Blocks
-from vpem.checks import check_data
+from vpem.checks import check_data, check_finite
 from vpem.errors import InputError
 from vpem.graphs.hubs import Hub
 from vpem.joining import MOST_GOSSIP_ROUNDS, Network
 from vpem.mixture import Mixture, block_views
 from vpem.network.setup import find_routes
-from vpem.recipes import Fit, fit_vpem
+from vpem.patterns import check_missing
+from vpem.recipes import MARGINALIZE, Fit, fit_vpem
 from vpem.scaling import Scaling
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.ranks import RankConsensusSum, RankServerSum
@@ -72,7 +73,10 @@ class RankNetwork(Network):
     # ---- setup ----------------------------------------------------------------------------------
 
     def bring(
-        self, X: NDArray[Any] | None, feature_names: Sequence[str] | None = None
+        self,
+        X: NDArray[Any] | None,
+        feature_names: Sequence[str] | None = None,
+        missing: str = "refuse",
     ) -> tuple[NDArray[Any], list[str] | None]:
         """Bring features to the roots of their hubs, hop by hop.
 
@@ -82,6 +86,8 @@ class RankNetwork(Network):
             Features of this process's agents, in the order of `columns`; None where it has none.
         feature_names : sequence of str, optional
             Of these, on every rank or on none.
+        missing : {"refuse", "marginalize"}
+            Whether values may be missing (NaN).
 
         Returns
         -------
@@ -101,7 +107,8 @@ class RankNetwork(Network):
                 "limit"
             )
         if len(self.columns):
-            X = check_data(X, len(self.columns), feature_names)
+            finite = check_missing if missing == "marginalize" else _refuse_missing
+            X = check_data(X, len(self.columns), feature_names, finite=finite)
         team, routes = self.team, find_routes(self.graph, self.hubs)
         n_samples = self._count_rows(None if X is None else len(X))
         held = np.empty((n_samples, 0)) if X is None else X
@@ -150,6 +157,7 @@ class RankNetwork(Network):
         total = self.team.add(np.array([terms.log_constant]))
         terms.log_constant = float(total[0])
         terms.widest = int(self.whole.blocks.widths.max(initial=0))
+        terms.n_features = self.whole.blocks.n_features
         terms.add_up = lambda value: float(self.team.add(np.array([value]))[0])
 
     def place(self, start: Mixture, covariance_type: str, scaling: Scaling) -> Mixture:
@@ -229,7 +237,7 @@ def fit_spread(
     weights = network.team.tell_from(
         None if sample_weight is None else np.asarray(sample_weight), 0
     )
-    data, names = network.bring(X, feature_names)
+    data, names = network.bring(X, feature_names, str(options.get("missing", "refuse")))
     fit = fit_vpem(data, network, sample_weight=weights, feature_names=names, **options)
     whole = None if shards else network.gather(fit.mixture)
     return fit if whole is None else replace(fit, mixture=whole, network=network.whole)
@@ -303,6 +311,10 @@ def joined(blocks: Blocks, covariance_type: str, parts: Sequence[dict[str, Any]]
     if shared:
         weights = parts[0]["weights"]
     return Mixture(blocks, covariance_type, weights, means, covariances, Scaling(shift, scale))
+
+
+def _refuse_missing(X: Any, feature_names: Sequence[str] | None) -> None:
+    check_finite(X, feature_names, MARGINALIZE)
 
 
 def _columns_of(partition: Partition, agents: Sequence[int]) -> NDArray[np.intp]:

@@ -117,7 +117,8 @@ class FileSaver(Saver):
         Given the generations that this process has, returns the newest that all have, or None
         (`newest_common`).
     some : callable, optional
-        Whether any process has a flag.
+        Given the number of the signal caught here (0: none), returns the largest of all processes',
+        once all have given theirs.
 
     Raises
     ------
@@ -138,7 +139,7 @@ class FileSaver(Saver):
         rank: int = 0,
         size: int = 1,
         agree: Callable[[list[int]], int | None] | None = None,
-        some: Callable[[bool], bool] | None = None,
+        some: Callable[[int], int] | None = None,
     ) -> None:
         self.every = check_int("checkpoint_every", every, least=1)
         if resume not in (False, True, "if-any"):
@@ -168,6 +169,7 @@ class FileSaver(Saver):
                     generation = check_int("generation", found["generation"], least=1)
                     if not isinstance(found["facts"], dict) or not isinstance(found["run"], dict):
                         raise TypeError("facts or run")
+                self._check_size(found["facts"].get("processes"))
                 states[generation] = (file, found)
         chosen = agree(sorted(states))
         if chosen is None:
@@ -188,6 +190,14 @@ class FileSaver(Saver):
         if self.before is not None and file == self.before:
             # What others do not have is given up: it must not push out what all have.
             os.replace(self.before, self.path)
+
+    def _check_size(self, then: object) -> None:
+        if then != self.size:
+            raise InputError(
+                f"the checkpoint {self.name!r} is of a run in {then} process"
+                f"{'' if then == 1 else 'es'}, not in {self.size}; take as many, or begin anew "
+                "with --force instead of --resume"
+            )
 
     def begin(self, facts: State) -> None:
         """Check that what was found is of the run that these facts describe.
@@ -227,12 +237,16 @@ class FileSaver(Saver):
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
         """Write the state if it is due, the last, or somebody wants the process to end."""
         self.generation += 1
-        wanted = self.signal is not None
+        wanted = self.signal or 0
         if self._some is not None:
             wanted = self._some(wanted)
         if wanted or last or self.generation % self.every == 0:
             self.write(state())
         if wanted:
+            self.signal = wanted
+            if self._some is not None:
+                # The first to leave may end the job: not before all have written.
+                self._some(wanted)
             raise Interrupted(self.name, self.generation, self.signal)
 
     def write(self, state: State) -> None:

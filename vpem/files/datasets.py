@@ -486,7 +486,8 @@ class FeatureSummary:
     """Statistics of each feature over its finite values, arrays of shape (n_features,).
 
     ``sd`` has divisor n. A feature is ``constant`` if its finite values are all equal; where
-    there are none, the statistics are nan. ``non_finite`` counts what was left out.
+    there are none, the statistics are nan. ``non_finite`` counts what was left out, ``missing``
+    what of it is NaN.
     """
 
     mean: NDArray[np.float64]
@@ -495,6 +496,7 @@ class FeatureSummary:
     max: NDArray[np.float64]
     constant: NDArray[np.bool_]
     non_finite: NDArray[np.intp]
+    missing: NDArray[np.intp]
 
 
 def summarize_features(X: NDArray[Any]) -> FeatureSummary:
@@ -512,12 +514,14 @@ def summarize_features(X: NDArray[Any]) -> FeatureSummary:
     """
     n_samples, n_features = X.shape
     used = np.zeros(n_features, dtype=np.intp)
+    missing = np.zeros(n_features, dtype=np.intp)
     total, squares = np.zeros(n_features), np.zeros(n_features)
     low, high = np.full(n_features, np.inf), np.full(n_features, -np.inf)
     with np.errstate(all="ignore"):
         for _, part in row_blocks(X):
             finite = np.isfinite(part)
             used += finite.sum(axis=0)
+            missing += np.isnan(part).sum(axis=0)
             total += np.where(finite, part, 0.0).sum(axis=0, dtype=np.float64)
             low = np.minimum(low, np.where(finite, part, np.inf).min(axis=0))
             high = np.maximum(high, np.where(finite, part, -np.inf).max(axis=0))
@@ -527,4 +531,4 @@ def summarize_features(X: NDArray[Any]) -> FeatureSummary:
             squares += (away * away).sum(axis=0)
         sd = np.where(used > 0, np.sqrt(squares / used), np.nan)
     low, high = np.where(used > 0, low, np.nan), np.where(used > 0, high, np.nan)
-    return FeatureSummary(mean, sd, low, high, low == high, n_samples - used)
+    return FeatureSummary(mean, sd, low, high, low == high, n_samples - used, missing)

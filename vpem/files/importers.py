@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_finite
-from vpem.errors import FileError, InputError, VpemError, VpemWarning, did_you_mean, shorten
+from vpem.errors import (
+    FileError,
+    InputError,
+    VpemError,
+    VpemWarning,
+    check_choice,
+    did_you_mean,
+    shorten,
+)
 from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import check_memory, check_readable
 from vpem.workers import from_worker_of_row
@@ -31,6 +39,9 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 DELIMITER_NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
 WIDE_ENCODINGS = (b"\xff\xfe", b"\xfe\xff")
 
+MISSINGS = ("refuse", "keep")
+KEEP = "say with --missing that they are to be kept as missing"
+
 Column = str | int
 
 
@@ -44,6 +55,7 @@ def read_table(
     delimiter: str | None = None,
     drop_columns: Sequence[Column] = (),
     columns: Sequence[Column] | None = None,
+    missing: str = "refuse",
 ) -> Dataset:
     """Read a CSV or Parquet table as a dataset.
 
@@ -67,6 +79,9 @@ def read_table(
         Columns to leave out.
     columns : sequence of str or int, optional
         The features, in this order; by default every other column is one.
+    missing : {"refuse", "keep"}
+        What is done with empty cells (and nulls, NaN) of features. "keep" makes them NaN; a column
+        without any value is refused all the same.
 
     Returns
     -------
@@ -79,8 +94,9 @@ def read_table(
         If the file cannot be read or parsed.
     InputError
         If a column named is not there or named twice, a feature holds text or dates, or a value
-        is missing or not finite.
+        is not finite, or missing unless these are kept.
     """
+    check_choice("missing", missing, MISSINGS)
     file = check_readable(path)
     source = os.fspath(path)
     suffix = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
@@ -117,7 +133,12 @@ def read_table(
         source=source,
     )
     try:
-        check_finite(dataset.X, dataset.feature_names)
+        if missing == "keep":
+            from vpem.patterns import check_missing
+
+            check_missing(dataset.X, dataset.feature_names)
+        else:
+            check_finite(dataset.X, dataset.feature_names, KEEP)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     return dataset

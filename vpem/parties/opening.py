@@ -106,7 +106,9 @@ class Holding:
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def open_parties(parties: Sequence[Party], team: Team | None = None) -> dict[int, Holding]:
+def open_parties(
+    parties: Sequence[Party], team: Team | None = None, *, keep_empty: bool = False
+) -> dict[int, Holding]:
     """Open the files of the parties held here; those of others are not touched.
 
     Parameters
@@ -115,6 +117,8 @@ def open_parties(parties: Sequence[Party], team: Team | None = None) -> dict[int
         All parties.
     team : Team, optional
         Who holds which; by default all are held here.
+    keep_empty : bool
+        Let empty cells of CSV and Parquet be missing values (NaN), not errors.
 
     Returns
     -------
@@ -126,16 +130,18 @@ def open_parties(parties: Sequence[Party], team: Team | None = None) -> dict[int
     VpemError
         In every process the same, if a file cannot be read or is not what it must be.
     """
-    return for_each(team or Alone(), range(len(parties)), lambda party: _open(parties[party]))
+    return for_each(
+        team or Alone(), range(len(parties)), lambda party: _open(parties[party], keep_empty)
+    )
 
 
-def _open(party: Party) -> Holding:
+def _open(party: Party, keep_empty: bool) -> Holding:
     """Open one party's files."""
     try:
         files = party.find()
         if not files:
             raise FileError(f"no file fits {party.path}")
-        datasets = [_read(party, file) for file in files]
+        datasets = [_read(party, file, keep_empty) for file in files]
     except VpemError as error:
         advice = "; with --parties a manifest says so (ids, labels, columns)"
         hint = advice if "-column" in str(error) else ""
@@ -149,12 +155,16 @@ def _open(party: Party) -> Holding:
     )
 
 
-def _read(party: Party, path: Path) -> Dataset:
+def _read(party: Party, path: Path, keep_empty: bool) -> Dataset:
     """Open one file of a party: HDF5, whose values stay there, or a table."""
     suffix = (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
     if suffix in TEXT_SUFFIXES or suffix in PARQUET_SUFFIXES:
         table = read_table(
-            path, id_column=party.ids, label_column=party.labels, columns=party.columns
+            path,
+            id_column=party.ids,
+            label_column=party.labels,
+            columns=party.columns,
+            missing="keep" if keep_empty else "refuse",
         )
         for name in table.feature_names:
             if party.columns is None and name.casefold() in ID_NAMES:
@@ -322,6 +332,7 @@ def join_parties(
     *,
     key: str | os.PathLike[str] | None = None,
     keep_missing: bool = False,
+    keep_empty: bool = False,
 ) -> tuple[Dataset, Alignment]:
     """Join parties, which hold different features of the same rows, to one dataset.
 
@@ -331,6 +342,8 @@ def join_parties(
         Who they are.
     level, key, keep_missing
         As for `align_parties`.
+    keep_empty : bool
+        As for `open_parties`.
 
     Returns
     -------
@@ -345,7 +358,7 @@ def join_parties(
     VpemError
         As `open_parties`, `align_parties` and `joined_names`.
     """
-    held = open_parties(parties)
+    held = open_parties(parties, keep_empty=keep_empty)
     try:
         found = align_parties(parties, held, level, key=key, keep_missing=keep_missing)
         names, partition = joined_names(parties, held)
@@ -390,13 +403,15 @@ def _joined_ids(held: Mapping[int, Holding], found: Alignment) -> NDArray[Any] |
     return ids
 
 
-def stack_parties(parties: Sequence[Party]) -> Dataset:
+def stack_parties(parties: Sequence[Party], *, keep_empty: bool = False) -> Dataset:
     """Put parties, which hold different rows of the same features, one below the other.
 
     Parameters
     ----------
     parties : sequence of Party
         Who they are. Features are matched by name, in the order of the first party.
+    keep_empty : bool
+        As for `open_parties`.
 
     Returns
     -------
@@ -408,7 +423,7 @@ def stack_parties(parties: Sequence[Party]) -> Dataset:
     VpemError
         If a file cannot be read, or parties have different features.
     """
-    held = open_parties(parties)
+    held = open_parties(parties, keep_empty=keep_empty)
     names = held[0].feature_names
     try:
         for holding in held.values():

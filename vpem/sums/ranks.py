@@ -170,6 +170,17 @@ class _OnRanks(Counted):
         """Return what the process of the first root has."""
         return self.team.tell_from(value, self._leader)
 
+    def state(self) -> dict[str, Any]:
+        """Return what was handed over up to now, of this process."""
+        return {"delivered": dict(self.handed.delivered), "on_wire": dict(self.handed.on_wire)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was handed over."""
+        for name in ("delivered", "on_wire"):
+            counted = getattr(self.handed, name)
+            counted.clear()
+            counted.update(state[name])
+
 
 class RankServerSum(_OnRanks, AtServer):
     """Adds the terms of all hubs, those of other processes by all-reduce.

@@ -116,6 +116,8 @@ class MissingTerms(FeatureTerms):
         super().__init__(
             X, blocks, covariance_type, scaling=scaling, row_weights=row_weights, **options
         )
+        self.n_features = blocks.n_features
+        """Features of all processes."""
         data = self.rows.read(slice(0, self.n_samples))
         self.observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
         weights = self._weights(slice(0, self.n_samples))
@@ -324,7 +326,7 @@ class MissingTerms(FeatureTerms):
         if not self._is_diagonal:
             parts = np.split(spread, self.blocks.offsets[1:-1])
             covariances = np.concatenate(
-                [np.tile(np.diag(part).ravel(), copies) for part in parts if len(part)]
+                [np.empty(0), *(np.tile(np.diag(p).ravel(), copies) for p in parts if len(p))]
             )
         means = self.centre[None].copy() if n_components == 1 else centres.astype(np.float64)
         weights = np.full((1, n_components), 1.0 / n_components)
@@ -425,7 +427,7 @@ class MissingTerms(FeatureTerms):
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
-        return super().chunks(max(n_values, self.blocks.n_features))
+        return super().chunks(max(n_values, self.n_features))
 
 
 def terms_of(X: Any, *arguments: Any, missing: bool, **options: Any) -> FeatureTerms:

@@ -1,0 +1,57 @@
+"""Run under mpiexec by test_mpi_parties.py: fits of data that miss values are those of one process.
+
+At the first rank both are there and compared, iteration by iteration, from the same start.
+"""
+
+import sys
+import warnings
+
+import numpy as np
+from mpi_fits import Comparison, overlapping
+
+from vpem.errors import VpemWarning
+from vpem.graphs.topologies import make_graph
+from vpem.joining import connect
+from vpem.network.mpi import MpiTeam
+from vpem.partition import from_lists
+
+N_AGENTS = 5
+KINDS = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
+
+
+def main(brief=False):
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", VpemWarning)
+    team = MpiTeam(N_AGENTS, timeout=30)
+    partition = from_lists([[0, 4], [1], [2, 3], [], [5, 6, 7]], 8)
+    rng = np.random.default_rng(2)
+    X = overlapping()
+    X[rng.random(X.shape) < 0.1] = np.nan
+    for agent, columns in enumerate(partition.features):
+        X[np.ix_(rng.random(len(X)) < 0.2 + 0.05 * agent, columns)] = np.nan
+    # Nobody has anything of these, and each of some agents has nothing of more.
+    X[[3, 70, 149]] = np.nan
+    # What one agent alone misses all have to know of.
+    little = overlapping(seed=1)
+    little[5, 6] = np.nan
+    compare = Comparison(team, X, partition)
+    starts = ("random", "k-means++", "kmeans", [4, 77, 120])
+    weights = rng.integers(0, 3, size=len(X)).astype(float)
+    number = 0
+    for topology in ("star", "cycle", "geometric"):
+        for hops in (0, 1):
+            if brief and (topology, hops) not in (("star", 0), ("cycle", 1)):
+                continue
+            network = connect(make_graph(topology, N_AGENTS, seed=3), partition, hops=hops)
+            options = {"init": starts[number % 4], "covariance_type": KINDS[number]}
+            compare(network, missing="marginalize", **options)
+            compare(network, missing="marginalize", scale="standard")
+            compare(network, X=little, missing="marginalize", init=starts[(number + 1) % 4])
+            compare(network, missing="marginalize", sample_weight=weights)
+            number += 1
+    if team.rank == 0:
+        print("compared", compare.n_compared)
+
+
+if __name__ == "__main__":
+    main(brief=sys.argv[1:] == ["brief"])
