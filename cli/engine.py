@@ -176,7 +176,7 @@ class Ranks:
     def over_rows(self, source: Dataset, held: Workers, network: Network) -> tuple[Any, Network]:
         """Rows of this rank's workers, of which alone the values are read, and its network."""
         from vpem.network.mpi import MpiTeam
-        from vpem.row_split.rank_rows import read_rows
+        from vpem.sharing import read_rows
         from vpem.spread import spread_workers
 
         if self.team is None:

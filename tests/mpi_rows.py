@@ -17,8 +17,8 @@ from vpem.graphs.topologies import make_graph
 from vpem.joining import connect, connect_workers
 from vpem.network.mpi import MpiTeam
 from vpem.partition import contiguous
-from vpem.row_split.rank_rows import read_rows
 from vpem.row_split.row_recipes import fit_em
+from vpem.sharing import read_rows
 from vpem.spread import spread, spread_workers
 from vpem.workers import from_worker_of_row
 

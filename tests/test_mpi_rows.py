@@ -9,8 +9,8 @@ import pytest
 
 from vpem.errors import FileError
 from vpem.files.models import read_model
-from vpem.row_split.rank_rows import read_rows
 from vpem.rows import FileMatrix
+from vpem.sharing import read_rows
 
 from .cli_support import done, make_data
 from .mpi_support import run_cli, run_ranks

@@ -46,7 +46,7 @@ from vpem.terms.missing import terms_of
 from vpem.threads import one_blas_thread, thread_count
 
 if TYPE_CHECKING:
-    from vpem.row_split.rank_rows import Here
+    from vpem.sharing import Here
 
 __all__ = ["Fit", "Network", "Prepared", "connect", "fit_vpem", "prepare"]
 

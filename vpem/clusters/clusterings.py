@@ -14,8 +14,8 @@ from vpem._core.assign import assign_rows
 from vpem.checks import check_data, check_int, check_rows, check_weights, row_blocks
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
 from vpem.joining import Network
-from vpem.row_split.rank_rows import Here
 from vpem.scaling import SCALES, Scaling
+from vpem.sharing import Here
 from vpem.terms.features import FeatureTerms
 from vpem.threads import one_blas_thread
 

@@ -31,7 +31,6 @@ from vpem.errors import InputError, check_choice
 from vpem.joining import Network
 from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
-from vpem.row_split.rank_rows import Here, check_alone
 from vpem.row_split.row_recipes import charge_scaling, n_columns
 from vpem.row_split.rowstarts import (
     Lloyd,
@@ -43,6 +42,7 @@ from vpem.row_split.rowstarts import (
 )
 from vpem.rows import FileMatrix
 from vpem.scaling import Scaling
+from vpem.sharing import Here, check_alone
 from vpem.starts import MOST_LLOYD, RowStream, draw_start
 from vpem.terms.features import FeatureTerms
 from vpem.threads import one_blas_thread, thread_count

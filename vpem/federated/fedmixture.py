@@ -27,7 +27,7 @@ from vpem.mixture import Mixture
 from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
 from vpem.recipes import prepare
-from vpem.row_split.rank_rows import Here, check_alone
+from vpem.sharing import Here, check_alone
 from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics
 from vpem.terms.whitening import Whitening
 from vpem.threads import one_blas_thread, thread_count
@@ -198,7 +198,7 @@ record_every
     X = as_array("data", X[:] if hasattr(X, "runs") else X)
     if not isinstance(workers, Workers):
         raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
-    crew = Crew() if network is None else network.total.crew
+    crew = network.total.crew if isinstance(network, Network) else Crew()
     check_alone(crew, checkpoints=saver)
     here = Here(crew, workers.counts)
     if crew.apart:

@@ -15,9 +15,9 @@ from vpem.joining import Network
 from vpem.mixture import Mixture
 from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
-from vpem.row_split.rank_rows import Here
 from vpem.row_split.rowstarts import lloyd_rows, share_rows, spread_rows, take_rows, tell_all
 from vpem.scaling import Scaling
+from vpem.sharing import Here
 from vpem.starts import ROW_BYTES, RowStream
 from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric
 from vpem.workers import Workers

@@ -29,10 +29,10 @@ from vpem.joining import Network
 from vpem.mixture import Mixture, is_diagonal
 from vpem.network.ledger import Ledger
 from vpem.recipes import Fit, _scaling, _warn_of_outcome, prepare
-from vpem.row_split.rank_rows import Here, SharedRows, check_alone
 from vpem.row_split.rowstarts import PlacedStream, lloyd_rows, spread_rows, tell_all
 from vpem.row_split.rowwise import RowRun, fit_rows, sample_roots
 from vpem.rows import FileMatrix, FileRows
+from vpem.sharing import Here, SharedRows, check_alone
 from vpem.starts import ROW_BYTES, RowStream
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
