@@ -7,10 +7,11 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem.errors import FileError
+from vpem.errors import FileError, InputError
 from vpem.files.models import read_model
 from vpem.rows import FileMatrix
 from vpem.sharing import read_rows
+from vpem_cli.engine import Ranks, Simulator, refuse_for_rows
 
 from .cli_support import done, make_data
 from .mpi_support import run_cli, run_ranks
@@ -73,9 +74,6 @@ def test_commands_over_ranks(n_ranks, words, names, data, tmp_path, capsys):
     ("words", "told"),
     [
         (("fit", "--split", "rows", "--missing", "marginalize"), "leave --missing out"),
-        (("fit", "--split", "rows", "--memory-limit", "1GB"), "leave --memory-limit out"),
-        (("fit", "--split", "rows", "--shards"), "leave --shards out"),
-        (("fit", "--split", "rows", "--link-failure", "0.1"), "--engine simulator"),
         (("kmeans", "--checkpoint", "state.h5"), "leave --checkpoint out"),
         (("kmeans", "--split", "features", "--agents", "2"), "--split features runs in one"),
         (("fedem", "--compress", "qsgd:8bits"), "compressed sums are not run on MPI"),
@@ -89,6 +87,15 @@ def test_what_ranks_cannot_do_over_rows_is_refused(words, told, data):
     assert ended.returncode == 2
     assert len(lines) == 1
     assert told in lines[0]
+
+
+@pytest.mark.parametrize("option", ["memory_limit", "checkpoint", "parties", "shards", "missing"])
+def test_options_over_rows_are_refused_of_ranks_only(option):
+    refuse_for_rows(Simulator(), **{option: True})
+    ranks = Ranks.__new__(Ranks)
+    refuse_for_rows(ranks, **{option: None})
+    with pytest.raises(InputError, match=f"leave --{option.replace('_', '-')} out"):
+        refuse_for_rows(ranks, **{option: True})
 
 
 def test_of_a_file_only_rows_that_are_wanted_are_kept(tmp_path):
