@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vpem.parties.sharing import Share
     from vpem.partition import Partition
     from vpem.recipes import Fit
+    from vpem.workers import Workers
 
     from .output import Screen
 
@@ -38,6 +39,7 @@ __all__ = [
     "asks_for_mpi",
     "engine_of",
     "join",
+    "refuse_for_rows",
 ]
 
 ENGINES = ("simulator", "mpi")
@@ -115,6 +117,14 @@ class Simulator:
         from vpem.recipes import fit_vpem
 
         return fit_vpem(source.X, network, **options), {"engine": "simulator"}
+
+    def over_rows(self, source: Dataset, held: Workers, network: Network) -> tuple[Any, Network]:
+        """Rows of the data and the network of workers, as recipes over rows want them."""
+        return source.X, network
+
+    def ran(self, network: Network) -> dict[str, Any]:
+        """What there is to report of the engine, after a recipe over rows."""
+        return {"engine": "simulator"}
 
 
 class Ranks:
@@ -238,6 +248,23 @@ class Ranks:
         X = _columns_of(source, ranked.columns) if len(ranked.columns) else None
         found = fit_spread(X, ranked, **{**options, "feature_names": names, "shards": self.shards})
         return found, {"engine": "mpi", "ranks": self.size, "handed": _handed(ranked.total, team)}
+
+    def over_rows(self, source: Dataset, held: Workers, network: Network) -> tuple[Any, Network]:
+        """Rows of this rank's workers, of which alone the values are read, and its network."""
+        from vpem.network.mpi import MpiTeam
+        from vpem.sharing import read_rows
+        from vpem.spread import spread_workers
+
+        if self.team is None:
+            self.team = MpiTeam(held.n_workers, self.comm, names=held.names, timeout=self.timeout)
+        ranked = spread_workers(network, self.team)
+        return read_rows(source.X, [held.rows[worker] for worker in self.team.own]), ranked
+
+    def ran(self, network: Network) -> dict[str, Any]:
+        """What there is to report of the engine, after a recipe over rows."""
+        assert self.team is not None
+        handed = _handed(network.total, self.team)
+        return {"engine": "mpi", "ranks": self.size, "handed": handed}
 
     def tell_warnings(self, screen: Screen) -> None:
         """Print the warnings of other ranks at the first, each once."""
@@ -476,6 +503,25 @@ def _shards_of(output: Path, blocks: Blocks, held: Partition) -> dict[int, Path]
         for b, path in plain.items()
         if len(blocks.features[b])
     }
+
+
+def refuse_for_rows(engine: Simulator | Ranks, **given: Any) -> None:
+    """Raise InputError where an option cannot be had over rows with --engine mpi, saying why."""
+    from vpem.errors import InputError
+
+    whys = {
+        "memory_limit": "every rank keeps its workers' rows in memory",
+        "checkpoint": "checkpoints over rows are one process's",
+        "parties": "rows of parties are put together in one process",
+        "shards": "every worker's model is of all features",
+        "missing": "missing values in rows are integrated out in one process",
+    }
+    for name, why in whys.items():
+        if isinstance(engine, Ranks) and given.get(name):
+            raise InputError(
+                f"with --engine mpi {why}; leave --{name.replace('_', '-')} out, or take "
+                "--engine simulator"
+            )
 
 
 def _columns_of(source: Dataset, columns: Any) -> Any:

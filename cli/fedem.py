@@ -15,6 +15,7 @@ from .checkpoints import (
     catching,
     saver_of,
 )
+from .engine import EngineName, RankCount, Timeout
 from .options import (
     Acceleration,
     ConsensusTol,
@@ -179,6 +180,9 @@ def fedem(
     resume: Resume = False,
     resume_if_any: ResumeIfAny = False,
     force: Force = False,
+    engine: EngineName = "simulator",
+    ranks: RankCount = None,
+    timeout: Timeout = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -190,6 +194,7 @@ def fedem(
     Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:4bits:32 --step-size 1
     """
     from .choices import rounds_of, rows_of
+    from .engine import Ranks, engine_of, refuse_for_rows
     from .fit import _start_model
     from .output import Progress, Screen, print_json
 
@@ -201,12 +206,13 @@ def fedem(
         from vpem.files.hdf5 import check_distinct, check_writable
         from vpem.joining import connect_workers
 
+        run_on = engine_of(engine, ranks, timeout, False, screen)
         for target in (output, plot):
-            if target is not None:
+            if target is not None and run_on.speaks:
                 check_distinct(target, data, worker_rows, graph)
-        if output is not None:
+        if output is not None and run_on.speaks:
             check_writable(output, force)
-        if plot is not None:
+        if plot is not None and run_on.speaks:
             from vpem.plots import check_picture
 
             check_picture(plot, force)
@@ -224,7 +230,10 @@ def fedem(
             if name in _OPTIONS
         }
         options["rounds"] = rounds_of(rounds)
-        source = read_dataset(data, dataset)
+        refuse_for_rows(run_on, checkpoint=checkpoint)
+        # Each rank reads its own rows.
+        limit = 0 if isinstance(run_on, Ranks) else None
+        source = read_dataset(data, dataset, memory_limit=limit)
         held = workers_of(source, workers, worker_rows, sort_by_label)
         joined = graph_of(held.n_workers, held.names, topology, graph, radius, mean_degree, seed)
         network = connect_workers(
@@ -247,11 +256,12 @@ def fedem(
         elif init_model is not None:
             start = _start_model(init_model, source)
             n_components = start.n_components if components is None else components
-        progress = Progress(quiet)
+        progress = Progress(quiet or not run_on.speaks)
         try:
             with catching(saver):
+                X, network = run_on.over_rows(source, held, network)
                 found = fit_fedem(
-                    source.X,
+                    X,
                     held,
                     network,
                     n_components=n_components,
@@ -278,12 +288,18 @@ def fedem(
                     callback=progress,
                     saver=saver,
                 )
+                ran = run_on.ran(network)
         finally:
             progress.close()
+        if isinstance(run_on, Ranks):
+            run_on.tell_warnings(screen)
+            if not run_on.speaks:
+                raise typer.Exit(3 if strict and not found.run.converged else 0)
         report = describe_fedem(found, source.feature_names)
         report["warnings"] = list(screen.warnings)
         report["seed"] = seed
         report["data"] = str(data)
+        report.update(ran)
         if plot is not None:
             from vpem.federated.fedplots import plot_histories
 

@@ -208,7 +208,7 @@ def fit(
 
     Example: vpem fit data/breast_cancer.h5 --split rows --workers 7
     """
-    from .engine import Ranks, engine_of
+    from .engine import Ranks, engine_of, refuse_for_rows
     from .output import Progress, Screen, print_json
     from .parties import Asked, read_data
 
@@ -239,8 +239,13 @@ def fit(
         _refuse_options_of_the_other_split(over_rows, locals())
         if missing_parties:
             missing = "marginalize"
-        if isinstance(run_on, Ranks):
-            _refuse_what_ranks_cannot(over_rows, memory_limit, shards, output)
+        if over_rows:
+            refuse_for_rows(
+                run_on, memory_limit=memory_limit, checkpoint=checkpoint, shards=shards,
+                parties=parties or len(data) > 1, missing=missing != "refuse",
+            )  # fmt: skip
+        elif isinstance(run_on, Ranks):
+            _refuse_what_ranks_cannot(memory_limit, shards, output)
         seed = check_int("--seed", seed, least=0)
         graph_seed = seed if graph_seed is None else check_int("--graph-seed", graph_seed, least=0)
         if init_rows is not None and init_model is not None:
@@ -332,8 +337,9 @@ def fit(
             }
             with catching(saver):
                 if over_rows:
-                    found: Any = fit_em(source.X, held, network, **common)
-                    ran: dict[str, Any] = {"engine": "simulator"}
+                    X, network = run_on.over_rows(source, held, network)
+                    found: Any = fit_em(X, held, network, **common)
+                    ran: dict[str, Any] = run_on.ran(network)
                 else:
                     found, ran = run_on.fit_vpem(
                         source, held, network, batch_size=batch_size, step_size=step_size, **common
@@ -412,14 +418,10 @@ def _refuse_options_of_the_other_split(over_rows: bool, given: dict[str, Any]) -
             raise InputError(f"--{name.replace('_', '-')} is for data split by {kind}; {advice}")
 
 
-def _refuse_what_ranks_cannot(
-    over_rows: bool, memory_limit: str | None, shards: bool, output: Path | None
-) -> None:
+def _refuse_what_ranks_cannot(memory_limit: str | None, shards: bool, output: Path | None) -> None:
     """Raise InputError where an option cannot be had with --engine mpi, saying why."""
     from vpem.errors import InputError
 
-    if over_rows:
-        raise InputError("--split rows runs in one process; leave --engine mpi out")
     if memory_limit is not None:
         raise InputError(
             "with --engine mpi every rank keeps its own columns in memory; leave --memory-limit "

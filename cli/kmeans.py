@@ -18,6 +18,7 @@ from .checkpoints import (
     saver_of,
 )
 from .choices import how_summed, partition_of, rounds_of, rows_of, stored_graph
+from .engine import EngineName, RankCount, Timeout
 from .options import (
     Acceleration,
     ConsensusTol,
@@ -139,6 +140,9 @@ def kmeans(
     resume: Resume = False,
     resume_if_any: ResumeIfAny = False,
     force: Force = False,
+    engine: EngineName = "simulator",
+    ranks: RankCount = None,
+    timeout: Timeout = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -154,6 +158,7 @@ def kmeans(
 
     Example: vpem kmeans data/breast_cancer.h5 -k 2 --split features --method grid --n-init 10
     """
+    from .engine import Ranks, engine_of, refuse_for_rows
     from .output import Screen, print_json
 
     with Screen(quiet) as screen:
@@ -171,7 +176,8 @@ def kmeans(
         from vpem.joining import connect, connect_workers
         from vpem.rows import available_memory, parse_bytes
 
-        if output is not None:
+        run_on = engine_of(engine, ranks, timeout, False, screen)
+        if output is not None and run_on.speaks:
             check_distinct(output, data, worker_rows, partition, graph)
             check_writable(output, force)
         given = dict(locals())
@@ -191,7 +197,14 @@ def kmeans(
             if name in _OPTIONS
         }
         options["rounds"] = rounds_of(rounds)
+        refuse_for_rows(run_on, memory_limit=memory_limit, checkpoint=checkpoint)
         limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
+        if isinstance(run_on, Ranks):
+            if not over_rows:
+                raise InputError(
+                    "--split features runs in one process; leave --engine mpi out, or split rows"
+                )
+            limit = 0  # Each rank reads its own rows.
         source = read_dataset(data, dataset, memory_limit=limit)
         start: Any = init if init_rows is None else rows_of(init_rows)
         if init_rows is not None and len(start) != clusters:
@@ -207,7 +220,8 @@ def kmeans(
             "seed": graph_seed,
             "n_threads": threads,
         }
-        progress = _Progress(quiet)
+        progress = _Progress(quiet or not run_on.speaks)
+        ran: dict[str, Any] = {"engine": "simulator"}
         common: dict[str, Any] = {
             "n_clusters": clusters,
             "init": start,
@@ -229,7 +243,9 @@ def kmeans(
                     joined = graph_of(
                         held.n_workers, held.names, topology, graph, radius, mean_degree, graph_seed
                     )
-                    found = kmeans_rows(source.X, held, connect_workers(joined, **sums), **common)
+                    X, network = run_on.over_rows(source, held, connect_workers(joined, **sums))
+                    found = kmeans_rows(X, held, network, **common)
+                    ran = run_on.ran(network)
                 else:
                     held = partition_of(source, agents, partition)
                     if method == "grid" and topology is None and graph is None:
@@ -241,10 +257,15 @@ def kmeans(
                     found = kmeans_features(source.X, network, method=method, **common)
         finally:
             progress.close()
+        if isinstance(run_on, Ranks):
+            run_on.tell_warnings(screen)
+            if not run_on.speaks:
+                raise typer.Exit(3 if strict and not found.converged else 0)
         report = describe_clustering(found, held.names, source.feature_names)
         report["warnings"] = list(screen.warnings)
         report["seed"] = seed
         report["data"] = str(data)
+        report.update(ran)
         if output is not None:
             stored = StoredClustering(
                 found.centres,

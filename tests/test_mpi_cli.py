@@ -203,7 +203,6 @@ def test_options_of_ranks_need_the_engine(words, told, data, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--split", "rows", "--workers", "3"), "--split rows"),
         (("--memory-limit", "1GB"), "leave --memory-limit out"),
         (("--shards",), "--shards are named after --output"),
         (("--timeout", "-1"), "--timeout must be"),

@@ -70,6 +70,7 @@ def check_data(
     feature_names: Sequence[str] | None = None,
     *,
     finite: Callable[[Any, Sequence[str] | None], Any] | None = None,
+    least_rows: int = 1,
 ) -> NDArray[np.floating[Any]]:
     """Return ``X`` as a finite float array of shape (M, d); a `FileMatrix` stays one.
 
@@ -88,7 +89,7 @@ def check_data(
         raise InputError(f"the data must be 2-D (rows, features), got {data.ndim} dimension(s)")
     if data.shape[1] != n_features:
         raise InputError(f"the agents hold {n_features} features, the data have {data.shape[1]}")
-    if len(data) == 0:
+    if len(data) < least_rows:
         raise InputError("the data have no rows")
     if data.dtype not in (np.float32, np.float64):
         data = data.astype(np.float64)

@@ -18,6 +18,7 @@ from vpem.checkpoints.run_states import restore_run, run_state
 from vpem.checkpoints.savers import Saver
 from vpem.errors import NumericalError, PartitionedError
 from vpem.mixture import Mixture
+from vpem.network.crew import Crew
 
 __all__ = ["Progress", "Recovery", "Run", "Sum", "Terms", "add_vectors", "expect", "fit"]
 
@@ -123,6 +124,10 @@ class Sum(Protocol):
     # Agents may be spread over processes, each with the terms of its own hubs; every process runs
     # the same loop. In one process all of these return what they are given.
 
+    crew: Crew
+    """Who of the workers, where there are some, is in which process."""
+    n_roots_of_all: int
+    """Roots of all processes."""
     leads: bool
     """Whether this process knows what the first root finds."""
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,9 @@ from vpem.starts import INITS, RowStream, draw_start
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.threads import one_blas_thread, thread_count
+
+if TYPE_CHECKING:
+    from vpem.sharing import Here
 
 __all__ = ["Fit", "Network", "Prepared", "connect", "fit_vpem", "prepare"]
 
@@ -466,10 +469,12 @@ def prepare(
     feature_names: Sequence[str] | None,
     missing: str | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
+    here: Here | None = None,
 ) -> Prepared:
     """Check data and options that every fit of a mixture has, named as in `fit_vpem`.
 
-    ``some`` tells whether any process has each of some flags, where features are in several.
+    ``some`` tells whether any process has each of some flags, where features are in several. With
+    ``here`` X has the rows of this process's workers, and others have more.
     """
     check_int("seed", seed, least=0)
     precision = _precision(dtype)
@@ -484,8 +489,8 @@ def prepare(
 
     if missing is not None:
         check_choice("missing", missing, MISSINGS)
-    X = check_data(X, n_features, feature_names, finite=finite)
-    n_samples = len(X)
+    X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
+    n_samples = len(X) if here is None else here.n_samples
     check_choice("covariance type", covariance_type, COVARIANCE_TYPES)
     check_choice("scale", scale, SCALES)
     check_int("n_init", n_init, least=1)
@@ -543,8 +548,8 @@ def prepare(
             f"{'' if row_weights is None else ' with a positive weight'}; try fewer components"
         )
     if given is not None:
-        given = check_rows(given, n_components, len(X))
-    _inspect(X, feature_names, reg_covar, precision)
+        given = check_rows(given, n_components, len(X) if here is None else n_samples)
+    _inspect(X, feature_names, reg_covar, precision, here)
     return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
 
 
@@ -600,9 +605,12 @@ def _scaling(
     scale: str,
     precision: np.dtype[Any],
     misses: bool = False,
+    here: Here | None = None,
 ) -> Scaling:
     """Units to fit in: as asked, and about the mean where single precision would lose digits."""
     standard = observed_scaling if misses else Scaling.standard
+    if here is not None:
+        standard = here.standard
     if scale == "standard":
         return standard(X, row_weights)
     if precision.itemsize < X.dtype.itemsize:
@@ -611,7 +619,11 @@ def _scaling(
 
 
 def _inspect(
-    X: Any, feature_names: Sequence[str] | None, reg_covar: float, precision: np.dtype[Any]
+    X: Any,
+    feature_names: Sequence[str] | None,
+    reg_covar: float,
+    precision: np.dtype[Any],
+    here: Here | None = None,
 ) -> None:
     """Refuse values whose squares overflow, and warn of constant features."""
     most = LARGEST_VALUE[precision.itemsize]
@@ -632,7 +644,9 @@ def _inspect(
             )
         own = part[:, constant]
         constant = constant[((own == first[:, constant]) | np.isnan(own)).all(axis=0)]
-    if len(constant) and len(X) > 1:
+    if here is not None:
+        constant = here.constant(X)
+    if len(constant) and (len(X) if here is None else here.n_samples) > 1:
         listed = shorten(
             repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
         )

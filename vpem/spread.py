@@ -17,11 +17,13 @@ from vpem.errors import InputError
 from vpem.graphs.hubs import Hub
 from vpem.joining import MOST_GOSSIP_ROUNDS, Network
 from vpem.mixture import Mixture, block_views
+from vpem.network.crew import RankCrew
 from vpem.network.setup import find_routes
 from vpem.patterns import check_missing
 from vpem.recipes import MARGINALIZE, Fit, fit_vpem
 from vpem.scaling import Scaling
 from vpem.sums.consensus import ConsensusSum
+from vpem.sums.rank_vectors import RankConsensusVectors, RankServerVectors
 from vpem.sums.ranks import RankConsensusSum, RankServerSum
 from vpem.sums.server import ServerSum
 
@@ -29,7 +31,15 @@ if TYPE_CHECKING:
     from vpem.network.mpi import MpiTeam
     from vpem.partition import Partition
 
-__all__ = ["RankNetwork", "fit_spread", "joined", "outline", "spread", "sum_over_ranks"]
+__all__ = [
+    "RankNetwork",
+    "fit_spread",
+    "joined",
+    "outline",
+    "spread",
+    "spread_workers",
+    "sum_over_ranks",
+]
 
 
 @dataclass(frozen=True)
@@ -322,7 +332,12 @@ def _columns_of(partition: Partition, agents: Sequence[int]) -> NDArray[np.intp]
     return np.concatenate([nothing, *(partition.features[agent] for agent in agents)])
 
 
-def sum_over_ranks(network: Network, team: MpiTeam) -> RankServerSum | RankConsensusSum:
+def sum_over_ranks(
+    network: Network,
+    team: MpiTeam,
+    server: type[RankServerSum] = RankServerSum,
+    consensus: type[RankConsensusSum] = RankConsensusSum,
+) -> RankServerSum | RankConsensusSum:
     """Return the sum of a network whose agents live in several processes.
 
     Parameters
@@ -331,6 +346,8 @@ def sum_over_ranks(network: Network, team: MpiTeam) -> RankServerSum | RankConse
         From `vpem.joining.connect` or `vpem.joining.connect_workers`, alike on every rank.
     team : MpiTeam
         Where its agents live.
+    server, consensus : type
+        Of the sums.
 
     Raises
     ------
@@ -353,7 +370,7 @@ def sum_over_ranks(network: Network, team: MpiTeam) -> RankServerSum | RankConse
             "--agent-dropout and --stragglers out, or take --engine simulator"
         )
     if isinstance(total, ServerSum):
-        return RankServerSum(team, [hub.root for hub in network.hubs])
+        return server(team, [hub.root for hub in network.hubs])
     assert isinstance(total, ConsensusSum)
     # Where machines round differently the first one's numbers hold, or ranks would part company.
     n_rounds, rate = team.tell_from((total.n_rounds, total.rate), 0)
@@ -362,7 +379,7 @@ def sum_over_ranks(network: Network, team: MpiTeam) -> RankServerSum | RankConse
             f"{n_rounds} rounds cannot be run one by one on MPI; take at most "
             f"{MOST_GOSSIP_ROUNDS}, or a graph that mixes faster"
         )
-    return RankConsensusSum(
+    return consensus(
         team,
         total.mixing,
         network.hubs,
@@ -403,3 +420,29 @@ def spread(network: Network, partition: Partition, team: MpiTeam) -> RankNetwork
     known = {name: getattr(network, name) for name in Network.__dataclass_fields__}
     known |= {"blocks": blocks, "total": total}
     return RankNetwork(**known, team=team, whole=network, partition=partition)
+
+
+def spread_workers(network: Network, team: MpiTeam) -> Network:
+    """Return the network of workers that live in several processes.
+
+    With it recipes over rows (`vpem.row_split.row_recipes.fit_em`, `vpem.clusters.kmeans`,
+    `vpem.federated.fedmixture.fit_fedem`) are called on every rank with the same options, and with
+    the rows of the rank's own workers (``team.own``), worker by worker. What they return is the
+    same everywhere but for what each worker has: the models of all workers and the clusters of all
+    rows are at the first rank, other ranks have their own workers'.
+
+    Parameters
+    ----------
+    network : Network
+        From `vpem.joining.connect_workers`, alike on every rank.
+    team : MpiTeam
+        Where the workers live.
+
+    Raises
+    ------
+    InputError
+        As `sum_over_ranks` does.
+    """
+    total: Any = sum_over_ranks(network, team, RankServerVectors, RankConsensusVectors)
+    total.crew = RankCrew(team, network)
+    return replace(network, total=total)

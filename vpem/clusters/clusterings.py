@@ -15,6 +15,7 @@ from vpem.checks import check_data, check_int, check_rows, check_weights, row_bl
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
 from vpem.joining import Network
 from vpem.scaling import SCALES, Scaling
+from vpem.sharing import Here
 from vpem.terms.features import FeatureTerms
 from vpem.threads import one_blas_thread
 
@@ -178,8 +179,11 @@ def prepare(
     dtype: Any,
     feature_names: Sequence[str] | None,
     scale: str = "none",
+    here: Here | None = None,
 ) -> Wanted:
     """Check what every kind of k-means is given.
+
+    With ``here`` X has the rows of this process's workers, and others have more.
 
     Raises
     ------
@@ -194,9 +198,9 @@ def prepare(
         raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
     check_choice("scale", scale, SCALES)
     precision = np.dtype(dtype)
-    data = check_data(X, n_features, feature_names)
+    data = check_data(X, n_features, feature_names, least_rows=int(here is None))
     weights = None
-    n_positive = len(data)
+    n_samples = n_positive = len(data) if here is None else here.n_samples
     if sample_weight is not None:
         weights = check_weights(sample_weight, len(data))
         n_positive = int(np.count_nonzero(weights))
@@ -216,7 +220,8 @@ def prepare(
             )
     scaling = Scaling.none(n_features)
     if scale == "standard":
-        scaling = Scaling.standard(data, weights)
+        standard = Scaling.standard if here is None else here.standard
+        scaling = standard(data, weights)
     rows = centres = None
     if isinstance(init, str):
         check_choice("init", init, CLUSTER_INITS)
@@ -227,7 +232,7 @@ def prepare(
     elif given.ndim == 1 and given.size:
         if len(given) != n_clusters:
             raise InputError(f"{n_clusters} clusters need as many init rows, got {len(given)}")
-        rows = check_rows(given, n_clusters, len(data))
+        rows = check_rows(given, n_clusters, n_samples)
     else:
         raise InputError(
             f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "

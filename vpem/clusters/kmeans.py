@@ -29,11 +29,20 @@ from vpem.clusters.feature_lloyd import FeatureLloyd, lloyd_features
 from vpem.clusters.grid import one_shot
 from vpem.errors import InputError, check_choice
 from vpem.joining import Network
+from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
 from vpem.row_split.row_recipes import charge_scaling, n_columns
-from vpem.row_split.rowstarts import Lloyd, PlacedStream, lloyd_rows, share_rows, spread_rows
+from vpem.row_split.rowstarts import (
+    Lloyd,
+    PlacedStream,
+    lloyd_rows,
+    share_rows,
+    spread_rows,
+    take_rows,
+)
 from vpem.rows import FileMatrix
 from vpem.scaling import Scaling
+from vpem.sharing import Here, check_alone
 from vpem.starts import MOST_LLOYD, RowStream, draw_start
 from vpem.terms.features import FeatureTerms
 from vpem.threads import one_blas_thread, thread_count
@@ -130,11 +139,16 @@ def kmeans_rows(
             "k-means over rows keeps the rows of every worker in memory, but the data are read "
             "from disk; raise the memory limit"
         )
+    crew = network.total.crew
+    check_alone(crew, sample_weight=sample_weight, checkpoints=saver)
+    here = Here(crew, workers.counts)
+    if crew.apart:
+        here.check(X)
     asked = prepare(
         X, n_columns(X), n_clusters, init, n_init, max_iter, sample_weight, seed, dtype,
-        feature_names, scale,
+        feature_names, scale, here if crew.apart else None,
     )  # fmt: skip
-    n_samples = len(asked.X)
+    n_samples = here.n_samples if crew.apart else len(asked.X)
     if workers.n_samples != n_samples:
         raise InputError(
             f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
@@ -145,11 +159,11 @@ def kmeans_rows(
             f"{workers.n_workers}; give a graph of as many workers"
         )
     order = workers.order
-    in_order = bool((np.diff(order) > 0).all())
+    in_order = crew.apart or bool((np.diff(order) > 0).all())
     rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
     rows = np.ascontiguousarray(rows, dtype=asked.dtype)
     weights = asked.row_weights if asked.row_weights is None else asked.row_weights[order]
-    parts = [rows[run] for run in workers.runs]
+    parts = [rows[run] for run in here.own_runs]
     place = np.empty_like(order)
     place[order] = np.arange(n_samples)
     threads = thread_count(n_threads)
@@ -181,7 +195,7 @@ def kmeans_rows(
             elif asked.init == "k-means++":
                 # Each row was told to all when it was drawn.
                 chosen = spread_rows(parts, total, n_clusters, stream, n_threads=threads)
-                start = rows[chosen].astype(np.float64)
+                start = take_rows(parts, total, chosen)
             else:
                 chosen = stream.draw_distinct(n_clusters) if chosen is None else chosen
                 start = share_rows(parts, total, chosen)
@@ -195,30 +209,36 @@ def kmeans_rows(
             restarts.over(len(run.history), run.converged, partial(_saved, *best))
     assert best is not None
     run, chosen, restart = best
-    labels, distances = np.empty(n_samples, dtype=np.int32), np.empty(n_samples)
-    labels[order], distances[order] = np.concatenate(run.labels), np.concatenate(run.distances)
-    centres = run.centres.mean(axis=0)
+    roots = _all_centres(run, network.total, len(workers.counts))
+    if crew.whole(network).total.n_roots == 1:
+        # On a graph that mixes in one round too all have the same.
+        roots, run.inertia = roots[:1], run.inertia[:1]
+    centres = roots.mean(axis=0)
+    assigned = np.concatenate([np.empty(0, dtype=np.int32), *run.labels])
+    off = np.concatenate([np.empty(0), *run.distances])
     disagreement = 0.0
-    if len(run.centres) > 1:
+    if len(roots) > 1:
         # By the centres that are returned, not by those of each worker.
-        by_worker = labels
-        own = np.empty_like(rows)
-        own[order] = rows
-        labels, distances = nearest(own, centres, Scaling.none(rows.shape[1]), threads)
-        disagreement = float((labels != by_worker).mean())
+        by_worker = assigned
+        assigned, off = nearest(rows, centres, Scaling.none(rows.shape[1]), threads)
+        differing = crew.add(np.array([(assigned != by_worker).sum()]))
+        disagreement = float(differing[0] / n_samples)
+    counts = np.bincount(assigned, weights, n_clusters).astype(np.float64)
+    labels, distances = _by_row(crew, order, assigned, off)
+    inertia = weighed(distances, asked.row_weights)
     found = Clustering(
         centres=asked.scaling.undo(centres),
         labels=labels,
         distances=distances,
-        inertia=weighed(distances, asked.row_weights),
+        inertia=float(crew.told(inertia, 0)),
         root_inertia=run.inertia,
-        counts=np.bincount(labels, asked.row_weights, n_clusters).astype(np.float64),
+        counts=crew.add(counts),
         history=run.history,
         converged=run.converged,
         split="rows",
         method="lloyd",
-        network=network,
-        root_centres=asked.scaling.undo(run.centres) if len(run.centres) > 1 else None,
+        network=crew.whole(network),
+        root_centres=asked.scaling.undo(roots) if len(roots) > 1 else None,
         disagreement=disagreement,
         scaling=asked.kept_scaling,
         reseeded=[(at, cluster, int(order[row])) for at, cluster, row in run.reseeded],
@@ -230,6 +250,29 @@ def kmeans_rows(
     found.seconds = time.perf_counter() - began + restarts.seconds
     warn_of_outcome(found, max_iter)
     return found
+
+
+def _all_centres(run: Lloyd, total: Any, n_workers: int) -> NDArray[np.float64]:
+    """Centres of all roots of all processes, (R, K, d)."""
+    if total.n_roots_of_all == 1 or not total.crew.apart:
+        return run.centres
+    found: NDArray[np.float64] = total.crew.add(total.crew.place(run.centres, n_workers))
+    return found
+
+
+def _by_row(
+    crew: Crew, order: NDArray[np.intp], labels: NDArray[np.int32], distances: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Put what is worker by worker in the user's order; at processes but the first it stays."""
+    parts = crew.gather([{"labels": labels, "distances": distances}])
+    labels, distances = (
+        np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
+    )
+    if len(labels) != len(order):
+        return labels, distances
+    found, off = np.empty_like(labels), np.empty_like(distances)
+    found[order], off[order] = labels, distances
+    return found, off
 
 
 def kmeans_features(
@@ -291,6 +334,10 @@ feature_names
     """
     began = time.perf_counter()
     check_network(network)
+    if hasattr(network.total, "team"):
+        raise InputError(
+            "k-means over features runs in one process; take --engine simulator, or split rows"
+        )
     check_choice("method", method, METHODS)
     if network.blocks.n_features == 0:
         raise InputError("the network's agents hold no features; make it with vpem.connect")

@@ -12,6 +12,7 @@ from vpem.em import add_vectors
 from vpem.errors import InputError
 from vpem.graphs.topologies import make_graph
 from vpem.joining import Network
+from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -79,23 +80,38 @@ class Quantizer:
             self.omega = max((float(codec.variance(width)) for width in widths), default=0.0)
             self.biased = not codec.is_unbiased and self.omega > ROUNDING
 
-    def send(self, values: Vector, rng: np.random.Generator) -> tuple[Vector, NDArray[np.int64]]:
-        """Return what is received of a message a row (a, P), and the bytes of each."""
+    def send(
+        self, values: Vector, rng: np.random.Generator, here: NDArray[np.bool_] | None = None
+    ) -> tuple[Vector, NDArray[np.int64]]:
+        """Return what is received of a message a row (a, P), and the bytes of each.
+
+        With ``here`` other rows are of senders elsewhere: keys are drawn for them, and what is
+        received of them and their bytes are zero.
+        """
         if self.codec is None:
-            return values, np.full(len(values), ITEM * values.shape[1], dtype=np.int64)
+            received = values if here is None else np.where(here[:, None], values, 0.0)
+            return received, np.full(len(values), ITEM * values.shape[1], dtype=np.int64)
+        if here is None:
+            here = np.ones(len(values), dtype=np.bool_)
+        values = values[here]
         basis = None if self.codec.is_unbiased and self.omega == 0 else self.basis
         if basis is not None:
             values = basis.into(values)
         received = np.empty_like(values)
-        sizes = np.zeros(len(values), dtype=np.int64)
+        sizes = np.zeros(len(here), dtype=np.int64)
         for piece in self.pieces:
-            keys = draw_keys(rng, len(values))
-            part = np.ascontiguousarray(values[:, piece])
-            received[:, piece], bytes_of_piece = self.codec.transmit(part, keys, self.n_threads)
-            sizes += bytes_of_piece
-        if basis is not None:
+            keys = draw_keys(rng, len(here))[here]
+            if len(values):
+                part = np.ascontiguousarray(values[:, piece])
+                received[:, piece], bytes_of_piece = self.codec.transmit(part, keys, self.n_threads)
+                sizes[here] += bytes_of_piece
+        if basis is not None and len(values):
             received = basis.back(received)
-        return received, sizes
+        if here.all():
+            return received, sizes
+        every = np.zeros((len(here), values.shape[1]))
+        every[here] = received
+        return every, sizes
 
 
 class AtServer:
@@ -150,6 +166,11 @@ class AtServer:
             ledger = Ledger(make_graph("star", n) if network is None else network.graph)
         self.ledger = ledger
         server = ledger.n_nodes - 1
+        self.crew = Crew() if network is None else network.total.crew
+        self._here: NDArray[np.bool_] | None = None
+        if self.crew.apart:
+            self._here = np.zeros(n, dtype=np.bool_)
+            self._here[list(self.crew.own(n))] = True
         self._alone = n <= 1
         self._up = ledger.targets == server
         self._up_of = np.flatnonzero(self._up)
@@ -160,10 +181,35 @@ class AtServer:
 
         The mean is that of what was received, which each sender knows too.
         """
-        received, sizes = self.first.send(values, rng)
+        received, sizes = self._send(self.first, values, rng, np.arange(len(values)))
         if not self._alone:
             self.ledger.send("setup", sizes, links=self._up_of, rounds=1)
-        return received, (self.weights @ received)[None]
+        return received, self.crew.add((self.weights @ received)[None])
+
+    def _send(
+        self,
+        quantizer: Quantizer,
+        values: Vector,
+        rng: np.random.Generator,
+        workers: NDArray[np.intp],
+    ) -> tuple[Vector, NDArray[np.int64]]:
+        """Send a vector of each of some workers: what is received here, and the bytes of all."""
+        if self._here is None:
+            return quantizer.send(values, rng)
+        received, sizes = quantizer.send(values, rng, self._here[workers])
+        return received, sizes if quantizer.codec is None else self.crew.add(sizes)
+
+    def every(self, values: Vector) -> Vector:
+        """What all roots have, of what this process's do."""
+        return values
+
+    def others(self, worker: int) -> bool:
+        """Whether a root lives in another process: none does, all share one."""
+        return False
+
+    def count(self, found: int) -> int:
+        """What all roots counted, of what this process's did: they share one."""
+        return found
 
     def keep(self, values: Vector, rng: np.random.Generator) -> Vector:
         """First memories (n, P), as the server knows them."""
@@ -184,10 +230,11 @@ class AtServer:
         rng: np.random.Generator,
     ) -> Vector:
         """Move memories by the corrections of the active workers; the new statistic (1, P)."""
-        received, sizes = self.quantizer.send(local - run.memories[active] - run.statistics, rng)
+        corrections = local - run.memories[active] - run.statistics
+        received, sizes = self._send(self.quantizer, corrections, rng, active)
         if not self._alone and len(active):
             self.ledger.send("server", sizes, links=self._up_of[active], rounds=1)
-        total = self.weights[active] @ received
+        total = self.crew.add(self.weights[active] @ received)
         # Error feedback of a biased codec takes the memories as they will be.
         share = 1.0 if self.quantizer.biased else 1.0 / self.participation
         found: Vector = run.statistics + step * (run.memory + share * total)
@@ -237,7 +284,7 @@ class Between:
         ledger: Ledger | None,
     ) -> None:
         n = len(weights)
-        if network.graph.n_agents != n or network.total.n_roots not in (1, n):
+        if network.graph.n_agents != n or network.total.n_roots_of_all not in (1, n):
             raise InputError(
                 f"the graph joins {network.graph.n_agents} agents, but there are {n} workers; set "
                 "it up by connect_workers, each a root of its own"
@@ -258,11 +305,34 @@ class Between:
         self.participation = participation
         self.ledger = Ledger(network.graph) if ledger is None else ledger
         self.total = network.total.on(self.ledger)
-        self.n_roots = int(self.total.n_roots)
+        self.crew = self.total.crew
+        self.n_roots = int(self.crew.whole(network).total.n_roots)
+        self._apart = self.crew.apart and self.n_roots > 1
 
     def collect(self, values: Vector, rng: np.random.Generator) -> tuple[Vector, Vector]:
         """Average a vector a worker (n, P), uncompressed: them, and what each root has (R, P)."""
-        return values, add_vectors(self.total, self.weights[:, None] * values, "setup")
+        return values, self._average(values, "setup")
+
+    def _average(self, values: Vector, kind: str = "estep") -> Vector:
+        """Average a vector a worker (n, P), as each root finds it (R, P); zeros for others."""
+        own = list(self.crew.own(len(values)))
+        found = add_vectors(self.total, (self.weights[:, None] * values)[own], kind)
+        if self._apart:
+            found = self.crew.place(found, len(values))
+        shared: Vector = found[: self.n_roots]
+        return shared
+
+    def every(self, values: Vector) -> Vector:
+        """What all roots have, of what this process's do."""
+        return self.crew.add(values) if self._apart else values
+
+    def others(self, worker: int) -> bool:
+        """Whether a root lives in another process."""
+        return self._apart and worker not in self.crew.own(len(self.weights))
+
+    def count(self, found: int) -> int:
+        """What all roots counted, of what this process's did."""
+        return int(self.crew.add(np.array([found]))[0]) if self._apart else found
 
     def keep(self, values: Vector, rng: np.random.Generator) -> Vector:
         """First memories (n, P): a worker's is its own, and nothing is sent."""
@@ -282,11 +352,14 @@ class Between:
         """Move memories by the corrections of the active workers; the new statistics (R, P)."""
         statistics = np.broadcast_to(run.statistics, run.memories.shape)
         corrections = local - run.memories[active] - statistics[active]
+        if not self._apart and self.crew.apart:
+            own = np.isin(active, list(self.crew.own(len(self.weights))))
+            corrections = np.where(own[:, None], corrections, 0.0)
         moves = run.memories.copy()
         moves[active] += corrections / self.participation
-        found = add_vectors(self.total, self.weights[:, None] * (statistics + step * moves))
+        found = self._average(statistics + step * moves)
         run.memories[active] += self.alpha * corrections
-        run.memory = self.weights @ run.memories
+        run.memory = self.crew.add(self.weights @ run.memories)
         return found
 
     def agree(self) -> None:

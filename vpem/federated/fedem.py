@@ -194,16 +194,16 @@ def run_fedem(
         assert start is not None
         statistics, memories = _begin(model, start, memory, links, estimates, rng)
         run = FedRun(
-            weights @ np.broadcast_to(statistics, memories.shape),
+            weights @ np.broadcast_to(links.every(statistics), memories.shape),
             statistics,
             None,
             FedHistory(),
             memories,
-            weights @ memories,
+            links.crew.add(weights @ memories),
             alpha=rate,
             omega=quantizer.omega,
         )
-        parameters = _maximize(model, statistics, run)
+        parameters = _maximize(model, statistics, run, links)
         _record(model, run, parameters, weights, links, estimates)
     else:
         run = restore_fedem(saved, *parts)
@@ -235,21 +235,26 @@ def run_fedem(
             except PartitionedError as error:
                 _note_partition(run, iteration, error)
                 moved, heard = run.statistics, False
-            if not np.isfinite(moved).all():
+            with np.errstate(over="ignore", invalid="ignore"):
+                change = ((moved - run.statistics) ** 2).sum(axis=1) / step**2
+                small = change <= tol * (moved**2).sum(axis=1)
+            # What any process finds holds for all.
+            bad, moving = links.crew.largest(
+                np.array([not np.isfinite(moved).all(), not small.all()], dtype=np.uint8)
+            )
+            if bad:
                 raise NumericalError(
                     f"the statistic is no longer finite at iteration {iteration}: noise outgrew "
                     "the steps; try a smaller step size, a finer codec or more participation"
                 )
-            change = ((moved - run.statistics) ** 2).sum(axis=1) / step**2
-            small = change <= tol * (moved**2).sum(axis=1)
             run.statistics = moved
             run.n_iter = iteration
-            run.converged = tol > 0 and heard and bool(small.all())
+            run.converged = tol > 0 and heard and not moving
             saver.offer(
                 partial(fedem_state, run, n_active, step, *parts),
                 last=run.converged or iteration == n_iter or estimates.epochs >= most_epochs,
             )
-        parameters = _maximize(model, run.statistics, run)
+        parameters = _maximize(model, run.statistics, run, links)
         if tol > 0:
             links.agree()
         last = run.converged or iteration == n_iter or estimates.epochs >= most_epochs
@@ -274,6 +279,7 @@ def run_fedem(
         if last:
             break
     run.epochs = estimates.epochs
+    run.projections = links.count(run.projections)
     return run
 
 
@@ -345,14 +351,24 @@ def _begin(
         first = links.keep(first_statistics(model, parameters) - statistics, rng)
         estimates.count_all()
     if memory == "first":
-        memories = np.where((model.counts > 0)[:, None], first, 0.0)
+        here = np.isin(np.arange(len(memories)), list(links.crew.own(len(memories))))
+        memories = np.where((here & (model.counts > 0))[:, None], first, 0.0)
     return statistics, memories
 
 
-def _maximize(model: StatisticModel, statistics: Vector, run: FedRun) -> list[Any]:
+ELSEWHERE = object()
+"""Parameters of a root of another process."""
+
+
+def _maximize(
+    model: StatisticModel, statistics: Vector, run: FedRun, links: AtServer | Between
+) -> list[Any]:
     """Parameters of each root."""
     found = []
-    for statistic in statistics:
+    for root, statistic in enumerate(statistics):
+        if links.others(root):
+            found.append(ELSEWHERE)
+            continue
         parameters, projected = model.maximize(statistic)
         run.projections += projected
         found.append(parameters)
@@ -368,14 +384,15 @@ def _record(
     estimates: Estimates,
 ) -> None:
     """Write down how things stand; none of this is part of the algorithm."""
-    mean = run.statistics.mean(axis=0)
+    statistics = links.every(run.statistics)
+    mean = statistics.mean(axis=0)
     far = 0.0
     run.statistic, run.parameters = mean, parameters[0]
-    if len(run.statistics) > 1:
+    if len(statistics) > 1:
         run.parameters, _ = model.maximize(mean)
-        apart = np.sqrt(((run.statistics - mean) ** 2).sum(axis=1).max())
+        apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
         far = float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
-    full = weights @ first_statistics(model, run.parameters)
+    full = links.crew.add(weights @ first_statistics(model, run.parameters))
     history = run.history
     history.iteration.append(run.n_iter)
     history.epochs.append(estimates.epochs)

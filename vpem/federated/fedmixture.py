@@ -24,8 +24,10 @@ from vpem.federated.fedsetup import ITEM, Setup, codec_of_first, codec_of_moment
 from vpem.graphs.topologies import make_graph
 from vpem.joining import Network, connect_workers
 from vpem.mixture import Mixture
+from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
 from vpem.recipes import prepare
+from vpem.sharing import Here, check_alone
 from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics
 from vpem.terms.whitening import Whitening
 from vpem.threads import one_blas_thread, thread_count
@@ -196,6 +198,11 @@ record_every
     X = as_array("data", X[:] if hasattr(X, "runs") else X)
     if not isinstance(workers, Workers):
         raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
+    crew = network.total.crew if isinstance(network, Network) else Crew()
+    check_alone(crew, checkpoints=saver)
+    here = Here(crew, workers.counts)
+    if crew.apart:
+        here.check(X)
     known_scale = known_covariance is not None and scale != "none"
     if known_scale:
         raise InputError("a known covariance is in the user's units, got scale 'standard'")
@@ -214,9 +221,10 @@ record_every
         seed=seed,
         dtype=np.float64,
         feature_names=feature_names,
+        here=here if crew.apart else None,
     )
     check_number("floor", floor, least=0.0, most=1.0)
-    if workers.n_samples != len(X):
+    if workers.n_samples != given.n_samples:
         raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")
     codec = None if compress is None else parse_codec(compress)
     if network is None:
@@ -263,15 +271,17 @@ record_every
         )
     saving = OneRun(saver, ledger)
     with one_blas_thread(), np.errstate(over="ignore"):
-        network.charge_setup(ledger, len(X), ITEM)
+        network.charge_setup(ledger, given.n_samples, ITEM)
         rng = np.random.default_rng([seed, 1])
-        rows_of_all = given.X.astype(np.float64)[workers.order]
+        rows_here = given.X.astype(np.float64)
+        if not crew.apart:
+            rows_here = rows_here[workers.order]
         short = codec_of_moments(codec) if network.graph.has_server else None
-        setup = Setup(rows_of_all, workers, network, ledger, short, rng)
+        setup = Setup(rows_here, workers, network, ledger, short, rng)
         scaling, second = setup.units(scale, weighting)
         model = MixtureStatistics(
             scaling.apply(setup.rows),
-            workers.runs,
+            here.runs,
             n_components,
             covariance_type,
             scaling=scaling,
@@ -280,7 +290,9 @@ record_every
             known=known_covariance,
             floor=floor,
             n_threads=threads,
+            counts=workers.counts,
         )
+        model.add_up = lambda value: float(crew.add(np.array([float(value)]))[0])
         model.radius = setup.largest(model.radius)
         rows: tuple[int, ...] | None
         if saving.saved is None:
@@ -324,7 +336,7 @@ record_every
         run.parameters,
         run,
         workers,
-        network,
+        crew.whole(network),
         rows,
         time.perf_counter() - began + saving.seconds,
         ledger.summary(),

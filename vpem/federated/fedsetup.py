@@ -13,9 +13,11 @@ from vpem.errors import InputError
 from vpem.federated.fedem import first_statistics
 from vpem.joining import Network
 from vpem.mixture import Mixture
+from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
-from vpem.row_split.rowstarts import lloyd_rows, share_rows, spread_rows, tell_all
+from vpem.row_split.rowstarts import lloyd_rows, share_rows, spread_rows, take_rows, tell_all
 from vpem.scaling import Scaling
+from vpem.sharing import Here
 from vpem.starts import ROW_BYTES, RowStream
 from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric
 from vpem.workers import Workers
@@ -98,8 +100,12 @@ class Setup:
         rng: np.random.Generator,
     ) -> None:
         self.rows = rows
+        self.network = network
         self.workers = workers
         self.total = network.total.on(ledger)
+        self.crew: Crew = self.total.crew
+        self.here = Here(self.crew, workers.counts)
+        self.own = np.array(self.here.own, dtype=np.intp)
         self.ledger = ledger
         self.codec = codec
         self.rng = rng
@@ -111,8 +117,8 @@ class Setup:
         weights: Vector = counts / counts.sum()
         if weighting == "workers":
             weights = np.full(len(counts), 1.0 / len(counts))
-        parts = [self.rows[run] for run in self.workers.runs]
-        shift, second = self._moments(parts, weights)
+        parts = [self.rows[run] for run in self.here.own_runs]
+        shift, second = self._moments(parts, weights[self.own])
         units = np.ones(len(shift))
         if scale == "standard":
             deviations = np.sqrt(np.diagonal(second))
@@ -121,6 +127,7 @@ class Setup:
 
     def largest(self, radius: float) -> float:
         """Return how far out the farthest row is: a number from every worker."""
+        radius = float(self.crew.largest(np.array([radius]))[0])
         if self.codec is None:
             self.total.begin("setup", 1, 1, ITEM)
             return radius
@@ -156,13 +163,14 @@ class Setup:
         """
         d = self.rows.shape[1]
         owner = int(np.argmax(self.workers.counts > 0))
-        about = parts[owner][0]
-        tell_all(self.total, owner, len(parts), ROW_BYTES + ITEM * d)
+        first = parts[owner - self.own[0]][0] if owner in self.here.own else None
+        about: Vector = self.crew.told(first, owner)
+        tell_all(self.total, owner, self.workers.n_workers, ROW_BYTES + ITEM * d)
         means, factors = np.zeros((len(parts), d)), np.zeros((len(parts), d, d))
         for i, part in enumerate(parts):
             if len(part):
                 means[i] = (part - about).mean(axis=0)
-        shift = about + weights @ self._send(means, codec)
+        shift: Vector = about + self.crew.add(weights @ self._send(means, codec))
         for i, part in enumerate(parts):
             if len(part):
                 factor = np.linalg.qr((part - shift) / np.sqrt(len(part)), mode="r")
@@ -170,14 +178,23 @@ class Setup:
         upper = np.triu_indices(d)
         factors[:, *upper] = self._send(factors[:, *upper], codec)
         second: Vector = np.einsum("n,nij,nik->jk", weights, factors, factors)
-        return shift, second
+        return shift, self.crew.add(second)
 
     def _send(self, values: Vector, codec: Codec) -> Vector:
         """Send a vector a worker (n, P) to the server, which tells all what their mean is."""
-        keys = draw_keys(self.rng, len(values))
-        received, sizes = codec.transmit(np.ascontiguousarray(values), keys)
+        received, sizes = self.transmit(values, codec)
         self._count(sizes, ITEM * values.shape[1])
-        return np.asarray(received, dtype=np.float64)
+        return received
+
+    def transmit(self, values: Vector, codec: Codec) -> tuple[Vector, NDArray[np.int64]]:
+        """What is received of the vectors of this process's workers, and the bytes of all."""
+        keys = draw_keys(self.rng, self.workers.n_workers)[self.own]
+        if not len(values):
+            return values, self.crew.join(np.zeros(0, dtype=np.int64))
+        received, sizes = codec.transmit(np.ascontiguousarray(values), keys)
+        return np.asarray(received, dtype=np.float64), self.crew.join(
+            np.asarray(sizes, dtype=np.int64)
+        )
 
     def _count(self, up: int | NDArray[np.int64], down: int) -> None:
         """Count a message from every worker to the server, and one to each."""
@@ -190,9 +207,9 @@ class Setup:
     def _sum(self, values: Vector) -> Vector:
         """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all."""
         found = add_vectors(self.total, np.ascontiguousarray(values), "setup")
-        if len(found) > 1:
+        if self.crew.whole(self.network).total.n_roots > 1:
             self.total.agree("flooding", ITEM * values.shape[1])
-        shared: Vector = found[0]
+        shared: Vector = np.asarray(self.total.tell(found[0]))
         return shared
 
     def start(
@@ -207,8 +224,8 @@ class Setup:
                     f"{model.n_components} were asked for"
                 )
             return first_statistics(model, start), None
-        parts = [model.X[run] for run in self.workers.runs]
-        stream = RowStream(np.random.default_rng([seed, 0]), None, len(model.X))
+        parts = [model.X[run] for run in self.here.own_runs]
+        stream = RowStream(np.random.default_rng([seed, 0]), None, model.n_samples)
         order = self.workers.order
         if given is not None or init == "random":
             rows = stream.draw_distinct(model.n_components) if given is None else given
@@ -217,13 +234,14 @@ class Setup:
             common: dict[str, Any] = {"n_threads": model.n_threads}
             total: Any = self.total if self.codec is None else _Short(self, None)
             places = spread_rows(parts, total, model.n_components, stream, **common)
-            rows, means = order[places], model.X[places]
+            rows, means = order[places], take_rows(parts, self.total, places)
             if init == "kmeans":
                 total = self.total if self.codec is None else _Short(self, LLOYD)
                 run = lloyd_rows(parts, total, means, stream, kind="setup", **common)
-                hard = np.zeros((len(parts), model.size))
-                for i in np.flatnonzero(self.workers.counts):
-                    hard[i] = model.assigned(int(i), run.labels[i])
+                hard = np.zeros((self.workers.n_workers, model.size))
+                for worker, labels in zip(self.own.tolist(), run.labels, strict=True):
+                    if len(labels):
+                        hard[worker] = model.assigned(worker, labels)
                 return hard, tuple(int(row) for row in rows)
         return first_statistics(model, model.start(means)), tuple(int(row) for row in rows)
 
@@ -244,6 +262,10 @@ class _Short:
         self.codec = codec
         self.ledger = setup.ledger
         self.agree = setup.total.agree
+        self.crew = setup.crew
+        self.tell, self.report, self.some = (
+            setup.total.tell, setup.total.report, setup.total.some
+        )  # fmt: skip
         self._known: Vector | None = None
 
     @property
@@ -259,13 +281,11 @@ class _Short:
         values = terms[:, 0]
         down = ITEM * values.shape[1]
         if self.codec is None:
-            self.setup._count(SHORT * values.shape[1] // len(values), down)
+            self.setup._count(SHORT * values.shape[1] // self.setup.workers.n_workers, down)
             received = values.astype(np.float32).astype(np.float64)
         else:
             known = np.zeros_like(values) if self._known is None else self._known
-            keys = draw_keys(self.setup.rng, len(values))
-            change, sizes = self.codec.transmit(np.ascontiguousarray(values - known), keys)
+            change, sizes = self.setup.transmit(values - known, self.codec)
             self.setup._count(sizes, down)
             received = self._known = known + change
-        summed: Vector = received.sum(axis=0)[None, None]
-        return summed
+        return self.crew.add(received.sum(axis=0)[None, None])

@@ -32,6 +32,7 @@ from vpem.recipes import Fit, _scaling, _warn_of_outcome, prepare
 from vpem.row_split.rowstarts import PlacedStream, lloyd_rows, spread_rows, tell_all
 from vpem.row_split.rowwise import RowRun, fit_rows, sample_roots
 from vpem.rows import FileMatrix, FileRows
+from vpem.sharing import Here, SharedRows, check_alone
 from vpem.starts import ROW_BYTES, RowStream
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
@@ -49,7 +50,8 @@ class RowFit(Fit):
     Attributes
     ----------
     mixtures : list of Mixture
-        One where all share the sum; under consensus that of each worker. `mixture` is the first.
+        One where all share the sum; under consensus that of each worker, or on MPI ranks other than
+        the first of each worker of the rank. `mixture` is the first.
     workers : Workers
         Who held which rows.
     """
@@ -90,7 +92,8 @@ def fit_em(
     Parameters
     ----------
     X : ndarray or FileMatrix of shape (M, d)
-        The data; a row is seen by the worker that holds it, and by nobody else but where it is
+        The data (on MPI ranks the rank's own, see `vpem.spread.spread_workers`); a row is seen by
+        the worker that holds it, and by nobody else but where it is
         drawn as a start. From a file, workers must hold runs of rows in the file's order.
     workers : Workers
         Who holds which rows.
@@ -122,6 +125,12 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
     if not isinstance(X, FileMatrix):
         X = as_array("data", X)
     _check_network(network, workers)
+    crew = network.total.crew
+    check_alone(crew, sample_weight=sample_weight, checkpoints=saver,
+                missing=None if missing == "refuse" else missing)  # fmt: skip
+    here = Here(crew, workers.counts) if crew.apart else None
+    if here is not None:
+        here.check(X)
     given = prepare(
         X,
         n_columns(X),
@@ -138,6 +147,7 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
         dtype=dtype,
         missing=missing,
         feature_names=feature_names,
+        here=here,
     )
     if workers.n_samples != given.n_samples:
         raise InputError(
@@ -171,7 +181,7 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
     order = held.order
     place = np.argsort(order)
     data, weights = given.X, given.row_weights
-    if not np.array_equal(order, np.arange(len(order))):
+    if here is None and not np.array_equal(order, np.arange(len(order))):
         if isinstance(data, FileMatrix):
             raise InputError(
                 "the data are read from disk, but the rows of the workers do not follow each other "
@@ -179,7 +189,7 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
             )
         data = data[order]
         weights = None if weights is None else weights[order]
-    scaling = _scaling(data, weights, scale, given.precision, given.misses)
+    scaling = _scaling(data, weights, scale, given.precision, given.misses, here)
     blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(workers.n_workers)),))
     ledger = Ledger(network.graph)
     with one_blas_thread(), np.errstate(over="ignore"):
@@ -195,7 +205,10 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
             dtype=given.precision,
             skip_negligible=skip_negligible,
         )
-        terms = RowTerms(whole, held.runs)
+        runs = held.runs
+        if here is not None:
+            whole, runs = whole.among(SharedRows(whole.rows, here), here.n_samples), here.own_runs
+        terms = RowTerms(whole, runs, held.counts)
         network.charge_setup(ledger, given.n_samples, whole.itemsize)
         total = network.total.on(ledger)
         if scale == "standard" or not scaling.is_none:
@@ -237,6 +250,10 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
             restarts.over(len(run.history), run.converged, partial(_saved, *best))
     assert best is not None
     run, used, kept = best
+    mixtures, roots = _gathered(run, network.total), slice(None)
+    if crew.whole(network).total.n_roots == 1:
+        # On a graph that mixes in one round too all have the same.
+        mixtures, roots = mixtures[:1], slice(1)
     recoveries = [
         em.Recovery(one.iteration, one.component, 0, one.reason, one.row if one.row is None
                     else (given.number(order[[one.row]]) or (0,))[0])
@@ -244,9 +261,9 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
     ]  # fmt: skip
     fit = RowFit(
         mixture=run.mixture,
-        network=network,
-        history=np.array(run.history),
-        root_log_likelihood=run.log_likelihood,
+        network=crew.whole(network),
+        history=np.array(run.history)[:, roots],
+        root_log_likelihood=run.log_likelihood[roots],
         total_weight=whole.total_weight,
         n_samples=given.n_samples,
         converged=run.converged,
@@ -257,11 +274,21 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
         total_iterations=restarts.iterations,
         partitions=run.partitions,
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
-        mixtures=run.mixtures,
+        mixtures=mixtures,
         workers=workers,
     )
     _warn_of_outcome(fit, max_iter, tol)
     return fit
+
+
+def _gathered(run: RowRun, total: Any) -> list[Mixture]:
+    """Return the mixtures of all roots at the first process; at others those that it has."""
+    if total.n_roots_of_all == 1 or not total.crew.apart:
+        return run.mixtures
+    own = total.crew.own(total.n_roots_of_all)
+    parts = total.crew.gather([mixture_state(one) for one in run.mixtures[: len(own)]])
+    first = run.mixture
+    return [mixture_of(part, first.blocks, first.covariance_type, first.scaling) for part in parts]
 
 
 def _saved(run: RowRun, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
@@ -381,7 +408,7 @@ class _Start:
         whole = self.terms.whole
         centres = whole.at_rows(places)
         size = ROW_BYTES + whole.blocks.n_features * whole.itemsize
-        ends = np.cumsum([part.n_samples for part in self.terms.parts])
+        ends = np.cumsum(self.terms.counts)
         for owner in np.searchsorted(ends, places, side="right"):
             tell_all(self.total, int(owner), self.terms.n_workers, size)
         self.roots = sample_roots(self.terms, self.total, centres[0])
@@ -424,7 +451,7 @@ class _Start:
         known = [None] * len(parts)
         if isinstance(whole, MissingTerms):
             known = list(np.broadcast_to(found.centres, (len(parts), *centres.shape)))
-        values = np.stack(
+        values = layout.stacked(
             [
                 self.terms.hard(worker, labels, layout, known[worker])
                 for worker, labels in enumerate(found.labels)

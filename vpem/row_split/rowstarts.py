@@ -16,9 +16,18 @@ from vpem._core.missing import marginal_diag
 from vpem.checkpoints.lloyd_states import lloyd_state, restore_lloyd
 from vpem.checkpoints.savers import Saver
 from vpem.em import Sum, add_vectors
+from vpem.network.crew import Crew
 from vpem.starts import MOST_LLOYD, ROW_BYTES, RowStream
 
-__all__ = ["Lloyd", "PlacedStream", "lloyd_rows", "share_rows", "spread_rows", "tell_all"]
+__all__ = [
+    "Lloyd",
+    "PlacedStream",
+    "lloyd_rows",
+    "share_rows",
+    "spread_rows",
+    "take_rows",
+    "tell_all",
+]
 
 
 class PlacedStream(RowStream):
@@ -61,30 +70,52 @@ CHUNK_ROWS = 1 << 14
 
 
 class _Held:
-    """Rows of all workers, numbered worker by worker."""
+    """Rows of the workers of this process; rows of all workers are numbered worker by worker."""
 
     def __init__(
         self,
         parts: Sequence[NDArray[Any]],
         stream: RowStream,
+        crew: Crew,
         observed: NDArray[np.uint8] | None = None,
     ) -> None:
-        self.rows = _joined(parts)
+        self.crew = crew
+        width = int(crew.largest(np.array([part.shape[1] for part in parts[:1]] or [0]))[0])
+        self.rows = _joined(parts or [np.empty((0, width))])
         self.observed = observed
-        counts = [len(part) for part in parts]
+        counts = np.array([len(part) for part in parts], dtype=np.intp)
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         self.runs = [slice(int(begin), int(end)) for begin, end in pairwise(self.bounds)]
+        every = crew.join(counts)
+        self.ends = np.cumsum(every)
+        """Where the rows of each worker of all processes end."""
+        self.own = crew.own(len(every))
+        self.first = int(self.ends[self.own[0]] - every[self.own[0]]) if len(self.own) else 0
         weights = stream.row_weights
         self.weights = np.empty(0)
         self.lightest = 1.0
         if weights is not None:
-            self.weights = np.ascontiguousarray(weights, dtype=np.float64)
+            here = weights[self.first : self.first + len(self.rows)]
+            self.weights = np.ascontiguousarray(here, dtype=np.float64)
             self.lightest = float(weights[weights > 0].min())
 
     @property
     def n_workers(self) -> int:
-        """Number of workers, N."""
-        return len(self.runs)
+        """Number of workers of all processes, N."""
+        return len(self.ends)
+
+    def here(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of some rows are in this process."""
+        place = np.asarray(rows, dtype=np.intp) - self.first
+        found: NDArray[np.bool_] = (place >= 0) & (place < len(self.rows))
+        return found
+
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
+        """Some rows, as those who hold them tell them, shape (L, d)."""
+        places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
+        found = np.zeros((len(places), self.rows.shape[1]))
+        found[here] = self.rows[places[here]]
+        return self.crew.add(found)
 
     def distances(
         self, points: NDArray[np.float64], out: NDArray[np.float64], n_threads: int
@@ -115,7 +146,7 @@ class _Held:
 
     def owner(self, row: int) -> int:
         """Which worker holds a row."""
-        return int(np.searchsorted(self.bounds[1:], row, side="right"))
+        return int(np.searchsorted(self.ends, row, side="right"))
 
     def weighed(self, values: NDArray[np.float64], run: slice) -> NDArray[np.float64]:
         """Values of a worker's rows times their weights."""
@@ -180,15 +211,24 @@ def share_rows(
     -------
     ndarray of shape (L, d)
     """
-    n_samples = sum(map(len, parts))
-    held = _Held(parts, RowStream(np.random.default_rng(), None, n_samples))
-    return _shared(held, total, rows, itemsize)
+    return _shared(_unweighed(parts, total), total, rows, itemsize)
+
+
+def take_rows(
+    parts: Sequence[NDArray[Any]], total: Sum, rows: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Rows (L, d) that all have been told before, as `share_rows` gives them."""
+    return _unweighed(parts, total).take(rows)
+
+
+def _unweighed(parts: Sequence[NDArray[Any]], total: Sum) -> _Held:
+    return _Held(parts, RowStream(np.random.default_rng(), None, sum(map(len, parts))), total.crew)
 
 
 def _shared(
     held: _Held, total: Sum, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8
 ) -> NDArray[np.float64]:
-    points = held.rows[np.asarray(rows, dtype=np.intp)].astype(f"f{itemsize}").astype(np.float64)
+    points = held.take(rows).astype(f"f{itemsize}").astype(np.float64)
     size = ROW_BYTES + itemsize * points.shape[1]
     for row in rows:
         tell_all(total, held.owner(int(row)), held.n_workers, size)
@@ -240,7 +280,7 @@ def spread_rows(
     ndarray of shape (K,)
         Numbers of the rows, counted worker by worker.
     """
-    held = _Held(parts, stream, observed)
+    held = _Held(parts, stream, total.crew, observed)
     if n_trials is None:
         n_trials = 2 + int(np.log(n_components))
     chosen = [stream.draw()]
@@ -254,13 +294,13 @@ def spread_rows(
             np.minimum(trials, nearest, out=trials)
         sums = [[held.weighed(own, run).sum() for own in trials] for run in held.runs]
         # (L, N): what every worker has left after each trial, as the first worker knows it.
-        left = _by_worker(total, np.array(sums))
+        left = _by_worker(total, held, np.array(sums).reshape(len(held.runs), len(trials)))
         best = int(np.argmin(left.sum(axis=1)))
         if latest is not chosen:
             chosen.append(latest[best])
             total.agree("flooding", ROW_BYTES)
         nearest = trials[best].copy()
-        nearest[chosen] = 0.0
+        nearest[np.array(chosen)[held.here(chosen)] - held.first] = 0.0
         if len(chosen) == n_components:
             return np.array(chosen, dtype=np.intp)
         remaining = left[best]
@@ -273,16 +313,17 @@ def spread_rows(
         latest = [_draw(held, stream, nearest, np.maximum(remaining, 0.0)) for _ in range(n_trials)]
 
 
-def _by_worker(total: Sum, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Send potentials (N, L), each worker's in a place of its own: (L, N) as the first finds it."""
-    n_workers, n_trials = sums.shape
+def _by_worker(total: Sum, held: _Held, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Send potentials (n, L), each worker's in a place of its own: (L, N) as the first finds it."""
+    n_trials, n_workers = sums.shape[1], held.n_workers
     if total.mix is not None and len(total.mix) == 1 and (total.mix == 1).all():
         # An exact sum of vectors that have one entry each that is not zero.
         total.begin("setup", 1, sums.size, sums.itemsize)
         return np.ascontiguousarray(sums.T)
-    values = np.zeros((n_workers, n_workers, n_trials))
-    values[np.arange(n_workers), np.arange(n_workers)] = sums
-    found = add_vectors(total, values.reshape(n_workers, -1), "setup")[0]
+    values = np.zeros((len(sums), n_workers, n_trials))
+    values[np.arange(len(sums)), np.array(held.own, dtype=np.intp)] = sums
+    summed = add_vectors(total, values.reshape(len(sums), n_workers * n_trials), "setup")
+    found = np.asarray(total.tell(summed[0]))
     left: NDArray[np.float64] = found.reshape(n_workers, n_trials).T
     return left
 
@@ -295,10 +336,13 @@ def _draw(
     place = min(stream.rng.random() * ends[-1], np.nextafter(ends[-1], 0))
     worker = int(np.searchsorted(ends, place, side="right"))
     place -= ends[worker] - remaining[worker]
-    run = held.runs[worker]
-    own = np.cumsum(held.weighed(nearest, run))
-    inside = min(place, np.nextafter(own[-1], 0))
-    return run.start + int(np.searchsorted(own, inside, side="right"))
+    row = None
+    if worker in held.own:
+        run = held.runs[worker - held.own.start]
+        own = np.cumsum(held.weighed(nearest, run))
+        inside = min(place, np.nextafter(own[-1], 0))
+        row = held.first + run.start + int(np.searchsorted(own, inside, side="right"))
+    return int(held.crew.told(row, worker))
 
 
 # ---- Lloyd's iterations -------------------------------------------------------------------------
@@ -394,7 +438,7 @@ def lloyd_rows(
     -------
     Lloyd
     """
-    held = _Held(parts, stream, observed)
+    held = _Held(parts, stream, total.crew, observed)
     n_components, width = centres.shape
     known = np.ascontiguousarray(centres, dtype=np.float64)[None]
     labels = np.full(len(held.rows), -1, dtype=np.int32)
@@ -425,7 +469,7 @@ def lloyd_rows(
         state = partial(lloyd_state, run, total, iteration)
         found, changed = assign()
         run.counts, sums = found[:, :n_components], found[:, n_components:-2]
-        run.inertia = found[:, -2].copy()
+        run.inertia = total.report(found[:, -2].copy())
         run.history.append(float(run.inertia[0]))
         run.bytes_sent.append(total.bytes_sent)
         total.agree("stopping")
@@ -435,7 +479,7 @@ def lloyd_rows(
             run.converged = True
             saver.offer(state, last=True)
             return run
-        empty = (run.counts < least).any(axis=0)
+        empty = total.some(np.atleast_1d((run.counts < least).any(axis=0)))
         safe = np.where(run.counts < least, 1.0, run.counts)
         if observed is None:
             run.centres = sums.reshape(len(found), n_components, width) / safe[:, :, None]
@@ -452,7 +496,7 @@ def lloyd_rows(
         saver.offer(state, last=iteration == max_iter)
     # The iterations ran out: labels of the centres that came out last.
     found, _ = assign()
-    run.counts, run.inertia = found[:, :n_components], found[:, -2].copy()
+    run.counts, run.inertia = found[:, :n_components], total.report(found[:, -2].copy())
     return run
 
 
@@ -466,18 +510,21 @@ def _pass(
     kind: str,
 ) -> tuple[NDArray[np.float64], int]:
     """Assign all rows: the sum (R, P) of what the workers send, and how many rows changed."""
-    n_workers = held.n_workers
+    n_workers = len(held.runs)
     counts, sums = (
         np.zeros((n_workers, centres.shape[1])),
         np.zeros((n_workers, *centres.shape[1:])),
     )
     inertias, changes = np.zeros(n_workers), np.zeros(n_workers, dtype=np.intp)
-    assign_rows(
-        held.rows, held.weights, held.bounds, centres, labels, distances, counts, sums, inertias,
-        changes, n_threads,
-    )  # fmt: skip
-    messages = [counts, sums.reshape(n_workers, -1), inertias[:, None], changes[:, None]]
-    return add_vectors(total, np.concatenate(messages, axis=1), kind), int(changes.sum())
+    if n_workers:
+        assign_rows(
+            held.rows, held.weights, held.bounds, centres, labels, distances, counts, sums,
+            inertias, changes, n_threads,
+        )  # fmt: skip
+    flat = sums.reshape(n_workers, int(np.prod(sums.shape[1:])))
+    messages = [counts, flat, inertias[:, None], changes[:, None]]
+    changed = int(held.crew.add(changes.sum(keepdims=True))[0])
+    return add_vectors(total, np.concatenate(messages, axis=1), kind), changed
 
 
 def _pass_observed(

@@ -53,9 +53,9 @@ def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> lis
         A point among the data, known to all.
     """
     layout = Message(terms.whole, about[None])
-    values = np.stack([terms.moments(worker, layout) for worker in range(terms.n_workers)])
+    values = [terms.moments(worker, layout) for worker in range(len(terms.parts))]
     roots = []
-    for message in em.add_vectors(total, values, "setup"):
+    for message in em.add_vectors(total, layout.stacked(values), "setup"):
         own = copy(terms.whole)
         own._sample_covariance = own.update(layout.unpacked(message)[0]).covariances
         roots.append(own)
@@ -126,7 +126,7 @@ def fit_rows(
     else:
         done = restore_run(saver.saved, run, total, repairs, max_iter)
         factors = [own.prepare(one) for own, one in zip(roots, starts, strict=True)]
-    fixed = None if len(starts) == 1 else Message(whole, shifts)
+    fixed = None if total.n_roots_of_all == 1 else Message(whole, shifts)
 
     def state() -> State:
         return {
@@ -145,7 +145,7 @@ def fit_rows(
             saver.offer(state, last=iteration == max_iter)
             continue
         unpacked = [layout.unpacked(message) for message in sums]
-        found = np.array([value for _, value in unpacked]) + whole.log_constant
+        found = total.report(np.array([value for _, value in unpacked])) + whole.log_constant
         em._check_finite(found, iteration)
         small = em._note_iteration(run, whole, total, found, tol, callback)
         updated = [own.update(one) for own, (one, _) in zip(roots, unpacked, strict=True)]
@@ -158,7 +158,7 @@ def fit_rows(
     em._check_heard(run)
     layout = Message(whole, mixtures[0].means) if fixed is None else fixed
     sums = _expect(terms, total, mixtures, factors, layout, "check")
-    run.log_likelihood = sums[:, -1] + whole.log_constant
+    run.log_likelihood = total.report(sums[:, -1].copy()) + whole.log_constant
     em._check_finite(run.log_likelihood, len(run.history))
     run.mixture, run.mixtures = mixtures[0], mixtures
     return run
@@ -176,7 +176,7 @@ def _expect(
     shared = len(mixtures) == 1
     values = [
         terms.message(worker, mixtures[at], factors[at], layout)
-        for worker in range(terms.n_workers)
+        for worker in range(len(terms.parts))
         for at in (0 if shared else worker,)
     ]
-    return em.add_vectors(total, np.stack(values), kind)
+    return em.add_vectors(total, layout.stacked(values), kind)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
 
 __all__ = ["AmongNeighbours", "AtServer", "Counted"]
@@ -18,6 +19,8 @@ class Counted:
     """A sum in one process, whose messages are counted in a ledger if it has one."""
 
     leads = True
+    crew: Crew = Crew()
+    n_roots: int
 
     def __init__(self) -> None:
         self.ledger: Ledger | None = None
@@ -48,6 +51,11 @@ class Counted:
     def tell(self, value: Any) -> Any:
         """Return it: all agents are here."""
         return value
+
+    @property
+    def n_roots_of_all(self) -> int:
+        """Roots of all processes."""
+        return self.n_roots
 
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""

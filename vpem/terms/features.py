@@ -18,7 +18,7 @@ from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
 from vpem.blocks import Blocks
 from vpem.mixture import Factors, Mixture, block_views, factorise, is_diagonal, is_tied
-from vpem.rows import arrange_rows
+from vpem.rows import Rows, arrange_rows
 from vpem.scaling import Scaling
 
 __all__ = ["FeatureTerms", "Statistics"]
@@ -118,6 +118,7 @@ class FeatureTerms:
         self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
         constant = -0.5 * blocks.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
         self.least = 0.0
+        self.skips_negligible = skip_negligible
         if skip_negligible and self.n_samples:
             lightest = 1.0 if row_weights is None else self._lightest(row_weights)
             self.least = NEGLIGIBLE * lightest / self.n_samples
@@ -150,6 +151,19 @@ class FeatureTerms:
         )
         chosen.log_constant = self.log_constant * (chosen.total_weight / self.total_weight)
         chosen._sample_covariance = None
+        return chosen
+
+    def among(self, rows: Rows, n_samples: int) -> FeatureTerms:
+        """Return the terms of these rows, as some of so many that others hold the rest of.
+
+        All rows of all weigh 1.
+        """
+        chosen = copy(self)
+        chosen.rows = rows
+        chosen.n_samples, chosen.total_weight = n_samples, float(n_samples)
+        a_row = -0.5 * self.blocks.n_features * np.log(2 * np.pi) - np.log(self.scaling.scale).sum()
+        chosen.log_constant = float(a_row * n_samples)
+        chosen.least = NEGLIGIBLE / n_samples if self.skips_negligible else 0.0
         return chosen
 
     @staticmethod

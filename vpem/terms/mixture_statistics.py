@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -81,6 +81,9 @@ class MixtureStatistics:
         where it was found by the workers; None: of ``X``.
     n_threads : int
         Threads of the kernels.
+    counts : ndarray of shape (n,), optional
+        Rows of each worker of all processes, of which this one has those that ``runs`` are not
+        empty of; None: it has all.
 
     Raises
     ------
@@ -114,6 +117,7 @@ class MixtureStatistics:
         floor: float = FLOOR,
         radius: float | None = None,
         n_threads: int = 1,
+        counts: NDArray[np.intp] | None = None,
     ) -> None:
         check_choice("covariance type", covariance_type, COVARIANCE_TYPES)
         self.X = np.ascontiguousarray(X, dtype=np.float64)
@@ -127,7 +131,13 @@ class MixtureStatistics:
         self.floor = floor
         self.second = second
         self.n_threads = n_threads
-        self.counts = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
+        here = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
+        self.counts = here if counts is None else counts
+        self.n_samples = int(self.counts.sum())
+        self.own = np.flatnonzero(here)
+        """Workers with rows in this process."""
+        self.add_up: Callable[[float], float] = float
+        """What all processes have together, from what is here."""
         self.log_constant = -0.5 * d * np.log(2 * np.pi) - float(np.log(scaling.scale).sum())
         self._is_tied, self._is_diagonal = is_tied(covariance_type), is_diagonal(covariance_type)
         self._is_spherical = covariance_type.endswith("spherical")
@@ -139,7 +149,7 @@ class MixtureStatistics:
             )
         self._metric = np.linalg.pinv(second + reg_covar * np.eye(d), hermitian=True)
         if radius is None:
-            radius = float(np.sqrt(self._squared_norms(self.X).max()))
+            radius = float(np.sqrt(self._squared_norms(self.X).max(initial=0.0)))
         self.radius = radius
         self._known = None if known is None else self._take_known(known)
         widths = [k, k * d]
@@ -164,14 +174,16 @@ class MixtureStatistics:
     def expect(self, worker: int, parameters: Mixture, rows: NDArray[np.intp] | None) -> Vector:
         """Mean expected statistic (P,) of some of a worker's rows, or of all."""
         own = self.X[self.runs[worker]]
+        if not len(own):
+            return np.zeros(self.size)  # Of another process.
         if rows is not None:
             return self._pass(own[rows], parameters)[0]
         return self._whole(worker, parameters)[0]
 
     def objective(self, parameters: Mixture) -> float:
         """Log-likelihood per sample of all rows, in the user's units."""
-        found = sum(self._whole(int(i), parameters)[1] for i in np.flatnonzero(self.counts))
-        return float(found / len(self.X) + self.log_constant)
+        found = self.add_up(sum(self._whole(int(i), parameters)[1] for i in self.own))
+        return float(found / self.n_samples + self.log_constant)
 
     # ---- checkpoints ---------------------------------------------------------------------------
 
@@ -225,7 +237,7 @@ class MixtureStatistics:
             counts,
             first,
             second,
-            NEGLIGIBLE / len(self.X),
+            NEGLIGIBLE / self.n_samples,
             self.n_threads if rows.size * k >= WORTH_THREADS else 1,
         )
         n = counts[0]
@@ -273,7 +285,7 @@ class MixtureStatistics:
           them, to the size of the most negative.
         """
         k, d = self.n_components, self.n_features
-        least = 1.0 / len(self.X)
+        least = 1.0 / self.n_samples
         n = np.maximum(statistic[:k], least)
         missing = n - statistic[:k]
         weights = n / n.sum()

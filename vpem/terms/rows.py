@@ -55,6 +55,10 @@ class Message:
             parts.append(about.seen)
         return np.concatenate([*(part.ravel() for part in parts), [log_likelihood]])
 
+    def stacked(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Messages of some workers, or of none, shape (n, P)."""
+        return np.stack(values) if len(values) else np.empty((0, self.size))
+
     def unpacked(self, message: NDArray[np.float64]) -> tuple[Statistics, float]:
         """Return the statistics in a message (P,), and the log-likelihood."""
         counts, first, second, seen, found = np.split(message, self._ends)
@@ -88,17 +92,23 @@ class RowTerms:
     whole : FeatureTerms
         All rows, worker by worker, with all features in one block.
     runs : sequence of slice
-        Where each worker's rows are; N.
+        Where the rows of each worker of this process are.
+    counts : ndarray of shape (N,), optional
+        Rows of each worker of all processes; None: all workers are in this one.
     """
 
-    def __init__(self, whole: FeatureTerms, runs: Sequence[slice]) -> None:
+    def __init__(
+        self, whole: FeatureTerms, runs: Sequence[slice], counts: NDArray[np.intp] | None = None
+    ) -> None:
         self.whole = whole
         self.parts = [whole.part(run) for run in runs]
+        here = np.array([part.n_samples for part in self.parts], dtype=np.intp)
+        self.counts = here if counts is None else counts
 
     @property
     def n_workers(self) -> int:
         """Number of workers, N."""
-        return len(self.parts)
+        return len(self.counts)
 
     def message(
         self, worker: int, mixture: Mixture, factors: Any, layout: Message

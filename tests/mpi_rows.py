@@ -1,0 +1,223 @@
+"""Recipes over rows on MPI ranks against one process: the same numbers, the same ledger.
+
+Run on any number of ranks by test_mpi_rows.py; the first rank runs the simulator besides.
+"""
+
+import sys
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vpem.clusters.kmeans import kmeans_features, kmeans_rows
+from vpem.errors import InputError, VpemWarning
+from vpem.federated.fedmixture import fit_fedem
+from vpem.graphs.topologies import make_graph
+from vpem.joining import connect, connect_workers
+from vpem.network.mpi import MpiTeam
+from vpem.partition import contiguous
+from vpem.row_split.row_recipes import fit_em
+from vpem.sharing import read_rows
+from vpem.spread import spread, spread_workers
+from vpem.workers import from_worker_of_row
+
+N_WORKERS = 5
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def overlapping(n_samples=160, n_features=3, seed=0):
+    rng = np.random.default_rng(seed)
+    centres = 1.3 * rng.standard_normal((3, n_features))
+    mixing = np.eye(n_features) + 0.3 * rng.standard_normal((n_features, n_features))
+    labels = rng.integers(3, size=n_samples)
+    return 5.0 + centres[labels] + rng.standard_normal((n_samples, n_features)) @ mixing
+
+
+class Comparison:
+    """Runs a recipe over ranks and, at the first, in one process."""
+
+    def __init__(self, team, X, workers):
+        self.team, self.X, self.workers = team, X, workers
+        self.n_compared = 0
+
+    def both(self, recipe, network, X=None, **options):
+        X = self.X if X is None else X
+        own = read_rows(X, [self.workers.rows[worker] for worker in self.team.own])
+        found = recipe(own, self.workers, spread_workers(network, self.team), **options)
+        assert found.network is network
+        if self.team.rank:
+            return found, None
+        wanted = recipe(X, self.workers, network, **options)
+        self.n_compared += 1
+        assert found.communication == wanted.communication
+        assert found.init_rows == wanted.init_rows
+        return found, wanted
+
+    def em(self, network, *, tolerance=1e-10, **options):
+        options = {"n_components": 3, "max_iter": 5, "tol": 0.0, "seed": 1, **options}
+        found, wanted = self.both(fit_em, network, **options)
+        if wanted is None:
+            assert len(found.mixtures) <= max(1, len(self.team.own))
+            return found
+        close = {"rtol": tolerance, "atol": tolerance}
+        assert found.history.shape == wanted.history.shape
+        np.testing.assert_allclose(found.history, wanted.history, **close)
+        np.testing.assert_allclose(found.root_log_likelihood, wanted.root_log_likelihood, **close)
+        assert len(found.mixtures) == len(wanted.mixtures)
+        for ours, theirs in zip(found.mixtures, wanted.mixtures, strict=True):
+            for name in ("weights", "means", "covariances"):
+                np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), **close)
+        for name in ("recoveries", "best_restart", "converged", "n_samples", "total_weight"):
+            assert getattr(found, name) == getattr(wanted, name)
+        return found
+
+    def kmeans(self, network, **options):
+        options = {"n_clusters": 3, "seed": 1, **options}
+        found, wanted = self.both(kmeans_rows, network, **options)
+        if wanted is None:
+            assert len(found.labels) == sum(
+                len(self.workers.rows[worker]) for worker in self.team.own
+            )
+            return found
+        for name in ("centres", "distances", "inertia", "root_inertia", "history"):
+            np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), **CLOSE)
+        assert (found.root_centres is None) == (wanted.root_centres is None)
+        if found.root_centres is not None:
+            np.testing.assert_allclose(found.root_centres, wanted.root_centres, **CLOSE)
+        np.testing.assert_array_equal(found.labels, wanted.labels)
+        np.testing.assert_array_equal(found.counts, wanted.counts)
+        for name in ("reseeded", "disagreement", "best_restart", "converged", "total_iterations"):
+            assert getattr(found, name) == getattr(wanted, name)
+        return found
+
+    def fedem(self, network, **options):
+        options = {"n_components": 3, "max_iter": 6, "seed": 1, **options}
+        found, wanted = self.both(fit_fedem, network, **options)
+        if wanted is None:
+            return found
+        ours, theirs = found.run, wanted.run
+        np.testing.assert_allclose(ours.statistic, theirs.statistic, **CLOSE)
+        np.testing.assert_allclose(ours.memory, theirs.memory, **CLOSE)
+        for name in ("objective", "mean_field", "disagreement"):
+            values = (getattr(run.history, name) for run in (ours, theirs))
+            np.testing.assert_allclose(*values, **CLOSE)
+        for name in ("epochs", "bytes", "bytes_up", "iteration"):
+            assert getattr(ours.history, name) == getattr(theirs.history, name)
+        for name in ("weights", "means", "covariances"):
+            values = (getattr(fit.mixture, name) for fit in (found, wanted))
+            np.testing.assert_allclose(*values, **CLOSE)
+        for name in ("projections", "converged", "n_iter", "epochs"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        return found
+
+
+def main(brief=False):
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", VpemWarning)
+    team = MpiTeam(N_WORKERS, timeout=30)
+    X = overlapping()
+    holders = np.random.default_rng(5).choice(N_WORKERS, size=len(X), p=[0.3, 0.2, 0.1, 0, 0.4])
+    names = [f"worker {worker}" for worker in range(N_WORKERS)]
+    compare = Comparison(team, X, from_worker_of_row(holders, names))
+    # Of the last, so few rounds that workers differ much.
+    few = {"n_rounds": 8, "acceleration": "none"}
+    networks = [
+        connect_workers(make_graph("star", N_WORKERS)),
+        connect_workers(make_graph("cycle", N_WORKERS)),
+        connect_workers(make_graph("geometric", N_WORKERS, seed=0, radius=0.6), **few),
+    ]
+    first = fit_em(X, compare.workers, networks[0], n_components=3, max_iter=2).mixture
+    starts = ("random", "k-means++", "kmeans", [3, 77, 120], first)
+    for number, network in enumerate(networks):
+        for place, start in enumerate(starts):
+            if not brief or (number + place) % 2 == 0:
+                compare.em(network, init=start, n_init=2 if number == place else 1)
+        for start in ("k-means++", "random", [3, 77, 120], X[:3])[: 1 if brief else 4]:
+            compare.kmeans(network, init=start)
+        if not brief:
+            compare.kmeans(network, scale="standard", n_init=2)
+    compare_fedem(compare, networks, first, brief)
+    if not brief:
+        compare_kinds(compare, networks, starts)
+        compare_repairs(compare, networks, first)
+        check_refusals(compare, networks)
+    if team.rank == 0:
+        print("compared", compare.n_compared)
+
+
+def compare_fedem(compare, networks, first, brief):
+    """Codecs, participation, minibatches, memories: streams go on alike on all ranks."""
+    star = networks[0]
+    cases = [
+        {"init": "kmeans"},
+        {"compress": "qsgd:4bits:32", "step_size": 1.0, "init": "k-means++"},
+        {"compress": "natural:12bits", "init": "kmeans", "participation": 0.6, "batch_size": 9},
+        {"compress": "topk:0.3", "memory": "zero"},
+        {"compress": "randk:0.3", "variance_reduction": True, "participation": 0.7},
+        {"memory": "none", "scale": "standard", "tol": 1e-3, "max_iter": 30},
+        {"covariance_type": "tied", "compress": "float32", "init": [3, 77, 120]},
+        {"init": first, "variance_reduction": True, "inner": 2, "record_every": 2},
+    ]
+    for options in cases[:5:2] if brief else cases:
+        compare.fedem(star, **options)
+    for network in networks[1:]:
+        compare.fedem(network, init="kmeans", participation=0.6, batch_size=9)
+        if not brief:
+            compare.fedem(network, variance_reduction=True, memory="zero", tol=1e-3, max_iter=30)
+
+
+def compare_kinds(compare, networks, starts):
+    """Covariances, units, precision."""
+    kinds = ("diag", "spherical", "tied", "tied-diag", "tied-spherical")
+    for number, kind in enumerate(kinds):
+        compare.em(networks[number % 3], covariance_type=kind, init=starts[number])
+    star, cycle, near = networks
+    compare.em(near, scale="standard")
+    compare.em(cycle, tol=1e-3, max_iter=60)
+    compare.em(star, tol=1e-3, max_iter=60, skip_negligible=False)
+    single = compare.X.astype(np.float32)
+    compare.em(star, X=single, dtype=np.float32, tolerance=1e-3, init="random")
+    compare.em(cycle, dtype=np.float32, tolerance=1e-3, init="random")
+    # Centres far away: their clusters are empty, and placed anew.
+    far = compare.X[:3] + np.array([0.0, 0.0, 900.0])[:, None]
+    for network in networks:
+        assert compare.kmeans(network, init=far, max_iter=20).reseeded
+
+
+def compare_repairs(compare, networks, first):
+    """Components that hold nothing, or are flat, are placed anew."""
+    means, flat = first.means.copy(), first.covariances.copy()
+    means[2] += 90.0
+    flat[9:18] = 0.0
+    for network in networks:
+        for start in (replace(first, means=means), replace(first, covariances=flat)):
+            mended = compare.em(network, init=start)
+            reason = "weight" if start.means is means else "covariance"
+            assert {event.reason for event in mended.recoveries} == {reason}
+
+
+def check_refusals(compare, networks):
+    """What cannot be done is said alike on all ranks."""
+    team, workers = compare.team, compare.workers
+    own = read_rows(compare.X, [workers.rows[worker] for worker in team.own])
+    star = spread_workers(networks[0], team)
+    for recipe in (fit_em, kmeans_rows):
+        with pytest.raises(InputError, match="sample_weight over rows is for one process"):
+            recipe(own, workers, star, sample_weight=np.ones(len(own)))
+    with pytest.raises(InputError, match="missing over rows is for one process"):
+        fit_em(own, workers, star, missing="marginalize")
+    with pytest.raises(InputError, match="this rank hold"):
+        fit_em(np.zeros((len(own) + 1, 3)), workers, star)
+    graph = make_graph("cycle", N_WORKERS)
+    for options in ({"compress": "natural:12bits"}, {"link_failure": 0.1}):
+        with pytest.raises(InputError, match="--engine simulator"):
+            spread_workers(connect_workers(graph, **options), team)
+    partition = contiguous(N_WORKERS, N_WORKERS)
+    ranked = spread(connect(graph, partition, hops=0), partition, team)
+    with pytest.raises(InputError, match="k-means over features runs in one process"):
+        kmeans_features(np.zeros((9, len(ranked.columns))), ranked)
+
+
+if __name__ == "__main__":
+    main(brief=sys.argv[1:] == ["brief"])

@@ -1,0 +1,113 @@
+"""Recipes over rows find on MPI ranks what one process does (see mpi_rows.py)."""
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from vpem.errors import FileError, InputError
+from vpem.files.models import read_model
+from vpem.rows import FileMatrix
+from vpem.sharing import read_rows
+from vpem_cli.engine import Ranks, Simulator, refuse_for_rows
+
+from .cli_support import done, make_data
+from .mpi_support import run_cli, run_ranks
+
+SCRIPT = Path(__file__).with_name("mpi_rows.py")
+
+
+# More ranks than processors take their time: they run the starts, not all else.
+@pytest.mark.parametrize(
+    ("n_ranks", "how", "n_compared"),
+    [(1, "brief", 16), (2, "all", 61), (4, "brief", 16), (5, "brief", 16), (9, "brief", 16)],
+)
+def test_recipes_over_ranks(n_ranks, how, n_compared):
+    ended = run_ranks(n_ranks, "-m", "mpi4py", SCRIPT, how)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"compared {n_compared}\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("mpi") / "data.h5")
+
+
+WORKERS = ("--workers", "4", "--topology", "cycle", "--seed", "2", "--json")
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "words", "names"),
+    [
+        (3, ("fit", "--split", "rows"), ("log_likelihood", "bic", "mixing_weights", "history")),
+        (2, ("kmeans", "-k", "3"), ("inertia", "cluster_sizes", "history")),
+        (2, ("fedem", "--batch-size", "9", "--max-iter", "9"), ("log_likelihood", "mean_field")),
+    ],
+)
+def test_commands_over_ranks(n_ranks, words, names, data, tmp_path, capsys):
+    words = (words[0], data, *words[1:], *WORKERS)
+    ours = run_cli(n_ranks, *words, "--engine", "mpi", "-o", tmp_path / "ours.h5")
+    assert ours.returncode == 0, ours.stderr
+    theirs = done(capsys, *words, "-o", tmp_path / "theirs.h5").json
+    found = json.loads(ours.stdout)
+    assert (found.pop("engine"), found.pop("ranks")) == ("mpi", n_ranks)
+    handed = found.pop("handed")
+    kinds = theirs["communication"]["by_kind"]
+    assert handed["estep"]["between_agents"] == kinds["estep"]["bytes"]
+    assert theirs.pop("engine") == "simulator"
+    assert set(found) == set(theirs)
+    assert found["communication"] == theirs["communication"]
+    for name in names:
+        np.testing.assert_allclose(found[name], theirs[name], rtol=1e-9)
+    if words[0] != "kmeans":
+        one, other = (read_model(tmp_path / name) for name in ("ours.h5", "theirs.h5"))
+        np.testing.assert_allclose(one.mixture.means, other.mixture.means, rtol=1e-9)
+        return
+    with h5py.File(tmp_path / "ours.h5") as one, h5py.File(tmp_path / "theirs.h5") as other:
+        np.testing.assert_array_equal(one["labels"][()], other["labels"][()])
+        np.testing.assert_allclose(one["centres"][()], other["centres"][()], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("fit", "--split", "rows", "--missing", "marginalize"), "leave --missing out"),
+        (("kmeans", "--checkpoint", "state.h5"), "leave --checkpoint out"),
+        (("kmeans", "--split", "features", "--agents", "2"), "--split features runs in one"),
+        (("fedem", "--compress", "qsgd:8bits"), "compressed sums are not run on MPI"),
+    ],
+)
+def test_what_ranks_cannot_do_over_rows_is_refused(words, told, data):
+    split = "features" in words
+    more = () if split else ("--workers", "4")
+    ended = run_cli(1, words[0], data, *words[1:], *more, "--topology", "cycle", "--engine", "mpi")
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("vpem: ")]
+    assert ended.returncode == 2
+    assert len(lines) == 1
+    assert told in lines[0]
+
+
+@pytest.mark.parametrize("option", ["memory_limit", "checkpoint", "parties", "shards", "missing"])
+def test_options_over_rows_are_refused_of_ranks_only(option):
+    refuse_for_rows(Simulator(), **{option: True})
+    ranks = Ranks.__new__(Ranks)
+    refuse_for_rows(ranks, **{option: None})
+    with pytest.raises(InputError, match=f"leave --{option.replace('_', '-')} out"):
+        refuse_for_rows(ranks, **{option: True})
+
+
+def test_of_a_file_only_rows_that_are_wanted_are_kept(tmp_path):
+    X = np.arange(600_000.0).reshape(-1, 2)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = X
+    rng = np.random.default_rng(0)
+    groups = [np.sort(rng.choice(len(X), 500, replace=False)), np.arange(9), np.empty(0, int)]
+    wanted = np.concatenate([X[group] for group in groups])
+    matrix = FileMatrix(tmp_path / "x.h5", read_bytes=1)
+    assert matrix.step < len(X)
+    np.testing.assert_array_equal(read_rows(matrix, groups), wanted)
+    with pytest.raises((FileError, ValueError, RuntimeError)):
+        matrix[:1]
+    np.testing.assert_array_equal(read_rows(X, groups), wanted)
