@@ -35,8 +35,9 @@ demo: $(VENV)/built
 	$(BIN)/vpem fit data/breast_cancer.h5 --topology cycle --hops 1 --seed 0 --output demo-model.h5 --force
 	$(BIN)/vpem evaluate demo-model.h5 data/breast_cancer.h5
 
+# Threads that wait give way: the tests run in a process for each processor.
 test: $(VENV)/built
-	$(BIN)/python -m pytest
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: $(VENV)/built $(VENV)/linters
 	$(BIN)/ruff check .

@@ -55,6 +55,10 @@ def openmp_flag(compiler: list[str]) -> str | None:
 class BuildCore(build_ext):
     """`build_ext` that turns OpenMP on where the compiler has it, and says which it was."""
 
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+
     def build_extensions(self) -> None:
         compiler = list(getattr(self.compiler, "compiler", None) or ["cc"])
         flag = None if os.environ.get("VPEM_NO_OPENMP") else openmp_flag(compiler)
