@@ -76,6 +76,42 @@ def test_without_anything_it_is_em(X, n_workers, covariance_type):
     assert ours.run.projections == 0
 
 
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_it_is_em_where_components_are_nearly_singular(X, n_workers, covariance_type):
+    flat = np.c_[X, X[:, :1] + 1e-3 * X[:, 1:2] ** 2]
+    if covariance_type == "diag":
+        # A tight group far from the others: 4e-8 of the features' variance.
+        flat[:40] = 30 + 1e-3 * flat[:40]
+    rows = [3, 90, 170]
+    terms = FeatureTerms(flat, Blocks.one(5), covariance_type, scaling=Scaling.none(5))
+    wanted = fit(
+        terms, ServerSum(1), terms.start(flat[rows]), tol=0, max_iter=30, draw_row=lambda: 0
+    )
+    plain = {"n_components": 3, "init": rows, "covariance_type": covariance_type}
+    ours = run(flat, n_workers, **plain, max_iter=29, **EXACT)
+    history = [float(value[0]) / len(X) for value in wanted.history][1:]
+    np.testing.assert_allclose(ours.run.history.objective[:-1], history, rtol=0, atol=1e-7)
+    assert ours.run.projections == 0
+    # With the floor of noisy statistics it would be another model.
+    other = run(flat, n_workers, **plain, max_iter=29, floor=1e-4, **EXACT)
+    assert other.run.projections > 0
+    assert other.log_likelihood < ours.log_likelihood - 1e-3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"compress": "qsgd:8bits"}, {"participation": 0.7}, {"batch_size": 5}],
+    ids=["codec", "absent", "batches"],
+)
+def test_noise_has_a_floor(X, options):
+    flat = np.c_[X, X[:, :1] + 1e-3 * X[:, 1:2]]
+    plain = {"max_iter": 10, "step_size": 0.5, **options}
+    one, other, none = (run(flat, **plain, **{"floor": floor}) for floor in (None, 1e-4, 0.0))
+    np.testing.assert_array_equal(one.run.statistic, other.run.statistic)
+    assert one.run.projections > none.run.projections
+
+
 def test_workers_without_rows_and_with_one_change_nothing(X):
     worker_of = np.arange(len(X)) % 3 + 1
     worker_of[5] = 4

@@ -15,7 +15,7 @@ from vpem.checkpoints.run_facts import describe_run, describe_steps, start_facts
 from vpem.checkpoints.run_states import OneRun
 from vpem.checkpoints.savers import Saver, checksum
 from vpem.checks import as_array, check_number
-from vpem.codecs import parse_codec
+from vpem.codecs import Cast, parse_codec
 from vpem.em import Progress
 from vpem.errors import InputError, NotConvergedWarning
 from vpem.federated.fedem import run_fedem
@@ -108,7 +108,7 @@ def fit_fedem(
     weighting: str = "rows",
     memory: str = "first",
     reg_covar: float = 1e-6,
-    floor: float = FLOOR,
+    floor: float | None = None,
     scale: str = "none",
     record_every: int = 1,
     seed: int = 0,
@@ -159,9 +159,11 @@ record_every
         See `vpem.federated.fedem.run_fedem`.
     reg_covar : float
         Added to the diagonal of every covariance.
-    floor : float
+    floor : float, optional
         Least variance in any direction relative to the features' own; smaller or negative ones,
-        which noise can ask for, are raised and counted.
+        which noise can ask for, are raised and counted. None: 1e-4, and 0 where nothing is noisy
+        (no codec, all workers and all their rows in every iteration, a server): then only what no
+        rows can have is raised, and it is EM.
     scale : {"none", "standard"}
         Whether features are divided by their standard deviations, undone in results. Where their
         units differ much, a quantizer's common scale would drown the small ones.
@@ -215,7 +217,8 @@ record_every
         dtype=np.float64,
         feature_names=feature_names,
     )
-    check_number("floor", floor, least=0.0, most=1.0)
+    if floor is not None:
+        floor = check_number("floor", floor, least=0.0, most=1.0)
     if workers.n_samples != len(X):
         raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")
     codec = None if compress is None else parse_codec(compress)
@@ -226,6 +229,10 @@ record_every
             f"there are {workers.n_workers} workers: the network must come from "
             "vpem.connect_workers, with a graph of as many agents"
         )
+    if floor is None:
+        exact = codec is None or (isinstance(codec, Cast) and codec.itemsize == ITEM)
+        whole = participation == 1 and batch_size is None and not variance_reduction
+        floor = 0.0 if exact and whole and network.graph.has_server else FLOOR
     threads = thread_count(n_threads)
     ledger = Ledger(network.graph)
     if saver is not None:

@@ -20,8 +20,14 @@ __all__ = ["FLOOR", "MixtureStatistics", "lower_half", "symmetric"]
 Vector = NDArray[np.float64]
 
 FLOOR = 1e-4
-"""Least variance in any direction, relative to the features' own variances: noise can ask for less,
-or for a negative one."""
+"""Least variance in any direction, relative to the features' own variances, where statistics are
+noisy: noise can ask for less, or for a negative one."""
+
+LEAST = 1e-12
+"""The same where they are exact, for what rounding has left without variance."""
+
+EMPTY = 1e-10
+"""Rows that a component has at least, where statistics are exact."""
 
 NEGLIGIBLE = 1e-22
 """Responsibilities that together weigh less than this are left out of a component's moments."""
@@ -75,7 +81,8 @@ class MixtureStatistics:
         Covariances in the user's units that are not estimated; the covariance type is then "tied"
         or "full".
     floor : float
-        Least variance in any direction, relative to the features' own variances.
+        Least variance in any direction, relative to the features' own variances. 0: statistics are
+        exact, and only those that no rows can have are projected.
     radius : float, optional
         Distance of the row farthest from the mean in the metric of the covariance of all rows,
         where it was found by the workers; None: of ``X``.
@@ -266,15 +273,16 @@ class MixtureStatistics:
         """Mixture of a statistic (P,), and how many of its parts had to be projected.
 
         * A weight below that of one row is raised to it, by so much of all rows together: a
-          component that noise has emptied comes back as a wide one.
+          component that noise has emptied comes back as a wide one. With ``floor`` 0 only one of
+          no rows.
         * A mean farther out than any row, in the metric of the data's covariance, is drawn in.
         * Of a covariance with variances (in any direction) below ``floor`` times the features'
           own, these are raised to that; where there are negative ones, as noise of that size makes
-          them, to the size of the most negative.
+          them, to the size of the most negative. With ``floor`` 0 only those are raised.
         """
         k, d = self.n_components, self.n_features
-        least = 1.0 / len(self.X)
-        n = np.maximum(statistic[:k], least)
+        least = (1.0 if self.floor > 0 else EMPTY) / len(self.X)
+        n = np.where(statistic[:k] < least, 1.0 / len(self.X), statistic[:k])
         missing = n - statistic[:k]
         weights = n / n.sum()
         means = statistic[k : k + k * d].reshape(k, d) / n[:, None]
@@ -342,8 +350,8 @@ class MixtureStatistics:
             own_or_mean = own.mean() if self._is_spherical else own
             ratios = (variances + self.reg_covar) / own_or_mean
             smallest = ratios.min(axis=1, keepdims=True)
-            least = np.maximum(self.floor, -smallest)
-            low = smallest[:, 0] < self.floor
+            least = np.maximum(self.floor or LEAST, -smallest)
+            low = (smallest[:, 0] < self.floor) | (smallest[:, 0] <= 0)
             variances = variances + self.reg_covar
             variances[low] = (np.maximum(ratios, least) * own_or_mean)[low]
             return variances, int(low.sum())
@@ -365,8 +373,8 @@ class MixtureStatistics:
             np.linalg.cholesky(margin)
         except np.linalg.LinAlgError:
             values, vectors = np.linalg.eigh(correlations)
-            small = (values < self.floor).any(axis=1)
-            least = np.maximum(self.floor, -values[small, :1])
+            small = ((values < self.floor) | (values <= 0)).any(axis=1)
+            least = np.maximum(self.floor or LEAST, -values[small, :1])
             values = np.maximum(values[small], least)
             raised = (vectors[small] * values[:, None]) @ vectors[small].swapaxes(1, 2)
             matrices[small] = raised * (scale[:, None] * scale)
