@@ -353,6 +353,8 @@ def _maximize(model: StatisticModel, statistics: Vector, run: FedRun) -> list[An
     for statistic in statistics:
         parameters, projected = model.maximize(statistic)
         run.projections += projected
+        if projected and run.projected[-1:] != [run.n_iter]:
+            run.projected.append(run.n_iter)
         found.append(parameters)
     return found
 

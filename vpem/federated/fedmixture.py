@@ -17,7 +17,7 @@ from vpem.checkpoints.savers import Saver, checksum
 from vpem.checks import as_array, check_number
 from vpem.codecs import Cast, parse_codec
 from vpem.em import Progress
-from vpem.errors import InputError, NotConvergedWarning
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.federated.fedem import run_fedem
 from vpem.federated.fedruns import FedProgress, FedRun, StepSize
 from vpem.federated.fedsetup import ITEM, Setup, codec_of_first, codec_of_moments
@@ -34,6 +34,12 @@ from vpem.workers import Workers
 __all__ = ["FedFit", "describe_fedem", "fit_fedem"]
 
 Vector = NDArray[np.float64]
+
+OFTEN = 0.1
+"""Share of the later iterations that project something, from which on there is a warning."""
+
+FEW = 10
+"""Iterations of which no share is told."""
 
 
 @dataclass
@@ -153,7 +159,8 @@ def fit_fedem(
         which to stop (0: never).
     compress : str, optional
         Codec of the corrections that workers send to the server (`vpem.codecs.parse_codec`);
-        "qsgd:4bits:32" needs the fewest bytes up on most data.
+        "qsgd:4bits:32" needs the fewest bytes up with a shared covariance, "qsgd:6bits:32" is
+        safer with one a component.
     step_size, alpha, participation, batch_size, variance_reduction, inner, weighting, memory, \
 record_every
         See `vpem.federated.fedem.run_fedem`.
@@ -193,6 +200,8 @@ record_every
     -----
     NotConvergedWarning
         If ``tol`` is above 0 and the iterations ran out.
+    VpemWarning
+        If in more than a tenth of the later half of the iterations something was projected.
     """
     began = time.perf_counter()
     X = as_array("data", X[:] if hasattr(X, "runs") else X)
@@ -319,6 +328,16 @@ record_every
             callback=None if callback is None else _Told(callback),
             saver=saving.inner(rows),
         )
+    if run.n_iter >= FEW and run.projected_share > OFTEN:
+        finer = "" if codec is None else ", more bits (such as qsgd:6bits:32 or qsgd:8bits:32)"
+        warnings.warn(
+            f"weights or covariances had to be projected in {run.projected_share:.0%} of the later "
+            f"half of the iterations: noise is large for what the data tell of a component, or a "
+            f"component collapses; take a smaller step size{finer}, fewer components, or one "
+            "covariance for all (tied)",
+            VpemWarning,
+            stacklevel=2,
+        )
     if tol > 0 and not run.converged:
         warnings.warn(
             f"not converged within {run.n_iter} iterations: corrections are still above tol="
@@ -418,6 +437,7 @@ def describe_fedem(fit: FedFit, feature_names: Sequence[str]) -> dict[str, Any]:
         "n_iter": run.n_iter,
         "n_epochs": run.epochs,
         "projections": run.projections,
+        "projected_share": run.projected_share,
         "disagreement": run.history.disagreement[-1],
         "mean_field": history.pop("mean_field"),
         "epochs": history.pop("epochs"),

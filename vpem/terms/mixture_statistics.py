@@ -15,7 +15,7 @@ from vpem.errors import InputError, NumericalError, check_choice
 from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
 from vpem.scaling import Scaling
 
-__all__ = ["FLOOR", "MixtureStatistics", "lower_half", "symmetric"]
+__all__ = ["FLOOR", "MixtureStatistics", "lower_half", "symmetric", "white_units"]
 
 Vector = NDArray[np.float64]
 
@@ -25,6 +25,9 @@ noisy: noise can ask for less, or for a negative one."""
 
 LEAST = 1e-12
 """The same where they are exact, for what rounding has left without variance."""
+
+SMALLEST = 1e-8
+"""Least eigenvalue of the data's correlations; below, directions are noise."""
 
 EMPTY = 1e-10
 """Rows that a component has at least, where statistics are exact."""
@@ -50,6 +53,23 @@ def symmetric(half: Vector, width: int) -> Vector:
     out[..., rows, columns] = half
     out[..., columns, rows] = half
     return out
+
+
+def _are_positive(matrices: Vector) -> bool:
+    """Whether all of these matrices (n, d, d) are positive definite."""
+    try:
+        np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def white_units(matrix: Vector) -> tuple[Vector, Vector]:
+    """Linear maps (d, d) to units in which data of these second moments are white, and back."""
+    deviations = np.sqrt(np.diagonal(matrix))
+    values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
+    roots = np.sqrt(np.maximum(values, SMALLEST))
+    return (vectors / roots).T / deviations, deviations[:, None] * vectors * roots
 
 
 class MixtureStatistics:
@@ -144,6 +164,7 @@ class MixtureStatistics:
                 f"feature {int(np.argmin(self._own_variances))} is constant, so that its variance "
                 "is none; try a larger reg_covar"
             )
+        self._white = white_units(second + reg_covar * np.eye(d))
         self._metric = np.linalg.pinv(second + reg_covar * np.eye(d), hermitian=True)
         if radius is None:
             radius = float(np.sqrt(self._squared_norms(self.X).max()))
@@ -365,19 +386,18 @@ class MixtureStatistics:
         return matrices.ravel(), raised
 
     def _raise(self, matrices: Vector) -> tuple[Vector, int]:
-        """Raise small eigenvalues of matrices (n, d, d), where each feature's own variance is 1."""
-        scale = np.sqrt(self._own_variances)
-        correlations = matrices / (scale[:, None] * scale)
-        margin = correlations - self.floor * np.eye(len(scale))
-        try:
-            np.linalg.cholesky(margin)
-        except np.linalg.LinAlgError:
-            values, vectors = np.linalg.eigh(correlations)
+        """Raise small eigenvalues of matrices (n, d, d), in units in which the data are white."""
+        if self.floor == 0 and _are_positive(matrices):
+            return matrices, 0
+        into, back = self._white
+        white = into @ matrices @ into.T
+        if not _are_positive(white - self.floor * np.eye(len(into))):
+            values, vectors = np.linalg.eigh(white)
             small = ((values < self.floor) | (values <= 0)).any(axis=1)
             least = np.maximum(self.floor or LEAST, -values[small, :1])
             values = np.maximum(values[small], least)
-            raised = (vectors[small] * values[:, None]) @ vectors[small].swapaxes(1, 2)
-            matrices[small] = raised * (scale[:, None] * scale)
+            roots = back @ (vectors[small] * np.sqrt(values)[:, None])
+            matrices[small] = roots @ roots.swapaxes(1, 2)
             return matrices, int(small.sum())
         return matrices, 0
 
