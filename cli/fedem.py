@@ -62,9 +62,10 @@ def fedem(
     compress: Annotated[
         str | None,
         typer.Option(
-            help="Codec of what workers send: qsgd:4bits:32 is recommended, with --step-size 1; "
-            "qsgd:8bits, natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error feedback), "
-            "float32. The setup is then sent in few bits too. Default: numbers as they are."
+            help="Codec of what workers send. Recommended, with --step-size 1: qsgd:6bits:32, or "
+            "qsgd:4bits:32 with a shared covariance (tied). Others: qsgd:8bits, natural:12bits, "
+            "blockp:64, randk:0.1, topk:0.1 (with error feedback), float32. The setup is then sent "
+            "in few bits too. Default: numbers as they are."
         ),
     ] = None,
     step_size: Annotated[
@@ -191,7 +192,7 @@ def fedem(
     Workers send quantized corrections of their mean statistics to a server, not all of them in
     every iteration and not of all their rows; memories make up for workers unlike each other.
 
-    Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:4bits:32 --step-size 1
+    Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32 --step-size 1
     """
     from .choices import rounds_of, rows_of
     from .engine import Ranks, engine_of, refuse_for_rows

@@ -219,7 +219,7 @@ SENTENCES = [
     ("birds.csv --law poisson --variance 2", "only the gaussian law has a variance"),
     ("birds.csv --law poisson --scale standard", "take scale none"),
     ("birds.csv --participation 0", "above 0 and at most 1"),
-    ("birds.csv -p 1.1", "participation must be a number from 0 to 1"),
+    ("birds.csv -p 1.1", "participation must be a number above 0 and at most 1"),
     ("birds.csv --compress zip", "codec"),
     ("birds.csv --compress qsgd:0bits", "bits"),
     ("birds.csv --step-size constant:2", "above 0 and at most 1"),

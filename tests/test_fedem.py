@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import check_estimator
 
-from vpem import FedEM, InputError, NotConvergedWarning, NumericalError, fit_fedem, make_graph
+from vpem import (
+    FedEM,
+    InputError,
+    NotConvergedWarning,
+    NumericalError,
+    VpemWarning,
+    fit_fedem,
+    make_graph,
+)
 from vpem.blocks import Blocks
 from vpem.codecs import parse_codec
 from vpem.em import fit
@@ -74,6 +82,67 @@ def test_without_anything_it_is_em(X, n_workers, covariance_type):
         found, known = (getattr(one, f"assembled_{part}") for one in (ours.mixture, wanted.mixture))
         np.testing.assert_allclose(found, known, rtol=0, atol=1e-10)
     assert ours.run.projections == 0
+
+
+@pytest.mark.filterwarnings("ignore:weights or covariances")
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_it_is_em_where_components_are_nearly_singular(X, n_workers, covariance_type):
+    # A tight group far from the others: 4e-8 of the features' variance.
+    flat = np.c_[X, X[:, :1] + 0.1 * X[:, 1:2] ** 2]
+    flat[:40] = 30 + 1e-3 * flat[:40]
+    rows = [3, 90, 170]
+    terms = FeatureTerms(flat, Blocks.one(5), covariance_type, scaling=Scaling.none(5))
+    wanted = fit(
+        terms, ServerSum(1), terms.start(flat[rows]), tol=0, max_iter=30, draw_row=lambda: 0
+    )
+    plain = {"n_components": 3, "init": rows, "covariance_type": covariance_type}
+    ours = run(flat, n_workers, **plain, max_iter=29, **EXACT)
+    history = [float(value[0]) / len(X) for value in wanted.history][1:]
+    np.testing.assert_allclose(ours.run.history.objective[:-1], history, rtol=0, atol=1e-7)
+    assert ours.run.projections == 0
+    # With the floor of noisy statistics it would be another model.
+    other = run(flat, n_workers, **plain, max_iter=29, floor=1e-4, **EXACT)
+    assert other.run.projections > 0
+    assert other.log_likelihood < ours.log_likelihood - 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:weights or covariances")
+@pytest.mark.parametrize(
+    "options",
+    [{"compress": "qsgd:8bits"}, {"participation": 0.7}, {"batch_size": 5}],
+    ids=["codec", "absent", "batches"],
+)
+def test_noise_has_a_floor(X, options):
+    tight = X.copy()
+    tight[:40] = 30 + 1e-3 * X[:40]
+    plain = {"max_iter": 40, "step_size": 0.9, **options}
+    one, other, none = (run(tight, **plain, **{"floor": floor}) for floor in (None, 1e-4, 0.0))
+    np.testing.assert_array_equal(one.run.statistic, other.run.statistic)
+    assert one.run.projections > none.run.projections
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_projections_are_told(seed):
+    # 60 rows and 21 parameters for each of 10 components: too few for so coarse a codec.
+    rows = np.random.default_rng(seed).normal(size=(600, 5))
+    plain = {"n_components": 10, "init": "random", "seed": seed, "max_iter": 40, "step_size": 1.0}
+    with pytest.warns(VpemWarning, match="projected in .* more bits"):
+        told = run(rows, compress="qsgd:2bits", **plain)
+    late = [iteration for iteration in told.run.projected if iteration > 20]
+    assert told.run.projected_share == len(late) / 20 > 0.1
+    assert len(told.run.projected) <= told.run.projections
+    silent = run(rows, compress="qsgd:12bits", **plain)
+    assert silent.run.projected_share <= 0.1
+
+
+def test_the_floor_is_in_white_units(X):
+    # Features that nearly follow from each other are no reason to project.
+    flat = np.c_[X, X[:, :1] + 1e-3 * X[:, 1:2]]
+    ours = run(flat, max_iter=20, compress="qsgd:8bits:32", step_size=1.0)
+    exact = run(flat, max_iter=20, **EXACT)
+    assert ours.run.projections == 0
+    assert ours.log_likelihood == pytest.approx(exact.log_likelihood, abs=0.02)
 
 
 def test_workers_without_rows_and_with_one_change_nothing(X):
@@ -408,7 +477,7 @@ def test_a_network_that_falls_apart_for_good_is_given_up():
     ("options", "why"),
     [
         ({"participation": 0.0}, "above 0 and at most 1"),
-        ({"participation": 1.5}, "from 0 to 1"),
+        ({"participation": 1.5}, "above 0 and at most 1"),
         ({"batch_size": 0}, "batch_size"),
         ({"inner": 3}, "variance reduction"),
         ({"memory": "some"}, "one of first, zero, none"),
@@ -589,6 +658,7 @@ def test_white_units_are_undone(X):
 # ---- the estimator -------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:weights or covariances")
 @pytest.mark.parametrize(
     "estimator",
     [

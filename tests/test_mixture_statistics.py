@@ -8,7 +8,7 @@ from vpem.blocks import Blocks
 from vpem.mixture import COVARIANCE_TYPES
 from vpem.scaling import Scaling
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric
+from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric, white_units
 from vpem.workers import evenly
 
 
@@ -152,11 +152,12 @@ def test_negative_variances_are_raised_to_their_own_size(X):
     matrices[1] -= 0.8 * statistic[1] * np.diag(scale)
     mixture, projected = model.maximize(np.r_[statistic[:15], lower_half(matrices).ravel()])
     assert projected == 1
-    units = np.sqrt(np.outer(model._own_variances, model._own_variances))
     before = matrices[1] / statistic[1] - np.outer(mixture.means[1], mixture.means[1])
-    worst = np.linalg.eigvalsh((before + 1e-6 * np.eye(4)) / units).min()
+    into, back = white_units(model.second + 1e-6 * np.eye(4))
+    np.testing.assert_allclose(into @ back, np.eye(4), atol=1e-10)
+    worst = np.linalg.eigvalsh(into @ (before + 1e-6 * np.eye(4)) @ into.T).min()
     assert worst < 0
-    smallest = np.linalg.eigvalsh(mixture.covariance_blocks[0][1] / units).min()
+    smallest = np.linalg.eigvalsh(into @ mixture.covariance_blocks[0][1] @ into.T).min()
     assert smallest == pytest.approx(-worst, rel=1e-6)
 
 

@@ -57,11 +57,7 @@ class Blocks:
         holdings : sequence of ndarray
             Columns that each agent holds.
         """
-        nothing = np.empty(0, dtype=np.intp)
-        features = tuple(
-            np.concatenate([nothing, *(np.sort(holdings[agent]) for agent in hub.agents)])
-            for hub in hubs
-        )
+        features = tuple(_joined([holdings[agent] for agent in hub.agents]) for hub in hubs)
         roots = tuple(int(hub.root) for hub in hubs)
         return cls(features, roots, tuple(tuple(map(int, hub.agents)) for hub in hubs))
 
@@ -122,3 +118,10 @@ class Blocks:
         rows = np.broadcast_to(per_root, (self.n_blocks, per_root.shape[1]))
         expanded: NDArray[Any] = rows[self.block_of].T
         return expanded
+
+
+def _joined(holdings: list[NDArray[np.intp]]) -> NDArray[np.intp]:
+    """Columns of some agents, by agent, then by column."""
+    if len(holdings) == 1 and len(holdings[0]) <= 1:
+        return holdings[0].astype(np.intp, copy=False)
+    return np.concatenate([np.empty(0, dtype=np.intp), *map(np.sort, holdings)])

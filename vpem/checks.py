@@ -41,15 +41,23 @@ def check_int(what: str, value: object, *, least: int, most: int | None = None) 
     return number
 
 
-def check_number(what: str, value: object, *, least: float, most: float | None = None) -> float:
-    """Return ``value`` as a finite float from ``least`` to ``most``, or raise InputError."""
+def check_number(
+    what: str, value: object, *, least: float, most: float | None = None, above: bool = False
+) -> float:
+    """Return ``value`` as a finite float from ``least`` to ``most``, or raise InputError.
+
+    With ``above`` it must be larger than ``least``.
+    """
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
-    if not np.isfinite(number) or number < least or (most is not None and number > most):
-        wanted = (
-            f"a finite number of at least {least:g}"
-            if most is None
-            else f"a number from {least:g} to {most:g}"
-        )
+    low = number <= least if above else number < least
+    if not np.isfinite(number) or low or (most is not None and number > most):
+        if above:
+            wanted = f"a finite number above {least:g}"
+            wanted = wanted if most is None else f"a number above {least:g} and at most {most:g}"
+        elif most is None:
+            wanted = f"a finite number of at least {least:g}"
+        else:
+            wanted = f"a number from {least:g} to {most:g}"
         raise InputError(f"{what} must be {wanted}, got {value!r}")
     return number
 

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -97,8 +98,15 @@ def contiguous(n_features: int, n_agents: int, names: Sequence[str] | None = Non
             f"{n_agents} agents cannot share {n_features} features, since each needs at least one; "
             f"give at most {n_features} agents"
         )
-    parts = np.array_split(np.arange(n_features, dtype=np.intp), n_agents)
-    return Partition(tuple(parts), _name(names, n_agents))
+    parts = cut_evenly(np.arange(n_features, dtype=np.intp), n_agents)
+    return Partition(parts, _name(names, n_agents))
+
+
+def cut_evenly(values: NDArray[Any], n_parts: int) -> tuple[NDArray[Any], ...]:
+    """Cut an array into pieces as nearly equal as possible, the longer ones first, as views."""
+    size, longer = divmod(len(values), n_parts)
+    ends = [part * size + min(part, longer) for part in range(n_parts + 1)]
+    return tuple(values[begin:end] for begin, end in pairwise(ends))
 
 
 def from_agent_of_feature(agent_of: ArrayLike, names: Sequence[str] | None = None) -> Partition:

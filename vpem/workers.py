@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int
 from vpem.errors import FileError, InputError, shorten
+from vpem.partition import cut_evenly
 
 __all__ = ["Workers", "by_label", "evenly", "from_worker_of_row", "read_workers"]
 
@@ -46,12 +48,13 @@ class Workers:
             raise InputError(f"two workers are called {repeated!r}; their names must differ")
         if not self.n_samples:
             raise InputError("the workers hold no rows")
-        falls = np.diff(self.order) <= 0
+        order, n_samples = self.order, self.n_samples
+        falls = np.diff(order) <= 0
         ends = np.cumsum(self.counts)
-        falls[ends[(ends > 0) & (ends < self.n_samples)] - 1] = False
+        falls[ends[(ends > 0) & (ends < n_samples)] - 1] = False
         if falls.any():
             raise InputError("the rows of each worker must be increasing")
-        if not np.array_equal(np.sort(self.order), np.arange(self.n_samples)):
+        if not np.array_equal(np.sort(order), np.arange(n_samples)):
             raise InputError("each row must be held by exactly one worker")
 
     @property
@@ -62,7 +65,7 @@ class Workers:
     @property
     def n_samples(self) -> int:
         """Number of rows of all workers together, M."""
-        return sum(part.size for part in self.rows)
+        return sum(map(len, self.rows))
 
     @property
     def order(self) -> NDArray[np.intp]:
@@ -72,15 +75,13 @@ class Workers:
     @property
     def counts(self) -> NDArray[np.intp]:
         """Number of rows of each worker, shape (N,)."""
-        return np.array([part.size for part in self.rows], dtype=np.intp)
+        return np.array(list(map(len, self.rows)), dtype=np.intp)
 
     @property
     def runs(self) -> list[slice]:
         """Where each worker's rows are in `order`."""
-        ends = np.cumsum(self.counts)
-        return [
-            slice(int(end - size), int(end)) for end, size in zip(ends, self.counts, strict=True)
-        ]
+        ends = [0, *np.cumsum(self.counts).tolist()]
+        return [slice(begin, end) for begin, end in pairwise(ends)]
 
     @property
     def worker_of(self) -> NDArray[np.intp]:
@@ -117,8 +118,8 @@ def evenly(n_samples: int, n_workers: int, names: Sequence[str] | None = None) -
         If there are no workers, or more of them than rows.
     """
     n_workers = _check_number(n_samples, n_workers)
-    parts = np.array_split(np.arange(n_samples, dtype=np.intp), n_workers)
-    return Workers(tuple(parts), _names(names, n_workers))
+    parts = cut_evenly(np.arange(n_samples, dtype=np.intp), n_workers)
+    return Workers(parts, _names(names, n_workers))
 
 
 def by_label(labels: ArrayLike, n_workers: int, names: Sequence[str] | None = None) -> Workers:
@@ -144,7 +145,7 @@ def by_label(labels: ArrayLike, n_workers: int, names: Sequence[str] | None = No
     """
     order = np.argsort(np.asarray(labels), kind="stable").astype(np.intp)
     n_workers = _check_number(len(order), n_workers)
-    parts = np.array_split(order, n_workers)
+    parts = cut_evenly(order, n_workers)
     return Workers(tuple(np.sort(part) for part in parts), _names(names, n_workers))
 
 

@@ -30,6 +30,7 @@ def fedem_state(
         "memories": run.memories,
         "memory": run.memory,
         "projections": int(run.projections),
+        "projected": list(run.projected),
         "converged": run.converged,
         "partitions": list(run.partitions),
         "history": dict(vars(run.history)),
@@ -65,6 +66,7 @@ def restore_fedem(
             state["memory"],
             n_iter=int(state["iteration"]),
             projections=int(state["projections"]),
+            projected=[int(iteration) for iteration in state["projected"]],
             converged=bool(state["converged"]),
             partitions=state["partitions"],
         )

@@ -182,7 +182,7 @@ def kmeans_rows(
         )
     restarts = Restarts(saver, ledger, max_iter)
     with one_blas_thread():
-        best = _restored(restarts, _blank_rows(parts))
+        best = _restored(restarts, lambda: _blank_rows(parts))
         for restart in range(restarts.first, asked.restarts):
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
@@ -398,7 +398,7 @@ def _features(
             n_threads=threads,
             dtype=asked.dtype,
         )
-        best = _restored(restarts, _blank_features(terms.n_samples, network.total.n_roots))
+        best = _restored(restarts, lambda: _blank_features(terms.n_samples, network.total.n_roots))
         for restart in range(restarts.first, asked.restarts):
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
@@ -485,12 +485,15 @@ def _saved(run: Any, rows: NDArray[np.intp] | None, restart: int) -> dict[str, A
     return {"run": lloyd_state(run), "rows": rows, "restart": restart}
 
 
-def _restored(restarts: Restarts, run: Any) -> tuple[Any, NDArray[np.intp] | None, int] | None:
-    """Return the best run of the restarts that are over, put into this one."""
+def _restored(
+    restarts: Restarts, blank: Callable[[], Any]
+) -> tuple[Any, NDArray[np.intp] | None, int] | None:
+    """Return the best run of the restarts that are over, put into a blank one."""
     saved = restarts.best
     if saved is None:
         return None
     with restoring():
+        run = blank()
         restore_lloyd(saved["run"], run, None, 0)
         return run, saved["rows"], int(saved["restart"])
 

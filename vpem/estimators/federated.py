@@ -11,7 +11,6 @@ from vpem.estimators.fitted import FittedMixture
 from vpem.estimators.row_estimators import workers_of
 from vpem.federated.fedmixture import fit_fedem
 from vpem.joining import connect_workers
-from vpem.terms.mixture_statistics import FLOOR
 
 __all__ = ["FedEM"]
 
@@ -132,7 +131,7 @@ class FedEM(FittedMixture):
         n_epochs: float | None = None,
         tol: float = 0.0,
         reg_covar: float = 1e-6,
-        floor: float = FLOOR,
+        floor: float | None = None,
         scale: str = "none",
         n_rounds: int | str = "auto",
         weights: str = "metropolis",

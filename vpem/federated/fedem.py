@@ -172,9 +172,7 @@ def run_fedem(
     most_epochs = inf if n_epochs is None else check_number("n_epochs", n_epochs, least=0.0)
     if most_epochs == 0:
         raise InputError("n_epochs must be above 0, got 0: the start alone takes one")
-    participation = check_number("participation", participation, least=0.0, most=1.0)
-    if participation == 0:
-        raise InputError("participation must be above 0 and at most 1, got 0: nobody would work")
+    participation = check_number("participation", participation, least=0.0, most=1.0, above=True)
     steps = parse_step_size(step_size)
     weights = _weights(model.counts, weighting)
     quantizer = Quantizer(codec, model.pieces, n_threads, basis)
@@ -371,6 +369,8 @@ def _maximize(
             continue
         parameters, projected = model.maximize(statistic)
         run.projections += projected
+        if projected and run.projected[-1:] != [run.n_iter]:
+            run.projected.append(run.n_iter)
         found.append(parameters)
     return found
 

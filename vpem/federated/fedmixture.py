@@ -15,9 +15,9 @@ from vpem.checkpoints.run_facts import describe_run, describe_steps, start_facts
 from vpem.checkpoints.run_states import OneRun
 from vpem.checkpoints.savers import Saver, checksum
 from vpem.checks import as_array, check_number
-from vpem.codecs import parse_codec
+from vpem.codecs import Cast, parse_codec
 from vpem.em import Progress
-from vpem.errors import InputError, NotConvergedWarning
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.federated.fedem import run_fedem
 from vpem.federated.fedruns import FedProgress, FedRun, StepSize
 from vpem.federated.fedsetup import ITEM, Setup, codec_of_first, codec_of_moments
@@ -36,6 +36,12 @@ from vpem.workers import Workers
 __all__ = ["FedFit", "describe_fedem", "fit_fedem"]
 
 Vector = NDArray[np.float64]
+
+OFTEN = 0.1
+"""Share of the later iterations that project something, from which on there is a warning."""
+
+FEW = 10
+"""Iterations of which no share is told."""
 
 
 @dataclass
@@ -110,7 +116,7 @@ def fit_fedem(
     weighting: str = "rows",
     memory: str = "first",
     reg_covar: float = 1e-6,
-    floor: float = FLOOR,
+    floor: float | None = None,
     scale: str = "none",
     record_every: int = 1,
     seed: int = 0,
@@ -155,15 +161,18 @@ def fit_fedem(
         which to stop (0: never).
     compress : str, optional
         Codec of the corrections that workers send to the server (`vpem.codecs.parse_codec`);
-        "qsgd:4bits:32" needs the fewest bytes up on most data.
+        "qsgd:4bits:32" needs the fewest bytes up with a shared covariance, "qsgd:6bits:32" is
+        safer with one a component.
     step_size, alpha, participation, batch_size, variance_reduction, inner, weighting, memory, \
 record_every
         See `vpem.federated.fedem.run_fedem`.
     reg_covar : float
         Added to the diagonal of every covariance.
-    floor : float
+    floor : float, optional
         Least variance in any direction relative to the features' own; smaller or negative ones,
-        which noise can ask for, are raised and counted.
+        which noise can ask for, are raised and counted. None: 1e-4, and 0 where nothing is noisy
+        (no codec, all workers and all their rows in every iteration, a server): then only what no
+        rows can have is raised, and it is EM.
     scale : {"none", "standard"}
         Whether features are divided by their standard deviations, undone in results. Where their
         units differ much, a quantizer's common scale would drown the small ones.
@@ -193,6 +202,8 @@ record_every
     -----
     NotConvergedWarning
         If ``tol`` is above 0 and the iterations ran out.
+    VpemWarning
+        If in more than a tenth of the later half of the iterations something was projected.
     """
     began = time.perf_counter()
     X = as_array("data", X[:] if hasattr(X, "runs") else X)
@@ -223,7 +234,8 @@ record_every
         feature_names=feature_names,
         here=here if crew.apart else None,
     )
-    check_number("floor", floor, least=0.0, most=1.0)
+    if floor is not None:
+        floor = check_number("floor", floor, least=0.0, most=1.0)
     if workers.n_samples != given.n_samples:
         raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")
     codec = None if compress is None else parse_codec(compress)
@@ -234,6 +246,10 @@ record_every
             f"there are {workers.n_workers} workers: the network must come from "
             "vpem.connect_workers, with a graph of as many agents"
         )
+    if floor is None:
+        exact = codec is None or (isinstance(codec, Cast) and codec.itemsize == ITEM)
+        whole = participation == 1 and batch_size is None and not variance_reduction
+        floor = 0.0 if exact and whole and network.graph.has_server else FLOOR
     threads = thread_count(n_threads)
     ledger = Ledger(network.graph)
     if saver is not None:
@@ -323,6 +339,16 @@ record_every
             n_threads=threads,
             callback=None if callback is None else _Told(callback),
             saver=saving.inner(rows),
+        )
+    if run.n_iter >= FEW and run.projected_share > OFTEN:
+        finer = "" if codec is None else ", more bits (such as qsgd:6bits:32 or qsgd:8bits:32)"
+        warnings.warn(
+            f"weights or covariances had to be projected in {run.projected_share:.0%} of the later "
+            f"half of the iterations: noise is large for what the data tell of a component, or a "
+            f"component collapses; take a smaller step size{finer}, fewer components, or one "
+            "covariance for all (tied)",
+            VpemWarning,
+            stacklevel=2,
         )
     if tol > 0 and not run.converged:
         warnings.warn(
@@ -423,6 +449,7 @@ def describe_fedem(fit: FedFit, feature_names: Sequence[str]) -> dict[str, Any]:
         "n_iter": run.n_iter,
         "n_epochs": run.epochs,
         "projections": run.projections,
+        "projected_share": run.projected_share,
         "disagreement": run.history.disagreement[-1],
         "mean_field": history.pop("mean_field"),
         "epochs": history.pop("epochs"),

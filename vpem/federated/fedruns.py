@@ -199,6 +199,8 @@ class FedRun:
         Step of the memories.
     omega : float
         Variance of the codec, relative to the message.
+    projected : list of int
+        Iterations after which something was projected.
     partitions : list of (int, str)
         Iterations in which the network fell apart, and how; nothing changed in them.
     """
@@ -216,3 +218,11 @@ class FedRun:
     alpha: float = 0.0
     omega: float = 0.0
     partitions: list[tuple[int, str]] = field(default_factory=list)
+    projected: list[int] = field(default_factory=list)
+
+    @property
+    def projected_share(self) -> float:
+        """Share of the iterations of the later half after which something was projected."""
+        half = self.n_iter // 2
+        late = sum(iteration > half for iteration in self.projected)
+        return late / (self.n_iter - half) if self.n_iter else 0.0

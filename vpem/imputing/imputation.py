@@ -441,7 +441,7 @@ def fit_imputation(
     needed = 8 * (2 * n + MATRICES) * observations.shape[0] * observations.shape[1]
     check_memory(needed, f"imputing a matrix of {shape} seen by {n} observers")
     codec = None if compress is None else parse_codec(compress)
-    participation = check_number("participation", participation, least=0.0, most=1.0)
+    participation = check_number("participation", participation, least=0.0, most=1.0, above=True)
     if batch_size is not None:
         batch_size = check_int("batch_size", batch_size, least=1)
     # Memories take the noise of participation and codec away, and SPIDER that of batches.

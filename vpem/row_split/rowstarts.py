@@ -65,6 +65,9 @@ class PlacedStream(RowStream):
         return self._place[self._users.draw_distinct(count)]
 
 
+MANY_WORKERS = 16
+"""Workers from which on their sums are taken in one call, row by row and not in pairs."""
+
 CHUNK_ROWS = 1 << 14
 """Rows that miss values are assigned so many a time."""
 
@@ -85,7 +88,10 @@ class _Held:
         self.observed = observed
         counts = np.array([len(part) for part in parts], dtype=np.intp)
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
-        self.runs = [slice(int(begin), int(end)) for begin, end in pairwise(self.bounds)]
+        ends: list[int] = self.bounds.tolist()
+        self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
+        self.sums: NDArray[np.float64] | None = None
+        self.counts = self.messages = np.empty(0)
         every = crew.join(counts)
         self.ends = np.cumsum(every)
         """Where the rows of each worker of all processes end."""
@@ -144,6 +150,19 @@ class _Held:
         found: NDArray[Any] = out[0] * (width / np.maximum(there, 1))[:, None].astype(out.dtype)
         return found
 
+    def potentials(self, trials: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Weighted sums over each worker's rows of values (L, M), shape (N, L)."""
+        if len(self.weights):
+            trials = trials * self.weights
+        filled = np.flatnonzero(np.diff(self.bounds))
+        found = np.zeros((self.n_workers, len(trials)))
+        if len(filled) < MANY_WORKERS:
+            for worker in filled:
+                found[worker] = trials[:, self.runs[worker]].sum(axis=1)
+        else:
+            found[filled] = np.add.reduceat(trials, self.bounds[filled], axis=1).T
+        return found
+
     def owner(self, row: int) -> int:
         """Which worker holds a row."""
         return int(np.searchsorted(self.ends, row, side="right"))
@@ -168,9 +187,9 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         and len(whole) == sum(map(len, parts))
         and all(part.base is whole for part in parts)
     ):
-        place = whole.ctypes.data
+        place = _address(whole)
         for part in parts:
-            if len(part) and (part.ctypes.data != place or not part.flags.c_contiguous):
+            if len(part) and (_address(part) != place or not part.flags.c_contiguous):
                 break
             place += part.nbytes
         else:
@@ -178,6 +197,12 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if len(parts) == 1:
         return np.ascontiguousarray(first, dtype=dtype)
     return np.ascontiguousarray(np.concatenate(parts), dtype=dtype)
+
+
+def _address(values: NDArray[Any]) -> int:
+    """Where an array begins; quicker than ``ctypes.data``."""
+    place: int = values.__array_interface__["data"][0]
+    return place
 
 
 def tell_all(total: Sum, owner: int, n_workers: int, size: int) -> None:
@@ -292,9 +317,8 @@ def spread_rows(
         held.distances(points, trials, n_threads)
         if nearest is not None:
             np.minimum(trials, nearest, out=trials)
-        sums = [[held.weighed(own, run).sum() for own in trials] for run in held.runs]
         # (L, N): what every worker has left after each trial, as the first worker knows it.
-        left = _by_worker(total, held, np.array(sums).reshape(len(held.runs), len(trials)))
+        left = _by_worker(total, held, held.potentials(trials))
         best = int(np.argmin(left.sum(axis=1)))
         if latest is not chosen:
             chosen.append(latest[best])
@@ -510,21 +534,28 @@ def _pass(
     kind: str,
 ) -> tuple[NDArray[np.float64], int]:
     """Assign all rows: the sum (R, P) of what the workers send, and how many rows changed."""
-    n_workers = len(held.runs)
-    counts, sums = (
-        np.zeros((n_workers, centres.shape[1])),
-        np.zeros((n_workers, *centres.shape[1:])),
-    )
+    n_workers, (n_components, width) = held.n_workers, centres.shape[1:]
+    if held.sums is None:
+        # Kept from pass to pass: of many workers they are large.
+        held.sums = np.empty((n_workers, n_components, width))
+        held.counts = np.empty((n_workers, n_components))
+        held.messages = np.empty((n_workers, n_components * (width + 1) + 2))
+    counts, sums = held.counts, held.sums
+    counts.fill(0.0)
+    sums.fill(0.0)
     inertias, changes = np.zeros(n_workers), np.zeros(n_workers, dtype=np.intp)
     if n_workers:
         assign_rows(
             held.rows, held.weights, held.bounds, centres, labels, distances, counts, sums,
             inertias, changes, n_threads,
         )  # fmt: skip
-    flat = sums.reshape(n_workers, int(np.prod(sums.shape[1:])))
-    messages = [counts, flat, inertias[:, None], changes[:, None]]
+    # A sum that is run in rounds may keep what it was given.
+    messages = held.messages if total.mix is not None else np.empty_like(held.messages)
+    messages[:, :n_components] = counts
+    messages[:, n_components:-2] = sums.reshape(n_workers, n_components * width)
+    messages[:, -2], messages[:, -1] = inertias, changes
     changed = int(held.crew.add(changes.sum(keepdims=True))[0])
-    return add_vectors(total, np.concatenate(messages, axis=1), kind), changed
+    return add_vectors(total, messages, kind), changed
 
 
 def _pass_observed(

@@ -15,13 +15,22 @@ from vpem.errors import InputError, NumericalError, check_choice
 from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
 from vpem.scaling import Scaling
 
-__all__ = ["FLOOR", "MixtureStatistics", "lower_half", "symmetric"]
+__all__ = ["FLOOR", "MixtureStatistics", "lower_half", "symmetric", "white_units"]
 
 Vector = NDArray[np.float64]
 
 FLOOR = 1e-4
-"""Least variance in any direction, relative to the features' own variances: noise can ask for less,
-or for a negative one."""
+"""Least variance in any direction, relative to the features' own variances, where statistics are
+noisy: noise can ask for less, or for a negative one."""
+
+LEAST = 1e-12
+"""The same where they are exact, for what rounding has left without variance."""
+
+SMALLEST = 1e-8
+"""Least eigenvalue of the data's correlations; below, directions are noise."""
+
+EMPTY = 1e-10
+"""Rows that a component has at least, where statistics are exact."""
 
 NEGLIGIBLE = 1e-22
 """Responsibilities that together weigh less than this are left out of a component's moments."""
@@ -44,6 +53,23 @@ def symmetric(half: Vector, width: int) -> Vector:
     out[..., rows, columns] = half
     out[..., columns, rows] = half
     return out
+
+
+def _are_positive(matrices: Vector) -> bool:
+    """Whether all of these matrices (n, d, d) are positive definite."""
+    try:
+        np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def white_units(matrix: Vector) -> tuple[Vector, Vector]:
+    """Linear maps (d, d) to units in which data of these second moments are white, and back."""
+    deviations = np.sqrt(np.diagonal(matrix))
+    values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
+    roots = np.sqrt(np.maximum(values, SMALLEST))
+    return (vectors / roots).T / deviations, deviations[:, None] * vectors * roots
 
 
 class MixtureStatistics:
@@ -75,7 +101,8 @@ class MixtureStatistics:
         Covariances in the user's units that are not estimated; the covariance type is then "tied"
         or "full".
     floor : float
-        Least variance in any direction, relative to the features' own variances.
+        Least variance in any direction, relative to the features' own variances. 0: statistics are
+        exact, and only those that no rows can have are projected.
     radius : float, optional
         Distance of the row farthest from the mean in the metric of the covariance of all rows,
         where it was found by the workers; None: of ``X``.
@@ -147,6 +174,7 @@ class MixtureStatistics:
                 f"feature {int(np.argmin(self._own_variances))} is constant, so that its variance "
                 "is none; try a larger reg_covar"
             )
+        self._white = white_units(second + reg_covar * np.eye(d))
         self._metric = np.linalg.pinv(second + reg_covar * np.eye(d), hermitian=True)
         if radius is None:
             radius = float(np.sqrt(self._squared_norms(self.X).max(initial=0.0)))
@@ -278,15 +306,16 @@ class MixtureStatistics:
         """Mixture of a statistic (P,), and how many of its parts had to be projected.
 
         * A weight below that of one row is raised to it, by so much of all rows together: a
-          component that noise has emptied comes back as a wide one.
+          component that noise has emptied comes back as a wide one. With ``floor`` 0 only one of
+          no rows.
         * A mean farther out than any row, in the metric of the data's covariance, is drawn in.
         * Of a covariance with variances (in any direction) below ``floor`` times the features'
           own, these are raised to that; where there are negative ones, as noise of that size makes
-          them, to the size of the most negative.
+          them, to the size of the most negative. With ``floor`` 0 only those are raised.
         """
         k, d = self.n_components, self.n_features
-        least = 1.0 / self.n_samples
-        n = np.maximum(statistic[:k], least)
+        least = (1.0 if self.floor > 0 else EMPTY) / self.n_samples
+        n = np.where(statistic[:k] < least, 1.0 / self.n_samples, statistic[:k])
         missing = n - statistic[:k]
         weights = n / n.sum()
         means = statistic[k : k + k * d].reshape(k, d) / n[:, None]
@@ -354,8 +383,8 @@ class MixtureStatistics:
             own_or_mean = own.mean() if self._is_spherical else own
             ratios = (variances + self.reg_covar) / own_or_mean
             smallest = ratios.min(axis=1, keepdims=True)
-            least = np.maximum(self.floor, -smallest)
-            low = smallest[:, 0] < self.floor
+            least = np.maximum(self.floor or LEAST, -smallest)
+            low = (smallest[:, 0] < self.floor) | (smallest[:, 0] <= 0)
             variances = variances + self.reg_covar
             variances[low] = (np.maximum(ratios, least) * own_or_mean)[low]
             return variances, int(low.sum())
@@ -369,19 +398,18 @@ class MixtureStatistics:
         return matrices.ravel(), raised
 
     def _raise(self, matrices: Vector) -> tuple[Vector, int]:
-        """Raise small eigenvalues of matrices (n, d, d), where each feature's own variance is 1."""
-        scale = np.sqrt(self._own_variances)
-        correlations = matrices / (scale[:, None] * scale)
-        margin = correlations - self.floor * np.eye(len(scale))
-        try:
-            np.linalg.cholesky(margin)
-        except np.linalg.LinAlgError:
-            values, vectors = np.linalg.eigh(correlations)
-            small = (values < self.floor).any(axis=1)
-            least = np.maximum(self.floor, -values[small, :1])
+        """Raise small eigenvalues of matrices (n, d, d), in units in which the data are white."""
+        if self.floor == 0 and _are_positive(matrices):
+            return matrices, 0
+        into, back = self._white
+        white = into @ matrices @ into.T
+        if not _are_positive(white - self.floor * np.eye(len(into))):
+            values, vectors = np.linalg.eigh(white)
+            small = ((values < self.floor) | (values <= 0)).any(axis=1)
+            least = np.maximum(self.floor or LEAST, -values[small, :1])
             values = np.maximum(values[small], least)
-            raised = (vectors[small] * values[:, None]) @ vectors[small].swapaxes(1, 2)
-            matrices[small] = raised * (scale[:, None] * scale)
+            roots = back @ (vectors[small] * np.sqrt(values)[:, None])
+            matrices[small] = roots @ roots.swapaxes(1, 2)
             return matrices, int(small.sum())
         return matrices, 0
 

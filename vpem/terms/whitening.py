@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.terms.mixture_statistics import lower_half, symmetric
+from vpem.terms.mixture_statistics import lower_half, symmetric, white_units
 
 if TYPE_CHECKING:
     from vpem.terms.mixture_statistics import MixtureStatistics
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["Whitening"]
 
 Vector = NDArray[np.float64]
-
-LEAST = 1e-8
-"""Least eigenvalue of the correlations; below, directions are noise."""
 
 
 class Whitening:
@@ -49,10 +46,7 @@ class Whitening:
         if self._is_diagonal:
             self._into, self._back = np.diag(1 / deviations), np.diag(deviations)
             return
-        values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
-        roots = np.sqrt(np.maximum(values, LEAST))
-        self._into = (vectors / roots).T / deviations
-        self._back = deviations[:, None] * vectors * roots
+        self._into, self._back = white_units(matrix)
 
     def into(self, statistics: Vector) -> Vector:
         """Statistics (m, P) of the white data."""
