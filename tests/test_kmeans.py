@@ -4,10 +4,8 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
-from sklearn.utils.estimator_checks import check_estimator
 
 from vpem import (
     DistributedKMeans,
@@ -437,67 +435,6 @@ def test_what_makes_no_sense_together(digits):
     for call, sentence in cases:
         with pytest.raises(InputError, match=sentence):
             call()
-
-
-# ---- the estimator ------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore")  # the checks fit tiny, constant and unnamed data on purpose
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        DistributedKMeans(),
-        DistributedKMeans(n_clusters=3, graph="cycle", init="random"),
-        DistributedKMeans(n_clusters=2, split="features"),
-        DistributedKMeans(n_clusters=2, split="features", graph="path", agents=1),
-        DistributedKMeans(n_clusters=3, split="features", method="grid"),
-    ],
-    ids=str,
-)
-def test_scikit_learns_own_checks(estimator):
-    # A weight is as many rows from the same start, but rows in another order draw other starts;
-    # scikit-learn's own KMeans is excused from this one for the same reason.
-    name = "check_sample_weight_equivalence_on_dense_data"
-    excused = {name: "the draw of the start depends on the order of the rows"}
-    told = check_estimator(estimator, on_skip=None, expected_failed_checks=excused)
-    assert sum(check["status"] == "passed" for check in told) > 40
-    assert not [check["check_name"] for check in told if check["status"] == "failed"]
-
-
-def test_the_estimators_methods(digits):
-    model = DistributedKMeans(6, workers=4, random_state=0)
-    assert clone(model).get_params() == model.get_params()
-    labels = model.fit_predict(digits)
-    np.testing.assert_array_equal(labels, model.predict(digits))
-    far = model.transform(digits)
-    np.testing.assert_array_equal(far.argmin(axis=1), labels)
-    assert (far.min(axis=1) ** 2).sum() == pytest.approx(model.inertia_, rel=1e-12)
-    assert model.score(digits) == pytest.approx(-model.inertia_, rel=1e-12)
-    weights = np.arange(600.0)
-    assert model.score(digits, sample_weight=weights) == pytest.approx(
-        -(far.min(axis=1) ** 2) @ weights, rel=1e-12
-    )
-    assert model.n_iter_ == len(model.clustering_.history)
-    assert list(model.get_feature_names_out()) == [f"distributedkmeans{k}" for k in range(6)]
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"split": "columns"}, "split must be one of rows, features"),
-        ({"method": "grid"}, "needs split='features'"),
-        ({"agents": 3}, "with split='rows' give workers"),
-        ({"hops": 1}, "with split='rows' give workers"),
-        ({"split": "features", "workers": 3}, "with split='features' give agents"),
-        ({"workers": 1000}, "1000 workers cannot share 600 rows"),
-        ({"workers": "all"}, "workers must be a number"),
-        ({"split": "features", "agents": 2.5}, "agents must be None"),
-        ({"graph": 3}, "graph must be a topology"),
-    ],
-)
-def test_parameters_that_make_no_sense(digits, options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        DistributedKMeans(3, **options).fit(digits)
 
 
 # ---- files --------------------------------------------------------------------------------------

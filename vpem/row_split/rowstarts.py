@@ -155,7 +155,7 @@ class _Held:
         if len(self.weights):
             trials = trials * self.weights
         filled = np.flatnonzero(np.diff(self.bounds))
-        found = np.zeros((self.n_workers, len(trials)))
+        found = np.zeros((len(self.runs), len(trials)))
         if len(filled) < MANY_WORKERS:
             for worker in filled:
                 found[worker] = trials[:, self.runs[worker]].sum(axis=1)
@@ -534,7 +534,7 @@ def _pass(
     kind: str,
 ) -> tuple[NDArray[np.float64], int]:
     """Assign all rows: the sum (R, P) of what the workers send, and how many rows changed."""
-    n_workers, (n_components, width) = held.n_workers, centres.shape[1:]
+    n_workers, (n_components, width) = len(held.runs), centres.shape[1:]
     if held.sums is None:
         # Kept from pass to pass: of many workers they are large.
         held.sums = np.empty((n_workers, n_components, width))
