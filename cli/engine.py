@@ -251,14 +251,12 @@ class Ranks:
 
     def over_rows(self, source: Dataset, held: Workers, network: Network) -> tuple[Any, Network]:
         """Rows of this rank's workers, of which alone the values are read, and its network."""
-        from vpem.network.mpi import MpiTeam
         from vpem.sharing import read_rows
         from vpem.spread import spread_workers
 
-        if self.team is None:
-            self.team = MpiTeam(held.n_workers, self.comm, names=held.names, timeout=self.timeout)
-        ranked = spread_workers(network, self.team)
-        return read_rows(source.X, [held.rows[worker] for worker in self.team.own]), ranked
+        team = self.gather_team(held.names)
+        ranked = spread_workers(network, team)
+        return read_rows(source.X, [held.rows[worker] for worker in team.own]), ranked
 
     def ran(self, network: Network) -> dict[str, Any]:
         """What there is to report of the engine, after a recipe over rows."""
@@ -511,7 +509,6 @@ def refuse_for_rows(engine: Simulator | Ranks, **given: Any) -> None:
 
     whys = {
         "memory_limit": "every rank keeps its workers' rows in memory",
-        "checkpoint": "checkpoints over rows are one process's",
         "parties": "rows of parties are put together in one process",
         "shards": "every worker's model is of all features",
         "missing": "missing values in rows are integrated out in one process",

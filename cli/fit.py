@@ -241,7 +241,7 @@ def fit(
             missing = "marginalize"
         if over_rows:
             refuse_for_rows(
-                run_on, memory_limit=memory_limit, checkpoint=checkpoint, shards=shards,
+                run_on, memory_limit=memory_limit, shards=shards,
                 parties=parties or len(data) > 1, missing=missing != "refuse",
             )  # fmt: skip
         elif isinstance(run_on, Ranks):

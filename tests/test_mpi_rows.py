@@ -1,6 +1,8 @@
 """Recipes over rows find on MPI ranks what one process does (see mpi_rows.py)."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import h5py
@@ -15,8 +17,11 @@ from vpem_cli.engine import Ranks, Simulator, refuse_for_rows
 
 from .cli_support import done, make_data
 from .mpi_support import run_cli, run_ranks
+from .test_cli_checkpoints import check_same_file
+from .test_mpi_parties import begin, ranks_of, wait_for
 
 SCRIPT = Path(__file__).with_name("mpi_rows.py")
+STATES = Path(__file__).with_name("mpi_row_states.py")
 
 
 # More ranks than processors take their time: they run the starts, not all else.
@@ -28,6 +33,13 @@ def test_recipes_over_ranks(n_ranks, how, n_compared):
     ended = run_ranks(n_ranks, "-m", "mpi4py", SCRIPT, how)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == f"compared {n_compared}\n"
+
+
+@pytest.mark.parametrize(("n_ranks", "how", "n_checked"), [(2, "all", 17), (3, "brief", 6)])
+def test_recipes_go_on_to_the_same_bits(n_ranks, how, n_checked):
+    ended = run_ranks(n_ranks, "-m", "mpi4py", STATES, how)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"checked {n_checked}\n"
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +82,48 @@ def test_commands_over_ranks(n_ranks, words, names, data, tmp_path, capsys):
         np.testing.assert_allclose(one["centres"][()], other["centres"][()], rtol=1e-9)
 
 
+LONG = {
+    "fit": ("--split", "rows", "-k", "2", "--tol", "0", "--max-iter", "150", "--rounds", "9"),
+    "kmeans": ("-k", "7", "--n-init", "9", "--init", "random"),
+    "fedem": ("--variance-reduction", "--participation", "0.7", "--max-iter", "80"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "endings"),
+    [
+        ("fit", (signal.SIGKILL, signal.SIGTERM)),
+        ("kmeans", (signal.SIGKILL,)),
+        ("fedem", (signal.SIGTERM,)),
+    ],
+)
+def test_kill_and_go_on(name, endings, data, tmp_path):
+    model, file, last = tmp_path / "m.h5", tmp_path / "run.ckpt", tmp_path / "run.ckpt.rank1"
+    asked = (name, data, *LONG[name], "--workers", "4", "--topology", "cycle", "--seed", "3",
+             "--engine", "mpi", "--threads", "1", "-q")  # fmt: skip
+    kept = ("--checkpoint", file, "--checkpoint-every", "1", "--resume-if-any", "-o", model)
+    whole = run_cli(2, *asked, "-o", tmp_path / "whole.h5")
+    assert whole.returncode == 0, whole.stderr
+    for ending in endings:
+        job = begin(2, *asked, *kept)
+        wait_for(job, last, 3)
+        os.kill(ranks_of(file)[-1], ending)
+        _, err = job.communicate(timeout=60)
+        assert job.returncode != 0
+        assert not model.exists()
+        if ending == signal.SIGTERM:
+            assert job.returncode == 143, err
+            assert f"is in {file}: give" in err
+    ended = run_cli(2, *asked, *kept)
+    assert ended.returncode == 0, ended.stderr
+    check_same_file(tmp_path / "whole.h5", model)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("fit", "--split", "rows", "--missing", "marginalize"), "leave --missing out"),
-        (("kmeans", "--checkpoint", "state.h5"), "leave --checkpoint out"),
+        (("kmeans", "--memory-limit", "1G"), "leave --memory-limit out"),
         (("kmeans", "--split", "features", "--agents", "2"), "--split features runs in one"),
         (("fedem", "--compress", "qsgd:8bits"), "compressed sums are not run on MPI"),
     ],
@@ -89,7 +138,7 @@ def test_what_ranks_cannot_do_over_rows_is_refused(words, told, data):
     assert told in lines[0]
 
 
-@pytest.mark.parametrize("option", ["memory_limit", "checkpoint", "parties", "shards", "missing"])
+@pytest.mark.parametrize("option", ["memory_limit", "parties", "shards", "missing"])
 def test_options_over_rows_are_refused_of_ranks_only(option):
     refuse_for_rows(Simulator(), **{option: True})
     ranks = Ranks.__new__(Ranks)
