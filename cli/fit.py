@@ -242,7 +242,7 @@ def fit(
         if over_rows:
             refuse_for_rows(
                 run_on, memory_limit=memory_limit, shards=shards,
-                parties=parties or len(data) > 1, missing=missing != "refuse",
+                missing=missing != "refuse",
             )  # fmt: skip
         elif isinstance(run_on, Ranks):
             _refuse_what_ranks_cannot(memory_limit, shards, output)
