@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vpem.network.mpi import MpiTeam
     from vpem.parties.alignment import Alignment
     from vpem.parties.manifest import Party
-    from vpem.parties.sharing import Share
+    from vpem.parties.sharing import RowShare, Share
     from vpem.partition import Partition
     from vpem.recipes import Fit
     from vpem.workers import Workers
@@ -203,10 +203,33 @@ class Ranks:
         **how
             As for `vpem.parties.sharing.share_parties`.
         """
+        from vpem.parties.sharing import share_parties
+
+        return share_parties(parties, self._agree_on(parties, output, written), **how)
+
+    def share_rows(
+        self, parties: Sequence[Party], output: Path | None, written: Sequence[Path], **how: Any
+    ) -> RowShare:
+        """Open the files of the parties of this rank, which hold rows of the same features.
+
+        Parameters
+        ----------
+        parties, output, written
+            As for `share_parties`.
+        **how
+            As for `vpem.parties.sharing.share_rows`.
+        """
+        from vpem.parties.sharing import share_rows
+
+        return share_rows(parties, self._agree_on(parties, output, written), **how)
+
+    def _agree_on(
+        self, parties: Sequence[Party], output: Path | None, written: Sequence[Path]
+    ) -> MpiTeam:
+        """Return the parties' ranks, once all were told of the same and none is written over."""
         from vpem.errors import InputError
         from vpem.files.hdf5 import check_distinct
         from vpem.network.team import for_each
-        from vpem.parties.sharing import share_parties
         from vpem.shards import shard_path
 
         names = [party.name for party in parties]
@@ -231,7 +254,7 @@ class Ranks:
                 check_distinct(path, *parties[number].find())
 
         for_each(team, range(len(parties)), check)
-        return share_parties(parties, team, **how)
+        return team
 
     def fit_vpem(
         self, source: Dataset, held: Partition, network: Network, **options: Any
@@ -251,14 +274,15 @@ class Ranks:
 
     def over_rows(self, source: Dataset, held: Workers, network: Network) -> tuple[Any, Network]:
         """Rows of this rank's workers, of which alone the values are read, and its network."""
-        from vpem.network.mpi import MpiTeam
+        from vpem.parties.sharing import RowShare
         from vpem.sharing import read_rows
         from vpem.spread import spread_workers
 
-        if self.team is None:
-            self.team = MpiTeam(held.n_workers, self.comm, names=held.names, timeout=self.timeout)
-        ranked = spread_workers(network, self.team)
-        return read_rows(source.X, [held.rows[worker] for worker in self.team.own]), ranked
+        team = self.gather_team(held.names)
+        ranked = spread_workers(network, team)
+        if isinstance(source, RowShare):
+            return source.X, ranked
+        return read_rows(source.X, [held.rows[worker] for worker in team.own]), ranked
 
     def ran(self, network: Network) -> dict[str, Any]:
         """What there is to report of the engine, after a recipe over rows."""
@@ -511,8 +535,6 @@ def refuse_for_rows(engine: Simulator | Ranks, **given: Any) -> None:
 
     whys = {
         "memory_limit": "every rank keeps its workers' rows in memory",
-        "checkpoint": "checkpoints over rows are one process's",
-        "parties": "rows of parties are put together in one process",
         "shards": "every worker's model is of all features",
         "missing": "missing values in rows are integrated out in one process",
     }

@@ -195,7 +195,7 @@ def fedem(
     Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32 --step-size 1
     """
     from .choices import rounds_of, rows_of
-    from .engine import Ranks, engine_of, refuse_for_rows
+    from .engine import Ranks, engine_of
     from .fit import _start_model
     from .output import Progress, Screen, print_json
 
@@ -219,7 +219,10 @@ def fedem(
             check_picture(plot, force)
             check_distinct(plot, output)
         inputs = (data, output, plot, worker_rows, graph, init_model)
-        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
+        saver = saver_of(
+            checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs,
+            **run_on.processes(),
+        )  # fmt: skip
         seed = check_int("--seed", seed, least=0)
         if strict and tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
@@ -231,7 +234,6 @@ def fedem(
             if name in _OPTIONS
         }
         options["rounds"] = rounds_of(rounds)
-        refuse_for_rows(run_on, checkpoint=checkpoint)
         # Each rank reads its own rows.
         limit = 0 if isinstance(run_on, Ranks) else None
         source = read_dataset(data, dataset, memory_limit=limit)

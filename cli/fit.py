@@ -241,8 +241,8 @@ def fit(
             missing = "marginalize"
         if over_rows:
             refuse_for_rows(
-                run_on, memory_limit=memory_limit, checkpoint=checkpoint, shards=shards,
-                parties=parties or len(data) > 1, missing=missing != "refuse",
+                run_on, memory_limit=memory_limit, shards=shards,
+                missing=missing != "refuse",
             )  # fmt: skip
         elif isinstance(run_on, Ranks):
             _refuse_what_ranks_cannot(memory_limit, shards, output)

@@ -182,7 +182,10 @@ def kmeans(
             check_writable(output, force)
         given = dict(locals())
         inputs = (data, output, worker_rows, partition, graph)
-        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
+        saver = saver_of(
+            checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs,
+            **run_on.processes(),
+        )  # fmt: skip
         check_choice("--split", split, ("rows", "features"))
         check_choice("--method", method, METHODS)
         check_choice("--dtype", dtype, ("float64", "float32"))
@@ -197,7 +200,7 @@ def kmeans(
             if name in _OPTIONS
         }
         options["rounds"] = rounds_of(rounds)
-        refuse_for_rows(run_on, memory_limit=memory_limit, checkpoint=checkpoint)
+        refuse_for_rows(run_on, memory_limit=memory_limit)
         limit = available_memory() if memory_limit is None else parse_bytes(memory_limit)
         if isinstance(run_on, Ranks):
             if not over_rows:

@@ -135,10 +135,7 @@ def read_data(
     if output is not None and not isinstance(run_on, Ranks):
         check_distinct(output, *(file for party in parties for file in party.find()))
     if over_rows and isinstance(run_on, Ranks):
-        raise InputError(
-            "--split rows reads the files of all parties in one process; leave --engine mpi out, "
-            "or --parties"
-        )
+        return run_on.share_rows(parties, output, written, keep_empty=missing), None
     if over_rows:
         return stack_parties(parties, keep_empty=missing), None
     how: dict[str, Any] = {

@@ -177,7 +177,7 @@ def test_what_cannot_be_aligned_is_said_at_all_ranks(whole, tmp_path):
             (*FILES[::2], "--align", "ids", "-o", "../rank1/m.h5", "--shards", "--force"),
             "m.lab.h5 itself; write to another name",
         ),
-        ((*FILES[::2], "--split", "rows"), "leave --engine mpi out"),
+        ((*FILES[::2], "--split", "rows"), "party 'lab' has no feature 'age', which party"),
     ],
     ids=["no file", "other parties", "output", "checkpoint", "shard", "rows"],
 )

@@ -1,6 +1,10 @@
 """Recipes over rows find on MPI ranks what one process does (see mpi_rows.py)."""
 
 import json
+import os
+import shutil
+import signal
+from itertools import pairwise
 from pathlib import Path
 
 import h5py
@@ -8,15 +12,19 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError, InputError
+from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.models import read_model
 from vpem.rows import FileMatrix
 from vpem.sharing import read_rows
 from vpem_cli.engine import Ranks, Simulator, refuse_for_rows
 
 from .cli_support import done, make_data
-from .mpi_support import run_cli, run_ranks
+from .mpi_support import MAIN, run_cli, run_ranks
+from .test_cli_checkpoints import check_same_file
+from .test_mpi_parties import begin, launch, ranks_of, wait_for
 
 SCRIPT = Path(__file__).with_name("mpi_rows.py")
+STATES = Path(__file__).with_name("mpi_row_states.py")
 
 
 # More ranks than processors take their time: they run the starts, not all else.
@@ -28,6 +36,13 @@ def test_recipes_over_ranks(n_ranks, how, n_compared):
     ended = run_ranks(n_ranks, "-m", "mpi4py", SCRIPT, how)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == f"compared {n_compared}\n"
+
+
+@pytest.mark.parametrize(("n_ranks", "how", "n_checked"), [(2, "all", 17), (3, "brief", 6)])
+def test_recipes_go_on_to_the_same_bits(n_ranks, how, n_checked):
+    ended = run_ranks(n_ranks, "-m", "mpi4py", STATES, how)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"checked {n_checked}\n"
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +85,102 @@ def test_commands_over_ranks(n_ranks, words, names, data, tmp_path, capsys):
         np.testing.assert_allclose(one["centres"][()], other["centres"][()], rtol=1e-9)
 
 
+# ---- parties that hold rows ----------------------------------------------------------------------
+
+
+def cut_rows(data, home):
+    """Cut a dataset into rows of three parties, features in an order of their own."""
+    whole = read_dataset(data)
+    names = np.array(whole.feature_names)
+    ends = [0, whole.n_samples // 2, whole.n_samples // 2 + 9, whole.n_samples]
+    for number, (first, last) in enumerate(pairwise(ends)):
+        order = np.roll(np.arange(len(names)), number)
+        part = Dataset(whole.X[first:last, order], tuple(names[order]))
+        write_dataset(home / f"party{number}.h5", part)
+    return [f"party{number}.h5" for number in range(3)]
+
+
+@pytest.mark.parametrize("held", [[[0], [1], [2]], [[0], [1, 2]], [[0], [1], [2], []]])
+def test_parties_with_rows_of_their_own(held, data, tmp_path, monkeypatch, capsys):
+    files = cut_rows(data, tmp_path)
+    folders = []
+    for rank, parties in enumerate(held):
+        folders.append(tmp_path / f"rank{rank}")
+        folders[-1].mkdir()
+        for number in parties:
+            shutil.copy(tmp_path / files[number], folders[-1])
+    asked = ("fit", *files, "--parties", "--split", "rows", "--topology", "path", "--seed", "2",
+             "--max-iter", "6", "--tol", "0", "--json")  # fmt: skip
+    ended = launch(folders, "-c", MAIN, *asked, "--engine", "mpi", "-o", "model.h5")
+    assert ended.returncode == 0, ended.stderr
+    monkeypatch.chdir(tmp_path)
+    theirs = done(capsys, *asked, "-o", "model.h5").json
+    found = json.loads(ended.stdout)
+    for name in ("communication", "worker_rows", "worker_names", "feature_names", "init_rows"):
+        assert found[name] == theirs[name]
+    for name in ("history", "log_likelihood", "mixing_weights", "bic"):
+        np.testing.assert_allclose(found[name], theirs[name], rtol=1e-10)
+    one, other = (read_model(path / "model.h5") for path in (folders[0], tmp_path))
+    np.testing.assert_allclose(one.mixture.means, other.mixture.means, rtol=1e-10)
+
+
+def test_parties_with_other_features_end_alike(data, tmp_path):
+    files = cut_rows(data, tmp_path)
+    last = read_dataset(tmp_path / files[2])
+    write_dataset(tmp_path / files[2], Dataset(last.X[:, 1:], last.feature_names[1:]), True)
+    asked = ("fit", *files, "--parties", "--split", "rows", "--engine", "mpi")
+    ended = launch([tmp_path] * 3, "-c", MAIN, *asked)
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("vpem: ")]
+    assert ended.returncode == 2
+    assert len(lines) == 1
+    assert f"party 'party2' has no feature {last.feature_names[0]!r}" in lines[0]
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+LONG = {
+    "fit": ("--split", "rows", "-k", "2", "--tol", "0", "--max-iter", "150", "--rounds", "9"),
+    "kmeans": ("-k", "7", "--n-init", "9", "--init", "random"),
+    "fedem": ("--variance-reduction", "--participation", "0.7", "--max-iter", "80"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "endings"),
+    [
+        ("fit", (signal.SIGKILL, signal.SIGTERM)),
+        ("kmeans", (signal.SIGKILL,)),
+        ("fedem", (signal.SIGTERM,)),
+    ],
+)
+def test_kill_and_go_on(name, endings, data, tmp_path):
+    model, file, last = tmp_path / "m.h5", tmp_path / "run.ckpt", tmp_path / "run.ckpt.rank1"
+    asked = (name, data, *LONG[name], "--workers", "4", "--topology", "cycle", "--seed", "3",
+             "--engine", "mpi", "--threads", "1", "-q")  # fmt: skip
+    kept = ("--checkpoint", file, "--checkpoint-every", "1", "--resume-if-any", "-o", model)
+    whole = run_cli(2, *asked, "-o", tmp_path / "whole.h5")
+    assert whole.returncode == 0, whole.stderr
+    for ending in endings:
+        job = begin(2, *asked, *kept)
+        wait_for(job, last, 3)
+        os.kill(ranks_of(file)[-1], ending)
+        _, err = job.communicate(timeout=60)
+        assert job.returncode != 0
+        assert not model.exists()
+        if ending == signal.SIGTERM:
+            assert job.returncode == 143, err
+            assert f"is in {file}: give" in err
+    ended = run_cli(2, *asked, *kept)
+    assert ended.returncode == 0, ended.stderr
+    check_same_file(tmp_path / "whole.h5", model)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("fit", "--split", "rows", "--missing", "marginalize"), "leave --missing out"),
-        (("kmeans", "--checkpoint", "state.h5"), "leave --checkpoint out"),
+        (("kmeans", "--memory-limit", "1G"), "leave --memory-limit out"),
         (("kmeans", "--split", "features", "--agents", "2"), "--split features runs in one"),
         (("fedem", "--compress", "qsgd:8bits"), "compressed sums are not run on MPI"),
     ],
@@ -89,7 +195,7 @@ def test_what_ranks_cannot_do_over_rows_is_refused(words, told, data):
     assert told in lines[0]
 
 
-@pytest.mark.parametrize("option", ["memory_limit", "checkpoint", "parties", "shards", "missing"])
+@pytest.mark.parametrize("option", ["memory_limit", "shards", "missing"])
 def test_options_over_rows_are_refused_of_ranks_only(option):
     refuse_for_rows(Simulator(), **{option: True})
     ranks = Ranks.__new__(Ranks)

@@ -40,7 +40,10 @@ def lloyd_state(run: Any, total: Any = None, iteration: int = 0) -> State:
 
 def _joined(values: Any) -> Any:
     """Return one array where there is one a worker."""
-    return np.concatenate(values) if isinstance(values, list) else values
+    if isinstance(values, list):
+        # A rank may hold no worker.
+        return np.concatenate(values) if values else np.empty(0)
+    return values
 
 
 def restore_lloyd(state: State, run: Any, total: Any, max_iter: int) -> int:

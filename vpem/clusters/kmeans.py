@@ -140,7 +140,7 @@ def kmeans_rows(
             "from disk; raise the memory limit"
         )
     crew = network.total.crew
-    check_alone(crew, sample_weight=sample_weight, checkpoints=saver)
+    check_alone(crew, sample_weight=sample_weight)
     here = Here(crew, workers.counts)
     if crew.apart:
         here.check(X)

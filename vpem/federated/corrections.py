@@ -167,6 +167,8 @@ class AtServer:
         self.ledger = ledger
         server = ledger.n_nodes - 1
         self.crew = Crew() if network is None else network.total.crew
+        # Of ranks: it knows what was handed over.
+        self._total = network.total if network is not None and self.crew.apart else None
         self._here: NDArray[np.bool_] | None = None
         if self.crew.apart:
             self._here = np.zeros(n, dtype=np.bool_)
@@ -246,11 +248,13 @@ class AtServer:
         """Nothing is said of stopping: workers hear no more."""
 
     def state(self) -> dict[str, Any]:
-        """Return what is kept from one iteration to the next: nothing."""
-        return {}
+        """Return what is kept from one iteration to the next: on ranks, what was handed over."""
+        return {} if self._total is None else self._total.state()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was kept."""
+        if self._total is not None:
+            self._total.restore(state)
 
     def bytes_sent(self) -> tuple[int, int]:
         """Payload bytes sent by workers, and by all."""

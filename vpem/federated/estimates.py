@@ -14,7 +14,10 @@ from vpem.errors import InputError
 if TYPE_CHECKING:
     from vpem.federated.fedruns import StatisticModel
 
-__all__ = ["Estimates"]
+__all__ = ["ELSEWHERE", "Estimates"]
+
+ELSEWHERE = object()
+"""Parameters of a root of another process."""
 
 
 class Estimates:
@@ -83,7 +86,7 @@ class Estimates:
         for one in self._seen:
             if one is not None and id(one) not in known:
                 known[id(one)] = len(packed)
-                packed.append(self.model.pack(one))
+                packed.append(None if one is ELSEWHERE else self.model.pack(one))
         return {
             "n_expectations": self.n_expectations,
             "last": self._last,
@@ -95,7 +98,8 @@ class Estimates:
         """Go on from what was kept."""
         self.n_expectations = int(state["n_expectations"])
         self._last[...] = state["last"]
-        found = [self.model.unpack(one) for one in state["parameters"]]
+        packed = state["parameters"]
+        found = [ELSEWHERE if one is None else self.model.unpack(one) for one in packed]
         self._seen[:] = [None if at is None else found[at] for at in state["seen"]]
 
     def begin(self, iteration: int) -> None:

@@ -22,7 +22,7 @@ from vpem.checks import check_int, check_number
 from vpem.codecs import Codec
 from vpem.errors import InputError, NumericalError, PartitionedError, check_choice
 from vpem.federated.corrections import AtServer, Basis, Between, Quantizer
-from vpem.federated.estimates import Estimates
+from vpem.federated.estimates import ELSEWHERE, Estimates
 from vpem.federated.fedruns import (
     FedHistory,
     FedProgress,
@@ -352,10 +352,6 @@ def _begin(
         here = np.isin(np.arange(len(memories)), list(links.crew.own(len(memories))))
         memories = np.where((here & (model.counts > 0))[:, None], first, 0.0)
     return statistics, memories
-
-
-ELSEWHERE = object()
-"""Parameters of a root of another process."""
 
 
 def _maximize(

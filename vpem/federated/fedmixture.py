@@ -27,7 +27,7 @@ from vpem.mixture import Mixture
 from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
 from vpem.recipes import prepare
-from vpem.sharing import Here, check_alone
+from vpem.sharing import Here
 from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics
 from vpem.terms.whitening import Whitening
 from vpem.threads import one_blas_thread, thread_count
@@ -210,7 +210,6 @@ record_every
     if not isinstance(workers, Workers):
         raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
     crew = network.total.crew if isinstance(network, Network) else Crew()
-    check_alone(crew, checkpoints=saver)
     here = Here(crew, workers.counts)
     if crew.apart:
         here.check(X)

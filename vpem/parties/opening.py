@@ -30,6 +30,7 @@ __all__ = [
     "Holding",
     "Party",
     "align_parties",
+    "check_same_features",
     "choose_parties",
     "join_parties",
     "joined_names",
@@ -426,8 +427,7 @@ def stack_parties(parties: Sequence[Party], *, keep_empty: bool = False) -> Data
     held = open_parties(parties, keep_empty=keep_empty)
     names = held[0].feature_names
     try:
-        for holding in held.values():
-            _check_same(holding, held[0])
+        check_same_features(parties, [holding.feature_names for holding in held.values()])
         counts = [holding.n_samples for holding in held.values()]
         ends = np.cumsum(counts)
         dtype = np.result_type(*(holding.dtype for holding in held.values()))
@@ -452,16 +452,19 @@ def stack_parties(parties: Sequence[Party], *, keep_empty: bool = False) -> Data
     )
 
 
-def _check_same(holding: Holding, first: Holding) -> None:
-    """Raise InputError unless two parties have features of the same names."""
-    ours, theirs = set(first.feature_names), set(holding.feature_names)
-    for one, other, missing in ((holding, first, ours - theirs), (first, holding, theirs - ours)):
-        if missing:
-            raise InputError(
-                f"party {one.party.name!r} has no feature {min(missing)!r}, which party "
-                f"{other.party.name!r} has; rows can be put together only where features are the "
-                "same (or leave out --split rows)"
-            )
+def check_same_features(parties: Sequence[Party], names: Sequence[Sequence[str]]) -> None:
+    """Raise InputError unless all parties have features of the names that the first has."""
+    first = parties[0]
+    ours = set(names[0])
+    for party, own in zip(parties, names, strict=True):
+        theirs = set(own)
+        for one, other, missing in ((party, first, ours - theirs), (first, party, theirs - ours)):
+            if missing:
+                raise InputError(
+                    f"party {one.name!r} has no feature {min(missing)!r}, which party "
+                    f"{other.name!r} has; rows can be put together only where features are the "
+                    "same (or leave out --split rows)"
+                )
 
 
 def _stacked(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:

@@ -126,8 +126,8 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
         X = as_array("data", X)
     _check_network(network, workers)
     crew = network.total.crew
-    check_alone(crew, sample_weight=sample_weight, checkpoints=saver,
-                missing=None if missing == "refuse" else missing)  # fmt: skip
+    missing_asked = None if missing == "refuse" else missing
+    check_alone(crew, sample_weight=sample_weight, missing=missing_asked)
     here = Here(crew, workers.counts) if crew.apart else None
     if here is not None:
         here.check(X)

@@ -1,0 +1,85 @@
+"""Recipes over rows that are broken off on MPI ranks go on to the same bits.
+
+Run on any number of ranks by test_mpi_rows.py; every rank breaks off at the same iteration, and
+goes on from what it saved itself.
+"""
+
+import sys
+import warnings
+from dataclasses import replace
+
+from mpi_rows import N_WORKERS, overlapping
+from resume_support import check_resumes
+
+from vpem.clusters.kmeans import kmeans_rows
+from vpem.errors import VpemWarning
+from vpem.federated.fedmixture import fit_fedem
+from vpem.graphs.topologies import make_graph
+from vpem.joining import connect_workers
+from vpem.network.mpi import MpiTeam
+from vpem.row_split.row_recipes import fit_em
+from vpem.sharing import read_rows
+from vpem.spread import spread_workers
+from vpem.workers import evenly
+
+
+class Ranks:
+    """Breaks recipes off over these ranks."""
+
+    def __init__(self, team):
+        self.team = team
+        self.X = overlapping()
+        self.workers = evenly(len(self.X), team.n_agents)
+        self.own = read_rows(self.X, [self.workers.rows[worker] for worker in team.own])
+        self.n_checked = 0
+
+    def check(self, recipe, network, **options):
+        """The result, and what was handed over, must be those of a run that was let alone."""
+
+        def run(saver):
+            ranked = spread_workers(network, self.team)
+            found = recipe(self.own, self.workers, ranked, saver=saver, n_threads=1, **options)
+            handed = ranked.total.handed
+            return found, dict(handed.delivered), dict(handed.on_wire)
+
+        self.n_checked += 1
+        return check_resumes(run)[0]
+
+
+def main(brief=False):
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", VpemWarning)
+    # Of two workers on more ranks, some ranks look on.
+    n_workers = 2 if brief else N_WORKERS
+    team = MpiTeam(n_workers, timeout=30)
+    ranks = Ranks(team)
+    star = connect_workers(make_graph("star", n_workers))
+    cycle = connect_workers(
+        make_graph("path" if brief else "cycle", n_workers), n_rounds=3, acceleration="none"
+    )
+    three = {"n_components": 3, "max_iter": 2 if brief else 5, "tol": 0.0, "seed": 1}
+    reduced = {"variance_reduction": True, "inner": 2, "participation": 0.7, "init": "k-means++"}
+    first = fit_em(ranks.X, ranks.workers, star, n_components=3, max_iter=2).mixture
+    means = first.means.copy()
+    means[2] += 90.0
+    for network in (star, cycle):
+        ranks.check(fit_em, network, n_init=2, init="random", **three)
+        ranks.check(kmeans_rows, network, n_clusters=4, n_init=2, seed=2, max_iter=4)
+        ranks.check(fit_fedem, network, batch_size=9, **reduced, **three)
+        if brief:
+            continue
+        ranks.check(fit_em, network, scale="standard", covariance_type="tied", **three)
+        # A component that holds nothing: the stream goes on where it was.
+        mended = ranks.check(fit_em, network, init=replace(first, means=means), **three)
+        assert mended.recoveries
+        ranks.check(kmeans_rows, network, init=means, n_clusters=3, scale="standard")
+        ranks.check(fit_fedem, network, memory="zero", record_every=3, **three)
+    if not brief:
+        for codec in ("qsgd:4bits:32", "topk:0.4", "randk:0.5"):
+            ranks.check(fit_fedem, star, compress=codec, **{**reduced, "batch_size": 6}, **three)
+    if team.rank == 0:
+        print("checked", ranks.n_checked)
+
+
+if __name__ == "__main__":
+    main(brief=sys.argv[1:] == ["brief"])
