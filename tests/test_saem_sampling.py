@@ -93,12 +93,12 @@ def test_a_dithered_gradient_leaves_the_mean_and_widens_the_law(boys):
 
 def test_samplers_of_a_curve_agree(theophylline):
     means = []
-    for sampler in (Metropolis(n_steps=3), Mala(n_steps=4)):
+    for sampler in (Metropolis(), Mala()):
         draws, _ = run(theophylline, sampler, n_chains=16)
         flat = draws.reshape(-1, *draws.shape[2:])
         means.append((flat.mean(axis=0), flat.std(axis=0)))
     (a, sd), (b, other) = means
-    assert (np.abs(a - b) / sd).max() < 0.3
+    assert (np.abs(a - b) / sd).max() < 0.5
     np.testing.assert_allclose(sd, other, rtol=0.25)
 
 

@@ -29,7 +29,8 @@ class LinearModel(SaemModel):
     """Linear mixed model with a full covariance: ``y_i = X_i z_i + e``, ``z_i ~ N(beta, Omega)``.
 
     Parameters are beta, the lower triangle of Omega, and the residual variance; statistics are
-    ``z``, the lower triangle of ``z z^T``, and the residual sum of squares.
+    ``z``, the lower triangle of ``z z^T``, both about a shift that does not change (so that little
+    cancels where statistics are compressed), and the residual sum of squares.
 
     Parameters
     ----------
@@ -37,6 +38,8 @@ class LinearModel(SaemModel):
         With at least two rows each.
     slopes : sequence of str
         Covariates with a random slope besides the intercept; ``"time"`` is the time.
+    shift : ndarray of shape (q,), optional
+        By default the mean of individuals' least squares.
 
     Raises
     ------
@@ -44,7 +47,12 @@ class LinearModel(SaemModel):
         If an individual has one row, or a covariate is missing.
     """
 
-    def __init__(self, individuals: Individuals, slopes: Sequence[str] = ("time",)) -> None:
+    def __init__(
+        self,
+        individuals: Individuals,
+        slopes: Sequence[str] = ("time",),
+        shift: Vector | None = None,
+    ) -> None:
         individuals.need_rows(2)
         self.individuals = individuals
         self.slopes = tuple(slopes)
@@ -69,11 +77,12 @@ class LinearModel(SaemModel):
         fitted = sum(
             self._own[individuals.individual_of, i] * column for i, column in enumerate(columns)
         )
+        self.shift: Vector = self._own.mean(axis=0) if shift is None else shift
         self._left = individuals.sums((individuals.values - fitted) ** 2)
 
     def take(self, which: NDArray[np.intp]) -> LinearModel:
         """Return the same model of some of the individuals."""
-        return LinearModel(self.individuals.take(which), self.slopes)
+        return LinearModel(self.individuals.take(which), self.slopes, self.shift)
 
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, float]:
         """Return beta (q,), Omega (q, q) and the residual variance."""
@@ -106,25 +115,27 @@ class LinearModel(SaemModel):
         """Statistic of each individual, the mean over chains, (n, P)."""
         q = z.shape[-1]
         out = np.empty((z.shape[1], self.size))
-        out[:, :q] = z.mean(axis=0)
-        out[:, q:-1] = triangle(z[..., :, None] * z[..., None, :]).mean(axis=0)
+        apart = z - self.shift
+        out[:, :q] = apart.mean(axis=0)
+        out[:, q:-1] = triangle(apart[..., :, None] * apart[..., None, :]).mean(axis=0)
         out[:, -1] = self._squares(z).mean(axis=0)
         return out
 
     def maximize(self, total: Vector, counts: Counts) -> Vector:
         """Moments of the coefficients, and the mean residual square."""
         q = len(self.latents)
-        beta = total[:q] / counts.individuals
+        apart = total[:q] / counts.individuals
         moments = squared(total[q:-1], q) / counts.individuals
-        omega = floored(moments - np.outer(beta, beta))
+        omega = floored(moments - np.outer(apart, apart))
         variance = max(total[-1] / counts.rows, LEAST)
-        return np.concatenate([beta, triangle(omega), [variance]])
+        return np.concatenate([self.shift + apart, triangle(omega), [variance]])
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics."""
         beta, omega, variance = self.unpack(theta)
         q = len(beta)
         n = counts.individuals
+        beta = beta - self.shift
         scatter = squared(total[q:-1], q) - np.outer(total[:q], beta) - np.outer(beta, total[:q])
         scatter += n * np.outer(beta, beta)
         inner = float(np.sum(np.linalg.inv(omega) * scatter))

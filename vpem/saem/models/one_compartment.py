@@ -78,7 +78,8 @@ class OneCompartmentModel(SaemModel):
 
     Parameters are the means of the logarithms, the (co)variances of those that vary, and the
     residual sd (of a proportional error: as a part of the prediction). Statistics are ``z``, the
-    lower triangle of ``z z^T``, and the (relative) residual sum of squares.
+    lower triangle of ``z z^T``, both about a shift that does not change, and the (relative)
+    residual sum of squares.
 
     Parameters
     ----------
@@ -95,6 +96,8 @@ class OneCompartmentModel(SaemModel):
         small one that is kept (Kuhn and Lavielle 2005). The smaller, the slower.
     first : sequence of float, optional
         Log ka, log cl and log ke to begin with; by default from each individual's curve.
+    shift : ndarray of shape (3,), optional
+        By default the middle of where individuals begin.
 
     Raises
     ------
@@ -112,6 +115,7 @@ class OneCompartmentModel(SaemModel):
         covariance: str = "diagonal",
         spread: float = 0.05,
         first: Sequence[float] | Vector | None = None,
+        shift: Vector | None = None,
     ) -> None:
         self.error = check_choice("error", error, ERRORS)
         self.covariance = check_choice("covariance", covariance, ("diagonal", "full"))
@@ -135,6 +139,7 @@ class OneCompartmentModel(SaemModel):
                                               strict=True) if free]  # fmt: skip
         self.parameters = (*LATENTS, *varying, "residual sd")
         self.pieces = (slice(0, 3), slice(3, 9), slice(9, 10))
+        self.shift: Vector = np.median(self._begin(), axis=0) if shift is None else shift
 
     def _check(self, individuals: Individuals) -> None:
         """Refuse doses and rows that have no meaning."""
@@ -162,20 +167,23 @@ class OneCompartmentModel(SaemModel):
         """Return the same model of some of the individuals."""
         some = self.individuals.take(which)
         return OneCompartmentModel(
-            some, self.error, self.random, self.covariance, self.spread, self.first
-        )
+            some, self.error, self.random, self.covariance, self.spread, self.first,
+            self.shift,
+        )  # fmt: skip
 
     def start(self) -> tuple[Vector, Vector]:
         """Rates and clearance read from each curve; variances are large at first."""
-        z = np.array([self._read(one) for one in range(self.n)])
-        if self.first is not None:
-            z[:] = self.first
-        middle = np.median(z, axis=0)
-        z = np.clip(z, middle - 1.0, middle + 1.0)
+        z = np.clip(self._begin(), self.shift - 1.0, self.shift + 1.0)
         theta = self.maximize(self.statistics(z[None]).sum(axis=0), self.counts)
         variances = triangle(np.eye(3))[self._in_triangle] * 0.25
         theta[3:-1] = np.maximum(theta[3:-1] * (variances > 0), variances)
         return theta, z
+
+    def _begin(self) -> Vector:
+        """Latents to begin with, (n, 3)."""
+        if self.first is not None:
+            return np.tile(self.first, (self.n, 1))
+        return np.array([self._read(one) for one in range(self.n)])
 
     def _read(self, one: int) -> Vector:
         """Logarithms of ka, cl and ke from the area, the peak and the tail of a curve."""
@@ -247,23 +255,25 @@ class OneCompartmentModel(SaemModel):
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, 10)."""
         out = np.empty((z.shape[1], 10))
-        out[:, :3] = z.mean(axis=0)
-        out[:, 3:9] = triangle(z[..., :, None] * z[..., None, :]).mean(axis=0)
+        apart = z - self.shift
+        out[:, :3] = apart.mean(axis=0)
+        out[:, 3:9] = triangle(apart[..., :, None] * apart[..., None, :]).mean(axis=0)
         out[:, 9] = self.individuals.sums(self._residuals(z)[0] ** 2).mean(axis=0)
         return out
 
     def maximize(self, total: Vector, counts: Counts) -> Vector:
         """Moments of the logarithms, and the root of the mean residual square."""
-        means = total[:3] / counts.individuals
-        scatter = squared(total[3:9], 3) / counts.individuals - np.outer(means, means)
+        apart = total[:3] / counts.individuals
+        scatter = squared(total[3:9], 3) / counts.individuals - np.outer(apart, apart)
         omega = floored(np.where(self._free, scatter, np.diag(np.full(3, self.spread**2))))
         sd = np.sqrt(max(total[9] / counts.rows, LEAST))
-        return np.concatenate([means, triangle(omega)[self._in_triangle], [sd]])
+        return np.concatenate([self.shift + apart, triangle(omega)[self._in_triangle], [sd]])
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics, up to what theta is not in."""
         means, omega, sd = self.unpack(theta)
         n = counts.individuals
+        means = means - self.shift
         scatter = squared(total[3:9], 3) - np.outer(total[:3], means) - np.outer(means, total[:3])
         inner = float(np.sum(np.linalg.inv(omega) * (scatter + n * np.outer(means, means))))
         latent = n * (3 * LOG_2_PI + np.linalg.slogdet(omega)[1]) + inner
