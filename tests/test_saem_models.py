@@ -12,9 +12,10 @@ from vpem.errors import InputError
 from vpem.saem.individual_files import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
+from vpem.saem.models.concentration import concentration
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.models.one_compartment import OneCompartmentModel, concentration
+from vpem.saem.models.one_compartment import OneCompartmentModel
 from vpem.saem.models.protocol import check_model
 from vpem.saem.streams import Streams
 

@@ -104,7 +104,8 @@ def spread(z: Vector, n_chains: int) -> Vector:
 def curvature_scales(model: SaemModel, theta: Vector, z: Vector) -> Vector:
     """Sd (n, q) of each latent, the others held, by the curvature of the log-density at z (n, q).
 
-    From differences of the gradient; where the density is not concave, by the size of it.
+    From differences of the gradient; where the density is not concave, by the size of it. Far from
+    the top it is no larger than two over the gradient, so that no step of that size runs away.
     """
     scales = np.empty(z.shape)
     for j in range(z.shape[1]):
@@ -114,6 +115,7 @@ def curvature_scales(model: SaemModel, theta: Vector, z: Vector) -> Vector:
         both[1, :, j] -= nudge
         slope = model.gradient(both, theta)[..., j]
         bend = np.abs(slope[0] - slope[1]) / (2 * nudge)
+        bend = np.maximum(bend, (slope[0] + slope[1]) ** 2 / 16)
         fine = np.isfinite(bend) & (bend > 0)
         scales[:, j] = np.where(fine, 1 / np.sqrt(np.where(fine, bend, 1.0)), 1.0)
     return scales

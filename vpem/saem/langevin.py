@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vpem.codecs import Codec
+from vpem.codecs import Codec, Dither
 from vpem.errors import NumericalError
 from vpem.saem.chains import Chains, curvature_scales, spread
 from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.streams import Streams
+from vpem.threads import thread_count
 
 __all__ = ["Langevin", "Mala"]
 
@@ -40,7 +43,7 @@ class Langevin:
     precondition : bool
         Whether M is adapted.
     n_threads : int
-        Threads of the codec; they do not show in the result.
+        Threads of the kernel or the codec; they do not show in the result.
     """
 
     n_steps: int = 10
@@ -68,15 +71,14 @@ class Langevin:
         """
         _look(self, model, theta, chains, now, late)
         h = float(self.step * (1.0 + late) ** -self.decay)
+        if self._move_by_kernel(model, theta, chains, streams, now, h):
+            return
         n_chains, _, q = chains.z.shape
         for step in range(self.n_steps):
             slope: Vector = chains.scales * model.gradient(chains.z, theta)
             if not np.isfinite(slope).all():
-                who = np.flatnonzero(~np.isfinite(slope).all(axis=(0, 2)))[0]
-                raise NumericalError(
-                    f"Langevin steps of individual {model.individuals.names[who]!r} ran away; take "
-                    f"a smaller step than {self.step:g}, or the sampler mala"
-                )
+                wrong = np.max(~np.isfinite(slope), axis=-1)
+                raise self._refusal(model, wrong)
             if self.codec is not None:
                 keys = streams.at(now, 2 * step + 1).words(n_chains, 1)[..., 0]
                 sent = np.ascontiguousarray(slope.reshape(-1, q))
@@ -85,6 +87,42 @@ class Langevin:
                 slope = received.astype(np.float64, copy=False).reshape(slope.shape)
             noise = streams.at(now, 2 * step).normals(n_chains, q)
             chains.z = chains.z + chains.scales * (0.5 * h * slope + np.sqrt(h) * noise)
+
+    def _move_by_kernel(
+        self,
+        model: SaemModel,
+        theta: Vector,
+        chains: Chains,
+        streams: Streams,
+        now: int,
+        h: float,
+    ) -> bool:
+        """Take all steps by the model's kernel, if it has one for this codec."""
+        levels = 0
+        if self.codec is not None:
+            if not isinstance(self.codec, Dither) or self.codec.bucket < chains.z.shape[2]:
+                return False
+            levels = self.codec.levels
+        keys = [streams.at(now, use).keys for use in range(2 * self.n_steps)]
+        z = chains.z.copy()
+        scales = np.ascontiguousarray(chains.scales)
+        noise, dithers = np.stack(keys[::2]), np.stack(keys[1::2])
+        threads = thread_count(self.n_threads)
+        faults = model.langevin(theta, z, scales, noise, dithers, h, levels, threads)
+        if faults is None:
+            return False
+        if faults.any():
+            raise self._refusal(model, faults > 0)
+        chains.z = z
+        return True
+
+    def _refusal(self, model: SaemModel, wrong: NDArray[Any]) -> NumericalError:
+        """Whose chains (chains, n) ran away."""
+        who = model.individuals.names[int(wrong.any(axis=0).argmax())]
+        return NumericalError(
+            f"Langevin steps of individual {who!r} ran away; take a smaller step than "
+            f"{self.step:g}, or the sampler mala"
+        )
 
 
 @dataclass(frozen=True)

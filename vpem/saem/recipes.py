@@ -19,6 +19,7 @@ from vpem.saem.devices import Reports
 from vpem.saem.fisher import observed_information, standard_errors
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
+from vpem.saem.models.catalogue import MODELS, make_model
 from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.saem import SaemProgress, run_saem
 from vpem.saem.sampling import Sampler, sampler_of
@@ -26,14 +27,6 @@ from vpem.saem.streams import Streams
 from vpem.workers import Workers, evenly
 
 __all__ = ["MODELS", "SaemFit", "fit_saem", "make_model"]
-
-MODELS = {
-    "linear": ("vpem.saem.models.linear", "LinearModel"),
-    "one-compartment": ("vpem.saem.models.one_compartment", "OneCompartmentModel"),
-    "bifactor": ("vpem.saem.models.bifactor", "BifactorModel"),
-    "gmm": ("vpem.saem.models.gmm", "GmmModel"),
-}
-"""Models by name: module and class."""
 
 
 @dataclass(frozen=True)
@@ -93,28 +86,6 @@ class SaemFit:
     def errors(self) -> dict[str, float]:
         """Standard errors by the names of the parameters."""
         return dict(zip(self.model.parameters, self.standard_errors.tolist(), strict=True))
-
-
-def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel:
-    """Make a model of its name, see `MODELS`.
-
-    Raises
-    ------
-    InputError
-        If there is none, the data do not fit it, or an option is unknown.
-    """
-    from importlib import import_module
-    from inspect import signature
-
-    from vpem.errors import check_choice
-
-    module, word = MODELS[check_choice("model", name, MODELS)]
-    kind = getattr(import_module(module), word)
-    known = list(signature(kind).parameters)[1:]
-    for option in options:
-        check_choice(f"option of the model {name}", option, known)
-    made: SaemModel = kind(individuals, **options)
-    return made
 
 
 def fit_saem(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.langevin import langevin_linear
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.normal import (
     LEAST,
@@ -23,6 +24,9 @@ from vpem.saem.models.normal import (
 from vpem.saem.models.protocol import Counts, SaemModel, Vector
 
 __all__ = ["LinearModel"]
+
+MOST_SLOPES = 16
+"""Latents that the kernel takes."""
 
 
 class LinearModel(SaemModel):
@@ -152,6 +156,28 @@ class LinearModel(SaemModel):
         own = times(self._cross, self._own) / variance
         means = times(covariances, times(prior, np.broadcast_to(beta, own.shape)) + own)
         return means, covariances
+
+    def langevin(
+        self,
+        theta: Vector,
+        z: Vector,
+        scales: Vector,
+        noise: NDArray[np.uint64],
+        dithers: NDArray[np.uint64],
+        step: float,
+        levels: int,
+        n_threads: int,
+    ) -> NDArray[np.uint8] | None:
+        """Move latents in place by a kernel."""
+        if z.shape[-1] > MOST_SLOPES:
+            return None
+        beta, omega, variance = self.unpack(theta)
+        faults = np.zeros(z.shape[:2], dtype=np.uint8)
+        langevin_linear(
+            self._own, self._cross, beta.copy(), np.linalg.inv(omega), variance, scales, noise,
+            dithers, step, levels, z, faults, n_threads,
+        )  # fmt: skip
+        return faults
 
     def marginal(self, theta: Vector) -> Vector:
         """Log-likelihood of each individual: Bayes' rule at the posterior mean."""

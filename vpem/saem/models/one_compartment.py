@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.langevin import langevin_one_compartment
 from vpem.checks import check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.saem.individuals import Individuals
+from vpem.saem.models.concentration import concentration
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
@@ -22,55 +24,12 @@ from vpem.saem.models.normal import (
 )
 from vpem.saem.models.protocol import Counts, SaemModel, Vector
 
-__all__ = ["ERRORS", "OneCompartmentModel", "concentration"]
+__all__ = ["ERRORS", "OneCompartmentModel"]
 
 ERRORS = ("constant", "proportional")
 """Residual errors: of one sd, or of an sd that is a part of the prediction."""
 
-SMALL = 0.05
 LATENTS = ("log ka", "log cl", "log ke")
-
-
-def concentration(times: Vector, dose: Vector, z: Vector) -> tuple[Vector, Vector]:
-    """Concentration after a dose at time 0, and its gradient.
-
-    ``f = D ke ka / (cl (ka - ke)) (exp(-ke t) - exp(-ka t))``, also where the rates are equal.
-
-    Parameters
-    ----------
-    times, dose : ndarray of shape (N,)
-        Of each row.
-    z : ndarray of shape (..., N, 3)
-        Logarithms of the rate of absorption, the clearance and the rate of elimination.
-
-    Returns
-    -------
-    f : ndarray of shape (..., N)
-        Concentrations.
-    slopes : ndarray of shape (..., N, 3)
-        Derivatives of f in z.
-    """
-    with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
-        ka, cl, ke = np.exp(z[..., 0]), np.exp(z[..., 1]), np.exp(z[..., 2])
-        low, high = np.minimum(ka, ke), np.maximum(ka, ke)
-        x = (high - low) * times
-        small = x < SMALL
-        safe = np.where(small, 1.0, x)
-        gone = np.exp(-safe)
-        # (1 - exp(-x)) / x and its derivative.
-        mean = np.where(small, 1 - x / 2 + x**2 / 6 - x**3 / 24 + x**4 / 120 - x**5 / 720
-                        + x**6 / 5040, (1 - gone) / safe)  # fmt: skip
-        bend = np.where(small, -1 / 2 + x / 3 - x**2 / 8 + x**3 / 30 - x**4 / 144 + x**5 / 840
-                        - x**6 / 5760, (gone - (1 - gone) / safe) / safe)  # fmt: skip
-        decay = dose / cl * np.exp(-low * times) * times
-        f = ka * ke * decay * mean
-        of_high = ka * ke * decay * times * bend * high
-        of_low = -low * times * f - ka * ke * decay * times * bend * low
-        fast = ka >= ke
-        slopes = np.stack(
-            [f + np.where(fast, of_high, of_low), -f, f + np.where(fast, of_low, of_high)], axis=-1
-        )
-    return f, slopes
 
 
 class OneCompartmentModel(SaemModel):
@@ -251,6 +210,28 @@ class OneCompartmentModel(SaemModel):
                 each = each - self.predict(z)[1] / f[..., None]
         parts = [self.individuals.sums(np.ascontiguousarray(each[..., j])) for j in range(3)]
         return np.stack(parts, axis=-1) + gradient_normal(z, means, omega)
+
+    def langevin(
+        self,
+        theta: Vector,
+        z: Vector,
+        scales: Vector,
+        noise: NDArray[np.uint64],
+        dithers: NDArray[np.uint64],
+        step: float,
+        levels: int,
+        n_threads: int,
+    ) -> NDArray[np.uint8]:
+        """Move latents in place by a kernel."""
+        means, omega, sd = self.unpack(theta)
+        faults = np.zeros(z.shape[:2], dtype=np.uint8)
+        data = self.individuals
+        langevin_one_compartment(
+            data.first, data.times, self._dose, data.values, self.error == "proportional",
+            means.copy(), np.linalg.inv(omega), sd, scales, noise, dithers, step, levels, z,
+            faults, n_threads,
+        )  # fmt: skip
+        return faults
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, 10)."""

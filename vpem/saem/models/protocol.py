@@ -123,6 +123,23 @@ class SaemModel(ABC):
         """Log-likelihood of each individual (n,), where there is a formula; else None."""
         return None
 
+    def langevin(
+        self,
+        theta: Vector,
+        z: Vector,
+        scales: Vector,
+        noise: NDArray[np.uint64],
+        dithers: NDArray[np.uint64],
+        step: float,
+        levels: int,
+        n_threads: int,
+    ) -> NDArray[np.uint8] | None:
+        """Move latents z (chains, n, q) in place by a kernel; None where there is none.
+
+        Arguments as in `vpem._core.reference_langevin`; its faults (chains, n) are returned.
+        """
+        return None
+
     def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
         """Return parameters and latents that mean the same, in the form to be reported."""
         return theta, z
