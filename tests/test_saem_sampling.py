@@ -1,0 +1,188 @@
+"""Samplers of latents: their laws, their streams, and that neither order nor threads show."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from vpem.codecs import parse_codec
+from vpem.errors import InputError, NumericalError
+from vpem.saem.chains import curvature_scales
+from vpem.saem.individual_files import read_individuals
+from vpem.saem.models.linear import LinearModel
+from vpem.saem.models.one_compartment import OneCompartmentModel
+from vpem.saem.sampling import Exact, Langevin, Mala, Metropolis, sampler_of
+from vpem.saem.streams import Streams
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def boys():
+    return LinearModel(read_individuals(DATA / "oxford_boys.csv"))
+
+
+@pytest.fixture(scope="module")
+def theophylline():
+    return OneCompartmentModel(read_individuals(DATA / "theophylline.csv"))
+
+
+def run(model, sampler, seed=0, n_chains=50, burn_in=60, n_iter=120, names=None):
+    """Draws (iterations, chains, n, q) after the burn-in."""
+    theta, z = model.start()
+    streams = Streams.of(names or model.individuals.names, seed)
+    chains = sampler.begin(model, theta, z, n_chains)
+    draws = []
+    for now in range(1, n_iter + 1):
+        sampler.move(model, theta, chains, streams, now, max(0, now - burn_in))
+        if now > burn_in:
+            draws.append(chains.z.copy())
+    return np.array(draws), chains
+
+
+def errors(model, draws):
+    """Relative error of the variances of the latents, their mean; and of the means, in sd."""
+    theta, _ = model.start()
+    means, covariances = model.posterior(theta)
+    variances = np.einsum("nii->ni", covariances)
+    flat = draws.reshape(-1, *means.shape)
+    off = (flat.mean(axis=0) - means) / np.sqrt(variances)
+    return (flat.var(axis=0) / variances).mean() - 1, np.abs(off).max()
+
+
+@pytest.mark.parametrize("sampler", [Exact(), Metropolis(), Mala()], ids=lambda one: one.name)
+def test_exact_samplers_have_the_posterior_as_their_law(boys, sampler):
+    for seed in range(2):
+        draws, chains = run(boys, sampler, seed)
+        variance, mean = errors(boys, draws)
+        assert abs(variance) < 0.02
+        assert mean < 0.2
+        if chains.rates is not None:
+            assert (np.abs(chains.rates - sampler.target) < 0.15).all()
+
+
+def test_langevin_is_biased_as_its_step_says(boys):
+    """A normal law in units of its variances has the variance 1 / (1 - h / 4)."""
+    for h in (0.2, 0.8):
+        variance, _ = errors(boys, run(boys, Langevin(step=h, decay=0, n_steps=5))[0])
+        assert variance == pytest.approx(1 / (1 - h / 4) - 1, abs=0.025)
+    falling, _ = errors(boys, run(boys, Langevin(step=0.8, decay=1.0, n_steps=5))[0][-20:])
+    assert abs(falling) < 0.06
+
+
+def test_many_bits_of_a_gradient_are_all_of_it(boys):
+    plain = run(boys, Langevin(), n_iter=5)[1].z
+    gaps = []
+    for bits in (4, 8, 16):
+        coded = Langevin(codec=parse_codec(f"qsgd:{bits}bits"))
+        gaps.append(np.abs(run(boys, coded, n_iter=5)[1].z - plain).max())
+    assert gaps[0] > 4 * gaps[1] > 16 * gaps[2]
+    assert gaps[2] < 1e-2
+    exact = Langevin(codec=parse_codec("float64"))
+    np.testing.assert_array_equal(run(boys, exact, n_iter=5)[1].z, plain)
+
+
+def test_a_dithered_gradient_leaves_the_mean_and_widens_the_law(boys):
+    options = {"step": 0.3, "decay": 0, "n_steps": 5}
+    plain, _ = errors(boys, run(boys, Langevin(**options))[0])
+    wide, mean = errors(boys, run(boys, Langevin(codec=parse_codec("qsgd:2bits"), **options))[0])
+    assert wide > plain + 0.01
+    assert mean < 0.3
+
+
+def test_samplers_of_a_curve_agree(theophylline):
+    means = []
+    for sampler in (Metropolis(), Mala()):
+        draws, _ = run(theophylline, sampler, n_chains=16)
+        flat = draws.reshape(-1, *draws.shape[2:])
+        means.append((flat.mean(axis=0), flat.std(axis=0)))
+    (a, sd), (b, other) = means
+    assert (np.abs(a - b) / sd).max() < 0.5
+    np.testing.assert_allclose(sd, other, rtol=0.25)
+
+
+def test_curvatures_of_a_normal_law(boys):
+    theta, z = boys.start()
+    precision = np.linalg.inv(boys.posterior(theta)[1])
+    found = curvature_scales(boys, theta, z)
+    np.testing.assert_allclose(found**-2, np.einsum("nii->ni", precision), rtol=1e-6)
+
+
+# ---- streams ------------------------------------------------------------------------------------
+
+SAMPLERS = [
+    Exact(),
+    Metropolis(n_steps=2),
+    Mala(n_steps=2),
+    Langevin(n_steps=3, step=0.05),
+    Langevin(n_steps=3, step=0.05, codec=parse_codec("qsgd:4bits")),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("name", ["boys", "theophylline"])
+def test_an_individual_draws_alike_whoever_else_is_there(request, name, sampler):
+    model = request.getfixturevalue(name)
+    if sampler.name == "exact" and name != "boys":
+        return
+    theta, z = model.start()
+    streams = Streams.of(model.individuals.names, 7)
+    whole = sampler.begin(model, theta, z, 3)
+    parts = [np.array(one) for one in ([0], [7, 3, 1], [9, 2, 4, 5, 6, 8, 10, 11])]
+    models = [model.take(which) for which in parts]
+    chains = [sampler.begin(m, theta, z[which], 3) for m, which in zip(models, parts, strict=True)]
+    for now in range(1, 13):
+        late = max(0, now - 10)
+        sampler.move(model, theta, whole, streams, now, late)
+        for m, one, which in zip(models, chains, parts, strict=True):
+            sampler.move(m, theta, one, streams.take(which), now, late)
+    for one, which in zip(chains, parts, strict=True):
+        np.testing.assert_array_equal(one.z, whole.z[:, which])
+
+
+def test_threads_of_the_codec_do_not_show(boys):
+    codec = parse_codec("qsgd:4bits")
+    one, two = (run(boys, Langevin(codec=codec, n_threads=t), n_iter=3)[1].z for t in (1, 2))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_streams_are_uniform_and_apart():
+    streams = Streams.of([f"p{i}" for i in range(40)], 3)
+    u = streams.at(1, 0).uniforms(5, 30)
+    assert kstest(u.ravel(), "uniform").pvalue > 1e-3
+    assert kstest(streams.at(2, 1).normals(5, 30).ravel(), "norm").pvalue > 1e-3
+    others = [
+        streams.at(2, 0),
+        streams.at(1, 1),
+        Streams.of([f"p{i}" for i in range(40)], 4).at(1, 0),
+    ]
+    for other in others:
+        assert abs(np.corrcoef(u.ravel(), other.uniforms(5, 30).ravel())[0, 1]) < 0.06
+    flat = u.transpose(1, 0, 2).reshape(40, -1)
+    apart = np.corrcoef(flat)[~np.eye(40, dtype=bool)]
+    assert np.abs(apart).max() < 0.4
+    assert len(np.unique(u)) == u.size
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def test_steps_that_run_away_are_told(theophylline):
+    with pytest.raises(NumericalError, match="ran away"):
+        run(theophylline, Langevin(step=30.0, decay=0), n_chains=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("gibbs", {}, "sampler must be one of"),
+        ("mala", {"decay": 1}, "takes no decay"),
+        ("mala", {"n_steps": 0}, "sampling steps must be"),
+        ("langevin", {"step": -1}, "step must be"),
+        ("metropolis", {"target": 1}, "target must be"),
+    ],
+)
+def test_options_that_no_sampler_takes(name, options, words):
+    with pytest.raises(InputError, match=words):
+        sampler_of(name, **options)

@@ -1,0 +1,132 @@
+"""The latents given the rows, at parameters that stay: means, intervals, moments of statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vpem.checks import check_int, check_number
+from vpem.files.hdf5 import check_memory
+from vpem.saem.chains import Chains, Sampler
+from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.streams import Streams
+
+__all__ = ["Conditional", "sample_conditional"]
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """What draws of the latents given the rows say.
+
+    Attributes
+    ----------
+    means : ndarray of shape (n, q)
+        Conditional means.
+    covariances : ndarray of shape (n, q, q)
+        Conditional covariances.
+    lower, upper : ndarray of shape (n, q)
+        Ends of intervals.
+    level : float
+        Probability of an interval.
+    statistics : ndarray of shape (P,)
+        Total of the conditional means of the statistics.
+    spread : ndarray of shape (P, P)
+        Total of the conditional covariances of each individual's statistic.
+    shrinkage : ndarray of shape (q,)
+        Share of a latent's variance between individuals that their means do not show: 0 where rows
+        say all of it, 1 where they say nothing.
+    n_draws : int
+        Draws of each individual.
+    """
+
+    means: Vector
+    covariances: Vector
+    lower: Vector
+    upper: Vector
+    level: float
+    statistics: Vector
+    spread: Vector
+    shrinkage: Vector
+    n_draws: int
+
+
+def sample_conditional(
+    model: SaemModel,
+    theta: Vector,
+    sampler: Sampler,
+    chains: Chains,
+    streams: Streams,
+    *,
+    after: int,
+    late: int,
+    n_iter: int = 200,
+    level: float = 0.95,
+) -> Conditional:
+    """Move chains on at fixed parameters and average what they show, with steps 1/k.
+
+    Parameters
+    ----------
+    model : SaemModel
+        Of all individuals.
+    theta : ndarray of shape (p,)
+        Parameters.
+    sampler : Sampler
+        Which is not adapted any more.
+    chains : Chains
+        Changed in place.
+    streams : Streams
+        Of the individuals.
+    after : int
+        Iterations that have used the streams.
+    late : int
+        Iterations since the burn-in.
+    n_iter : int
+        Draws of each chain.
+    level : float
+        Probability of the intervals.
+
+    Returns
+    -------
+    Conditional
+
+    Raises
+    ------
+    InputError
+        If draws do not fit in memory.
+    """
+    check_int("conditional draws", n_iter, least=2)
+    check_number("level", level, least=0.01, most=0.999)
+    n_chains, n, q = chains.z.shape
+    check_memory(2 * 8 * n_iter * n_chains * n * q, "the draws of all individuals")
+    draws = np.empty((n_iter * n_chains, n, q))
+    middle = model.statistics(chains.z)  # about which squares are added: nothing cancels
+    first = np.zeros_like(middle)
+    second = np.zeros((middle.shape[1], middle.shape[1]))
+    for k in range(n_iter):
+        sampler.move(model, theta, chains, streams, after + k + 1, max(1, late + k))
+        draws[k * n_chains : (k + 1) * n_chains] = chains.z
+        for one in chains.z:
+            apart = model.statistics(one[None]) - middle
+            first += apart
+            second += apart.T @ apart
+    n_draws = n_iter * n_chains
+    first /= n_draws
+    means = draws.mean(axis=0)
+    apart = draws - means
+    covariances = np.einsum("cni,cnj->nij", apart, apart) / n_draws
+    lower, upper = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    within = np.einsum("nii->i", covariances) / n
+    between = means.var(axis=0)
+    total = within + between
+    return Conditional(
+        means,
+        covariances,
+        lower,
+        upper,
+        level,
+        (middle + first).sum(axis=0),
+        second / n_draws - first.T @ first,
+        np.divide(within, total, out=np.zeros(q), where=total > 0),
+        n_draws,
+    )

@@ -1,0 +1,198 @@
+"""Individuals on disk: a long CSV table, or HDF5 with a column a dataset."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vpem.errors import FileError, InputError, did_you_mean, shorten
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    check_readable,
+    create,
+    find,
+    open_read,
+    read_array,
+    read_strings,
+    write_array,
+    write_strings,
+)
+from vpem.saem.individuals import Individuals, from_long
+
+__all__ = ["read_individuals", "write_individuals"]
+
+PathLike = str | os.PathLike[str]
+ENCODING = "vpem-individuals"
+VERSION = "0.1.0"
+LONGEST_NAME = 4096
+MOST_COLUMNS = 1024
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MISSING = ("", "NA", "NaN", "nan", ".")
+
+
+def read_individuals(
+    path: PathLike,
+    *,
+    id: str = "id",
+    time: str = "time",
+    value: str = "value",
+    covariates: Sequence[str] | None = None,
+) -> Individuals:
+    """Read individuals from HDF5 or from a long CSV table.
+
+    Parameters
+    ----------
+    path : path
+        A ``.csv`` file with a line a measurement and names of the columns in its first line; or an
+        HDF5 file as `write_individuals` makes it.
+    id, time, value : str
+        Names of the three columns of a CSV table.
+    covariates : sequence of str, optional
+        Which other columns to read; None: all. They hold numbers, or nothing (or ``NA``, ``.``)
+        where they are missing.
+
+    Returns
+    -------
+    Individuals
+        In the order of the file.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or an element is not what it must be.
+    InputError
+        If a column is missing or holds something else than numbers, or the rows of an individual
+        are in several places.
+    """
+    if Path(path).suffix.lower() == ".csv":
+        return _read_csv(path, (id, time, value), covariates)
+    return _read_hdf5(path, covariates)
+
+
+def _read_csv(
+    path: PathLike, three: tuple[str, str, str], covariates: Sequence[str] | None
+) -> Individuals:
+    check_readable(path)
+    source = os.fspath(path)
+    ids: list[str] = []
+    numbers: list[list[float]] = []
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream, strict=True)
+            header = [field.strip() for field in next(reader, [])]
+            others = _columns(header, three, covariates, source)
+            places = [header.index(name) for name in (*three, *others)]
+            for fields in reader:
+                if not "".join(fields).strip() and len(fields) < 2:
+                    continue
+                where = f"{source}: line {reader.line_num}"
+                if len(fields) != len(header):
+                    count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+                    raise InputError(f"{where} has {count}, the header {len(header)}")
+                cells = [fields[place].strip() for place in places]
+                if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:
+                    raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
+                ids.append(cells[0])
+                numbers.append(
+                    [_number(cell, name, name in others, where) for name, cell in
+                     zip((*three[1:], *others), cells[1:], strict=True)]
+                )  # fmt: skip
+    except UnicodeDecodeError:
+        raise FileError(f"{source} is not UTF-8 text; save it as UTF-8") from None
+    except csv.Error as error:
+        raise FileError(f"{source}: line {reader.line_num} is no CSV: {error}") from None
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
+    if not ids:
+        raise InputError(f"{source} has a header but no rows")
+    table = np.array(numbers)
+    named = {name: table[:, 2 + place] for place, name in enumerate(others)}
+    return from_long(np.array(ids, dtype=object), table[:, 0], table[:, 1], named, source)
+
+
+def _columns(
+    header: list[str], three: tuple[str, ...], covariates: Sequence[str] | None, source: str
+) -> list[str]:
+    """Names of the covariates to read."""
+    if len(set(header)) < len(header) or len(header) > MOST_COLUMNS:
+        raise InputError(
+            f"{source}: the names of its columns, in the first line, must differ and be at most "
+            f"{MOST_COLUMNS}"
+        )
+    others = [name for name in header if name not in three and name]
+    if covariates is not None:
+        others = list(dict.fromkeys(covariates))
+    for what in (*three, *others):
+        if what not in header:
+            have = shorten([repr(name) for name in header]) or "an empty line"
+            raise InputError(
+                f"{source} has no column {what!r}{did_you_mean(what, header)} in its first line; "
+                f"got {have}"
+            )
+    return others
+
+
+def _number(text: str, column: str, may_miss: bool, where: str) -> float:
+    if may_miss and text in _MISSING:
+        return math.nan
+    if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
+        return float(text)
+    advice = "leave out such columns" if may_miss else "leave out lines of what was not measured"
+    raise InputError(f"{where} has {text[:40]!r} for {column!r}, no finite number; {advice}")
+
+
+def _read_hdf5(path: PathLike, covariates: Sequence[str] | None) -> Individuals:
+    import h5py
+
+    source = os.fspath(path)
+    with open_read(path) as file:
+        check_encoding(file, ENCODING, VERSION)
+        names = read_strings(file, "names")
+        counts = read_array(file, "counts", shape=(len(names),), kinds="iu")
+        times = read_array(file, "times", ndim=1)
+        values = read_array(file, "values", shape=times.shape)
+        # Counts of any size would be summed to nonsense.
+        if not names or counts.min() < 1 or counts.max() > len(times):
+            raise FileError(f"{source}: counts must be the rows of each individual, at least one")
+        if int(counts.astype(object).sum()) != len(times):
+            raise FileError(f"{source}: counts must add up to its {len(times)} rows")
+        group = find(file, "covariates")
+        if group is not None and not isinstance(group, h5py.Group):
+            raise FileError(f"{source}: covariates must be a group with a member a covariate")
+        have = [] if group is None else sorted(group)
+        wanted = have if covariates is None else list(dict.fromkeys(covariates))
+        for name in wanted:
+            if name not in have:
+                raise InputError(f"{source} has no covariate {name!r}{did_you_mean(name, have)}")
+        read = {name: read_array(group, name, shape=times.shape) for name in wanted}
+    if len(set(names)) < len(names):
+        raise InputError(f"{source}: two individuals have the same name; their names must differ")
+    ids = np.repeat(np.array(names, dtype=object), counts.astype(np.intp))
+    return from_long(ids, times, values, read, source)
+
+
+def write_individuals(path: PathLike, found: Individuals, force: bool = False) -> None:
+    """Write individuals to HDF5, all or nothing.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+        write_strings(file, "names", found.names)
+        write_array(file, "counts", found.counts.astype(np.int64))
+        write_array(file, "times", found.times)
+        write_array(file, "values", found.values)
+        group = file.create_group("covariates")
+        for name, values in found.covariates.items():
+            write_array(group, name, values)

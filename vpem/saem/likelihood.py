@@ -1,0 +1,125 @@
+"""The log-likelihood by importance sampling, and how far off it may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import chdtri, gammaln
+
+from vpem.checks import check_int, check_number
+from vpem.errors import InputError
+from vpem.saem.conditional import Conditional
+from vpem.saem.models.normal import LEAST
+from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.streams import Streams
+
+__all__ = ["LogLikelihood", "importance_log_likelihood"]
+
+BATCH = 250
+
+
+@dataclass(frozen=True)
+class LogLikelihood:
+    """A log-likelihood and its Monte Carlo error.
+
+    Attributes
+    ----------
+    value : float
+        Of all individuals.
+    error : float
+        Its standard error; 0 where there is a formula.
+    each : ndarray of shape (n,)
+        Of each individual.
+    effective : ndarray of shape (n,)
+        Draws that the weighted ones are worth; infinite where there is a formula.
+    """
+
+    value: float
+    error: float
+    each: Vector
+    effective: Vector
+
+
+def importance_log_likelihood(
+    model: SaemModel,
+    theta: Vector,
+    given: Conditional,
+    streams: Streams,
+    *,
+    after: int,
+    n_draws: int = 5000,
+    freedom: float = 5.0,
+) -> LogLikelihood:
+    """Estimate the log-likelihood with a t law about each individual's conditional mean.
+
+    Parameters
+    ----------
+    model : SaemModel
+        Of all individuals; one with discrete latents has a formula, which is taken.
+    theta : ndarray of shape (p,)
+        Parameters.
+    given : Conditional
+        Conditional means and covariances at these parameters.
+    streams : Streams
+        Of the individuals.
+    after : int
+        Iterations that have used the streams.
+    n_draws : int
+        Draws of each individual.
+    freedom : float
+        Degrees of freedom of the t law.
+
+    Returns
+    -------
+    LogLikelihood
+        Its error by the delta method, individuals independent.
+
+    Raises
+    ------
+    InputError
+        If latents are discrete and the model has no formula.
+    """
+    check_int("importance draws", n_draws, least=10)
+    check_number("degrees of freedom", freedom, least=1, most=1000)
+    n, q = given.means.shape
+    if model.discrete:
+        each = model.marginal(theta)
+        if each is None:
+            raise InputError(
+                f"{type(model).__name__} has discrete latents and no marginal: give it that method"
+            )
+        return LogLikelihood(float(each.sum()), 0.0, each, np.full(n, np.inf))
+    spread = given.covariances + 0.0
+    spread[:, range(q), range(q)] = np.maximum(spread[:, range(q), range(q)] * (1 + 1e-6), LEAST)
+    roots = np.linalg.cholesky(spread)
+    log_det = np.log(np.einsum("nii->ni", roots)).sum(axis=1)
+    constant = gammaln((freedom + q) / 2) - gammaln(freedom / 2) - q / 2 * np.log(freedom * np.pi)
+    most = np.full(n, -np.inf)
+    first, second = np.zeros(n), np.zeros(n)
+    done = 0
+    while done < n_draws:
+        size = min(BATCH, n_draws - done)
+        now = after + 1 + done // BATCH
+        normals = streams.at(now, 0).normals(size, q)
+        chi = chdtri(freedom, streams.at(now, 1).uniforms(size, 1))
+        apart = normals * np.sqrt(freedom / chi)
+        z = given.means + np.einsum("nij,cnj->cni", roots, apart)
+        tail = np.log1p((apart**2).sum(axis=-1) / freedom)
+        log_proposal = constant - log_det - (freedom + q) / 2 * tail
+        log_weights = model.log_complete(z, theta) - log_proposal
+        top = np.maximum(most, log_weights.max(axis=0))
+        top = np.where(np.isfinite(top), top, 0.0)
+        shrink = np.exp(most - top)
+        weights = np.exp(log_weights - top)
+        first = first * shrink + weights.sum(axis=0)
+        second = second * shrink**2 + (weights**2).sum(axis=0)
+        most = top
+        done += size
+    mean = first / n_draws
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = np.log(mean) + most
+        variance = (second / n_draws - mean**2) / (mean**2 * n_draws)
+        effective = first**2 / second
+    error = float(np.sqrt(np.maximum(variance, 0.0).sum()))
+    return LogLikelihood(float(each.sum()), error, each, effective)

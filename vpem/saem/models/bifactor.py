@@ -1,0 +1,191 @@
+"""Bi-factor analysis: every item measures one general factor and one of several group factors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import as_array
+from vpem.errors import InputError
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.normal import LEAST, LOG_2_PI, squared, times, triangle
+from vpem.saem.models.protocol import Counts, SaemModel, Vector
+
+__all__ = ["BifactorModel"]
+
+
+class BifactorModel(SaemModel):
+    """``y_j = mu_j + general_j z_0 + loading_j z_g(j) + e_j``, factors standard normal.
+
+    Each individual has the same items; the time of a row is the item. Parameters are the means, the
+    general and the group loadings and the residual variances of the items; statistics are ``z``,
+    the lower triangle of ``z z^T``, and ``y_j``, ``y_j z_0``, ``y_j z_g(j)`` and ``y_j^2`` of each
+    item.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        All with the same items.
+    groups : sequence of int
+        Group of each item in the order of the rows, 0 to G - 1; a group has two items at least.
+
+    Raises
+    ------
+    InputError
+        If items differ between individuals or groups do not fit them.
+    """
+
+    def __init__(self, individuals: Individuals, groups: Sequence[int]) -> None:
+        individuals.need_rows(2)
+        self.individuals = individuals
+        self._y, items = individuals.matrix()
+        numbers = as_array("groups", groups)
+        if numbers.shape != items.shape or numbers.dtype.kind not in "iu":
+            raise InputError(
+                f"the {len(items)} items need a group each, whole numbers from 0, got {groups!r}"
+            )
+        sizes = np.bincount(numbers) if numbers.min() >= 0 else np.zeros(1)
+        if sizes.min() < 2:
+            raise InputError(
+                "groups must be numbered 0, 1, ... and have at least two items each, got "
+                f"{numbers.tolist()}"
+            )
+        self.groups = numbers.astype(np.intp)
+        self.n_groups = len(sizes)
+        q = 1 + self.n_groups
+        self.latents = ("general", *(f"group {g}" for g in range(self.n_groups)))
+        d = len(items)
+        self.parameters = tuple(
+            f"{what} {item:g}"
+            for what in ("mean", "general loading", "group loading", "residual variance")
+            for item in items
+        )
+        ends = np.cumsum([0, q, q * (q + 1) // 2, d, d, d, d])
+        self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+
+    def take(self, which: NDArray[np.intp]) -> BifactorModel:
+        """Return the same model of some of the individuals."""
+        return BifactorModel(self.individuals.take(which), self.groups.tolist())
+
+    def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
+        """Return means (d,), loadings (d, q) with their zeros, and residual variances (d,)."""
+        means, general, group, variances = theta.reshape(4, -1)
+        loadings = np.zeros((len(means), 1 + self.n_groups))
+        loadings[:, 0] = general
+        loadings[np.arange(len(means)), 1 + self.groups] = group
+        return means, loadings, variances
+
+    def start(self) -> tuple[Vector, Vector]:
+        """Factors by means of standardised items: of all, and of what they leave of each group."""
+        spread = np.maximum(self._y.std(axis=0), 1e-12)
+        rest = (self._y - self._y.mean(axis=0)) / spread
+        z = np.empty((self.n, 1 + self.n_groups))
+        z[:, 0] = rest.mean(axis=1)
+        size = max(float(z[:, 0].std()), 1e-12)
+        z[:, 0] /= size
+        rest = rest - size * z[:, :1]
+        for g in range(self.n_groups):
+            z[:, 1 + g] = rest[:, self.groups == g].mean(axis=1)
+            z[:, 1 + g] /= max(float(z[:, 1 + g].std()), 1e-12)
+        return self.maximize(self.statistics(z[None]).sum(axis=0), self.counts), z
+
+    def _residuals(self, z: Vector, theta: Vector) -> Vector:
+        """Residuals (chains, n, d)."""
+        means, loadings, _ = self.unpack(theta)
+        general = loadings[:, 0]
+        group = theta.reshape(4, -1)[2]
+        fitted: Vector = means + general * z[..., :1] + group * z[..., 1 + self.groups]
+        return self._y - fitted
+
+    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+        """Logarithm of the complete density of each individual, (chains, n)."""
+        variances = theta.reshape(4, -1)[3]
+        each = self._residuals(z, theta) ** 2 / variances + np.log(variances) + LOG_2_PI
+        found: Vector = -0.5 * (each.sum(axis=-1) + (z**2 + LOG_2_PI).sum(axis=-1))
+        return found
+
+    def gradient(self, z: Vector, theta: Vector) -> Vector:
+        """Gradient of `log_complete` in the latents, (chains, n, q)."""
+        _, loadings, variances = self.unpack(theta)
+        rest = self._residuals(z, theta) / variances
+        out = -z
+        out[..., 0] += (rest * loadings[:, 0]).sum(axis=-1)
+        for g in range(self.n_groups):
+            mine = np.flatnonzero(self.groups == g)
+            out[..., 1 + g] += (rest[..., mine] * loadings[mine, 1 + g]).sum(axis=-1)
+        return out
+
+    def statistics(self, z: Vector) -> Vector:
+        """Statistic of each individual, the mean over chains, (n, P)."""
+        mean = z.mean(axis=0)
+        products = triangle(z[..., :, None] * z[..., None, :]).mean(axis=0)
+        group = mean[:, 1 + self.groups]
+        y = self._y
+        return np.concatenate([mean, products, y, y * mean[:, :1], y * group, y**2], axis=1)
+
+    def maximize(self, total: Vector, counts: Counts) -> Vector:
+        """Regress every item on its two factors; a total that no latents have is made definite."""
+        n = counts.individuals
+        first, products, y, general, group, squares = (total[piece] / n for piece in self.pieces)
+        q = 1 + self.n_groups
+        moments = np.empty((q + 1, q + 1))
+        moments[0, 0] = 1.0
+        moments[0, 1:] = moments[1:, 0] = first
+        moments[1:, 1:] = squared(products, q)
+        out = np.empty((4, len(y)))
+        for j, g in enumerate(self.groups):
+            mine = np.array([0, 1, 2 + g])
+            values, vectors = np.linalg.eigh(moments[np.ix_(mine, mine)])
+            values = np.maximum(values, 1e-8 * max(float(np.abs(values).max()), 1e-12))
+            right = np.array([y[j], general[j], group[j]])
+            found = vectors @ ((vectors.T @ right) / values)
+            out[:3, j] = found
+            out[3, j] = max(squares[j] - found @ right, LEAST, 1e-8 * squares[j])
+        return out.ravel()
+
+    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+        """Complete log-likelihood of a total of statistics."""
+        n = counts.individuals
+        means, loadings, variances = self.unpack(theta)
+        q = 1 + self.n_groups
+        first, products, y, general, group, squares = (total[piece] for piece in self.pieces)
+        moments = squared(products, q)
+        a, c = loadings[:, 0], theta.reshape(4, -1)[2]
+        k = 1 + self.groups
+        rest = squares - 2 * (means * y + a * general + c * group) + n * means**2
+        rest = rest + 2 * means * (a * first[0] + c * first[k])
+        rest = rest + a**2 * moments[0, 0] + 2 * a * c * moments[0, k] + c**2 * moments[k, k]
+        items = n * (LOG_2_PI + np.log(variances)) + rest / variances
+        return float(-0.5 * (items.sum() + np.trace(moments) + n * q * LOG_2_PI))
+
+    def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Means and covariances of the factors given the items."""
+        means, loadings, variances = self.unpack(theta)
+        weighed = loadings / variances[:, None]
+        covariance = np.linalg.inv(np.eye(loadings.shape[1]) + loadings.T @ weighed)
+        right = np.zeros((self.n, loadings.shape[1]))
+        for j in range(len(means)):
+            right += (self._y[:, j] - means[j])[:, None] * weighed[j]
+        found = times(covariance, right)
+        return found, np.broadcast_to(covariance, (self.n, *covariance.shape)).copy()
+
+    def marginal(self, theta: Vector) -> Vector:
+        """Log-likelihood of each individual: a normal law of the items."""
+        means, loadings, variances = self.unpack(theta)
+        covariance = loadings @ loadings.T + np.diag(variances)
+        rest = np.linalg.solve(np.linalg.cholesky(covariance), (self._y - means).T)
+        constant = len(means) * LOG_2_PI + np.linalg.slogdet(covariance)[1]
+        found: Vector = -0.5 * ((rest**2).sum(axis=0) + constant)
+        return found
+
+    def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
+        """Turn every factor so that its loadings add up to a positive number."""
+        _, loadings, _ = self.unpack(theta)
+        signs = np.where(loadings.sum(axis=0) < 0, -1.0, 1.0)
+        turned = theta.reshape(4, -1).copy()
+        turned[1] *= signs[0]
+        turned[2] *= signs[1 + self.groups]
+        return turned.ravel(), z * signs

@@ -1,0 +1,186 @@
+"""Gaussian mixture: the latent of an individual is its component, drawn from responsibilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_int, check_number, check_rows
+from vpem.errors import InputError
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.normal import (
+    LOG_2_PI,
+    log_normal,
+    squared,
+    triangle,
+    triangle_names,
+)
+from vpem.saem.models.protocol import Counts, SaemModel, Vector
+from vpem.saem.streams import Stream
+
+__all__ = ["GmmModel"]
+
+LEAST_WEIGHT = 1e-6
+
+
+class GmmModel(SaemModel):
+    """Mixture of K normal laws with covariances of their own.
+
+    Parameters are the mixing weights, the means and the lower triangles of the covariances;
+    statistics of each component are 1, y and the lower triangle of ``y y^T`` (about the values'
+    middle) where the individual is in it, else 0. Latents are discrete: the sampler is ``exact``.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        All with the same number of rows: the features.
+    n_components : int
+        K.
+    rows : sequence of int, optional
+        Individuals whose values are the first means; evenly spaced ones by default.
+    reg_covar : float
+        Added to variances.
+    shift : ndarray of shape (d,), optional
+        What is taken off the values for accuracy; their mean by default.
+    """
+
+    latents = ("component",)
+    discrete = True
+
+    def __init__(
+        self,
+        individuals: Individuals,
+        n_components: int,
+        rows: Sequence[int] | None = None,
+        reg_covar: float = 1e-6,
+        shift: Vector | None = None,
+    ) -> None:
+        self.individuals = individuals
+        self.n_components = check_int("components", n_components, least=1)
+        self.reg_covar = check_number("reg_covar", reg_covar, least=0)
+        self._y, items = individuals.matrix()
+        self.rows = rows
+        self.shift = self._y.mean(axis=0) if shift is None else shift
+        self._x = self._y - self.shift
+        d = len(items)
+        names = tuple(f"{item:g}" for item in items)
+        K = self.n_components
+        self.parameters = (
+            *(f"weight {k}" for k in range(K)),
+            *(f"mean {k} {name}" for k in range(K) for name in names),
+            *(f"{name} {k}" for k in range(K) for name in triangle_names(names)),
+        )
+        ends = np.cumsum([0, K, K * d, K * d * (d + 1) // 2])
+        self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+
+    def take(self, which: NDArray[np.intp]) -> GmmModel:
+        """Return the same model of some of the individuals."""
+        some = self.individuals.take(which)
+        return GmmModel(some, self.n_components, None, self.reg_covar, self.shift)
+
+    def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
+        """Return weights (K,), means (K, d) and covariances (K, d, d)."""
+        K, d = self.n_components, self._y.shape[1]
+        lower = theta[self.pieces[2]].reshape(K, -1)
+        covariances = np.stack([squared(one, d) for one in lower])
+        return theta[:K], theta[self.pieces[1]].reshape(K, d), covariances
+
+    def start(self) -> tuple[Vector, Vector]:
+        """Means at some individuals' values, the covariance of all, and equal weights."""
+        K = self.n_components
+        if self.n <= K:
+            raise InputError(f"{K} components need more individuals than {self.n}")
+        rows = np.linspace(0, self.n - 1, K).astype(int) if self.rows is None else self.rows
+        chosen = self._y[check_rows(rows, K, self.n)]
+        d = chosen.shape[1]
+        covariance = np.cov(self._y.T, bias=True).reshape(d, d) + self.reg_covar * np.eye(d)
+        lower = np.tile(triangle(covariance), K)
+        theta = np.concatenate([np.full(K, 1 / K), chosen.ravel(), lower])
+        z = self._log_joint(theta).argmax(axis=1).astype(np.float64)
+        return theta, z[:, None]
+
+    def _log_joint(self, theta: Vector) -> Vector:
+        """``log pi_k + log N(y; mu_k, Sigma_k)``, (n, K)."""
+        weights, means, covariances = self.unpack(theta)
+        return np.stack(
+            [
+                np.log(weight) + log_normal(self._y, mean, covariance)
+                for weight, mean, covariance in zip(weights, means, covariances, strict=True)
+            ],
+            axis=1,
+        )
+
+    def responsibilities(self, theta: Vector) -> Vector:
+        """Probability of each component given the values, (n, K)."""
+        joint = self._log_joint(theta)
+        odds = np.exp(joint - joint.max(axis=1, keepdims=True))
+        found: Vector = odds / odds.sum(axis=1, keepdims=True)
+        return found
+
+    def draw(self, theta: Vector, stream: Stream, n_chains: int) -> Vector:
+        """Draw components from their responsibilities, (chains, n, 1)."""
+        below = np.cumsum(self.responsibilities(theta), axis=1)[:, :-1]
+        found: Vector = (stream.uniforms(n_chains, 1) > below).sum(axis=-1, keepdims=True) * 1.0
+        return found
+
+    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+        """Logarithm of the complete density of each individual, (chains, n)."""
+        joint = self._log_joint(theta)
+        return joint[np.arange(self.n), z[..., 0].astype(np.intp)]
+
+    def gradient(self, z: Vector, theta: Vector) -> Vector:
+        """Components have no gradient."""
+        raise InputError("the components of a mixture have no gradient; take the sampler exact")
+
+    def statistics(self, z: Vector) -> Vector:
+        """Statistic of each individual, the mean over chains, (n, P)."""
+        return self.expected((z == np.arange(self.n_components)).mean(axis=0))
+
+    def expected(self, shares: Vector) -> Vector:
+        """Statistic (n, P) of shares (n, K) in the components: responsibilities, in EM."""
+        products = triangle(self._x[:, :, None] * self._x[:, None, :])
+        parts = [shares]
+        for values in (self._x, products):
+            parts.append((shares[:, :, None] * values[:, None, :]).reshape(len(shares), -1))
+        return np.concatenate(parts, axis=1)
+
+    def maximize(self, total: Vector, counts: Counts) -> Vector:
+        """Weights, means and covariances, each raised to be valid."""
+        K, d = self.n_components, self._y.shape[1]
+        sizes = np.maximum(total[self.pieces[0]], LEAST_WEIGHT * counts.individuals)
+        means = total[self.pieces[1]].reshape(K, d) / sizes[:, None]
+        lower = total[self.pieces[2]].reshape(K, -1) / sizes[:, None]
+        out = []
+        for k in range(K):
+            covariance = squared(lower[k], d) - np.outer(means[k], means[k])
+            values, vectors = np.linalg.eigh(covariance)
+            raised = (vectors * np.maximum(values, 0.0)) @ vectors.T
+            out.append(triangle((raised + raised.T) / 2 + self.reg_covar * np.eye(d)))
+        return np.concatenate([sizes / sizes.sum(), (means + self.shift).ravel(), *out])
+
+    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+        """Complete log-likelihood of a total of statistics."""
+        weights, means, covariances = self.unpack(theta)
+        K, d = self.n_components, self._y.shape[1]
+        sizes = total[self.pieces[0]]
+        sums = total[self.pieces[1]].reshape(K, d)
+        lower = total[self.pieces[2]].reshape(K, -1)
+        found = 0.0
+        for k in range(K):
+            mean = means[k] - self.shift
+            scatter = squared(lower[k], d) - np.outer(sums[k], mean) - np.outer(mean, sums[k])
+            scatter += sizes[k] * np.outer(mean, mean)
+            constant = d * LOG_2_PI + np.linalg.slogdet(covariances[k])[1] - 2 * np.log(weights[k])
+            inner = np.sum(np.linalg.inv(covariances[k]) * scatter)
+            found -= 0.5 * float(sizes[k] * constant + inner)
+        return found
+
+    def marginal(self, theta: Vector) -> Vector:
+        """Log-likelihood of each individual: the sum over components."""
+        joint = self._log_joint(theta)
+        most = joint.max(axis=1)
+        found: Vector = most + np.log(np.exp(joint - most[:, None]).sum(axis=1))
+        return found

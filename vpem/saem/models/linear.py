@@ -1,0 +1,189 @@
+"""Random intercept and slopes: ``y = a_i + b_i t + e``, the coefficients normal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.langevin import langevin_linear
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.normal import (
+    LEAST,
+    LOG_2_PI,
+    floored,
+    gradient_normal,
+    log_normal,
+    quadratic,
+    squared,
+    times,
+    triangle,
+    triangle_names,
+)
+from vpem.saem.models.protocol import Counts, SaemModel, Vector
+
+__all__ = ["LinearModel"]
+
+MOST_SLOPES = 16
+"""Latents that the kernel takes."""
+
+
+class LinearModel(SaemModel):
+    """Linear mixed model with a full covariance: ``y_i = X_i z_i + e``, ``z_i ~ N(beta, Omega)``.
+
+    Parameters are beta, the lower triangle of Omega, and the residual variance; statistics are
+    ``z``, the lower triangle of ``z z^T``, both about a shift that does not change (so that little
+    cancels where statistics are compressed), and the residual sum of squares.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        With at least two rows each.
+    slopes : sequence of str
+        Covariates with a random slope besides the intercept; ``"time"`` is the time.
+    shift : ndarray of shape (q,), optional
+        By default the mean of individuals' least squares.
+
+    Raises
+    ------
+    InputError
+        If an individual has one row, or a covariate is missing.
+    """
+
+    def __init__(
+        self,
+        individuals: Individuals,
+        slopes: Sequence[str] = ("time",),
+        shift: Vector | None = None,
+    ) -> None:
+        individuals.need_rows(2)
+        self.individuals = individuals
+        self.slopes = tuple(slopes)
+        columns = [np.ones(individuals.n_rows)]
+        for name in self.slopes:
+            columns.append(individuals.times if name == "time" else individuals.covariate(name))
+        q = len(columns)
+        names = ["slope" if name == "time" else f"slope of {name}" for name in self.slopes]
+        self.latents = ("intercept", *names)
+        self.parameters = (*self.latents, *triangle_names(self.latents), "residual variance")
+        ends = np.cumsum([q, q * (q + 1) // 2, 1])
+        self.pieces = (slice(0, ends[0]), slice(ends[0], ends[1]), slice(ends[1], ends[2]))
+        # Squares about each individual's least squares: nothing cancels.
+        self._cross = np.empty((self.n, q, q))
+        for i in range(q):
+            for j in range(q):
+                self._cross[:, i, j] = individuals.sums(columns[i] * columns[j])
+        right = np.stack([individuals.sums(one * individuals.values) for one in columns], axis=-1)
+        self._own = np.stack(
+            [np.linalg.pinv(a, hermitian=True) @ b for a, b in zip(self._cross, right, strict=True)]
+        )
+        fitted = sum(
+            self._own[individuals.individual_of, i] * column for i, column in enumerate(columns)
+        )
+        self.shift: Vector = self._own.mean(axis=0) if shift is None else shift
+        self._left = individuals.sums((individuals.values - fitted) ** 2)
+
+    def take(self, which: NDArray[np.intp]) -> LinearModel:
+        """Return the same model of some of the individuals."""
+        return LinearModel(self.individuals.take(which), self.slopes, self.shift)
+
+    def unpack(self, theta: Vector) -> tuple[Vector, Vector, float]:
+        """Return beta (q,), Omega (q, q) and the residual variance."""
+        q = len(self.latents)
+        return theta[:q], squared(theta[q:-1], q), float(theta[-1])
+
+    def start(self) -> tuple[Vector, Vector]:
+        """Each individual's least squares, and what follows from them."""
+        z: Vector = self._own.copy()
+        return self.maximize(self.statistics(z[None]).sum(axis=0), self.counts), z
+
+    def _squares(self, z: Vector) -> Vector:
+        """Residual sums of squares (chains, n)."""
+        found: Vector = self._left + quadratic(z - self._own, self._cross)
+        return found
+
+    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+        """Logarithm of the complete density of each individual, (chains, n)."""
+        beta, omega, variance = self.unpack(theta)
+        constant = self.individuals.counts * (LOG_2_PI + np.log(variance))
+        rows: Vector = constant + self._squares(z) / variance
+        return log_normal(z, beta, omega) - 0.5 * rows
+
+    def gradient(self, z: Vector, theta: Vector) -> Vector:
+        """Gradient of `log_complete` in the latents, (chains, n, q)."""
+        beta, omega, variance = self.unpack(theta)
+        return gradient_normal(z, beta, omega) - times(self._cross, z - self._own) / variance
+
+    def statistics(self, z: Vector) -> Vector:
+        """Statistic of each individual, the mean over chains, (n, P)."""
+        q = z.shape[-1]
+        out = np.empty((z.shape[1], self.size))
+        apart = z - self.shift
+        out[:, :q] = apart.mean(axis=0)
+        out[:, q:-1] = triangle(apart[..., :, None] * apart[..., None, :]).mean(axis=0)
+        out[:, -1] = self._squares(z).mean(axis=0)
+        return out
+
+    def maximize(self, total: Vector, counts: Counts) -> Vector:
+        """Moments of the coefficients, and the mean residual square."""
+        q = len(self.latents)
+        apart = total[:q] / counts.individuals
+        moments = squared(total[q:-1], q) / counts.individuals
+        omega = floored(moments - np.outer(apart, apart))
+        variance = max(total[-1] / counts.rows, LEAST)
+        return np.concatenate([self.shift + apart, triangle(omega), [variance]])
+
+    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+        """Complete log-likelihood of a total of statistics."""
+        beta, omega, variance = self.unpack(theta)
+        q = len(beta)
+        n = counts.individuals
+        beta = beta - self.shift
+        scatter = squared(total[q:-1], q) - np.outer(total[:q], beta) - np.outer(beta, total[:q])
+        scatter += n * np.outer(beta, beta)
+        inner = float(np.sum(np.linalg.inv(omega) * scatter))
+        latent = n * (q * LOG_2_PI + np.linalg.slogdet(omega)[1]) + inner
+        return float(
+            -0.5 * (latent + counts.rows * (LOG_2_PI + np.log(variance)) + total[-1] / variance)
+        )
+
+    def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Means and covariances of the coefficients given the rows."""
+        beta, omega, variance = self.unpack(theta)
+        prior = np.linalg.inv(omega)
+        covariances = np.asarray(np.linalg.inv(prior + self._cross / variance), np.float64)
+        own = times(self._cross, self._own) / variance
+        means = times(covariances, times(prior, np.broadcast_to(beta, own.shape)) + own)
+        return means, covariances
+
+    def langevin(
+        self,
+        theta: Vector,
+        z: Vector,
+        scales: Vector,
+        noise: NDArray[np.uint64],
+        dithers: NDArray[np.uint64],
+        step: float,
+        levels: int,
+        n_threads: int,
+    ) -> NDArray[np.uint8] | None:
+        """Move latents in place by a kernel."""
+        if z.shape[-1] > MOST_SLOPES:
+            return None
+        beta, omega, variance = self.unpack(theta)
+        faults = np.zeros(z.shape[:2], dtype=np.uint8)
+        langevin_linear(
+            self._own, self._cross, beta.copy(), np.linalg.inv(omega), variance, scales, noise,
+            dithers, step, levels, z, faults, n_threads,
+        )  # fmt: skip
+        return faults
+
+    def marginal(self, theta: Vector) -> Vector:
+        """Log-likelihood of each individual: Bayes' rule at the posterior mean."""
+        means, covariances = self.posterior(theta)
+        complete = self.log_complete(means[None], theta)[0]
+        found: Vector = complete + 0.5 * (
+            len(self.latents) * LOG_2_PI + np.linalg.slogdet(covariances)[1]
+        )
+        return found

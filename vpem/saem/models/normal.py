@@ -1,0 +1,92 @@
+"""The normal law of latents, its numbers computed elementwise: the same whoever else is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "floored",
+    "gradient_normal",
+    "log_normal",
+    "quadratic",
+    "squared",
+    "times",
+    "triangle",
+    "triangle_names",
+]
+
+Vector = NDArray[np.float64]
+LOG_2_PI = float(np.log(2 * np.pi))
+LEAST = 1e-10
+"""Least eigenvalue of a covariance, relative to its largest; and least variance of all."""
+
+
+def quadratic(d: Vector, matrices: NDArray[Any]) -> Vector:
+    """``d^T A d`` of differences (..., n, q) and symmetric matrices (q, q) or (n, q, q)."""
+    q = d.shape[-1]
+    total: Vector = np.zeros(d.shape[:-1])
+    for i in range(q):
+        total += matrices[..., i, i] * d[..., i] ** 2
+        for j in range(i):
+            total += 2.0 * matrices[..., i, j] * (d[..., i] * d[..., j])
+    return total
+
+
+def times(matrices: NDArray[Any], d: Vector) -> Vector:
+    """``A d`` of matrices (q, q) or (n, q, q) and vectors (..., n, q)."""
+    out = np.zeros(d.shape)
+    for i in range(d.shape[-1]):
+        for j in range(d.shape[-1]):
+            out[..., i] += matrices[..., i, j] * d[..., j]
+    return out
+
+
+def log_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
+    """Log-density of latents (..., q) under one normal law, (...,)."""
+    inverse = np.linalg.inv(covariance)
+    constant = len(covariance) * LOG_2_PI + np.linalg.slogdet(covariance)[1]
+    found: Vector = -0.5 * (constant + quadratic(z - mean, inverse))
+    return found
+
+
+def gradient_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
+    """Gradient of `log_normal` in the latents."""
+    return -times(np.linalg.inv(covariance), z - mean)
+
+
+def triangle(matrix: NDArray[Any]) -> NDArray[Any]:
+    """Lower triangle of symmetric matrices (..., q, q), row by row: (..., q (q + 1) / 2)."""
+    rows, columns = np.tril_indices(matrix.shape[-1])
+    found: NDArray[Any] = matrix[..., rows, columns]
+    return found
+
+
+def squared(lower: Vector, q: int) -> Vector:
+    """Symmetric matrix (q, q) of its lower triangle."""
+    matrix = np.zeros((q, q))
+    rows, columns = np.tril_indices(q)
+    matrix[rows, columns] = lower
+    matrix[columns, rows] = lower
+    return matrix
+
+
+def triangle_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of variances and covariances, in the order of `triangle`."""
+    rows, columns = np.tril_indices(len(names))
+    return tuple(
+        f"var({names[i]})" if i == j else f"cov({names[j]}, {names[i]})"
+        for i, j in zip(rows, columns, strict=True)
+    )
+
+
+def floored(covariance: Vector) -> Vector:
+    """Covariance with its eigenvalues raised to be positive."""
+    values, vectors = np.linalg.eigh(covariance)
+    least = max(LEAST, LEAST * float(np.abs(values).max()))
+    if values.min() >= least:
+        return covariance
+    raised: Vector = (vectors * np.maximum(values, least)) @ vectors.T
+    return (raised + raised.T) / 2

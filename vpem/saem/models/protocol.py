@@ -1,0 +1,181 @@
+"""What SAEM asks of a model: one small class, vectorised over chains and individuals."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError
+from vpem.saem.individuals import Individuals
+from vpem.saem.streams import Stream
+
+__all__ = ["Counts", "SaemModel", "Vector", "check_model"]
+
+Vector = NDArray[np.float64]
+
+
+class Counts(NamedTuple):
+    """How many there are: of what a total of statistics is the total."""
+
+    individuals: float
+    rows: float
+
+
+class SaemModel(ABC):
+    """A model with latent variables z_i (q,) of individuals whose rows are y_i.
+
+    Its complete density is ``h(z, y) exp(<S(z, y), phi(theta)> - psi(theta))``; parameters theta
+    are a vector (p,), statistics S a vector (P,). Latents of several chains are arrays
+    ``z (chains, n, q)``. A model is that of certain individuals; numbers it computes of one must
+    not depend on which others are there.
+
+    Attributes
+    ----------
+    individuals : Individuals
+        Whose rows.
+    latents : tuple of str
+        Names of the latents, (q,).
+    parameters : tuple of str
+        Names of the parameters, (p,).
+    pieces : tuple of slice
+        Parts of a statistic that are compressed with a scale of their own; together they cover it.
+    discrete : bool
+        Whether latents are numbers of classes: then there must be `draw` and `marginal`.
+    """
+
+    individuals: Individuals
+    latents: tuple[str, ...]
+    parameters: tuple[str, ...]
+    pieces: tuple[slice, ...]
+    discrete: bool = False
+
+    @property
+    def n(self) -> int:
+        """Number of individuals."""
+        return self.individuals.n_individuals
+
+    @property
+    def size(self) -> int:
+        """Numbers of a statistic, P."""
+        return int(self.pieces[-1].stop)
+
+    @property
+    def counts(self) -> Counts:
+        """Individuals and rows."""
+        return Counts(self.individuals.n_individuals, self.individuals.n_rows)
+
+    @abstractmethod
+    def take(self, which: NDArray[np.intp]) -> SaemModel:
+        """Return the same model of some of the individuals."""
+
+    @abstractmethod
+    def start(self) -> tuple[Vector, Vector]:
+        """Return parameters (p,) and latents (n, q) to begin with."""
+
+    @abstractmethod
+    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+        """Logarithm of the complete density of each individual, (chains, n)."""
+
+    @abstractmethod
+    def gradient(self, z: Vector, theta: Vector) -> Vector:
+        """Gradient of `log_complete` in the latents, (chains, n, q)."""
+
+    @abstractmethod
+    def statistics(self, z: Vector) -> Vector:
+        """Statistic S of each individual, the mean over chains, (n, P)."""
+
+    @abstractmethod
+    def maximize(self, total: Vector, counts: Counts) -> Vector:
+        """Parameters (p,) that maximise `log_density` of a total of statistics (P,).
+
+        They must be valid whatever the total is: compressed ones may be of no latents at all.
+        """
+
+    @abstractmethod
+    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+        """``<total, phi(theta)> - psi(theta)``: the complete log-likelihood, up to ``log h``."""
+
+    # ---- what some models have ----------------------------------------------------------------
+
+    def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Means (n, q) and covariances (n, q, q) of the latents given the rows, if Gaussian."""
+        raise InputError(
+            f"the latents of {type(self).__name__} have no Gaussian posterior; take the sampler "
+            "metropolis, mala or langevin"
+        )
+
+    def draw(self, theta: Vector, stream: Stream, n_chains: int) -> Vector:
+        """Draw latents (chains, n, q) from their posterior, where that is known."""
+        means, covariances = self.posterior(theta)
+        roots = np.linalg.cholesky(covariances)
+        q = means.shape[1]
+        normals = stream.normals(n_chains, q)
+        z = np.repeat(means[None], n_chains, axis=0)
+        for i in range(q):
+            for j in range(i + 1):
+                z[..., i] += roots[:, i, j] * normals[..., j]
+        return z
+
+    def marginal(self, theta: Vector) -> Vector | None:
+        """Log-likelihood of each individual (n,), where there is a formula; else None."""
+        return None
+
+    def langevin(
+        self,
+        theta: Vector,
+        z: Vector,
+        scales: Vector,
+        noise: NDArray[np.uint64],
+        dithers: NDArray[np.uint64],
+        step: float,
+        levels: int,
+        n_threads: int,
+    ) -> NDArray[np.uint8] | None:
+        """Move latents z (chains, n, q) in place by a kernel; None where there is none.
+
+        Arguments as in `vpem._core.reference_langevin`; its faults (chains, n) are returned.
+        """
+        return None
+
+    def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
+        """Return parameters and latents that mean the same, in the form to be reported."""
+        return theta, z
+
+
+def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
+    """Check that a model's functions fit each other, before they are run many times.
+
+    Raises
+    ------
+    InputError
+        If an array has another shape than the others need.
+    """
+    name = type(model).__name__
+    n, q, p, P = model.n, len(model.latents), len(model.parameters), model.size
+
+    def check(what: str, got: object, shape: tuple[int, ...]) -> None:
+        found = np.shape(np.asarray(got))
+        if found != shape:
+            raise InputError(
+                f"{what} of model {name} must have shape {shape}, got {found}; see SaemModel"
+            )
+
+    check("the first parameters", theta, (p,))
+    check("the first latents", z, (n, q))
+    if not np.isfinite(theta).all() or not np.isfinite(z).all():
+        raise InputError(f"the start of model {name} is not finite; give another start")
+    chains = np.repeat(np.asarray(z, dtype=np.float64)[None], 2, axis=0)
+    statistics = np.asarray(model.statistics(chains))
+    check("statistics", statistics, (n, P))
+    try:
+        found = model.maximize(statistics.sum(axis=0), model.counts)
+    except (ValueError, IndexError, TypeError) as error:
+        raise InputError(
+            f"maximize of model {name} cannot take its statistics of shape {(P,)}: {error}"
+        ) from error
+    check("maximize", found, (p,))
+    check("log_complete", model.log_complete(chains, theta), (2, n))
+    check("log_density", model.log_density(statistics.sum(axis=0), model.counts, theta), ())

@@ -1,0 +1,279 @@
+"""`fit_saem`: a model fitted to individuals on devices, with all that is told of the fit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_int
+from vpem.codecs import Codec, parse_codec
+from vpem.errors import InputError, NotConvergedWarning
+from vpem.network.ledger import Ledger
+from vpem.saem.conditional import Conditional, sample_conditional
+from vpem.saem.devices import Reports
+from vpem.saem.fisher import observed_information, standard_errors
+from vpem.saem.individuals import Individuals
+from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
+from vpem.saem.models.catalogue import MODELS, make_model
+from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.saem import SaemProgress, run_saem
+from vpem.saem.sampling import Sampler, sampler_of
+from vpem.saem.streams import Streams
+from vpem.workers import Workers, evenly
+
+__all__ = ["MODELS", "SaemFit", "fit_saem", "make_model"]
+
+
+@dataclass(frozen=True)
+class SaemFit:
+    """A fitted model.
+
+    Attributes
+    ----------
+    model : SaemModel
+        Of all individuals.
+    theta : ndarray of shape (p,)
+        Estimates.
+    standard_errors : ndarray of shape (p,)
+        Of them; NaN where the information is not positive definite.
+    information : ndarray of shape (p, p)
+        Observed information.
+    log_likelihood : LogLikelihood
+        With its Monte Carlo error.
+    given : Conditional
+        Latents of each individual: means, intervals, shrinkage.
+    acceptance : ndarray of shape (n,) or None
+        Share of a sampler's moves that were accepted after the burn-in; None where all are.
+    trace : ndarray of shape (n_iter + 1, p)
+        Parameters, the start first.
+    bytes : ndarray of shape (n_iter,)
+        Payload bytes sent until each iteration.
+    n_iter : int
+        Iterations.
+    converged : bool
+        Whether the averaged parameters had flattened, to ``tol``.
+    change : float
+        Their last change, relative.
+    ledger : Ledger
+        All that was sent.
+    """
+
+    model: SaemModel
+    theta: Vector
+    standard_errors: Vector
+    information: Vector
+    log_likelihood: LogLikelihood
+    given: Conditional
+    acceptance: Vector | None
+    trace: Vector
+    bytes: NDArray[np.int64]
+    n_iter: int
+    converged: bool
+    change: float
+    ledger: Ledger
+
+    @property
+    def estimates(self) -> dict[str, float]:
+        """Estimates by the names of the parameters."""
+        return dict(zip(self.model.parameters, self.theta.tolist(), strict=True))
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Standard errors by the names of the parameters."""
+        return dict(zip(self.model.parameters, self.standard_errors.tolist(), strict=True))
+
+
+def fit_saem(
+    individuals: Individuals,
+    model: str | Callable[[Individuals], SaemModel] = "linear",
+    *,
+    model_options: Mapping[str, Any] | None = None,
+    devices: int | Workers = 1,
+    sampler: str | Sampler | None = None,
+    sampler_options: Mapping[str, Any] | None = None,
+    n_chains: int = 4,
+    n_iter: int = 500,
+    burn_in: int = 200,
+    decay: float = 1.0,
+    average: str = "statistics",
+    shares: str = "individuals",
+    codec: str | Codec | None = None,
+    feedback: str = "none",
+    gradient_codec: str | Codec | None = None,
+    participation: float = 1.0,
+    tol: float = 1e-3,
+    window: int = 50,
+    start: Vector | None = None,
+    n_conditional: int = 200,
+    n_importance: int = 5000,
+    level: float = 0.95,
+    seed: int = 0,
+    callback: Callable[[SaemProgress], None] | None = None,
+) -> SaemFit:
+    """Fit a model with latent variables by SAEM, on one machine or on devices with a server.
+
+    Algorithms of the draft: 1 is ``average="models"``; 2 the default; 3 ``sampler="langevin"`` with
+    a ``gradient_codec``; 4 a ``codec`` such as ``topk:0.1`` with or without ``feedback``; 5 these
+    with ``participation``.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        The data.
+    model : str or callable
+        One of `MODELS`, or what makes a `SaemModel` of individuals.
+    model_options : mapping, optional
+        Of a model that is named.
+    devices : int or Workers
+        How many hold runs of the individuals; or who holds which.
+    sampler : {"exact", "metropolis", "langevin", "mala"} or Sampler, optional
+        Default: ``exact`` where latents are discrete, else ``metropolis``.
+    sampler_options : mapping, optional
+        Of a sampler that is named, see `vpem.saem.sampling`.
+    n_chains, n_iter, burn_in, decay, average, shares, participation, tol, window, start, callback
+        See `vpem.saem.saem.run_saem`; with ``tol`` 0 all iterations are made, and none is asked
+        whether it converged.
+    codec : str or Codec, optional
+        How devices send statistics, see `vpem.codecs.parse_codec`; None: exactly.
+    feedback : {"none", "error", "memory"}
+        See `vpem.saem.devices.FEEDBACKS`.
+    gradient_codec : str or Codec, optional
+        Of the sampler ``langevin``.
+    n_conditional : int
+        Draws of each chain at the estimates.
+    n_importance : int
+        Draws of each individual for the log-likelihood.
+    level : float
+        Probability of individuals' intervals.
+    seed : int
+        Of all random numbers, from 0 to 2^64 - 1.
+
+    Returns
+    -------
+    SaemFit
+
+    Raises
+    ------
+    InputError
+        If data or options do not fit.
+    NumericalError
+        If parameters are not finite or a sampler runs away.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the averaged parameters had not flattened.
+    """
+    check_int("seed", seed, least=0, most=2**64 - 1)
+    check_int("chains", n_chains, least=1, most=10_000)
+    made = _made(individuals, model, model_options)
+    held = evenly(made.n, devices) if not isinstance(devices, Workers) else devices
+    codec = parse_codec(codec) if isinstance(codec, str) else codec
+    chosen = _sampler(made, sampler, sampler_options, gradient_codec)
+    if held.n_samples != made.n:
+        raise InputError(f"devices hold {held.n_samples} individuals, but there are {made.n}")
+    reports = Reports(held.counts / made.n, codec, feedback, made.pieces)
+    run = run_saem(
+        made,
+        held,
+        chosen,
+        reports,
+        n_iter=n_iter,
+        burn_in=burn_in,
+        decay=decay,
+        n_chains=n_chains,
+        average=average,
+        shares=shares,
+        participation=participation,
+        tol=tol,
+        window=window,
+        seed=seed,
+        start=start,
+        callback=callback,
+    )
+    if tol > 0 and not run.converged:
+        warnings.warn(
+            f"SAEM has not converged in {run.n_iter} iterations: the averaged parameters changed "
+            f"by {run.change:.2g} in the last {window}, more than tol {tol:g}; take more "
+            "iterations",
+            NotConvergedWarning,
+            stacklevel=2,
+        )
+    acceptance = run.chains.rates
+    theta, first = made.canonical(run.theta, run.chains.z)
+    run.chains.z = first
+    streams = Streams.of(individuals.names, seed)
+    given = sample_conditional(
+        made,
+        theta,
+        chosen,
+        run.chains,
+        streams,
+        after=run.n_iter,
+        late=max(1, run.n_iter - burn_in),
+        n_iter=n_conditional,
+        level=level,
+    )
+    likelihood = importance_log_likelihood(
+        made, theta, given, streams, after=run.n_iter + n_conditional, n_draws=n_importance
+    )
+    information = observed_information(made, theta, given)
+    reports.sum_up()
+    return SaemFit(
+        made,
+        theta,
+        standard_errors(information),
+        information,
+        likelihood,
+        given,
+        acceptance,
+        np.array(run.trace),
+        np.array(run.bytes, dtype=np.int64),
+        run.n_iter,
+        run.converged,
+        run.change,
+        reports.ledger,
+    )
+
+
+def _made(
+    individuals: Individuals,
+    model: str | Callable[[Individuals], SaemModel],
+    options: Mapping[str, Any] | None,
+) -> SaemModel:
+    if isinstance(model, str):
+        return make_model(model, individuals, **(options or {}))
+    made = model(individuals)
+    if options or not isinstance(made, SaemModel):
+        raise InputError(
+            "a model of your own is a function of the individuals that returns a SaemModel, with "
+            f"no model_options; got {type(made).__name__}"
+        )
+    return made
+
+
+def _sampler(
+    model: SaemModel,
+    sampler: str | Sampler | None,
+    options: Mapping[str, Any] | None,
+    gradient_codec: str | Codec | None,
+) -> Sampler:
+    if sampler is None:
+        sampler = "exact" if model.discrete else "metropolis"
+    if isinstance(gradient_codec, str):
+        gradient_codec = parse_codec(gradient_codec)
+    more = {} if gradient_codec is None else {"codec": gradient_codec}
+    if not isinstance(sampler, str) and (options or more):
+        raise InputError("a sampler that is made has its options; give a name, or no options")
+    found = sampler_of(sampler, **(options or {}), **more)
+    if model.discrete and found.name != "exact":
+        raise InputError(
+            f"latents of {type(model).__name__} are discrete, which {found.name} cannot move; take "
+            "the sampler exact"
+        )
+    return found

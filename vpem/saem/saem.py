@@ -1,0 +1,268 @@
+"""The loop of SAEM: simulate, statistics, stochastic approximation, maximise; on many devices.
+
+Delyon, Lavielle and Moulines 1999. Devices hold individuals: each simulates the latents of its own,
+and what reaches the server, in `vpem.saem.devices`, are statistics (or models).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_int, check_number
+from vpem.errors import InputError, NumericalError, check_choice
+from vpem.saem.chains import Chains, Sampler
+from vpem.saem.devices import Reports, Units
+from vpem.saem.models.protocol import Counts, SaemModel, Vector, check_model
+from vpem.saem.streams import Streams
+from vpem.workers import Workers
+
+__all__ = ["AVERAGES", "SHARES", "SaemProgress", "SaemRun", "run_saem", "step_size"]
+
+AVERAGES = ("statistics", "models")
+"""What the server averages: statistics, of which it makes one model; or models of the devices."""
+
+SHARES = ("individuals", "devices")
+"""Models are averaged so that each individual counts alike, or each device as in the draft."""
+
+
+@dataclass(frozen=True)
+class SaemProgress:
+    """What a callback is told after an iteration."""
+
+    iteration: int
+    n_iter: int
+    theta: Vector
+
+
+@dataclass
+class SaemRun:
+    """How a run went.
+
+    Attributes
+    ----------
+    theta : ndarray of shape (p,)
+        Parameters at the end.
+    chains : Chains
+        Latents of all individuals.
+    trace : list of ndarray of shape (p,)
+        Parameters, the start first.
+    bytes : list of int
+        Payload bytes sent so far.
+    n_active : list of int
+        Devices that took part in each iteration.
+    n_iter : int
+        Iterations.
+    converged : bool
+        Whether the averaged parameters had flattened.
+    change : float
+        Their change at the end, the largest, relative to size and noise; NaN if never looked at.
+    """
+
+    theta: Vector
+    chains: Chains
+    trace: list[Vector] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+    n_active: list[int] = field(default_factory=list)
+    n_iter: int = 0
+    converged: bool = False
+    change: float = float("nan")
+
+
+def step_size(iteration: int, burn_in: int, decay: float) -> float:
+    """Step of the stochastic approximation: 1 in the burn-in, then ``(r - burn_in)^-decay``."""
+    return 1.0 if iteration <= burn_in else float((iteration - burn_in) ** -decay)
+
+
+def run_saem(
+    model: SaemModel,
+    devices: Workers,
+    sampler: Sampler,
+    reports: Reports,
+    *,
+    n_iter: int = 300,
+    burn_in: int = 150,
+    decay: float = 1.0,
+    n_chains: int = 1,
+    average: str = "statistics",
+    shares: str = "individuals",
+    participation: float = 1.0,
+    tol: float = 0.0,
+    window: int = 50,
+    seed: int = 0,
+    start: Vector | None = None,
+    callback: Callable[[SaemProgress], None] | None = None,
+) -> SaemRun:
+    """Run SAEM.
+
+    Parameters
+    ----------
+    model : SaemModel
+        Of all individuals; each device computes its own part of it.
+    devices : Workers
+        Which device holds which individuals, one at least.
+    sampler : Sampler
+        Of the latents.
+    reports : Reports
+        How devices reach the server.
+    n_iter, burn_in : int
+        Most iterations, and those of them with step 1 in which samplers adapt.
+    decay : float
+        Power of the steps after it, above 1/2 and at most 1.
+    n_chains : int
+        Chains of each individual.
+    average : {"statistics", "models"}
+        Algorithm 2 of the draft, or 1.
+    shares : {"individuals", "devices"}
+        How models are weighed.
+    participation : float
+        Probability that a device takes part in an iteration.
+    tol : float
+        Stop when the mean of the parameters since the burn-in has changed by less than this,
+        relative to size and noise, in the last ``window`` iterations; 0: never.
+    window : int
+        See ``tol``.
+    seed : int
+        Of all random numbers.
+    start : ndarray of shape (p,), optional
+        Parameters to begin with, instead of the model's.
+    callback : callable, optional
+        Told of every iteration.
+
+    Returns
+    -------
+    SaemRun
+
+    Raises
+    ------
+    InputError
+        If options or the model do not fit.
+    NumericalError
+        If parameters are not finite, or a sampler runs away.
+    """
+    _check(model, devices, reports, n_iter, burn_in, decay, average, shares)
+    check_number("participation", participation, least=1e-6, most=1)
+    theta, z = model.start()
+    if start is not None:
+        theta = np.array(start, dtype=np.float64)
+    check_model(model, theta, z)
+    streams = Streams.of(model.individuals.names, seed)
+    rng = np.random.Generator(np.random.Philox(seed))
+    counts = [Counts(len(rows), int(model.individuals.counts[rows].sum())) for rows in devices.rows]
+    statistics = model.statistics(z[None])
+    smoothed = np.stack([statistics[rows].mean(axis=0) for rows in devices.rows])
+    reports.begin(smoothed, Units.of(statistics), rng)
+    chains = sampler.begin(model, theta, z, n_chains)
+    run = SaemRun(theta, chains, [theta])
+    everyone = np.arange(devices.n_workers)
+    for r in range(1, n_iter + 1):
+        step = step_size(r, burn_in, decay)
+        active = everyone
+        if participation < 1:
+            active = np.flatnonzero(rng.random(len(everyone)) < participation)
+        if len(active):
+            reports.announce(active, len(theta))
+            local = _simulate(
+                model, theta, sampler, chains, streams, devices, active, r, max(0, r - burn_in)
+            )
+            smoothed[active] += step * (local - smoothed[active])
+            if average == "models":
+                models = [
+                    model.maximize(smoothed[one] * counts[one].individuals, counts[one])
+                    for one in active
+                ]
+                weights = reports.weights if shares == "individuals" else np.ones(len(everyone))
+                theta = reports.average_models(np.stack(models), active, weights[active])
+            else:
+                reports.gather(local, smoothed[active], active, step, rng)
+                theta = model.maximize(reports.statistic * model.n, model.counts)
+        if not np.isfinite(theta).all():
+            raise NumericalError(
+                f"parameters are not finite after iteration {r}; take another start, or a finer "
+                "codec"
+            )
+        run.theta, run.n_iter = theta, r
+        run.trace.append(theta)
+        run.bytes.append(reports.ledger.bytes)
+        run.n_active.append(len(active))
+        if callback is not None:
+            callback(SaemProgress(r, n_iter, theta))
+        if _flat(run, burn_in, window, tol):
+            break
+    return run
+
+
+def _simulate(
+    model: SaemModel,
+    theta: Vector,
+    sampler: Sampler,
+    chains: Chains,
+    streams: Streams,
+    devices: Workers,
+    active: NDArray[np.intp],
+    now: int,
+    late: int,
+) -> Vector:
+    """Move the chains of the active devices; the mean statistic of each (a, P)."""
+    if len(active) == devices.n_workers:
+        sampler.move(model, theta, chains, streams, now, late)
+        each = model.statistics(chains.z)
+        return np.stack([each[rows].mean(axis=0) for rows in devices.rows])
+    held = [devices.rows[one] for one in active]
+    which = np.concatenate(held)
+    part, some = chains.take(which), model.take(which)
+    sampler.move(some, theta, part, streams.take(which), now, late)
+    chains.put(which, part)
+    ends = np.cumsum([len(rows) for rows in held])[:-1]
+    return np.stack([one.mean(axis=0) for one in np.split(some.statistics(part.z), ends)])
+
+
+def _flat(run: SaemRun, burn_in: int, window: int, tol: float) -> bool:
+    """Whether the mean of the parameters since the burn-in has flattened."""
+    since = run.n_iter - burn_in
+    if since < 2 * window or since % window:
+        return False
+    late = np.array(run.trace[-since:])
+    now, before = late.mean(axis=0), late[:-window].mean(axis=0)
+    noise = np.array(run.trace[max(1, burn_in // 2) : burn_in + 1]).std(axis=0)
+    size = np.abs(now) + noise
+    run.change = float(np.max(np.abs(now - before) / np.where(size > 0, size, 1.0)))
+    run.converged = run.change < tol
+    return run.converged
+
+
+def _check(
+    model: SaemModel,
+    devices: Workers,
+    reports: Reports,
+    n_iter: int,
+    burn_in: int,
+    decay: float,
+    average: str,
+    shares: str,
+) -> None:
+    """Refuse options that do not fit each other."""
+    check_int("iterations", n_iter, least=1)
+    check_int("burn-in", burn_in, least=0, most=n_iter)
+    check_choice("average", average, AVERAGES)
+    check_choice("shares", shares, SHARES)
+    if check_number("decay", decay, least=0, most=1) <= 0.5:
+        raise InputError(
+            f"decay must be above 0.5 and at most 1, else steps do not average noise out, got "
+            f"{decay:g}"
+        )
+    if devices.n_samples != model.n:
+        raise InputError(
+            f"devices hold {devices.n_samples} individuals, but the model is of {model.n}"
+        )
+    if not devices.counts.all():
+        empty = devices.names[int(devices.counts.argmin())]
+        raise InputError(f"{empty!r} holds no individuals; leave such devices out")
+    if average == "models" and (reports.codec is not None or reports.feedback != "none"):
+        raise InputError(
+            "averaged models are sent exactly: leave out the codec and its feedback, or average "
+            "statistics"
+        )

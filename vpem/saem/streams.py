@@ -1,0 +1,97 @@
+"""Random numbers by counting: each individual has streams of its own, whoever else is there.
+
+The numbers are those of the codecs' kernels: SplitMix64 of a key and an index. What an individual
+draws depends on the seed, its name, the iteration and the use, not on devices, order or threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+__all__ = ["Stream", "Streams"]
+
+Keys = NDArray[np.uint64]
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _stir(words: Keys) -> Keys:
+    """Finaliser of SplitMix64."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Numbers for one use in one iteration.
+
+    Parameters
+    ----------
+    keys : ndarray of shape (n,)
+        One an individual.
+    """
+
+    keys: Keys
+
+    def words(self, n_chains: int, width: int) -> Keys:
+        """Random 64 bits, (chains, n, width)."""
+        index = np.arange(1, n_chains * width + 1, dtype=np.uint64).reshape(n_chains, 1, width)
+        return _stir(_stir(self.keys)[None, :, None] + index * GOLDEN)
+
+    def uniforms(self, n_chains: int, width: int) -> NDArray[np.float64]:
+        """Uniform numbers inside (0, 1), (chains, n, width)."""
+        found: NDArray[np.float64] = (
+            (self.words(n_chains, width) >> np.uint64(11)).astype(np.float64) + 0.5
+        ) * 2.0**-53
+        return found
+
+    def normals(self, n_chains: int, width: int) -> NDArray[np.float64]:
+        """Standard normal numbers, (chains, n, width)."""
+        found: NDArray[np.float64] = ndtri(self.uniforms(n_chains, width))
+        return found
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of some individuals.
+
+    Parameters
+    ----------
+    keys : ndarray of shape (n,)
+        One an individual, uint64.
+    """
+
+    keys: Keys
+
+    @staticmethod
+    def of(names: Sequence[str], seed: int) -> Streams:
+        """Make the streams of individuals of these names.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of the individuals.
+        seed : int
+            From 0 to 2^64 - 1.
+        """
+        salt = int(seed).to_bytes(8, "little")
+        found = [
+            int.from_bytes(blake2b(name.encode(), digest_size=8, key=salt).digest(), "little")
+            for name in names
+        ]
+        return Streams(np.array(found, dtype=np.uint64))
+
+    def take(self, which: NDArray[np.intp]) -> Streams:
+        """Return those of some individuals."""
+        return Streams(self.keys[which])
+
+    def at(self, iteration: int, use: int) -> Stream:
+        """Return numbers for the use (0 to 2^20 - 1) of them in an iteration (below 2^43)."""
+        place = np.uint64((iteration << 20) + use)
+        return Stream(_stir(self.keys ^ _stir(np.array([place + np.uint64(1)]) * GOLDEN)))
