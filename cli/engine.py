@@ -87,7 +87,7 @@ HEAR_OUT = 0.3
 GIVE_WAY = (0.45, 0.3)
 """Seconds in which other ranks let the first speak: at least, and more by number."""
 
-PASSED_ON = 3.0
+PASSED_ON = 0.5
 """Seconds in which a signal that one rank got reaches the first, which then speaks for all."""
 
 LAST_WORDS = 0.1

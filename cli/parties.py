@@ -109,7 +109,7 @@ def read_data(
     run_on : Simulator or Ranks
         Where the command runs.
     written : sequence of path
-        Files that a rank is going to write besides.
+        Files that will be written besides, of which the same holds.
 
     Returns
     -------
@@ -132,8 +132,9 @@ def read_data(
         if value is not None:
             raise InputError(f"--{name} is for one file; with --parties leave it out")
     parties = choose_parties(files)
-    if output is not None and not isinstance(run_on, Ranks):
-        check_distinct(output, *(file for party in parties for file in party.find()))
+    if not isinstance(run_on, Ranks):
+        for path in written if output is None else (output, *written):
+            check_distinct(path, *(file for party in parties for file in party.find()))
     if over_rows and isinstance(run_on, Ranks):
         return run_on.share_rows(parties, output, written, keep_empty=missing), None
     if over_rows:

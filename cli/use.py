@@ -151,6 +151,8 @@ def score(
     from .output import Screen, number, print_json, show, table
 
     with Screen():
+        import numpy as np
+
         from vpem.clusters.cluster_files import StoredClustering
 
         found, _, X = _load(model, data, dataset, missing)
@@ -171,12 +173,15 @@ def score(
             return
         scores = found.mixture.score_samples(X, missing=missing)
         total = float(scores.sum())
+        # As in a fit, rows without a value count for nothing.
+        used = len(X) if missing == "refuse" else max(int((~np.isnan(X)).any(axis=1).sum()), 1)
         report = {
             "n_samples": len(X),
+            "n_without_values": len(X) - used,
             "n_parameters": found.mixture.n_parameters,
-            "log_likelihood": total / len(X),
+            "log_likelihood": total / used,
             "total_log_likelihood": total,
-            "bic": found.mixture.bic(total, len(X)),
+            "bic": found.mixture.bic(total, used),
             "aic": found.mixture.aic(total),
         }
     if json:

@@ -444,3 +444,33 @@ def test_a_kill_between_two_renames(tmp_path, monkeypatch):
     assert not ranks.file(0).exists()
     assert [s.saved["count"] for s in ranks.savers(resume=True)] == [2, 2]
     assert ranks.file(0).exists()
+
+
+def test_a_rank_that_has_lost_its_files_is_not_begun_anew(tmp_path):
+    ranks = Ranks(tmp_path, 2)
+    for saver in ranks.savers():
+        for _ in range(5 * ranks.every):
+            saver.offer(lambda: {"count": 1})
+    ranks.file(1).unlink()
+    (tmp_path / f"{ranks.file(1).name}.before").unlink()
+    kept = ranks.file(0).read_bytes()
+    # Of two states somebody has, one is gone for good.
+    with pytest.raises(FileError, match=r"no checkpoint .* in common; bring the files of all back"):
+        FileSaver(
+            tmp_path / "c", rank=0, size=2, resume="if-any", agree=lambda own: None,
+            some=lambda number: number,
+        )  # fmt: skip
+    assert ranks.file(0).read_bytes() == kept
+
+
+def test_a_damaged_newest_state_is_passed_over(tmp_path):
+    ranks = Ranks(tmp_path, 2)
+    for saver in ranks.savers():
+        for number in range(3 * ranks.every):
+            saver.offer(lambda number=number: {"count": number + 1})
+    newest = ranks.file(0)
+    newest.write_bytes(newest.read_bytes()[:2000])
+    with pytest.warns(VpemWarning, match="the one before, .* is taken"):
+        saver = FileSaver(tmp_path / "c", rank=0, size=2, resume=True, agree=max)
+    saver.begin({})
+    assert saver.saved["count"] == 2 * ranks.every

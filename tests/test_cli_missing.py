@@ -135,3 +135,19 @@ def test_what_is_no_number_is_refused_all_the_same(capsys, tmp_path):
     assert "missing must be one of refuse, keep" in run(capsys, *words, "drop").sentence
     (tmp_path / "t.csv").write_text("a,b\n1,\n2,\n")
     assert "no values" in run(capsys, *words, "keep").sentence
+
+
+def test_a_row_without_values_counts_alike_in_fit_and_score(capsys, tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    X[7] = np.nan
+    X[3, 1] = np.nan
+    path, model = tmp_path / "d.h5", tmp_path / "m.h5"
+    write_dataset(path, Dataset(X, ("a", "b", "c")))
+    fitted = run(
+        capsys, "fit", path, "--missing", "marginalize", "--tol", 1e-10, "--json", "-o", model
+    )
+    assert "1 of 60 rows have no value at all" in fitted.err
+    scored = done(capsys, "score", model, path, "--missing", "marginalize", "--json").json
+    assert scored["n_without_values"] == 1
+    assert scored["log_likelihood"] == pytest.approx(fitted.json["log_likelihood"], rel=1e-9)
+    assert scored["bic"] == pytest.approx(fitted.json["bic"], rel=1e-9)

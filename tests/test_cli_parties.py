@@ -148,12 +148,15 @@ def test_a_manifest(capsys, five):
     assert found["history"] == expected["history"]
 
 
-def test_a_model_does_not_take_the_place_of_a_file_of_a_manifest(capsys, five):
+@pytest.mark.parametrize("option", ["-o", "--checkpoint"])
+@pytest.mark.parametrize("split", ["features", "rows"])
+def test_nothing_takes_the_place_of_a_file_of_a_manifest(capsys, five, option, split):
     _, home = five
     (home / "all.toml").write_text('[[party]]\nname = "p"\nfile = "five/party[0-9].h5"\n')
     before = listing(home)
     target = home / "five" / "party3.h5"
-    result = run(capsys, "fit", home / "all.toml", "--parties", "-o", target, "--force")
+    words = ("--parties", "--split", split, option, target, "--force", "--max-iter", 2)
+    result = run(capsys, "fit", home / "all.toml", *words)
     assert result.code == 2
     assert "party3.h5 itself; write to another name" in result.sentence
     assert listing(home) == before

@@ -519,6 +519,12 @@ def prepare(
         sample_weight = np.where(blank, 0.0, check_weights(sample_weight, n_samples))
         if not sample_weight.any():
             raise InputError("no row that is used has a value; give data with some")
+        warnings.warn(
+            f"{int(blank.sum())} of {n_samples} rows have no value at all and take no part; the "
+            "log-likelihood per sample is of the others",
+            VpemWarning,
+            stacklevel=3,
+        )
     if sample_weight is not None:
         sample_weight = check_weights(sample_weight, n_samples)
         kept = np.flatnonzero(sample_weight > 0)

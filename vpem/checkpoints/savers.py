@@ -164,7 +164,17 @@ class FileSaver(Saver):
         states: dict[int, tuple[Path, State]] = {}
         for file in (self.before, self.path):
             if file is not None and file.exists():
-                found = read_state(file)
+                try:
+                    found = read_state(file)
+                except FileError as error:
+                    if file == self.before or not states:
+                        raise
+                    warnings.warn(
+                        f"{error}; the one before, {self.before}, is taken",
+                        VpemWarning,
+                        stacklevel=2,
+                    )
+                    continue
                 with restoring(file):
                     generation = check_int("generation", found["generation"], least=1)
                     if not isinstance(found["facts"], dict) or not isinstance(found["run"], dict):
@@ -173,7 +183,9 @@ class FileSaver(Saver):
                 states[generation] = (file, found)
         chosen = agree(sorted(states))
         if chosen is None:
-            if if_any:
+            most = len(states) if self._some is None else self._some(len(states))
+            # Where none has two, all that can be lost is what was written first.
+            if if_any and most < 2:
                 return
             what = (
                 f"the checkpoint {self.name!r} does not exist; leave --resume out to begin, or "
@@ -181,8 +193,9 @@ class FileSaver(Saver):
             )
             if self.size > 1:
                 what = (
-                    f"the {self.size} processes have no checkpoint {self.name!r} in common; leave "
-                    "--resume out to begin"
+                    f"the {self.size} processes have no checkpoint {self.name!r} in common; bring "
+                    "the files of all back to where they were, or begin with --force and neither "
+                    "--resume nor --resume-if-any"
                 )
             raise FileError(what)
         file, self._found = states[chosen]
