@@ -81,12 +81,13 @@ def saver_of(
             if given:
                 raise InputError(f"{name} needs --checkpoint FILE")
         return None
-    from vpem.checkpoints.savers import EVERY, FileSaver
+    from vpem.checkpoints.savers import EVERY, FileSaver, files_of
     from vpem.files.hdf5 import check_distinct
 
-    check_distinct(file, *others)
-    if any(other is not None and file.resolve() == other.resolve() for other in others):
-        raise FileError(f"{file} is to be the checkpoint and another file too; give two names")
+    for kept in files_of(file, processes.get("size", 1)):
+        check_distinct(kept, *others)
+        if any(other is not None and kept.resolve() == other.resolve() for other in others):
+            raise FileError(f"{kept} is to be the checkpoint and another file too; give two names")
     return FileSaver(
         file,
         every=EVERY if every is None else every,

@@ -1,6 +1,7 @@
 """Checkpoints on disk: what goes in comes out, what is damaged is refused; several processes."""
 
 import os
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -12,6 +13,7 @@ from vpem.checkpoints.savers import (
     FileSaver,
     Saver,
     checksum,
+    files_of,
     newest_common,
     set_stream,
     stream_state,
@@ -454,10 +456,9 @@ def test_a_rank_that_has_lost_its_files_is_not_begun_anew(tmp_path):
     ranks.file(1).unlink()
     (tmp_path / f"{ranks.file(1).name}.before").unlink()
     kept = ranks.file(0).read_bytes()
-    # Of two states somebody has, one is gone for good.
     with pytest.raises(FileError, match=r"no checkpoint .* in common; bring the files of all back"):
         FileSaver(
-            tmp_path / "c", rank=0, size=2, resume="if-any", agree=lambda own: None,
+            tmp_path / "c", rank=0, size=2, every=3, resume="if-any", agree=lambda own: None,
             some=lambda number: number,
         )  # fmt: skip
     assert ranks.file(0).read_bytes() == kept
@@ -470,7 +471,34 @@ def test_a_damaged_newest_state_is_passed_over(tmp_path):
             saver.offer(lambda number=number: {"count": number + 1})
     newest = ranks.file(0)
     newest.write_bytes(newest.read_bytes()[:2000])
-    with pytest.warns(VpemWarning, match="the one before, .* is taken"):
+    with pytest.warns(VpemWarning, match="the state beside it is taken"):
         saver = FileSaver(tmp_path / "c", rank=0, size=2, resume=True, agree=max)
     saver.begin({})
     assert saver.saved["count"] == 2 * ranks.every
+
+
+def test_a_damaged_older_state_does_not_matter(tmp_path):
+    ranks = Ranks(tmp_path, 2)
+    for saver in ranks.savers():
+        for number in range(3 * ranks.every):
+            saver.offer(lambda number=number: {"count": number + 1})
+    (tmp_path / "c.before").write_bytes(b"")
+    with pytest.warns(VpemWarning, match="the state beside it is taken"):
+        saver = FileSaver(tmp_path / "c", rank=0, size=2, resume=True, agree=max)
+    saver.begin({})
+    assert saver.saved["count"] == 3 * ranks.every
+
+
+@pytest.mark.parametrize("name", ["c", "c.before", "c.rank1", "c.rank1.before"])
+def test_no_file_of_any_rank_takes_the_place_of_another(tmp_path, name):
+    from vpem_cli.checkpoints import saver_of
+
+    taken = tmp_path / name
+    taken.write_bytes(b"data")
+    with pytest.raises(FileError, match=name):
+        saver_of(tmp_path / "c", None, False, False, True, taken, rank=0, size=2)
+    assert files_of("c", 2) == [Path(n) for n in ("c", "c.before", "c.rank1", "c.rank1.before")]
+    assert taken.read_bytes() == b"data"
+    if name.endswith("before"):
+        with pytest.raises(FileError, match="exists"):
+            FileSaver(tmp_path / "c", rank=int("rank1" in name), size=2)

@@ -213,6 +213,10 @@ class Run:
     converged: bool = False
     recoveries: list[Recovery] = field(default_factory=list)
 
+    def recall(self, recoveries: Sequence[Sequence[Any]]) -> None:
+        """Take the recoveries of a saved run, each as its fields, for those of this one."""
+        self.recoveries[:] = [Recovery(*one) for one in recoveries]
+
 
 def expect(
     terms: Terms,

@@ -70,14 +70,12 @@ def record_state(run: Any) -> State:
 
 def restore_record(run: Any, state: State) -> None:
     """Put the record of a run together again."""
-    from vpem.em import Recovery
-
     run.history[:] = state["history"]
     run.log_likelihood = state["log_likelihood"]
     run.bytes_sent[:] = state["bytes_sent"]
     run.partitions[:] = state["partitions"]
     run.converged = state["converged"]
-    run.recoveries[:] = [Recovery(*one) for one in state["recoveries"]]
+    run.recall(state["recoveries"])
     if hasattr(run, "free_energy"):
         run.free_energy[:] = state["free_energy"]
         run.n_passes = state["n_passes"]

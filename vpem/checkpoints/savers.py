@@ -28,6 +28,7 @@ __all__ = [
     "Saver",
     "State",
     "checksum",
+    "files_of",
     "newest_common",
     "restoring",
     "set_stream",
@@ -94,6 +95,14 @@ def newest_common(generations: Sequence[Sequence[int]]) -> int | None:
     return max(common, default=None)
 
 
+def files_of(path: PathLike, size: int = 1) -> list[Path]:
+    """Files that so many processes keep a checkpoint in."""
+    if size == 1:
+        return [Path(path)]
+    ranks = ["", *(f".rank{rank}" for rank in range(1, size))]
+    return [Path(f"{os.fspath(path)}{rank}{end}") for rank in ranks for end in ("", ".before")]
+
+
 class FileSaver(Saver):
     """Keeps the state in a file.
 
@@ -156,24 +165,21 @@ class FileSaver(Saver):
         self._facts: State = {}
         self._found: State | None = None
         check_writable(self.path, force or bool(resume))
+        if self.before is not None:
+            check_writable(self.before, force or bool(resume))
         if resume:
             self._find(agree or max_of, resume == "if-any")
 
     def _find(self, agree: Callable[[list[int]], int | None], if_any: bool) -> None:
         """Read what there is, of the newest generation that all have."""
         states: dict[int, tuple[Path, State]] = {}
+        damaged: list[FileError] = []
         for file in (self.before, self.path):
             if file is not None and file.exists():
                 try:
                     found = read_state(file)
                 except FileError as error:
-                    if file == self.before or not states:
-                        raise
-                    warnings.warn(
-                        f"{error}; the one before, {self.before}, is taken",
-                        VpemWarning,
-                        stacklevel=2,
-                    )
+                    damaged.append(error)
                     continue
                 with restoring(file):
                     generation = check_int("generation", found["generation"], least=1)
@@ -181,11 +187,16 @@ class FileSaver(Saver):
                         raise TypeError("facts or run")
                 self._check_size(found["facts"].get("processes"))
                 states[generation] = (file, found)
+        if damaged and not states:
+            raise damaged[0]
+        for told in damaged:
+            warnings.warn(f"{told}; the state beside it is taken", VpemWarning, stacklevel=3)
         chosen = agree(sorted(states))
         if chosen is None:
-            most = len(states) if self._some is None else self._some(len(states))
-            # Where none has two, all that can be lost is what was written first.
-            if if_any and most < 2:
+            newest = max(states, default=0)
+            newest = newest if self._some is None else self._some(newest)
+            # All that can be lost is what is written first.
+            if if_any and newest <= self.every:
                 return
             what = (
                 f"the checkpoint {self.name!r} does not exist; leave --resume out to begin, or "
