@@ -233,8 +233,8 @@ class Ranks:
         from vpem.shards import shard_path
 
         names = [party.name for party in parties]
-        for rank, told in enumerate(self.crew.everyones([names])):
-            ours = self.crew.tell_from(names, 0)
+        ours, *others = self.crew.everyones([names])
+        for rank, told in enumerate(others, 1):
             if told != ours:
                 raise InputError(
                     f"rank 0 is told of the parties {', '.join(ours)}, rank {rank} of "

@@ -213,7 +213,6 @@ def fit(
     from .parties import Asked, read_data
 
     with Screen(quiet) as screen:
-        from vpem.checkpoints.savers import files_of
         from vpem.checks import check_int
         from vpem.errors import InputError, check_choice
         from vpem.files.hdf5 import check_distinct, check_writable
@@ -273,7 +272,7 @@ def fit(
             output,
             screen,
             run_on,
-            [] if saver is None else files_of(saver.name, saver.size),
+            [] if saver is None else saver.files,
         )  # fmt: skip
         sums: dict[str, Any] = {
             "n_rounds": options["rounds"],

@@ -154,8 +154,10 @@ class FileSaver(Saver):
         if resume not in (False, True, "if-any"):
             raise InputError(f"resume must be true, false or 'if-any', got {resume!r}")
         self.name = os.fspath(path)
-        self.path = Path(self.name + (f".rank{rank}" if rank else ""))
-        self.before = Path(f"{self.path}.before") if size > 1 else None
+        if size == 1:
+            self.path, self.before = files_of(path)[0], None
+        else:
+            self.path, self.before = files_of(path, size)[2 * rank : 2 * rank + 2]
         self.size = size
         self.signal: int | None = None
         """Number of the signal that wants the process to end; whoever catches it sets this."""
@@ -164,11 +166,15 @@ class FileSaver(Saver):
         self._some = some
         self._facts: State = {}
         self._found: State | None = None
-        check_writable(self.path, force or bool(resume))
-        if self.before is not None:
-            check_writable(self.before, force or bool(resume))
+        for file in self.files:
+            check_writable(file, force or bool(resume))
         if resume:
             self._find(agree or max_of, resume == "if-any")
+
+    @property
+    def files(self) -> list[Path]:
+        """What this process writes."""
+        return [self.path] if self.before is None else [self.path, self.before]
 
     def _find(self, agree: Callable[[list[int]], int | None], if_any: bool) -> None:
         """Read what there is, of the newest generation that all have."""
