@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,15 @@ from vpem.saem.models.catalogue import MODELS, OWN
 from vpem.saem.models.protocol import Vector
 from vpem.saem.recipes import SaemFit
 
-__all__ = ["ENCODING", "SavedSaem", "as_saved", "is_saem", "read_saem", "save_saem"]
+__all__ = [
+    "ENCODING",
+    "SavedSaem",
+    "as_saved",
+    "is_saem",
+    "read_saem",
+    "saem_as_json",
+    "save_saem",
+]
 
 ENCODING = "vpem-saem"
 VERSION = "0.1.0"
@@ -245,6 +253,30 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
             describe_element(dataset, "json-utf8", VERSION)
 
 
+def saem_as_json(saved: SavedSaem) -> dict[str, Any]:
+    """Return a whole fit as values that JSON can hold, once NaN and infinite numbers are None."""
+    likelihood = saved.log_likelihood
+    listed = {one.name: getattr(saved, one.name) for one in fields(saved)}
+    arrays = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in listed.items()
+    }
+    return {
+        "encoding-type": ENCODING,
+        "encoding-version": VERSION,
+        **arrays,
+        "estimates": saved.estimates,
+        "standard_errors": saved.errors,
+        "log_likelihood": {
+            "value": likelihood.value,
+            "error": likelihood.error,
+            "each": likelihood.each.tolist(),
+            "effective": likelihood.effective.tolist(),
+        },
+        "covariates": {name: values.tolist() for name, values in saved.covariates.items()},
+    }
+
+
 def is_saem(path: PathLike) -> bool:
     """Whether a file says that it is a fit of SAEM; `FileError` if it cannot be read."""
     with open_read(path) as file:
@@ -321,6 +353,11 @@ def _read_parts(file: Any) -> SavedSaem:
     first, last = read_array(file, "time_range", shape=(2,), kinds="f").tolist()
     need(math.isfinite(first) and math.isfinite(last) and first <= last, "time_range is no range")
     texts: dict[str, Any] = {name: _read_json(file, name) for name in TEXTS}
+    for name, value in texts["model_options"].items():
+        # A model makes no more of an option than there are parameters.
+        large = isinstance(value, list) and len(value) > p
+        large = large or (isinstance(value, int) and value > p)
+        need(not large, f"model option {name[:40]!r} is too large for {p} parameters")
     return SavedSaem(
         model=model,
         model_class=read_attribute(file, "model_class") or "",

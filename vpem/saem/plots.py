@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from vpem.checks import check_int
 from vpem.files.hdf5 import atomic_write
 from vpem.plots import COLOURS, check_picture
+from vpem.saem.individuals import Individuals
 from vpem.saem.model_files import SavedSaem, as_saved
+from vpem.saem.prediction import Maker, Predictor
 from vpem.saem.recipes import SaemFit
 
-__all__ = ["plot_traces"]
+__all__ = ["plot_curves", "plot_traces"]
 
 MOST_PANELS = 36
 """Parameters, or individuals, up to which all are drawn."""
@@ -129,3 +132,84 @@ def _save(path: str | os.PathLike[str], figure: Any, force: bool) -> None:
         atomic_write(path, force) as temporary,
     ):
         figure.savefig(temporary, format=ending, dpi=150, metadata=undated)
+
+
+def plot_curves(
+    path: str | os.PathLike[str],
+    fit: SaemFit | SavedSaem,
+    individuals: Individuals,
+    *,
+    model: Maker | None = None,
+    n_times: int = 120,
+    force: bool = False,
+) -> None:
+    """Draw the curve of each individual given its rows, over what was measured.
+
+    A panel an individual: its values, its curve with the interval, and that of the population
+    with the individual's covariates.
+
+    Parameters
+    ----------
+    path : path
+        A .png, .svg or .pdf file, written completely or not at all.
+    fit : SaemFit or SavedSaem
+        Of a model that has curves.
+    individuals : Individuals
+        Of the fit, or others; of many the first 36 are drawn.
+    model : callable, optional
+        As for `vpem.saem.prediction.Predictor`.
+    n_times : int
+        Times at which curves are computed.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    InputError
+        If the model has no curves, the individuals do not fit it, matplotlib is not installed, or
+        the file's name has another ending.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    check_picture(path, force)
+    saved = as_saved(fit)
+    predictor = Predictor(fit, model)
+    shown = min(individuals.n_individuals, MOST_PANELS)
+    some = individuals.take(np.arange(shown))
+    times = np.linspace(some.times.min(), some.times.max(), check_int("times", n_times, least=2))
+    given = predictor.curves(some, times)
+    typical = predictor.population(times, individuals=some)
+    figure, panels = _grid(shown, 2.0)
+    low, high = some.values.min(), some.values.max()
+    low, high = min(low, given.lower.min()), max(high, given.upper.max())
+    margin = 0.05 * (high - low or 1.0)
+    for i, axes in enumerate(panels[:shown]):
+        part, rows = slice(i * len(times), (i + 1) * len(times)), slice(*some.first[i : i + 2])
+        axes.fill_between(
+            times, given.lower[part], given.upper[part], color=COLOURS[0], alpha=0.45,
+            linewidth=0, label=f"{100 * saved.level:.3g} % interval of the curve", zorder=2,
+        )  # fmt: skip
+        axes.plot(
+            times, typical.fitted[part], color="black", linewidth=1.1, linestyle=(0, (5, 3)),
+            label="population", zorder=3,
+        )  # fmt: skip
+        axes.plot(times, given.fitted[part], color=DARK, linewidth=1.6, label="fitted", zorder=4)
+        axes.plot(
+            some.times[rows], some.values[rows], color="white", marker="o", markersize=4,
+            markeredgecolor="black", linestyle="", label="measured", zorder=5,
+        )  # fmt: skip
+        axes.set_title(_plain(some.names[i]), fontsize=9)
+        axes.set_ylim(low - margin, high + margin)
+        _tidy(axes)
+    for axes in panels[max(0, shown - figure.columns) : shown]:
+        axes.set_xlabel("time", fontsize=9)
+    part_of = (
+        "" if shown == individuals.n_individuals else f", {shown} of {individuals.n_individuals}"
+    )
+    figure.suptitle(f"SAEM, {saved.model}: individuals{part_of}", fontsize=11)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
+        frameon=False, fontsize=9,
+    )  # fmt: skip
+    _save(path, figure, force)

@@ -47,7 +47,8 @@ class BifactorModel(SaemModel):
             raise InputError(
                 f"the {len(items)} items need a group each, whole numbers from 0, got {groups!r}"
             )
-        sizes = np.bincount(numbers) if numbers.min() >= 0 else np.zeros(1)
+        fine = numbers.min() >= 0 and numbers.max() < len(items)
+        sizes = np.bincount(numbers) if fine else np.zeros(1)
         if sizes.min() < 2:
             raise InputError(
                 "groups must be numbered 0, 1, ... and have at least two items each, got "
@@ -171,6 +172,11 @@ class BifactorModel(SaemModel):
             right += (self._y[:, j] - means[j])[:, None] * weighed[j]
         found = times(covariance, right)
         return found, np.broadcast_to(covariance, (self.n, *covariance.shape)).copy()
+
+    def population(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Return the standard normal law."""
+        q = 1 + self.n_groups
+        return np.zeros(q), np.eye(q)
 
     def marginal(self, theta: Vector) -> Vector:
         """Log-likelihood of each individual: a normal law of the items."""

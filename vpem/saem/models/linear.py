@@ -60,9 +60,7 @@ class LinearModel(SaemModel):
         individuals.need_rows(2)
         self.individuals = individuals
         self.slopes = tuple(slopes)
-        columns = [np.ones(individuals.n_rows)]
-        for name in self.slopes:
-            columns.append(individuals.times if name == "time" else individuals.covariate(name))
+        columns = self._columns(individuals)
         q = len(columns)
         names = ["slope" if name == "time" else f"slope of {name}" for name in self.slopes]
         self.latents = ("intercept", *names)
@@ -83,6 +81,13 @@ class LinearModel(SaemModel):
         )
         self.shift: Vector = self._own.mean(axis=0) if shift is None else shift
         self._left = individuals.sums((individuals.values - fitted) ** 2)
+
+    def _columns(self, at: Individuals) -> list[Vector]:
+        """Columns (N,) of the design: the intercept, the slopes."""
+        columns = [np.ones(at.n_rows)]
+        for name in self.slopes:
+            columns.append(at.times if name == "time" else at.covariate(name))
+        return columns
 
     def take(self, which: NDArray[np.intp]) -> LinearModel:
         """Return the same model of some of the individuals."""
@@ -156,6 +161,18 @@ class LinearModel(SaemModel):
         own = times(self._cross, self._own) / variance
         means = times(covariances, times(prior, np.broadcast_to(beta, own.shape)) + own)
         return means, covariances
+
+    def population(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Mean and covariance of the coefficients."""
+        return self.unpack(theta)[:2]
+
+    def curve(self, z: Vector, at: Individuals) -> Vector:
+        """Lines (chains, N)."""
+        of_rows = z[..., at.individual_of, :]
+        found = np.zeros(of_rows.shape[:-1])
+        for i, column in enumerate(self._columns(at)):
+            found += of_rows[..., i] * column
+        return found
 
     def langevin(
         self,

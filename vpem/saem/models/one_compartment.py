@@ -88,7 +88,8 @@ class OneCompartmentModel(SaemModel):
         individuals.need_rows(2)
         individuals.need_rising_times()
         self._dose = individuals.constant("dose")[individuals.individual_of]
-        self._check(individuals)
+        self._check(individuals, self._dose)
+        self._check_errors(individuals)
         kept = [name.removeprefix("log ") in self.random for name in LATENTS]
         self._free = np.outer(kept, kept)
         if covariance == "diagonal":
@@ -100,19 +101,23 @@ class OneCompartmentModel(SaemModel):
         self.pieces = (slice(0, 3), slice(3, 9), slice(9, 10))
         self.shift: Vector = np.median(self._begin(), axis=0) if shift is None else shift
 
-    def _check(self, individuals: Individuals) -> None:
+    @staticmethod
+    def _check(individuals: Individuals, dose: Vector) -> None:
         """Refuse doses and rows that have no meaning."""
         for what, wrong in (
-            ("a dose that is negative", self._dose < 0),
+            ("a dose that is negative", dose < 0),
             ("a time before the dose", individuals.times < 0),
         ):
             if wrong.any():
                 who = individuals.individual_of[int(wrong.argmax())]
-                value = (self._dose if "neg" in what else individuals.times)[int(wrong.argmax())]
+                value = (dose if "neg" in what else individuals.times)[int(wrong.argmax())]
                 raise InputError(
                     f"{individuals.source}: individual {individuals.names[who]!r} has {what}, "
                     f"{value:g}; times count from the dose, and doses are not negative"
                 )
+
+    def _check_errors(self, individuals: Individuals) -> None:
+        """Refuse rows that a proportional error would make certain."""
         nothing = (individuals.times == 0) | (self._dose == 0)
         if self.error == "proportional" and nothing.any():
             who = sorted({individuals.names[i] for i in individuals.individual_of[nothing]})
@@ -178,6 +183,16 @@ class OneCompartmentModel(SaemModel):
         """Concentrations (chains, N) at the rows, and their derivatives (chains, N, 3)."""
         of_rows = z[..., self.individuals.individual_of, :]
         return concentration(self.individuals.times, self._dose, of_rows)
+
+    def population(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Mean and covariance of the logarithms."""
+        return self.unpack(theta)[:2]
+
+    def curve(self, z: Vector, at: Individuals) -> Vector:
+        """Concentrations (chains, N)."""
+        dose = at.constant("dose")[at.individual_of]
+        self._check(at, dose)
+        return concentration(at.times, dose, z[..., at.individual_of, :])[0]
 
     def _residuals(self, z: Vector) -> tuple[Vector, Vector, Vector]:
         """Residuals in units of the sd, their derivatives, and predictions."""

@@ -123,6 +123,22 @@ class SaemModel(ABC):
         """Log-likelihood of each individual (n,), where there is a formula; else None."""
         return None
 
+    def population(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Mean (q,) and covariance (q, q) of the latents of individuals without rows, if normal."""
+        raise InputError(
+            f"{type(self).__name__} does not tell the law of its latents over the population; give "
+            "it the method population"
+        )
+
+    def curve(self, z: Vector, at: Individuals) -> Vector:
+        """Values (chains, N) without error at rows of individuals with latents (chains, n, q).
+
+        What is measured in ``at`` counts for nothing: only times and covariates do.
+        """
+        raise InputError(
+            f"latents of {type(self).__name__} have no curves over time; ask for the latents"
+        )
+
     def langevin(
         self,
         theta: Vector,

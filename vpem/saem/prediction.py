@@ -1,0 +1,467 @@
+"""What a fit says of individuals: their latents, curves with intervals, classes, log-likelihood.
+
+Parameters stay at the estimates. Intervals are those of the curve without error, by draws of the
+latents: new measurements scatter more, and the estimates are not certain either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import as_array, check_int, check_number
+from vpem.errors import InputError, did_you_mean
+from vpem.saem.conditional import Conditional
+from vpem.saem.individuals import Individuals
+from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
+from vpem.saem.model_files import SavedSaem, as_saved
+from vpem.saem.models.catalogue import MODELS, OWN, make_model
+from vpem.saem.models.gmm import GmmModel
+from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.recipes import SaemFit
+from vpem.saem.sampling import Metropolis
+from vpem.saem.streams import Streams
+
+__all__ = ["Curves", "Latents", "Predictor"]
+
+LARGEST = 1 << 22
+"""Numbers of draws at once."""
+
+MOST_TIMES = 100_000
+BURN_IN = 150
+CHAINS = 10
+
+CURVES = ("linear", "one-compartment")
+"""Models of vpem whose latents have curves."""
+
+Maker = Callable[[Individuals], SaemModel]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves of individuals.
+
+    Attributes
+    ----------
+    at : Individuals
+        Whose, at which times, with which covariates; values where there were rows, else NaN.
+    fitted : ndarray of shape (N,)
+        Curve of the conditional mean of the latents, without error.
+    lower, upper : ndarray of shape (N,)
+        Ends of the interval of the curve at each time.
+    level : float
+        Probability of an interval.
+    """
+
+    at: Individuals
+    fitted: Vector
+    lower: Vector
+    upper: Vector
+    level: float
+
+
+@dataclass(frozen=True)
+class Latents:
+    """Latents given the rows.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the individuals, (n,).
+    means, lower, upper : ndarray of shape (n, q)
+        Conditional means and ends of intervals.
+    covariances : ndarray of shape (n, q, q)
+        Conditional covariances.
+    level : float
+        Probability of an interval.
+    """
+
+    names: tuple[str, ...]
+    means: Vector
+    lower: Vector
+    upper: Vector
+    covariances: Vector
+    level: float
+
+
+class Predictor:
+    """A fit at work.
+
+    Parameters
+    ----------
+    fit : SaemFit or SavedSaem
+        The fit.
+    model : callable, optional
+        Makes the model of individuals, where it is a user's own that was read from a file.
+    level : float, optional
+        Probability of intervals; by default that of the fit.
+    n_draws : int
+        Draws of the latents of each individual.
+    seed : int
+        Of the draws, from 0 to 2^64 - 1.
+
+    Raises
+    ------
+    InputError
+        If the model is a user's own and not given, or not the one that was fitted.
+    """
+
+    def __init__(
+        self,
+        fit: SaemFit | SavedSaem,
+        model: Maker | None = None,
+        *,
+        level: float | None = None,
+        n_draws: int = 1000,
+        seed: int = 0,
+    ) -> None:
+        self.saved = as_saved(fit)
+        self.level = check_number(
+            "level", self.saved.level if level is None else level, least=0.01, most=0.999
+        )
+        self.n_draws = check_int("draws", n_draws, least=20, most=1_000_000)
+        self.seed = check_int("seed", seed, least=0, most=2**64 - 1)
+        self._model: SaemModel | None = None
+        self._maker = model
+        if model is None and isinstance(fit, SaemFit):
+            self._model = fit.model
+        elif model is None and self.saved.model == OWN:
+            raise InputError(
+                f"the model {self.saved.model_class} is a user's own, which a file does not hold: "
+                "predict in Python, vpem.saem.prediction.Predictor(fit, model=...)"
+            )
+
+    # ---- models ---------------------------------------------------------------------------------
+
+    def made(self, individuals: Individuals) -> SaemModel:
+        """Make the fitted model of other individuals.
+
+        Raises
+        ------
+        InputError
+            If they do not fit it.
+        """
+        saved = self.saved
+        if self._maker is not None:
+            model = self._maker(individuals)
+        elif saved.model == OWN:
+            raise InputError(
+                f"the model {saved.model_class} is a user's own: give what makes it of other "
+                "individuals, Predictor(fit, model=...)"
+            )
+        else:
+            try:
+                model = make_model(saved.model, individuals, **saved.model_options)
+            except (TypeError, ValueError, KeyError, IndexError) as error:
+                raise InputError(
+                    f"the options of the fit make no model {saved.model} of {individuals.source} "
+                    f"({error}); fit it again"
+                ) from error
+        got = (tuple(model.parameters), tuple(model.latents))
+        if got != (saved.parameters, saved.latents):
+            raise InputError(
+                f"{individuals.source}: the model of these individuals has other parameters or "
+                f"latents than the one that was fitted ({len(got[0])} and {len(got[1])}, not "
+                f"{len(saved.parameters)} and {len(saved.latents)}); give data with the same items"
+            )
+        _check_law(model, saved.theta)
+        return model
+
+    @property
+    def form(self) -> SaemModel:
+        """Some model of the fitted kind, whose individuals do not matter."""
+        if self._model is None:
+            saved = self.saved
+            if saved.model in MODELS and saved.model not in CURVES:
+                raise InputError(
+                    f"latents of the model {saved.model} have no curves over time; ask for the "
+                    "latents of individuals with rows"
+                )
+            slopes = saved.model_options.get("slopes", ()) if saved.model == "linear" else ()
+            columns = {str(name): np.ones(2) for name in ("dose", *slopes, *saved.covariates)}
+            blank = Individuals(("",), np.array([0, 2]), np.array([1.0, 2.0]), np.zeros(2), columns)
+            self._model = self.made(blank)
+        return self._model
+
+    # ---- latents --------------------------------------------------------------------------------
+
+    def latents(self, individuals: Individuals) -> Latents:
+        """Latents of individuals given their rows.
+
+        Where their law is normal its means and covariances are exact; else they come from
+        Metropolis draws, which depend on the individual's rows and name and on the seed only.
+        """
+        self._need_continuous()
+        found: list[tuple[Vector, ...]] = []
+        for some in self._batches(individuals, len(self.saved.latents)):
+            draws, means, covariances = self._given(self.made(some))
+            found.append((means, *self._ends(draws), covariances))
+        means, lower, upper, covariances = (
+            np.concatenate(part) for part in zip(*found, strict=True)
+        )
+        return Latents(individuals.names, means, lower, upper, covariances, self.level)
+
+    def _given(self, model: SaemModel) -> tuple[Vector, Vector, Vector]:
+        """Draws (draws, n, q), means and covariances of the latents given the rows."""
+        theta = self.saved.theta
+        streams = Streams.of(model.individuals.names, self.seed)
+        if type(model).posterior is not SaemModel.posterior:
+            means, covariances = model.posterior(theta)
+            return self._normal(means, covariances, streams), means, covariances
+        if type(model).population is not SaemModel.population:
+            first = np.tile(model.population(theta)[0], (model.n, 1))
+        else:
+            first = model.start()[1]
+        sampler = Metropolis()
+        chains = sampler.begin(model, theta, first, CHAINS)
+        n_iter = -(-self.n_draws // CHAINS)
+        draws = np.empty((n_iter * CHAINS, *first.shape))
+        for k in range(BURN_IN + n_iter):
+            sampler.move(model, theta, chains, streams, k + 1, max(0, k + 1 - BURN_IN))
+            if k >= BURN_IN:
+                place = (k - BURN_IN) * CHAINS
+                draws[place : place + CHAINS] = chains.z
+        means = draws.mean(axis=0)
+        apart = draws - means
+        return draws, means, np.einsum("cni,cnj->nij", apart, apart) / len(draws)
+
+    def _normal(self, means: Vector, covariances: Vector, streams: Streams) -> Vector:
+        """Draws (draws, n, q) of normal laws, of each individual by its own stream."""
+        values, vectors = np.linalg.eigh(covariances)
+        roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        normals = streams.at(0, 0).normals(self.n_draws, means.shape[1])
+        found: Vector = means + np.einsum("nij,cnj->cni", roots, normals)
+        return found
+
+    def _ends(self, draws: Vector) -> tuple[Vector, Vector]:
+        low, high = np.quantile(draws, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
+        return low, high
+
+    def _need_continuous(self) -> None:
+        if self.saved.discrete:
+            raise InputError(
+                f"latents of the model {self.saved.model} are classes, with no curves or "
+                "intervals; ask for the classes of individuals with rows"
+            )
+
+    def _batches(self, at: Individuals, width: int) -> Iterator[Individuals]:
+        """Individuals in parts whose draws take little memory."""
+        sizes = np.cumsum(np.maximum(at.counts, width)) * self.n_draws // LARGEST
+        for part in np.unique(sizes):
+            yield at.take(np.flatnonzero(sizes == part))
+
+    # ---- curves ---------------------------------------------------------------------------------
+
+    def curves(self, individuals: Individuals, times: Any = None) -> Curves:
+        """Curves of individuals given their rows.
+
+        Parameters
+        ----------
+        individuals : Individuals
+            Of the fit, or others.
+        times : array-like of shape (T,), optional
+            When; by default at their rows. Covariates must then be constant.
+        """
+        self._need_continuous()
+        targets = individuals
+        if times is not None:
+            held = {name: individuals.constant(name) for name in self._needed(individuals)}
+            targets = _at_times(individuals.names, times, held, individuals.source)
+        start = 0
+        found: list[tuple[Vector, ...]] = []
+        for one in self._batches(targets, len(self.saved.latents)):
+            some = individuals.take(np.arange(start, start + one.n_individuals))
+            start += one.n_individuals
+            model = self.made(some)
+            draws, means, _ = self._given(model)
+            found.append(self._curve(model, one, means, draws))
+        return self._joined(targets, found)
+
+    def _needed(self, individuals: Individuals | None) -> list[str]:
+        """Covariates that the model reads; of a user's own model, those that do not change."""
+        if self.saved.model == "one-compartment":
+            return ["dose"]
+        if self.saved.model == "linear":
+            return [str(one) for one in self.saved.model_options["slopes"] if one != "time"]
+        if individuals is None:
+            return []
+        each = individuals.first[:-1]
+        return [
+            name
+            for name, values in individuals.covariates.items()
+            if (values == values[each][individuals.individual_of]).all()
+        ]
+
+    def stored(self, names: Sequence[str] | None = None, times: Any = None) -> Curves:
+        """Curves of individuals of the fit, by the stored law of their latents, taken as normal.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Which; by default all.
+        times : array-like of shape (T,), optional
+            When; by default 50 times from the first to the last of the fit's rows.
+        """
+        self._need_continuous()
+        saved = self.saved
+        where = {name: place for place, name in enumerate(saved.names)}
+        wanted = saved.names if names is None else tuple(names)
+        for name in wanted:
+            if name not in where:
+                raise InputError(
+                    f"the fit has no individual {name!r}{did_you_mean(name, saved.names)}; give "
+                    "its rows"
+                )
+        which = np.array([where[name] for name in wanted], dtype=np.intp)
+        held = {name: values[which] for name, values in saved.covariates.items()}
+        for name in self._needed(None):
+            if name not in held:
+                raise InputError(
+                    f"the covariate {name!r} of the fit's individuals changes from row to row, and "
+                    "a fit does not hold it; give their rows"
+                )
+        model, place = self.form, 0
+        found: list[tuple[Vector, ...]] = []
+        at = _at_times(wanted, self._grid(times), held, "the individuals of the fit")
+        for some in self._batches(at, len(saved.latents)):
+            chosen = which[place : place + some.n_individuals]
+            place += some.n_individuals
+            streams = Streams.of(some.names, self.seed)
+            means = saved.means[chosen]
+            draws = self._normal(means, saved.covariances[chosen], streams)
+            found.append(self._curve(model, some, means, draws))
+        return self._joined(at, found)
+
+    def population(
+        self,
+        times: Any = None,
+        covariates: Mapping[str, float] | None = None,
+        individuals: Individuals | None = None,
+    ) -> Curves:
+        """Curve of the mean latents of the population: of an individual without rows.
+
+        Its interval is that of the curves of individuals.
+
+        Parameters
+        ----------
+        times : array-like of shape (T,), optional
+            When; by default 50 times from the first to the last of the fit's rows, or those of
+            individuals that are given.
+        covariates : mapping of str to float, optional
+            Of it.
+        individuals : Individuals, optional
+            With whose times and covariates, instead of covariates; their values count for nothing.
+        """
+        self._need_continuous()
+        if individuals is None:
+            held = {name: np.array([float(value)]) for name, value in (covariates or {}).items()}
+            at = _at_times(("population",), self._grid(times), held, "the population")
+        elif times is None:
+            at = individuals
+        else:
+            held = {name: individuals.constant(name) for name in self._needed(individuals)}
+            at = _at_times(individuals.names, times, held, individuals.source)
+        model = self.form
+        found: list[tuple[Vector, ...]] = []
+        mean, covariance = model.population(self.saved.theta)
+        root = Streams.of([""], self.seed)
+        draws = self._normal(mean[None], covariance[None], root)
+        for some in self._batches(at, len(mean)):
+            n = some.n_individuals
+            means = np.tile(mean, (n, 1))
+            found.append(self._curve(model, some, means, np.repeat(draws, n, axis=1)))
+        return self._joined(at, found)
+
+    def _grid(self, times: Any) -> Any:
+        return np.linspace(*self.saved.time_range, 50) if times is None else times
+
+    def _curve(
+        self, model: SaemModel, at: Individuals, means: Vector, draws: Vector
+    ) -> tuple[Vector, Vector, Vector]:
+        """Curve and interval (N,) of latents (n, q) and draws of them."""
+        fitted = model.curve(means[None], at)[0]
+        return fitted, *self._ends(model.curve(draws, at))
+
+    def _joined(self, at: Individuals, found: list[tuple[Vector, ...]]) -> Curves:
+        fitted, lower, upper = (np.concatenate(part) for part in zip(*found, strict=True))
+        if not (
+            np.isfinite(fitted).all() and np.isfinite(lower).all() and np.isfinite(upper).all()
+        ):
+            raise InputError(
+                f"{at.source}: a curve is not finite at these times; give times and covariates "
+                "like those of the fit"
+            )
+        return Curves(at, fitted, lower, upper, self.level)
+
+    # ---- classes and the log-likelihood ---------------------------------------------------------
+
+    def responsibilities(self, individuals: Individuals) -> Vector:
+        """Probability of each class given the rows, (n, K), for the model ``gmm``."""
+        model = self.made(individuals)
+        if not hasattr(model, "responsibilities"):
+            raise InputError(f"the model {self.saved.model_class} has no classes; ask for curves")
+        found: Vector = model.responsibilities(self.saved.theta)
+        return found
+
+    def score(self, individuals: Individuals, n_importance: int = 5000) -> LogLikelihood:
+        """Log-likelihood of individuals at the estimates, by formula or importance sampling."""
+        parts = []
+        for some in self._batches(individuals, len(self.saved.latents)):
+            model = self.made(some)
+            each = model.marginal(self.saved.theta)
+            if each is not None:
+                full = np.full(len(each), np.inf)
+                parts.append(LogLikelihood(float(each.sum()), 0.0, each, full))
+                continue
+            draws, means, covariances = self._given(model)
+            empty = np.zeros(0)
+            given = Conditional(
+                means, covariances, *self._ends(draws), self.level, empty, empty, empty, len(draws)
+            )
+            parts.append(
+                importance_log_likelihood(
+                    model, self.saved.theta, given, Streams.of(some.names, self.seed),
+                    after=BURN_IN + len(draws), n_draws=n_importance,
+                )
+            )  # fmt: skip
+        each = np.concatenate([part.each for part in parts])
+        effective = np.concatenate([part.effective for part in parts])
+        error = float(np.sqrt(sum(part.error**2 for part in parts)))
+        return LogLikelihood(float(each.sum()), error, each, effective)
+
+
+def _check_law(model: SaemModel, theta: Vector) -> None:
+    """Refuse parameters from a file that are no law."""
+    for name, value in zip(model.parameters, theta.tolist(), strict=True):
+        if name.startswith(("var(", "residual ", "weight ")) and not value > 0:
+            raise InputError(f"the fit's estimate of {name!r} must be positive, got {value:g}")
+    if type(model).population is SaemModel.population:
+        covariances = model.unpack(theta)[2] if isinstance(model, GmmModel) else np.ones((1, 1, 1))
+    else:
+        covariances = np.array([model.population(theta)[1]])
+    if not np.linalg.eigvalsh(covariances).min() > 0:
+        raise InputError("the fit's estimates are no law: a covariance is not positive definite")
+
+
+def _at_times(
+    names: Sequence[str], times: Any, covariates: Mapping[str, Vector], source: str
+) -> Individuals:
+    """Individuals at the same times (T,), with constant covariates (n,), and no values."""
+    grid = as_array("the times", times)
+    if grid.ndim != 1 or grid.dtype.kind not in "iuf" or not 0 < len(grid) <= MOST_TIMES:
+        raise InputError(
+            f"the times must be 1 to {MOST_TIMES} numbers, got shape {grid.shape} of type "
+            f"{grid.dtype}"
+        )
+    grid = grid.astype(np.float64)
+    if not np.isfinite(grid).all():
+        raise InputError("the times must be finite")
+    n, width = len(names), len(grid)
+    ends: NDArray[np.intp] = np.arange(n + 1, dtype=np.intp) * width
+    repeated = {name: np.repeat(values, width) for name, values in covariates.items()}
+    nothing = np.full(n * width, np.nan)
+    return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
