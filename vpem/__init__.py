@@ -52,6 +52,8 @@ _HOMES = {
     "read_individuals": "vpem.saem.individual_files",
     "read_model": "vpem.files.models",
     "read_observations": "vpem.imputing.observation_files",
+    "read_saem": "vpem.saem.model_files",
+    "save_saem": "vpem.saem.model_files",
     "stack_parties": "vpem.parties.opening",
     "write_dataset": "vpem.files.datasets",
     "write_model": "vpem.files.models",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from vpem.saem.devices import Reports
 from vpem.saem.fisher import observed_information, standard_errors
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
-from vpem.saem.models.catalogue import MODELS, make_model
+from vpem.saem.models.catalogue import MODELS, OWN, all_options, make_model
 from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.saem import SaemProgress, run_saem
 from vpem.saem.sampling import Sampler, sampler_of
@@ -61,6 +61,12 @@ class SaemFit:
         Their last change, relative.
     ledger : Ledger
         All that was sent.
+    model_name : str
+        One of `MODELS`, or ``own``.
+    model_options : dict
+        All options of a model that is named, as JSON can hold them.
+    settings : dict
+        How the fit was asked for, likewise.
     """
 
     model: SaemModel
@@ -76,6 +82,9 @@ class SaemFit:
     converged: bool
     change: float
     ledger: Ledger
+    model_name: str
+    model_options: dict[str, Any]
+    settings: dict[str, Any]
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -208,6 +217,9 @@ def fit_saem(
         )
     acceptance = run.chains.rates
     theta, first = made.canonical(run.theta, run.chains.z)
+    trace = np.array(run.trace)
+    if not np.array_equal(theta, run.theta):  # signs, say, are turned: those before as well
+        trace = np.array([made.canonical(one, run.chains.z)[0] for one in run.trace])
     run.chains.z = first
     streams = Streams.of(individuals.names, seed)
     given = sample_conditional(
@@ -226,6 +238,14 @@ def fit_saem(
     )
     information = observed_information(made, theta, given)
     reports.sum_up()
+    named = isinstance(model, str)
+    settings = {
+        "devices": held.n_workers, "sampler": chosen.name, "sampler_options": _told(chosen),
+        "n_chains": n_chains, "n_iter": n_iter, "burn_in": burn_in, "decay": decay,
+        "average": average, "shares": shares, "codec": None if codec is None else codec.name,
+        "feedback": feedback, "participation": participation, "tol": tol, "window": window,
+        "n_conditional": n_conditional, "n_importance": n_importance, "seed": seed,
+    }  # fmt: skip
     return SaemFit(
         made,
         theta,
@@ -234,13 +254,24 @@ def fit_saem(
         likelihood,
         given,
         acceptance,
-        np.array(run.trace),
+        trace,
         np.array(run.bytes, dtype=np.int64),
         run.n_iter,
         run.converged,
         run.change,
         reports.ledger,
+        str(model) if named else OWN,
+        all_options(str(model), model_options or {}) if named else {},
+        settings,
     )
+
+
+def _told(sampler: Sampler) -> dict[str, Any]:
+    """Options of a sampler of vpem, a codec by its name; none of another."""
+    if not is_dataclass(sampler):
+        return {}
+    held = {one.name: getattr(sampler, one.name) for one in fields(sampler)}
+    return {one: getattr(value, "name", value) for one, value in held.items()}
 
 
 def _made(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from inspect import signature
 from typing import Any
+
+import numpy as np
 
 from vpem.errors import check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.protocol import SaemModel
 
-__all__ = ["MODELS", "make_model"]
+__all__ = ["MODELS", "OWN", "all_options", "make_model"]
 
 MODELS = {
     "linear": ("vpem.saem.models.linear", "LinearModel"),
@@ -19,6 +22,9 @@ MODELS = {
     "gmm": ("vpem.saem.models.gmm", "GmmModel"),
 }
 """Models by name: module and class."""
+
+OWN = "own"
+"""Stands for a model of a user's own."""
 
 
 def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel:
@@ -29,10 +35,33 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
     InputError
         If there is none, the data do not fit it, or an option is unknown.
     """
-    module, word = MODELS[check_choice("model", name, MODELS)]
-    kind = getattr(import_module(module), word)
+    kind = _kind(name)
     known = list(signature(kind).parameters)[1:]
     for option in options:
         check_choice(f"option of the model {name}", option, known)
     made: SaemModel = kind(individuals, **options)
     return made
+
+
+def _kind(name: str) -> Any:
+    module, word = MODELS[check_choice("model", name, MODELS)]
+    return getattr(import_module(module), word)
+
+
+def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a model that `make_model` made, defaults too, as JSON can hold them.
+
+    Options that are None, because data decide, are left out.
+    """
+    asked = {
+        one: known.default for one, known in list(signature(_kind(name)).parameters.items())[1:]
+    }
+    told = {**asked, **options}
+    return {one: _plain(value) for one, value in told.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Lists instead of tuples and arrays, Python's own numbers instead of NumPy's."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,131 @@
+"""Traces of a fit of SAEM, and curves of individuals over their rows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vpem.files.hdf5 import atomic_write
+from vpem.plots import COLOURS, check_picture
+from vpem.saem.model_files import SavedSaem, as_saved
+from vpem.saem.recipes import SaemFit
+
+__all__ = ["plot_traces"]
+
+MOST_PANELS = 36
+"""Parameters, or individuals, up to which all are drawn."""
+
+DARK, LIGHT = COLOURS[6], COLOURS[5]
+"""Blue and vermilion: far apart in grey where one is broken."""
+
+
+def plot_traces(
+    path: str | os.PathLike[str], fit: SaemFit | SavedSaem, *, force: bool = False
+) -> None:
+    """Draw every parameter against the iterations.
+
+    A panel has the parameter as it went, the mean of it since the burn-in, which is shaded, and
+    the final estimate, whose standard error stands above it.
+
+    Parameters
+    ----------
+    path : path
+        A .png, .svg or .pdf file, written completely or not at all.
+    fit : SaemFit or SavedSaem
+        Of many parameters the first 36 are drawn.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is not installed, or the file's name has another ending.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    check_picture(path, force)
+    saved = as_saved(fit)
+    burn_in = _burn_in(saved)
+    shown = min(len(saved.parameters), MOST_PANELS)
+    figure, panels = _grid(shown, 1.9)
+    steps = np.arange(saved.n_iter + 1)
+    late = saved.trace[burn_in + 1 :]
+    means = np.cumsum(late, axis=0) / np.arange(1, len(late) + 1)[:, None]
+    for j, axes in enumerate(panels[:shown]):
+        axes.axvspan(0, burn_in, color="#E6E6E6", linewidth=0, label="burn-in", zorder=0)
+        axes.plot(
+            steps, saved.trace[:, j], color=DARK, linewidth=0.9, label="parameter", zorder=3
+        )  # fmt: skip
+        if len(late) > 1:
+            axes.plot(
+                steps[burn_in + 1 :], means[:, j], color="black", linewidth=1.3,
+                linestyle=(0, (5, 3)), label="mean since the burn-in", zorder=4,
+            )  # fmt: skip
+        error = saved.standard_errors[j]
+        axes.plot(
+            [saved.n_iter * 1.04], [saved.theta[j]], color=LIGHT, marker="D", markersize=5.5,
+            markeredgecolor="black", markeredgewidth=0.6, linestyle="", label="estimate", zorder=5,
+        )  # fmt: skip
+        error = saved.standard_errors[j]
+        told = f"{saved.theta[j]:.4g}" + (f" (s.e. {error:.2g})" if error > 0 else "")
+        axes.set_title(f"{_plain(saved.parameters[j])}: {told}", fontsize=9)
+        _tidy(axes)
+        axes.set_xlim(0, saved.n_iter * 1.07)
+    for axes in panels[max(0, shown - figure.columns) : shown]:
+        axes.set_xlabel("iteration", fontsize=9)
+    part = "" if shown == len(saved.parameters) else f", {shown} of {len(saved.parameters)}"
+    figure.suptitle(f"SAEM, {saved.model}: parameters{part}", fontsize=11)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
+        frameon=False, fontsize=9,
+    )  # fmt: skip
+    _save(path, figure, force)
+
+
+def _burn_in(saved: SavedSaem) -> int:
+    """Iterations of the burn-in; a file may hold anything there."""
+    found = saved.settings.get("burn_in")
+    return min(found, saved.n_iter) if isinstance(found, int) and found >= 0 else 0
+
+
+def _grid(count: int, height: float) -> tuple[Any, list[Any]]:
+    """Figure with so many panels, which knows its ``columns``, and the panels."""
+    from matplotlib.figure import Figure
+
+    columns = min(count, 2 if count <= 4 else 3 if count <= 12 else 4)
+    rows = -(-count // columns)
+    figure: Any = Figure(figsize=(3.1 * columns + 0.4, height * rows + 1.1), layout="constrained")
+    figure.columns = columns
+    panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels
+
+
+def _tidy(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, color="#E6E6E6", linewidth=0.6)
+    axes.tick_params(labelsize=8)
+
+
+def _plain(text: str) -> str:
+    """Text of a user: dollars would begin a formula, and a long name fills the picture."""
+    short = text if len(text) <= 32 else text[:31] + "\N{HORIZONTAL ELLIPSIS}"
+    return short.replace("$", r"\$")
+
+
+def _save(path: str | os.PathLike[str], figure: Any, force: bool) -> None:
+    """Write a picture that depends on its content only."""
+    import matplotlib as mpl
+
+    ending = Path(path).suffix.lower()[1:]
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
+    with (
+        mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
+        atomic_write(path, force) as temporary,
+    ):
+        figure.savefig(temporary, format=ending, dpi=150, metadata=undated)
