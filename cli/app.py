@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import data, fedem, fit, impute, kmeans, model, topology, use
+from . import data, fedem, fit, impute, kmeans, model, saem, topology, use
 
 __all__ = ["app", "command"]
 
@@ -49,6 +49,7 @@ app.command("fit")(fit.fit)
 app.command("kmeans")(kmeans.kmeans)
 app.command("fedem")(fedem.fedem)
 app.command("impute")(impute.impute)
+app.command("saem")(saem.saem)
 app.command("predict")(use.predict)
 app.command("score")(use.score)
 app.command("sample")(use.sample)

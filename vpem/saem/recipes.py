@@ -106,7 +106,7 @@ def fit_saem(
     sampler: str | Sampler | None = None,
     sampler_options: Mapping[str, Any] | None = None,
     n_chains: int = 4,
-    n_iter: int = 500,
+    n_iter: int = 1000,
     burn_in: int = 200,
     decay: float = 1.0,
     average: str = "statistics",
@@ -206,10 +206,12 @@ def fit_saem(
         callback=callback,
     )
     if tol > 0 and not run.converged:
+        told = f"changed by {run.change:.2g} in the last {window}, more than tol {tol:g}"
+        if np.isnan(run.change):
+            told = f"are looked at from iteration {burn_in + 2 * window} on"
         warnings.warn(
-            f"SAEM has not converged in {run.n_iter} iterations: the averaged parameters changed "
-            f"by {run.change:.2g} in the last {window}, more than tol {tol:g}; take more "
-            "iterations",
+            f"SAEM has not converged in {run.n_iter} iterations: the averaged parameters {told}; "
+            "take more iterations",
             NotConvergedWarning,
             stacklevel=2,
         )

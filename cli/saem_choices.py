@@ -1,0 +1,315 @@
+"""What `vpem saem` makes of its options: data, devices, options of models and samplers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vpem.saem.individuals import Individuals
+    from vpem.saem.sampling import Sampler
+    from vpem.workers import Workers
+
+__all__ = [
+    "check_flow",
+    "check_outputs",
+    "devices_of",
+    "individuals_of",
+    "model_options_of",
+    "needed_covariates",
+    "rows_of_names",
+    "sampler_of_options",
+    "words_of",
+]
+
+MODEL_FLAGS = {
+    "slopes": ("--slopes", ("linear",)),
+    "error": ("--error", ("one-compartment",)),
+    "random": ("--random", ("one-compartment",)),
+    "covariance": ("--covariance", ("one-compartment",)),
+    "spread": ("--spread", ("one-compartment",)),
+    "first": ("--first", ("one-compartment",)),
+    "groups": ("--groups", ("bifactor",)),
+    "n_components": ("--components", ("gmm",)),
+    "rows": ("--init-individuals", ("gmm",)),
+    "reg_covar": ("--reg-covar", ("gmm",)),
+}
+"""Options of models: what the user types, and which models take them."""
+
+SAMPLER_FLAGS = {
+    "n_steps": "--sampler-steps",
+    "target": "--target",
+    "step": "--step-size",
+    "decay": "--step-decay",
+    "precondition": "--no-precondition",
+    "codec": "--gradient-compress",
+    "n_threads": "--threads",
+}
+"""Options of samplers, and what the user types."""
+
+
+def words_of(text: str) -> list[str]:
+    """Read words with commas between; "none" stands for no words."""
+    words = [word.strip() for word in text.split(",")]
+    return [] if words == ["none"] else words
+
+
+def _numbers_of(flag: str, text: str, kind: type, like: str) -> list[Any]:
+    """Read numbers with commas between."""
+    from vpem.errors import InputError
+
+    try:
+        return [kind(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"{flag} must be numbers with commas between, such as {like}, got {text!r}"
+        ) from None
+
+
+def model_options_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a model, as the library takes them.
+
+    Parameters
+    ----------
+    model : str
+        Name of the model.
+    given : mapping
+        By the library's names, as the user typed them; None where nothing was.
+    """
+    from math import isfinite
+
+    from vpem.checks import check_int, check_number
+    from vpem.errors import InputError, check_choice
+    from vpem.saem.models.one_compartment import ERRORS
+
+    taken = {name: value for name, value in given.items() if value is not None}
+    for name in taken:
+        flag, models = MODEL_FLAGS[name]
+        if model not in models:
+            raise InputError(f"{flag} is for the model {' and '.join(models)}, not {model}")
+    if "slopes" in taken:
+        taken["slopes"] = words_of(taken["slopes"])
+        if len(set(taken["slopes"])) < len(taken["slopes"]):
+            raise InputError(f"--slopes must differ from each other, got {given['slopes']!r}")
+    if "error" in taken:
+        check_choice("--error", taken["error"], ERRORS)
+    if "covariance" in taken:
+        check_choice("--covariance", taken["covariance"], ("diagonal", "full"))
+    if "random" in taken:
+        taken["random"] = words_of(taken["random"])
+        for word in taken["random"]:
+            check_choice("--random", word, ("ka", "cl", "ke"))
+    if "spread" in taken:
+        check_number("--spread", taken["spread"], least=1e-6)
+    if "first" in taken:
+        like = "0.5,-3.2,-2.5"
+        taken["first"] = _numbers_of("--first", taken["first"], float, like)
+        if len(taken["first"]) != 3 or not all(map(isfinite, taken["first"])):
+            raise InputError(
+                f"--first must be log ka, log cl and log ke, such as {like}, got {given['first']!r}"
+            )
+    if "groups" in taken:
+        taken["groups"] = _numbers_of("--groups", taken["groups"], int, "0,0,0,1,1,1")
+    elif model == "bifactor":
+        raise InputError(
+            "--model bifactor needs --groups: the group of each item, such as 0,0,0,1,1,1"
+        )
+    if model == "gmm":
+        taken["n_components"] = check_int("--components", taken.get("n_components", 2), least=1)
+    if "reg_covar" in taken:
+        check_number("--reg-covar", taken["reg_covar"], least=0)
+    return taken
+
+
+def sampler_of_options(name: str, given: Mapping[str, Any]) -> Sampler:
+    """Make the sampler; ``given`` as for `model_options_of`."""
+    from vpem.checks import check_int, check_number
+    from vpem.codecs import parse_codec
+    from vpem.errors import InputError, check_choice
+    from vpem.saem.sampling import SAMPLERS, sampler_of
+    from vpem.threads import thread_count
+
+    known = {one: set(kind.__dataclass_fields__) for one, kind in SAMPLERS.items()}
+    check_choice("--sampler", name, SAMPLERS)
+    taken = {one: value for one, value in given.items() if value is not None}
+    for one in taken:
+        if one not in known[name]:
+            others = [other for other in SAMPLERS if one in known[other]]
+            kinds = "sampler" if len(others) == 1 else "samplers"
+            raise InputError(
+                f"{SAMPLER_FLAGS[one]} is for the {kinds} {' and '.join(others)}, not {name}"
+            )
+    if "n_steps" in taken:
+        check_int("--sampler-steps", taken["n_steps"], least=1, most=10_000)
+    if "target" in taken:
+        check_number("--target", taken["target"], least=0.05, most=0.95)
+    if "step" in taken:
+        check_number("--step-size", taken["step"], least=1e-12, most=1e6)
+    if "decay" in taken:
+        check_number("--step-decay", taken["decay"], least=0, most=1e6)
+    if "codec" in taken:
+        taken["codec"] = parse_codec(taken["codec"])
+    if "n_threads" in known[name]:
+        taken["n_threads"] = thread_count(taken.get("n_threads"))
+    return sampler_of(name, **taken)
+
+
+def check_flow(given: Mapping[str, Any]) -> int:
+    """Check numbers and choices that do not depend on data; return the iterations of burn-in."""
+    from vpem.checks import check_int, check_number
+    from vpem.errors import InputError, check_choice
+    from vpem.saem.devices import FEEDBACKS
+    from vpem.saem.saem import AVERAGES, SHARES
+
+    iterations = check_int("--iterations", given["iterations"], least=1)
+    burn_in = given["burn_in"]
+    if burn_in is None:
+        burn_in = min(200, 2 * iterations // 5)
+    check_int("--burn-in", burn_in, least=0)
+    if burn_in >= iterations:
+        raise InputError(
+            f"--burn-in must be below --iterations, else no step decreases, got {burn_in} of "
+            f"{iterations}"
+        )
+    check_int("--chains", given["chains"], least=1, most=10_000)
+    check_number("--decay", given["decay"], least=0.5, most=1, above=True)
+    check_choice("--average", given["average"], AVERAGES)
+    check_choice("--feedback", given["feedback"], FEEDBACKS)
+    check_number("--participation", given["participation"], least=0, most=1, above=True)
+    check_number("--participation", given["participation"], least=1e-6, most=1)
+    check_number("--tol", given["tol"], least=0)
+    check_int("--window", given["window"], least=1)
+    check_int("--conditional-draws", given["conditional_draws"], least=2)
+    check_int("--importance-draws", given["importance_draws"], least=10)
+    check_number("--level", given["level"], least=0.01, most=0.999)
+    check_int("--seed", given["seed"], least=0, most=2**64 - 1)
+    if given["shares"] is not None:
+        check_choice("--shares", given["shares"], SHARES)
+        if given["average"] != "models":
+            raise InputError("--shares weighs models: it needs --average models")
+    if given["average"] == "models" and given["compress"] is not None:
+        raise InputError(
+            "--average models sends models exactly: leave out --compress, or average statistics"
+        )
+    if given["average"] == "models" and given["feedback"] != "none":
+        raise InputError("--feedback is about statistics: it needs --average statistics")
+    if given["feedback"] == "error" and given["compress"] is None:
+        raise InputError("--feedback error adds what a codec left out: it needs --compress")
+    if given["strict"] and given["tol"] == 0:
+        raise InputError("--strict needs a --tol above 0: without it nothing can converge")
+    return burn_in
+
+
+def check_outputs(
+    output: Path | None,
+    individuals: Path | None,
+    traces: Path | None,
+    force: bool,
+    *inputs: Path | None,
+) -> None:
+    """Check that all results can be written, each to a place of its own."""
+    from vpem.errors import InputError
+    from vpem.files.hdf5 import check_distinct, check_writable
+    from vpem.plots import check_picture
+    from vpem.tables import check_format
+
+    targets = [target for target in (output, individuals, traces) if target is not None]
+    for target in targets:
+        check_distinct(target, *inputs)
+    if len({target.resolve() for target in targets}) < len(targets):
+        raise InputError("--output, --individuals and --traces must be different files")
+    if output is not None:
+        check_writable(output, force)
+    if individuals is not None:
+        check_format(individuals)
+        check_writable(individuals, force)
+    if traces is not None:
+        check_picture(traces, force)
+
+
+def individuals_of(
+    data: Path, columns: Mapping[str, str | None], covariates: str | None, needed: Sequence[str]
+) -> Individuals:
+    """Read the data.
+
+    Parameters
+    ----------
+    data : Path
+        CSV or HDF5.
+    columns : mapping
+        Names of the columns id, time and value; None where none was given.
+    covariates : str or None
+        As the user typed them: ``dose=amt,weight``.
+    needed : sequence of str
+        Covariates of the model, read in any case.
+    """
+    from dataclasses import replace
+
+    from vpem.errors import InputError
+    from vpem.saem.individual_files import read_individuals
+
+    given = {name: column for name, column in columns.items() if column is not None}
+    if given and data.suffix.lower() != ".csv":
+        raise InputError(
+            f"{', '.join(f'--{name}' for name in given)} name columns of a CSV table, and {data} "
+            "is none"
+        )
+    if len({given.get(name, name) for name in columns}) < len(columns):
+        raise InputError("--id, --time and --value must be three different columns")
+    column_of: dict[str, str] = {}
+    for word in [] if covariates is None else words_of(covariates):
+        name, _, column = word.partition("=")
+        if not name or name in column_of:
+            raise InputError(
+                "--covariates must be different names with commas between, such as "
+                f"dose=amt,weight, got {covariates!r}"
+            )
+        column_of[name] = column or name
+    for name in needed:
+        column_of.setdefault(name, name)
+    found = read_individuals(data, covariates=list(column_of.values()), **given)
+    named = {name: found.covariates[column] for name, column in column_of.items()}
+    return replace(found, covariates=named)
+
+
+def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the covariates that a model with these options reads."""
+    if model == "one-compartment":
+        return ["dose"]
+    return [name for name in options.get("slopes", ()) if name != "time"]
+
+
+def devices_of(found: Individuals, number: int | None, file: Path | None) -> Workers:
+    """Choose who holds which individuals."""
+    from vpem.checks import check_int
+    from vpem.errors import InputError
+    from vpem.saem.device_files import read_devices
+    from vpem.workers import evenly
+
+    if number is not None and file is not None:
+        raise InputError("give --devices or --device-individuals, not both")
+    if file is not None:
+        return read_devices(file, found.names)
+    number = check_int("--devices", 1 if number is None else number, least=1)
+    if number > found.n_individuals:
+        raise InputError(
+            f"--devices must be at most the {found.n_individuals} individuals of {found.source}, "
+            f"got {number}"
+        )
+    return evenly(found.n_individuals, number, [f"device {place}" for place in range(number)])
+
+
+def rows_of_names(found: Individuals, text: str) -> list[int]:
+    """Return the numbers of individuals whose names were typed with commas between."""
+    from vpem.errors import InputError, did_you_mean
+
+    place = {name: row for row, name in enumerate(found.names)}
+    for word in words_of(text):
+        if word not in place:
+            raise InputError(
+                f"--init-individuals: {found.source} has no individual {word!r}"
+                f"{did_you_mean(word, place)}"
+            )
+    return [place[word] for word in words_of(text)]

@@ -1,0 +1,269 @@
+"""What `vpem saem` tells of a fit: to programs, to readers, and as a table of individuals."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from .output import Progress, Screen, communication, number, plural, show, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vpem.saem.recipes import SaemFit
+    from vpem.workers import Workers
+
+__all__ = ["SaemCounter", "report_of", "show_report", "write_individual_table"]
+
+MOST_ROWS = 50
+"""Parameters and latents that are printed; --json has them all."""
+
+
+class SaemCounter(Progress):
+    """How far a long run is: a live line in a terminal, a line at times in logs.
+
+    Parameters
+    ----------
+    quiet : bool
+        Show nothing.
+    burn_in : int
+        Its iterations.
+    """
+
+    def __init__(self, quiet: bool, burn_in: int) -> None:
+        super().__init__(quiet)
+        self.burn_in = burn_in
+
+    def __call__(self, progress: Any) -> None:
+        """Take note of one iteration (`vpem.saem.saem.SaemProgress`)."""
+        self.iterations += 1
+        now = time.monotonic()
+        if self.quiet or now - self.began < 1.0:
+            return
+        where = "  burn-in" if progress.iteration <= self.burn_in else ""
+        line = (
+            f"iteration {progress.iteration} of at most {progress.n_iter}{where}  "
+            f"{self.iterations / (now - self.began):.3g} iterations/s"
+        )
+        if sys.stderr.isatty():
+            self._status(line)
+        elif now - self.last_line >= self.LOG_EVERY:
+            self.last_line = now
+            print(line, file=sys.stderr, flush=True)
+
+
+def _moves(sampler: Any) -> dict[str, Any]:
+    """Name and options of a sampler as plain values."""
+    options = {one.name: getattr(sampler, one.name) for one in fields(sampler)}
+    if options.get("codec") is not None:
+        options["codec"] = options["codec"].name
+    return {"name": sampler.name, **options}
+
+
+def _individuals(fit: SaemFit, device_of: list[str]) -> list[dict[str, Any]]:
+    """Latents of every individual: mean, sd and interval; or probabilities of components."""
+    import numpy as np
+
+    model, given = fit.model, fit.given
+    sds = np.sqrt(np.maximum(np.einsum("nii->ni", given.covariances), 0.0))
+    odds = _odds(fit)
+    told = []
+    for one, name in enumerate(model.individuals.names):
+        facts: dict[str, Any] = {
+            "id": name,
+            "rows": int(model.individuals.counts[one]),
+            "device": device_of[one],
+            "acceptance": None if fit.acceptance is None else float(fit.acceptance[one]),
+            "log_likelihood": float(fit.log_likelihood.each[one]),
+        }
+        if odds is not None:
+            facts["component"] = int(odds[one].argmax())
+            facts["probabilities"] = odds[one]
+        elif not model.discrete:
+            facts["latents"] = {
+                latent: {
+                    "mean": float(given.means[one, j]),
+                    "sd": float(sds[one, j]),
+                    "lower": float(given.lower[one, j]),
+                    "upper": float(given.upper[one, j]),
+                }
+                for j, latent in enumerate(model.latents)
+            }
+        told.append(facts)
+    return told
+
+
+def _odds(fit: SaemFit) -> Any:
+    """Probability of each component for each individual of a mixture; None for other models."""
+    from vpem.saem.models.gmm import GmmModel
+
+    return fit.model.responsibilities(fit.theta) if isinstance(fit.model, GmmModel) else None
+
+
+def report_of(
+    fit: SaemFit, held: Workers, settings: dict[str, Any], screen: Screen
+) -> dict[str, Any]:
+    """Return all that is told of a fit, for `print_json`.
+
+    Parameters
+    ----------
+    fit : SaemFit
+        The fit.
+    held : Workers
+        Which device holds which individuals.
+    settings : dict
+        Of the command, with the sampler itself.
+    screen : Screen
+        Is told of standard errors that there are not.
+    """
+    from math import isfinite
+
+    import numpy as np
+
+    model, likelihood, rates = fit.model, fit.log_likelihood, fit.acceptance
+    errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
+    if None in errors.values():
+        screen.warn(
+            "there are no standard errors: the observed information is not positive definite at "
+            "the estimates; a variance may be zero, or the iterations too few"
+        )
+    device_of = [held.names[device] for device in held.worker_of]
+    effective = float(np.min(likelihood.effective))
+    return {
+        "algorithm": "saem",
+        "n_individuals": model.n,
+        "n_samples": model.individuals.n_rows,
+        "n_devices": held.n_workers,
+        "device_names": list(held.names),
+        "device_individuals": held.counts,
+        "latents": list(model.latents),
+        "n_parameters": len(model.parameters),
+        "estimates": fit.estimates,
+        "standard_errors": errors,
+        "log_likelihood": {
+            "value": likelihood.value,
+            "error": likelihood.error,
+            "least_effective_draws": effective if isfinite(effective) else None,
+        },
+        "converged": fit.converged if settings["tol"] > 0 else None,
+        "iterations": fit.n_iter,
+        "change": fit.change if isfinite(fit.change) else None,
+        "shrinkage": None
+        if model.discrete
+        else dict(zip(model.latents, fit.given.shrinkage.tolist(), strict=True)),
+        "acceptance": None
+        if rates is None
+        else {"mean": rates.mean(), "least": rates.min(), "most": rates.max()},
+        "individuals": _individuals(fit, device_of),
+        "traces": dict(zip(model.parameters, fit.trace.T.tolist(), strict=True)),
+        "bytes_by_iteration": fit.bytes,
+        "communication": fit.ledger.summary(),
+        "settings": {**settings, "sampler": _moves(settings["sampler"])},
+    }
+
+
+def write_individual_table(path: Path, fit: SaemFit, force: bool) -> None:
+    """Write a row an individual: mean, sd and interval of each latent, or its component."""
+    import numpy as np
+
+    from vpem.tables import write_columns
+
+    model, given = fit.model, fit.given
+    columns: dict[str, Any] = {
+        "id": np.array(model.individuals.names, dtype=np.str_),
+        "rows": model.individuals.counts,
+    }
+    odds = _odds(fit)
+    if odds is not None:
+        columns["component"] = odds.argmax(axis=1)
+        columns |= {f"proba_{k}": column for k, column in enumerate(odds.T)}
+    elif not model.discrete:
+        for j, latent in enumerate(model.latents):
+            columns[latent] = given.means[:, j]
+            columns[f"{latent} sd"] = np.sqrt(np.maximum(given.covariances[:, j, j], 0.0))
+            columns[f"{latent} lower"] = given.lower[:, j]
+            columns[f"{latent} upper"] = given.upper[:, j]
+    columns["log-likelihood"] = fit.log_likelihood.each
+    if fit.acceptance is not None:
+        columns["acceptance"] = fit.acceptance
+    write_columns(path, columns, "vpem-saem-individuals", force)
+
+
+def _algorithm(settings: dict[str, Any]) -> str:
+    """Say in a line how it was fitted."""
+    moves = settings["sampler"]
+    steps = "" if "n_steps" not in moves else f", {plural(moves['n_steps'], 'step')}"
+    parts = [f"sampler {moves['name']}{steps}", plural(settings["chains"], "chain")]
+    if moves.get("codec"):
+        parts.append(f"gradients by {moves['codec']}")
+    if settings["average"] == "models":
+        parts.append(f"models averaged over {settings['shares']}")
+    if settings["compress"] is not None:
+        parts.append(f"statistics by {settings['compress']}")
+    if settings["feedback"] != "none":
+        parts.append(f"feedback {settings['feedback']}")
+    if settings["participation"] < 1:
+        parts.append(f"participation {settings['participation']:g}")
+    return ", ".join(parts)
+
+
+def _iterations(report: dict[str, Any]) -> str:
+    """Say in a line how many iterations there were, and whether they were enough."""
+    settings = report["settings"]
+    parts = [f"{report['iterations']}, of which {settings['burn_in']} burn-in"]
+    if report["converged"] is not None:
+        parts.append("converged" if report["converged"] else "not converged")
+        change = "not known" if report["change"] is None else number(report["change"], 2)
+        parts.append(f"last change {change} (--tol {settings['tol']:g})")
+    return ", ".join([*parts, f"{number(report['seconds'], 3)} s"])
+
+
+def show_report(report: dict[str, Any]) -> None:
+    """Print what a reader wants to know."""
+    settings = report["settings"]
+    sizes, rates = report["device_individuals"], report["acceptance"]
+    fewest, most = int(min(sizes)), int(max(sizes))
+    network = "one, all individuals"
+    if report["n_devices"] > 1:
+        each = plural(most, "individual") if fewest == most else f"{fewest} to {most} individuals"
+        network = f"{report['n_devices']}, {each} each"
+    likelihood = report["log_likelihood"]
+    value = f"{likelihood['value']:.3f}"
+    if likelihood["error"]:
+        value += f", Monte Carlo error {likelihood['error']:.2g}"
+    facts = [
+        ("data", f"{plural(report['n_individuals'], 'individual')}, "
+                 f"{plural(report['n_samples'], 'row')}"),
+        ("model", f"{settings['model']}, {plural(report['n_parameters'], 'parameter')}"),
+        ("devices", network),
+        ("algorithm", _algorithm(settings)),
+        ("log-likelihood", value),
+        ("iterations", _iterations(report)),
+    ]  # fmt: skip
+    if rates is not None:
+        facts.append(("accepted", f"{rates['mean']:.2f} of the moves, {rates['least']:.2f} to "
+                      f"{rates['most']:.2f} of an individual's"))  # fmt: skip
+    facts += [
+        ("communication", communication(report["communication"], report["device_names"])),
+        ("model file", report["model"] or "not kept (give --output)"),
+    ]
+    for name, key in (("individuals", "individuals_file"), ("traces", "traces_file")):
+        if report[key] is not None:
+            facts.append((name, report[key]))
+    errors = report["standard_errors"]
+    lines = [
+        (name, number(estimate), number(errors[name], 3))
+        for name, estimate in report["estimates"].items()
+    ]
+    heads = ("parameter", "estimate", "standard error")
+    made: list[Any] = [table(facts, "", "")]
+    made.append(table(lines[:MOST_ROWS], *heads, title="Estimates", right=heads[1:]))
+    if len(lines) > MOST_ROWS:
+        made.append(f"... and {plural(len(lines) - MOST_ROWS, 'more parameter')} (see --json)\n")
+    if report["shrinkage"] is not None:
+        shares = [(name, f"{share:.3f}") for name, share in report["shrinkage"].items()]
+        heads = ("latent", "shrinkage")
+        made.append(table(shares[:MOST_ROWS], *heads, title="Individuals", right=heads[1:]))
+    show(*made)
