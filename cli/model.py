@@ -29,7 +29,7 @@ app.command("best")(best)
 
 ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
 ResultFile = Annotated[
-    Path, typer.Argument(help="Model or clusters, from 'vpem fit' or 'vpem kmeans --output'.")
+    Path, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
 ]
 
 
@@ -40,6 +40,8 @@ def show(
 ) -> None:
     """Show the hubs, mixing weights, means and history of a model, or the centres of clusters.
 
+    Of a fit of SAEM: estimates with standard errors, shrinkage.
+
     Example: vpem model show model.h5
     """
     from .output import Screen, print_json
@@ -48,9 +50,15 @@ def show(
     with Screen():
         from vpem.clusters.cluster_files import is_clustering
         from vpem.files.models import model_as_json, read_model
+        from vpem.saem.model_files import is_saem
+
+        from .model_saem import show_saem
 
         if is_clustering(model):
             _show_clusters(model, json)
+            return
+        if is_saem(model):
+            show_saem(model, json)
             return
         found = read_model(model)
         if json:
@@ -257,7 +265,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
 ) -> None:
-    """Write the assembled mixture as a NumPy archive, or the whole model as JSON.
+    """Write the assembled mixture, or the arrays of a fit of SAEM, as a NumPy archive; all as JSON.
 
     Example: vpem model export model.h5 -o model.npz
     """
@@ -267,13 +275,19 @@ def export(
         from vpem.errors import InputError
         from vpem.files.hdf5 import check_distinct, check_writable
         from vpem.files.models import read_model, write_json, write_npz
+        from vpem.saem.model_files import is_saem
+
+        from .model_saem import export_saem
 
         writers = {".npz": write_npz, ".json": write_json}
         if output.suffix not in writers:
             raise InputError(f"a model is exported to .npz or .json, got {output}")
         check_distinct(output, model)
         check_writable(output, force)
-        writers[output.suffix](output, read_model(model), force)
+        if is_saem(model):
+            export_saem(model, output, force)
+        else:
+            writers[output.suffix](output, read_model(model), force)
         screen.say(f"wrote {output}")
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Progress",
     "Screen",
+    "as_plain",
     "clean",
     "communication",
     "fail",
@@ -83,22 +84,22 @@ def fail(message: str, code: int = 2) -> int:
     return code
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """Replace arrays by lists and numbers JSON has no word for (nan, inf) by None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [as_plain(item) for item in value]
     return value
 
 
 def print_json(value: Any) -> None:
     """Write ``value`` as one JSON object on stdout."""
-    sys.stdout.write(json.dumps(_plain(value), allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(as_plain(value), allow_nan=False) + "\n")
 
 
 def table(

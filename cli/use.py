@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import Missing
+from .use_saem import (
+    Covariates,
+    Id,
+    OneIndividual,
+    OnlyLatents,
+    Population,
+    Time,
+    Times,
+    Value,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +31,7 @@ __all__ = ["evaluate", "predict", "sample", "score"]
 
 ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
 AnyModelFile = Annotated[
-    Path, typer.Argument(help="Model or clusters, from 'vpem fit' or 'vpem kmeans --output'.")
+    Path, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
 ]
 DataFile = Annotated[Path, typer.Argument(help="Dataset with the model's features.")]
 Inside = Annotated[
@@ -62,7 +72,13 @@ def _load(
 
 def predict(
     model: AnyModelFile,
-    data: DataFile,
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Dataset with the model's features; individuals for a fit of SAEM, which can do "
+            "without.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Write here: .csv or .h5. Default: CSV on stdout."),
@@ -72,15 +88,28 @@ def predict(
     ] = False,
     missing: Missing = "refuse",
     dataset: Inside = None,
+    individual: OneIndividual = None,
+    times: Times = None,
+    population: Population = False,
+    latents: OnlyLatents = False,
+    id: Id = None,
+    time: Time = None,
+    value: Value = None,
+    covariates: Covariates = None,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Assign each row to its most responsible component, or to its nearest centre.
 
+    With a fit of SAEM: the curve of each individual given its rows, with an interval of the curve
+    (not of new measurements); the classes of a mixture; the factors of bifactor.
+
     Example: vpem predict model.h5 data/breast_cancer.h5 --proba -o labels.csv
 
     Example: vpem predict clusters.h5 data/breast_cancer.h5 -o labels.csv
+
+    Example: vpem predict growth.h5 data/oxford_boys.csv --individual 7 --times -1:1:0.5
     """
     from .output import Screen, plural, print_json
 
@@ -90,12 +119,32 @@ def predict(
         from vpem.clusters.cluster_files import StoredClustering
         from vpem.errors import InputError
         from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.saem.model_files import is_saem
         from vpem.tables import check_format, write_columns
+
+        from .use_saem import predict_saem, refuse_options
 
         if output is not None:
             check_format(output)
             check_distinct(output, model, data)
             check_writable(output, force)
+        columns_of = {"id": id, "time": time, "value": value}
+        if is_saem(model):
+            _refuse_other(dataset, missing)
+            count = predict_saem(
+                model, data, output=output, proba=proba, individual=individual, times=times,
+                population=population, latents=latents, columns=columns_of, covariates=covariates,
+                force=force, as_json=json,
+            )  # fmt: skip
+            if output is not None:
+                screen.say(f"wrote {plural(count, 'row')} to {output}")
+            return
+        refuse_options(model, {
+            "--individual": individual, "--times": times, "--population": population,
+            "--latents": latents, **_of_saem(columns_of, covariates),
+        })  # fmt: skip
+        if data is None:
+            raise InputError("vpem predict needs DATA: a dataset with the model's features")
         found, source, X = _load(model, data, dataset, missing)
         more: dict[str, NDArray[Any]] = {}
         if isinstance(found, StoredClustering):
@@ -137,14 +186,35 @@ def predict(
             screen.say(f"wrote {plural(len(labels), 'row')} to {output}")
 
 
+def _of_saem(columns: dict[str, str | None], covariates: str | None) -> dict[str, str | None]:
+    """Options that say where the individuals of a fit of SAEM stand."""
+    named = {f"--{name}": column for name, column in columns.items()}
+    return {**named, "--covariates": covariates}
+
+
+def _refuse_other(dataset: str | None, missing: str) -> None:
+    """Refuse options of datasets for a fit of SAEM."""
+    from vpem.errors import InputError
+
+    for flag, given in (("--dataset", dataset is not None), ("--missing", missing != "refuse")):
+        if given:
+            raise InputError(f"{flag} is for mixtures; a fit of SAEM takes individuals as they are")
+
+
 def score(
     model: AnyModelFile,
     data: DataFile,
     missing: Missing = "refuse",
     dataset: Inside = None,
+    id: Id = None,
+    time: Time = None,
+    value: Value = None,
+    covariates: Covariates = None,
     json: Json = False,
 ) -> None:
     """Log-likelihood, BIC and AIC of data under a model; inertia of data under clusters.
+
+    Under a fit of SAEM: log-likelihood of individuals, by formula or importance sampling.
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
@@ -154,7 +224,16 @@ def score(
         import numpy as np
 
         from vpem.clusters.cluster_files import StoredClustering
+        from vpem.saem.model_files import is_saem
 
+        from .use_saem import refuse_options, score_saem
+
+        columns_of = {"id": id, "time": time, "value": value}
+        if is_saem(model):
+            _refuse_other(dataset, missing)
+            score_saem(model, data, columns_of, covariates, json)
+            return
+        refuse_options(model, _of_saem(columns_of, covariates))
         found, _, X = _load(model, data, dataset, missing)
         if isinstance(found, StoredClustering):
             inertia = float(found.assign(X)[1].sum())
@@ -214,6 +293,7 @@ def sample(
     Example: vpem sample model.h5 -n 1000 -o drawn.h5
     """
     from .output import Screen, plural
+    from .use_saem import refuse_saem
 
     with Screen(quiet) as screen:
         import numpy as np
@@ -230,6 +310,7 @@ def sample(
             check_format(output)
             check_distinct(output, model)
             check_writable(output, force)
+        refuse_saem(model, "from which no rows are drawn; 'vpem predict' has its curves")
         found = read_model(model)
         X, labels = found.mixture.sample(count, rng)
         if output is not None and output.suffix != ".csv":
@@ -265,6 +346,7 @@ def evaluate(
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
     from .output import Screen, print_json, show, table
+    from .use_saem import refuse_saem
 
     with Screen():
         import numpy as np
@@ -272,6 +354,9 @@ def evaluate(
         from vpem.clusters.cluster_files import StoredClustering
         from vpem.evaluation import compare
 
+        refuse_saem(
+            model, "whose individuals have no labels here; 'vpem predict' has classes of a mixture"
+        )
         found, source, X = _load(model, data, dataset)
         truth = _labels(labels, data, source)
         if isinstance(found, StoredClustering):

@@ -308,15 +308,8 @@ class Predictor:
         """
         self._need_continuous()
         saved = self.saved
-        where = {name: place for place, name in enumerate(saved.names)}
-        wanted = saved.names if names is None else tuple(names)
-        for name in wanted:
-            if name not in where:
-                raise InputError(
-                    f"the fit has no individual {name!r}{did_you_mean(name, saved.names)}; give "
-                    "its rows"
-                )
-        which = np.array([where[name] for name in wanted], dtype=np.intp)
+        which = self._places(names)
+        wanted = tuple(saved.names[place] for place in which)
         held = {name: values[which] for name, values in saved.covariates.items()}
         for name in self._needed(None):
             if name not in held:
@@ -335,6 +328,37 @@ class Predictor:
             draws = self._normal(means, saved.covariances[chosen], streams)
             found.append(self._curve(model, some, means, draws))
         return self._joined(at, found)
+
+    def _places(self, names: Sequence[str] | None) -> NDArray[np.intp]:
+        """Numbers of individuals of the fit."""
+        held = self.saved.names
+        where = {name: place for place, name in enumerate(held)}
+        for name in names or ():
+            if name not in where:
+                raise InputError(
+                    f"the fit has no individual {name!r}{did_you_mean(name, held)}; give its rows"
+                )
+        wanted = held if names is None else names
+        return np.array([where[name] for name in wanted], dtype=np.intp)
+
+    def stored_latents(self, names: Sequence[str] | None = None) -> Latents:
+        """Latents of individuals of the fit, as it found them, at its level.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Which; by default all.
+        """
+        self._need_continuous()
+        saved, which = self.saved, self._places(names)
+        return Latents(
+            tuple(saved.names[place] for place in which),
+            saved.means[which],
+            saved.lower[which],
+            saved.upper[which],
+            saved.covariances[which],
+            saved.level,
+        )
 
     def population(
         self,
