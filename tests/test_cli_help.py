@@ -38,7 +38,7 @@ def test_the_commands():
     assert {" ".join(path) for path in HELP} >= {
         "", "fit", "predict", "score", "sample", "evaluate", "data", "data import",
         "data simulate", "data describe", "model", "model show", "model export", "kmeans", "fedem",
-        "impute", "topology", "topology describe",
+        "impute", "saem", "topology", "topology describe",
     }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def home(tmp_path_factory):
     """A folder such as a newcomer has: the datasets, a table, a fitted model."""
     home = tmp_path_factory.mktemp("home")
     (home / "data").mkdir()
-    for name in ("breast_cancer.h5", "wine.h5"):
+    for name in ("breast_cancer.h5", "wine.h5", "oxford_boys.csv", "theophylline.csv"):
         shutil.copy(ROOT / "data" / name, home / "data")
     rng = np.random.default_rng(0)
     table = np.column_stack([rng.standard_normal((50, 8)), np.arange(50) % 2])
