@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, Json, Quiet, Strict
+from .options import Force, InitModel, Json, Quiet, Strict
 
 __all__ = ["saem"]
 
@@ -98,6 +98,7 @@ def saem(
     reg_covar: Annotated[
         float | None, typer.Option(help="gmm: added to variances. Default: 1e-6.")
     ] = None,
+    init_model: InitModel = None,
     devices: Annotated[
         int | None,
         typer.Option(help="Split the individuals into this many runs, nearly equal. Default: 1."),
@@ -251,7 +252,7 @@ def saem(
 
     Example: vpem saem data/oxford_boys.csv --model linear --devices 4 -o growth.h5
 
-    Example: vpem saem data/theophylline.csv --model one-compartment --iterations 300
+    Example: vpem saem data/theophylline.csv --model one-compartment --random ka,cl -o doses.h5
     """
     from time import monotonic
 
@@ -262,6 +263,7 @@ def saem(
     with Screen(quiet) as screen:
         from vpem.codecs import parse_codec
         from vpem.errors import check_choice
+        from vpem.saem.model_files import save_saem
         from vpem.saem.recipes import MODELS, fit_saem
 
         from .saem_report import SaemCounter, report_of, show_report, write_individual_table
@@ -280,13 +282,18 @@ def saem(
             "n_threads": threads,
         })  # fmt: skip
         codec = None if compress is None else parse_codec(compress)
-        choices.check_outputs(output, individuals, traces, force, data, device_individuals)
+        choices.check_outputs(
+            output, individuals, traces, force, data, device_individuals, init_model
+        )
         needed = choices.needed_covariates(model, model_options)
         columns = {"id": id, "time": time, "value": value}
         source = choices.individuals_of(data, columns, covariates, needed)
         held = choices.devices_of(source, devices, device_individuals)
         if init_individuals is not None:
             model_options["rows"] = choices.rows_of_names(source, init_individuals)
+        start = None
+        if init_model is not None:
+            start = choices.start_of(init_model, model, source, model_options)
         began = monotonic()
         progress = SaemCounter(quiet, burn_in)
         try:
@@ -307,6 +314,7 @@ def saem(
                 participation=participation,
                 tol=tol,
                 window=window,
+                start=start,
                 n_conditional=conditional_draws,
                 n_importance=importance_draws,
                 level=level,
@@ -315,31 +323,17 @@ def saem(
             )
         finally:
             progress.close()
-        settings = {
-            "model": model,
-            "model_options": model_options,
-            "sampler": moves,
-            "chains": chains,
-            "iterations": iterations,
-            "burn_in": burn_in,
-            "decay": decay,
-            "average": average,
-            "shares": shares or "individuals",
-            "compress": None if codec is None else codec.name,
-            "feedback": feedback,
-            "participation": participation,
-            "tol": tol,
-            "window": window,
-            "conditional_draws": conditional_draws,
-            "importance_draws": importance_draws,
-            "level": level,
-            "seed": seed,
-        }
-        report = report_of(found, held, settings, screen)
+        report = report_of(found, held, screen)
         report["seconds"] = monotonic() - began
         report["data"] = str(data)
+        if output is not None:
+            save_saem(output, found, force=force)
         if individuals is not None:
             write_individual_table(individuals, found, force)
+        if traces is not None:
+            from vpem.saem.plots import plot_traces
+
+            plot_traces(traces, found, force=force)
         report["individuals_file"] = None if individuals is None else str(individuals)
         report["traces_file"] = None if traces is None else str(traces)
         report["model"] = None if output is None else str(output)

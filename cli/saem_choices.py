@@ -21,6 +21,7 @@ __all__ = [
     "needed_covariates",
     "rows_of_names",
     "sampler_of_options",
+    "start_of",
     "words_of",
 ]
 
@@ -149,6 +150,8 @@ def sampler_of_options(name: str, given: Mapping[str, Any]) -> Sampler:
         check_number("--step-size", taken["step"], least=1e-12, most=1e6)
     if "decay" in taken:
         check_number("--step-decay", taken["decay"], least=0, most=1e6)
+    if "n_threads" in taken:
+        check_int("--threads", taken["n_threads"], least=1, most=1024)
     if "codec" in taken:
         taken["codec"] = parse_codec(taken["codec"])
     if "n_threads" in known[name]:
@@ -167,7 +170,7 @@ def check_flow(given: Mapping[str, Any]) -> int:
     burn_in = given["burn_in"]
     if burn_in is None:
         burn_in = min(200, 2 * iterations // 5)
-    check_int("--burn-in", burn_in, least=0)
+    burn_in = check_int("--burn-in", burn_in, least=0)
     if burn_in >= iterations:
         raise InputError(
             f"--burn-in must be below --iterations, else no step decreases, got {burn_in} of "
@@ -313,3 +316,19 @@ def rows_of_names(found: Individuals, text: str) -> list[int]:
                 f"{did_you_mean(word, place)}"
             )
     return [place[word] for word in words_of(text)]
+
+
+def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:
+    """Return the estimates (p,) of a model file, if its parameters are those of this model."""
+    from vpem.errors import InputError
+    from vpem.saem.model_files import read_saem
+    from vpem.saem.models.catalogue import make_model
+
+    saved = read_saem(path)
+    wanted = make_model(model, found, **options).parameters
+    if saved.parameters != tuple(wanted):
+        raise InputError(
+            f"{path} holds {saved.model} with {len(saved.parameters)} parameters, not those of "
+            f"this {model} with {len(wanted)}; start from a fit of the same model"
+        )
+    return saved.theta

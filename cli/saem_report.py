@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from .output import Progress, Screen, communication, number, plural, show, table
@@ -19,6 +18,9 @@ __all__ = ["SaemCounter", "report_of", "show_report", "write_individual_table"]
 
 MOST_ROWS = 50
 """Parameters and latents that are printed; --json has them all."""
+
+FLAT = 0.9
+"""Shrinkage above which a latent hardly varies between individuals."""
 
 
 class SaemCounter(Progress):
@@ -52,14 +54,6 @@ class SaemCounter(Progress):
         elif now - self.last_line >= self.LOG_EVERY:
             self.last_line = now
             print(line, file=sys.stderr, flush=True)
-
-
-def _moves(sampler: Any) -> dict[str, Any]:
-    """Name and options of a sampler as plain values."""
-    options = {one.name: getattr(sampler, one.name) for one in fields(sampler)}
-    if options.get("codec") is not None:
-        options["codec"] = options["codec"].name
-    return {"name": sampler.name, **options}
 
 
 def _individuals(fit: SaemFit, device_of: list[str]) -> list[dict[str, Any]]:
@@ -102,9 +96,23 @@ def _odds(fit: SaemFit) -> Any:
     return fit.model.responsibilities(fit.theta) if isinstance(fit.model, GmmModel) else None
 
 
-def report_of(
-    fit: SaemFit, held: Workers, settings: dict[str, Any], screen: Screen
-) -> dict[str, Any]:
+def _advice(fit: SaemFit) -> str:
+    """Say what to try where there are no standard errors."""
+    flat = [
+        name
+        for name, share in zip(fit.model.latents, fit.given.shrinkage, strict=True)
+        if share > FLAT
+    ]
+    if not flat or fit.model_name != "one-compartment":
+        return "take more iterations or draws, or a simpler model"
+    others = [name.removeprefix("log ") for name in fit.model.latents if name not in flat]
+    return (
+        f"{' and '.join(flat)} hardly {'vary' if len(flat) > 1 else 'varies'} between individuals: "
+        f"try --random {','.join(others) or 'none'}"
+    )
+
+
+def report_of(fit: SaemFit, held: Workers, screen: Screen) -> dict[str, Any]:
     """Return all that is told of a fit, for `print_json`.
 
     Parameters
@@ -113,8 +121,6 @@ def report_of(
         The fit.
     held : Workers
         Which device holds which individuals.
-    settings : dict
-        Of the command, with the sampler itself.
     screen : Screen
         Is told of standard errors that there are not.
     """
@@ -126,8 +132,8 @@ def report_of(
     errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
     if None in errors.values():
         screen.warn(
-            "there are no standard errors: the observed information is not positive definite at "
-            "the estimates; a variance may be zero, or the iterations too few"
+            "there are no standard errors, for the observed information is not positive definite "
+            f"at the estimates; {_advice(fit)}"
         )
     device_of = [held.names[device] for device in held.worker_of]
     effective = float(np.min(likelihood.effective))
@@ -147,7 +153,7 @@ def report_of(
             "error": likelihood.error,
             "least_effective_draws": effective if isfinite(effective) else None,
         },
-        "converged": fit.converged if settings["tol"] > 0 else None,
+        "converged": fit.converged if fit.settings["tol"] > 0 else None,
         "iterations": fit.n_iter,
         "change": fit.change if isfinite(fit.change) else None,
         "shrinkage": None
@@ -160,7 +166,12 @@ def report_of(
         "traces": dict(zip(model.parameters, fit.trace.T.tolist(), strict=True)),
         "bytes_by_iteration": fit.bytes,
         "communication": fit.ledger.summary(),
-        "settings": {**settings, "sampler": _moves(settings["sampler"])},
+        "settings": {
+            "model": fit.model_name,
+            "model_options": fit.model_options,
+            **fit.settings,
+            "level": fit.given.level,
+        },
     }
 
 
@@ -193,15 +204,16 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool) -> None:
 
 def _algorithm(settings: dict[str, Any]) -> str:
     """Say in a line how it was fitted."""
-    moves = settings["sampler"]
-    steps = "" if "n_steps" not in moves else f", {plural(moves['n_steps'], 'step')}"
-    parts = [f"sampler {moves['name']}{steps}", plural(settings["chains"], "chain")]
+    moves = settings["sampler_options"]
+    parts = [settings["sampler"], plural(settings["n_chains"], "chain")]
+    if "n_steps" in moves:
+        parts.insert(1, plural(moves["n_steps"], "step"))
     if moves.get("codec"):
         parts.append(f"gradients by {moves['codec']}")
     if settings["average"] == "models":
         parts.append(f"models averaged over {settings['shares']}")
-    if settings["compress"] is not None:
-        parts.append(f"statistics by {settings['compress']}")
+    if settings["codec"] is not None:
+        parts.append(f"statistics by {settings['codec']}")
     if settings["feedback"] != "none":
         parts.append(f"feedback {settings['feedback']}")
     if settings["participation"] < 1:
@@ -264,6 +276,9 @@ def show_report(report: dict[str, Any]) -> None:
         made.append(f"... and {plural(len(lines) - MOST_ROWS, 'more parameter')} (see --json)\n")
     if report["shrinkage"] is not None:
         shares = [(name, f"{share:.3f}") for name, share in report["shrinkage"].items()]
-        heads = ("latent", "shrinkage")
-        made.append(table(shares[:MOST_ROWS], *heads, title="Individuals", right=heads[1:]))
+        made.append(
+            table(
+                shares[:MOST_ROWS], "latent", "shrinkage", title="Individuals", right=("shrinkage",)
+            )
+        )
     show(*made)

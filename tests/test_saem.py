@@ -1,5 +1,6 @@
 """SAEM: the estimates of linear and nonlinear models, on one device and on many."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,15 @@ def test_errors_are_those_of_the_likelihood(boys, seed):
     sd = np.sqrt(np.einsum("nii->ni", covariances))
     np.testing.assert_allclose(fit.given.means, means, atol=0.15 * sd.max())
     np.testing.assert_allclose((fit.given.upper - fit.given.lower) / sd, 3.92, atol=0.5)
+
+
+def test_errors_in_any_units(boys):
+    """Variances of a tiny unit are smaller than any nudge of a fixed size."""
+    options = {"sampler": "exact", "n_iter": 60, "burn_in": 30, "tol": 0.0, "n_importance": 10}
+    small = replace(boys, values=boys.values * 1e-4)
+    one, other = fit_saem(boys, **options), fit_saem(small, **options)
+    units = np.array([1e-4, 1e-4, *[1e-8] * 4])
+    assert other.standard_errors / units == pytest.approx(one.standard_errors, rel=1e-2)
 
 
 def test_theophylline(theophylline):
@@ -284,7 +294,7 @@ def test_units_fit_what_varies():
         ({"devices": evenly(25, 2)}, "devices hold 25 individuals"),
         ({"sampler": "gibs"}, "sampler must be one of"),
         ({"decay": 0.5}, "decay must be above 0.5"),
-        ({"burn_in": 600}, "burn-in must be an integer"),
+        ({"burn_in": 1001}, "burn-in must be an integer"),
         ({"participation": 0}, "participation must be"),
         ({"average": "model"}, "did you mean 'models'"),
         ({"average": "models", "codec": "topk:0.5"}, "averaged models are sent exactly"),

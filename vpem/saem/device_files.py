@@ -61,7 +61,7 @@ def read_devices(path: str | os.PathLike[str], individuals: Sequence[str]) -> Wo
                 raise InputError(f"{path}: individual {word!r} is given twice, last to {name!r}")
             device_of[number[word]] = device
     if (device_of < 0).any():
-        lost = [repr(individuals[one]) for one in np.flatnonzero(device_of < 0)]
+        lost = [repr(individuals[one]) for one in np.flatnonzero(device_of < 0).tolist()]
         raise InputError(
             f"{path} gives {shorten(lost)} to no device; every individual must be held by exactly "
             "one"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from vpem.saem.conditional import Conditional
@@ -10,8 +12,16 @@ from vpem.saem.models.protocol import Counts, SaemModel, Vector
 __all__ = ["observed_information", "standard_errors"]
 
 NUDGE = 1e-3
+"""First nudges, as parts of parameters."""
+
 SMALLEST = 1e-2
-"""Least size of a parameter that a nudge is relative to, as a part of 1."""
+"""Least size of a parameter that a first nudge is relative to, as a part of 1."""
+
+PART = 1e-2
+"""Nudges, as parts of the standard errors that parameters would have alone and with no latents
+hidden: in any units, and near zero too, the density is close to a parabola so far."""
+
+LOOKS = 12
 
 
 def observed_information(model: SaemModel, theta: Vector, given: Conditional) -> Vector:
@@ -36,17 +46,18 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
         Symmetric.
     """
     p, size = len(theta), model.size
-    steps = np.diag(NUDGE * np.maximum(np.abs(theta), SMALLEST))
-    sizes = np.diag(steps)
 
     def density(at: Vector) -> float:
-        return model.log_density(given.statistics, model.counts, at)
+        with np.errstate(invalid="ignore", divide="ignore"):  # of a nudge that is too large
+            return model.log_density(given.statistics, model.counts, at)
 
     here = density(theta)
     bend = np.empty((p, p))
+    steps = np.zeros((p, p))
     for i in range(p):
-        ends = density(theta + steps[i]) + density(theta - steps[i])
-        bend[i, i] = (ends - 2 * here) / sizes[i] ** 2
+        steps[i, i], bend[i, i] = _along(density, theta, i, here)
+    sizes = np.diag(steps)
+    for i in range(p):
         for j in range(i):
             same = density(theta + steps[i] + steps[j]) + density(theta - steps[i] - steps[j])
             cross = density(theta + steps[i] - steps[j]) + density(theta - steps[i] + steps[j])
@@ -60,6 +71,25 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
     hidden = slopes @ given.spread @ slopes.T
     found: Vector = -bend - (hidden + hidden.T) / 2
     return found
+
+
+def _along(
+    density: Callable[[Vector], float], theta: Vector, i: int, here: float
+) -> tuple[float, float]:
+    """Find a nudge of parameter i, and the second derivative of the density in it."""
+    size = NUDGE * max(abs(float(theta[i])), SMALLEST)
+    for _ in range(LOOKS):
+        step = np.zeros(len(theta))
+        step[i] = size
+        bend = (density(theta + step) + density(theta - step) - 2 * here) / size**2
+        if not np.isfinite(bend):
+            size /= 10
+            continue
+        wanted = PART / np.sqrt(-bend) if bend < 0 else size
+        if size / 3 <= wanted <= 3 * size:
+            break
+        size = wanted
+    return size, float(bend)
 
 
 def standard_errors(information: Vector) -> Vector:
