@@ -111,13 +111,13 @@ def test_population(capsys, home):
 
 
 def test_columns_of_other_names(capsys, home, tmp_path):
-    text = (DATA / "theophylline.csv").read_text()
-    head, _, rest = text.partition("\n")
+    head, *rows = (DATA / "theophylline.csv").read_text().splitlines()[:12]
     renamed = head.replace("id", "who").replace("time", "hour").replace("dose", "amt")
-    (tmp_path / "named.csv").write_text(f"{renamed}\n{rest}")
+    for name, first in (("usual", head), ("named", renamed)):
+        (tmp_path / f"{name}.csv").write_text("\n".join([first, *rows, ""]))
     words = ("--id", "who", "--time", "hour", "--covariates", "dose=amt")
     for command in ("predict", "score"):
-        usual = done(capsys, command, home / "drug.h5", DATA / "theophylline.csv", "--json").json
+        usual = done(capsys, command, home / "drug.h5", tmp_path / "usual.csv", "--json").json
         named = done(capsys, command, home / "drug.h5", tmp_path / "named.csv", *words, "--json")
         assert named.json == usual
 

@@ -4,7 +4,10 @@ import importlib.util
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from vpem_cli.app import command
 
@@ -39,3 +42,62 @@ def test_links_between_pages_lead_somewhere():
     for page in pages:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), (page.name, target)
+
+
+# ---- the lines of docs/saem.md ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saem_blocks():
+    page = (ROOT / "docs/saem.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+
+
+def test_saem_walk_runs(saem_blocks, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    names = {}
+    exec(saem_blocks[0], names)
+    assert names["fit"].estimates["intercept"] == pytest.approx(149.372, rel=1e-3)
+    assert names["curves"].fitted.shape == (26 * 3,)
+    assert {"boys.h5", "traces.svg", "curves.svg"} <= {path.name for path in tmp_path.iterdir()}
+    assert "intercept" in capsys.readouterr().out
+
+
+def test_own_model_reaches_the_top_of_its_likelihood(saem_blocks, tmp_path, capsys):
+    """Against the likelihood by quadrature."""
+    from vpem import read_saem, save_saem
+    from vpem.saem.prediction import Predictor
+
+    names = {}
+    exec(saem_blocks[1], names)
+    assert "variance" in capsys.readouterr().out
+    fit = names["fit"]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+
+    def value(mean, variance):
+        z = mean + np.sqrt(variance) * nodes
+        rows = fit.model.total[:, None] * z - 3 * np.exp(z) - fit.model.constant[:, None]
+        return logsumexp(rows, b=weights / weights.sum(), axis=1).sum()
+
+    found = minimize(lambda at: -value(*at), (1.0, 0.3), bounds=[(-5, 5), (1e-3, 5)])
+    np.testing.assert_allclose(fit.theta, found.x, rtol=0.01)
+    assert abs(fit.log_likelihood.value - value(*fit.theta)) < 5 * fit.log_likelihood.error
+    steps = 1e-3 * np.eye(2)
+    bend = [
+        [
+            value(*(found.x + a + b)) - value(*(found.x + a - b)) - value(*(found.x - a + b))
+            + value(*(found.x - a - b))
+            for b in steps
+        ]
+        for a in steps
+    ]  # fmt: skip
+    errors = np.sqrt(np.diag(np.linalg.inv(-np.array(bend) / 4e-6)))
+    np.testing.assert_allclose(fit.standard_errors, errors, rtol=0.05)
+    save_saem(tmp_path / "own.h5", fit)
+    predictor = Predictor(read_saem(tmp_path / "own.h5"), names["PoissonModel"])
+    some = names["data"].take([0, 1])
+    curves = predictor.curves(some, [1.0])
+    np.testing.assert_allclose(curves.fitted, np.exp(predictor.latents(some).means[:, 0]))
+    assert predictor.population([1.0]).fitted[0] == pytest.approx(np.exp(fit.theta[0]))
