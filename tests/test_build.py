@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "vpem" / "_core"
 KERNELS = sorted(path.stem for path in CORE.glob("*.pyx"))
 TWINS = ("reference", "reference_assign", "reference_codecs", "reference_graph",
-         "reference_langevin", "reference_missing")  # fmt: skip
+         "reference_langevin", "reference_missing", "reference_proposals")  # fmt: skip
 
 
 def module_name(path):

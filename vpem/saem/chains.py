@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.streams import Streams
+from vpem.threads import thread_count
 
-__all__ = ["Chains", "Sampler", "curvature_scales", "spread"]
+__all__ = ["Chains", "Sampler", "curvature_scales", "propose_by_kernel", "spread"]
 
 NUDGE = 1e-4
 """Relative step of the differences that give curvatures."""
@@ -55,10 +56,10 @@ class Chains:
         for name in ("scales", "steps", "accepted", "tried"):
             getattr(self, name)[which] = getattr(part, name)
 
-    def note(self, accepted: NDArray[np.bool_]) -> None:
-        """Count moves (chains, n)."""
-        self.accepted += accepted.sum(axis=0)
-        self.tried += len(accepted)
+    def note(self, accepted: NDArray[np.integer], tried: int) -> None:
+        """Count moves of each individual: how many were accepted (n,), of how many."""
+        self.accepted += accepted
+        self.tried += tried
 
     @property
     def rates(self) -> Vector | None:
@@ -99,6 +100,33 @@ class Sampler(Protocol):
 def spread(z: Vector, n_chains: int) -> Vector:
     """Latents (n, q) of so many chains, (chains, n, q)."""
     return np.repeat(np.asarray(z, dtype=np.float64)[None], n_chains, axis=0)
+
+
+def propose_by_kernel(
+    model: SaemModel,
+    theta: Vector,
+    chains: Chains,
+    streams: Streams,
+    now: int,
+    late: int,
+    steps: Vector,
+    n_moves: int,
+    target: float,
+    n_threads: int,
+) -> bool:
+    """Make all moves of an iteration by the model's kernel, if it has one; steps are changed."""
+    keys = streams.keys_at(now, 2 * n_moves)
+    z, scales = np.ascontiguousarray(chains.z), np.ascontiguousarray(chains.scales)
+    gain = 0.0 if late else 1.0 / float(np.sqrt(now))
+    threads = thread_count(n_threads)
+    moves, chances = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
+    accepted = model.propose(theta, z, scales, steps, moves, chances, gain, target, threads)
+    if accepted is None:
+        return False
+    chains.z, chains.scales = z, scales
+    if late:
+        chains.note(accepted, n_moves * len(z))
+    return True
 
 
 def curvature_scales(model: SaemModel, theta: Vector, z: Vector) -> Vector:

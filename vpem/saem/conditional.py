@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpem.checks import check_int, check_number
+from vpem.errors import NumericalError
 from vpem.files.hdf5 import check_memory
 from vpem.saem.chains import Chains, Sampler
 from vpem.saem.models.protocol import SaemModel, Vector
@@ -94,6 +95,8 @@ def sample_conditional(
     ------
     InputError
         If draws do not fit in memory.
+    NumericalError
+        If latents run away.
     """
     check_int("conditional draws", n_iter, least=2)
     check_number("level", level, least=0.01, most=0.999)
@@ -101,15 +104,13 @@ def sample_conditional(
     check_memory(2 * 8 * n_iter * n_chains * n * q, "the draws of all individuals")
     draws = np.empty((n_iter * n_chains, n, q))
     middle = model.statistics(chains.z)  # about which squares are added: nothing cancels
-    first = np.zeros_like(middle)
-    second = np.zeros((middle.shape[1], middle.shape[1]))
-    for k in range(n_iter):
-        sampler.move(model, theta, chains, streams, after + k + 1, max(1, late + k))
-        draws[k * n_chains : (k + 1) * n_chains] = chains.z
-        for one in chains.z:
-            apart = model.statistics(one[None]) - middle
-            first += apart
-            second += apart.T @ apart
+    with np.errstate(over="ignore", invalid="ignore"):
+        first, second = _walk(model, theta, sampler, chains, streams, draws, middle, after, late)
+    if not np.isfinite(second).all():
+        raise NumericalError(
+            "latents ran away at the estimates; take smaller steps, or another sampler than "
+            f"{sampler.name}"
+        )
     n_draws = n_iter * n_chains
     first /= n_draws
     means = draws.mean(axis=0)
@@ -130,3 +131,28 @@ def sample_conditional(
         np.divide(within, total, out=np.zeros(q), where=total > 0),
         n_draws,
     )
+
+
+def _walk(
+    model: SaemModel,
+    theta: Vector,
+    sampler: Sampler,
+    chains: Chains,
+    streams: Streams,
+    draws: Vector,
+    middle: Vector,
+    after: int,
+    late: int,
+) -> tuple[Vector, Vector]:
+    """Fill draws; sums of statistics (n, P) and of all their products (P, P) about a middle."""
+    n_chains = len(chains.z)
+    first = np.zeros_like(middle)
+    second = np.zeros((middle.shape[1], middle.shape[1]))
+    for k in range(len(draws) // n_chains):
+        sampler.move(model, theta, chains, streams, after + k + 1, max(1, late + k))
+        draws[k * n_chains : (k + 1) * n_chains] = chains.z
+        for one in chains.z:
+            apart = model.statistics(one[None]) - middle
+            first += apart
+            second += apart.T @ apart
+    return first, second

@@ -13,10 +13,16 @@ from vpem.saem.models.protocol import Vector
 
 __all__ = ["FEEDBACKS", "Reports", "Units"]
 
-FEEDBACKS = ("none", "error", "memory")
-"""What devices do about the error of a codec: nothing, as in the draft; add what the last messages
-left out to the next (Seide et al. 2014); or send how far they are from what the server has of them
-(Richtarik et al. 2021), a memory that both keep."""
+FEEDBACKS = ("none", "change", "error", "memory")
+"""What devices do about the error of a codec.
+
+``none``: statistics are compressed as they are, as in the draft. What top-k leaves out is then
+zero, and the noise of few bits has the size of the statistic: second moments less squared means
+become negative, the M-step makes variances nearly zero, and the E-step keeps them there.
+``change``: how far statistics are from the server's, which it sends instead of parameters; what is
+left out does not change. ``error``: the same, and what messages left out is added to the next
+(Seide et al. 2014). ``memory``: how far they are from what the server has of each device
+(Richtarik et al. 2021), which both keep."""
 
 LEAST = 1e-3
 
@@ -89,6 +95,7 @@ class Reports:
         self._up = np.flatnonzero(self.ledger.targets == self.ledger.n_nodes - 1)
         self._alone = len(weights) <= 1
         self.alpha = 1.0
+        self.damping = 1.0  # the largest step with which a coarse codec does not build up
         self.statistic = np.zeros(pieces[-1].stop)
         self.memory = np.zeros((len(weights), pieces[-1].stop))
 
@@ -104,12 +111,18 @@ class Reports:
                 self.ledger.send("setup", size, links=down, rounds=1)
             self.quantizer = Quantizer(self.codec, self.pieces, basis=units)
             if not self.quantizer.biased:
-                self.alpha = 1.0 / (1.0 + self.quantizer.omega)
+                self.alpha = self.damping = 1.0 / (1.0 + self.quantizer.omega)
+            elif self.feedback in ("change", "error"):
+                self.damping = max(1.0 - self.quantizer.omega, LEAST)
+            if self.feedback in ("change", "error"):
+                self.damping /= 2
         if self.feedback == "memory":
             self.memory = local.copy()
 
     def announce(self, active: NDArray[np.intp], size: int) -> None:
         """Count how the server sends parameters to devices."""
+        if self.codec is not None and self.feedback in ("change", "error"):
+            size = len(self.statistic)  # of which devices make the parameters
         self.server.announce(active, size)
 
     def _count(self, sizes: NDArray[np.int64] | int, active: NDArray[np.intp]) -> None:
@@ -122,6 +135,7 @@ class Reports:
         smoothed: Vector,
         active: NDArray[np.intp],
         step: float,
+        participation: float,
         rng: np.random.Generator,
     ) -> None:
         """Send statistics of the active devices, and approximate the mean of all.
@@ -136,6 +150,8 @@ class Reports:
             Which devices.
         step : float
             Of the stochastic approximation.
+        participation : float
+            Probability with which each of them was active.
         rng : Generator
             Of the codec.
         """
@@ -144,17 +160,25 @@ class Reports:
             self.memory[active] += self.alpha * received
             self.statistic = self.weights @ self.memory
         else:
-            wanted = local + self.memory[active] if self.feedback == "error" else local
-            received, sizes = self.quantizer.send(wanted, rng)
-            if self.feedback == "error":
-                self.memory[active] = wanted - received
+            # Of all devices in the mean; at most to where the active ones are.
             weights = self.weights[active]
-            mean = (weights @ received) / weights.sum()
-            self.statistic = self.statistic + step * (mean - self.statistic)
+            step = min(step / participation, self.damping, 1.0 / float(weights.sum()))
+            if self.feedback == "none":
+                received, sizes = self.quantizer.send(local, rng)
+                received = step * (received - self.statistic)
+            elif self.feedback == "change":
+                received, sizes = self.quantizer.send(local - self.statistic, rng)
+                received = step * received
+            else:
+                wanted = step * (local - self.statistic) + self.memory[active]
+                received, sizes = self.quantizer.send(wanted, rng)
+                received = self.alpha * received
+                self.memory[active] = wanted - received
+            self.statistic = self.statistic + weights @ received
         self._count(sizes, active)
 
     def average_models(self, thetas: Vector, active: NDArray[np.intp], shares: Vector) -> Vector:
-        """Send models (a, p) of the active devices; their mean, weighted by shares (a,)."""
+        """Send models of the active devices; the mean of the last of all (D, p), by shares (D,)."""
         self._count(ITEM * thetas.shape[1], active)
         mean: Vector = (shares @ thetas) / shares.sum()
         return mean

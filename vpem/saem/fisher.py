@@ -11,17 +11,12 @@ from vpem.saem.models.protocol import Counts, SaemModel, Vector
 
 __all__ = ["observed_information", "standard_errors"]
 
-NUDGE = 1e-3
-"""First nudges, as parts of parameters."""
-
-SMALLEST = 1e-2
-"""Least size of a parameter that a first nudge is relative to, as a part of 1."""
-
-PART = 1e-2
-"""Nudges, as parts of the standard errors that parameters would have alone and with no latents
-hidden: in any units, and near zero too, the density is close to a parabola so far."""
-
-LOOKS = 12
+DROP = 5e-5
+"""Of a log-density, by a nudge of one parameter: a hundredth of its standard error, were no latents
+hidden, whatever its units."""
+TOLD = 5.0
+"""Least share of a parameter's complete information that draws can tell from none, if independent
+ones of as many individuals: over the root of their number."""
 
 
 def observed_information(model: SaemModel, theta: Vector, given: Conditional) -> Vector:
@@ -43,21 +38,21 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
     Returns
     -------
     ndarray of shape (p, p)
-        Symmetric.
+        Symmetric; NaN for a parameter of which rows say so little (a variance that is zero, say)
+        that draws cannot tell it from nothing.
     """
     p, size = len(theta), model.size
 
     def density(at: Vector) -> float:
-        with np.errstate(invalid="ignore", divide="ignore"):  # of a nudge that is too large
-            return model.log_density(given.statistics, model.counts, at)
+        return model.log_density(given.statistics, model.counts, at)
 
     here = density(theta)
-    bend = np.empty((p, p))
-    steps = np.zeros((p, p))
-    for i in range(p):
-        steps[i, i], bend[i, i] = _along(density, theta, i, here)
+    steps = np.diag([_nudge(density, theta, here, i) for i in range(p)])
     sizes = np.diag(steps)
+    bend = np.empty((p, p))
     for i in range(p):
+        ends = density(theta + steps[i]) + density(theta - steps[i])
+        bend[i, i] = (ends - 2 * here) / sizes[i] ** 2
         for j in range(i):
             same = density(theta + steps[i] + steps[j]) + density(theta - steps[i] - steps[j])
             cross = density(theta + steps[i] - steps[j]) + density(theta - steps[i] + steps[j])
@@ -70,39 +65,45 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
             slopes[i, k] = (up - down) / (2 * sizes[i])
     hidden = slopes @ given.spread @ slopes.T
     found: Vector = -bend - (hidden + hidden.T) / 2
+    least = min(0.5, TOLD / np.sqrt(given.n_draws * max(model.n, 1)))
+    lost = np.diag(found) < least * np.maximum(-np.diag(bend), 0.0)
+    found[lost] = found[:, lost] = np.nan
     return found
 
 
-def _along(
-    density: Callable[[Vector], float], theta: Vector, i: int, here: float
-) -> tuple[float, float]:
-    """Find a nudge of parameter i, and the second derivative of the density in it."""
-    size = NUDGE * max(abs(float(theta[i])), SMALLEST)
-    for _ in range(LOOKS):
-        step = np.zeros(len(theta))
-        step[i] = size
-        bend = (density(theta + step) + density(theta - step) - 2 * here) / size**2
-        if not np.isfinite(bend):
-            size /= 10
-            continue
-        wanted = PART / np.sqrt(-bend) if bend < 0 else size
-        if size / 3 <= wanted <= 3 * size:
+def _nudge(density: Callable[[Vector], float], theta: Vector, here: float, i: int) -> float:
+    """Step of one parameter, up and down, that changes a log-density by about `DROP`."""
+    noise = 1e4 * np.finfo(np.float64).eps * max(abs(here), 1.0)
+    size = 1e-5 * abs(float(theta[i])) or 1e-12
+    for _ in range(60):
+        nudge = np.zeros(len(theta))
+        nudge[i] = size
+        with np.errstate(all="ignore"):
+            change = abs(density(theta + nudge) + density(theta - nudge) - 2 * here) / 2
+        if DROP / 2 <= change <= 2 * DROP:
             break
-        size = wanted
-    return size, float(bend)
+        if not np.isfinite(change):
+            size /= 4
+        elif change <= noise:
+            size *= 8
+        else:
+            size *= float(np.clip(np.sqrt(DROP / change), 1 / 8, 8))
+    return size
 
 
 def standard_errors(information: Vector) -> Vector:
-    """Standard errors (p,) of an information matrix; NaN where it is not positive definite.
+    """Standard errors (p,) of an information matrix; NaN where it is.
 
-    Rows and columns are scaled before, so that units do not matter.
+    Rows and columns are scaled before, so that units do not matter. Parameters whose information is
+    NaN are taken as known; where the others' is not positive definite all are NaN.
     """
-    sizes = np.sqrt(np.maximum(np.diag(information), 0.0))
-    if not (sizes > 0).all() or not np.isfinite(information).all():
-        return np.full(len(information), np.nan)
-    scaled = information / np.outer(sizes, sizes)
-    values, vectors = np.linalg.eigh(scaled)
-    if values[0] <= 1e-10:
-        return np.full(len(information), np.nan)
-    found: Vector = np.sqrt(((vectors**2) / values).sum(axis=1)) / sizes
+    found = np.full(len(information), np.nan)
+    keep = np.flatnonzero(~np.isnan(np.diag(information)))
+    part = information[np.ix_(keep, keep)]
+    sizes = np.sqrt(np.maximum(np.diag(part), 0.0))
+    if not len(keep) or not (sizes > 0).all() or not np.isfinite(part).all():
+        return found
+    values, vectors = np.linalg.eigh(part / np.outer(sizes, sizes))
+    if values[0] > 1e-10:
+        found[keep] = np.sqrt(((vectors**2) / values).sum(axis=1)) / sizes
     return found

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.codecs import Codec, Dither
 from vpem.errors import NumericalError
-from vpem.saem.chains import Chains, curvature_scales, spread
+from vpem.saem.chains import Chains, curvature_scales, propose_by_kernel, spread
 from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.streams import Streams
 from vpem.threads import thread_count
@@ -18,7 +18,7 @@ from vpem.threads import thread_count
 __all__ = ["Langevin", "Mala"]
 
 EVERY = 10
-"""Iterations of the burn-in between looks at the curvature."""
+"""Iterations of the burn-in between looks at the curvature, after as many with one each."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ class Langevin:
             if not isinstance(self.codec, Dither) or self.codec.bucket < chains.z.shape[2]:
                 return False
             levels = self.codec.levels
-        keys = [streams.at(now, use).keys for use in range(2 * self.n_steps)]
+        keys = streams.keys_at(now, 2 * self.n_steps)
         z = chains.z.copy()
         scales = np.ascontiguousarray(chains.scales)
-        noise, dithers = np.stack(keys[::2]), np.stack(keys[1::2])
+        noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
         threads = thread_count(self.n_threads)
         faults = model.langevin(theta, z, scales, noise, dithers, h, levels, threads)
         if faults is None:
@@ -139,12 +139,15 @@ class Mala:
         Acceptance rate to which each individual's h is adapted in the burn-in.
     precondition : bool
         Whether M is adapted.
+    n_threads : int
+        Threads of the kernel; they do not show in the result.
     """
 
     n_steps: int = 5
     step: float = 1.0
     target: float = 0.574
     precondition: bool = True
+    n_threads: int = 1
     name = "mala"
 
     def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
@@ -157,9 +160,17 @@ class Mala:
     ) -> None:
         """Propose and accept ``n_steps`` times."""
         _look(self, model, theta, chains, now, late)
+        steps = chains.steps.copy()
+        if propose_by_kernel(
+            model, theta, chains, streams, now, late, steps, self.n_steps, self.target,
+            self.n_threads,
+        ):  # fmt: skip
+            chains.steps = steps
+            return
         z, scales = chains.z, chains.scales
         n_chains, _, q = z.shape
         before = model.log_complete(z, theta)
+        before = np.where(np.isfinite(before), before, -np.finfo(np.float64).max)
         slope = scales * model.gradient(z, theta)
         for step in range(self.n_steps):
             h = chains.steps[:, None]
@@ -176,7 +187,7 @@ class Mala:
             slope = np.where(accept[..., None], slope_after, slope)
             before = np.where(accept, after, before)
             if late:
-                chains.note(accept)
+                chains.note(accept.sum(axis=0), n_chains)
             else:
                 gain = 1.0 / np.sqrt(now)
                 chains.steps = chains.steps * np.exp(gain * (accept.mean(axis=0) - self.target))
@@ -195,7 +206,7 @@ def _look(
     sampler: Langevin | Mala, model: SaemModel, theta: Vector, chains: Chains, now: int, late: int
 ) -> None:
     """Adapt scales to the curvature, now and then in the burn-in."""
-    if sampler.precondition and not late and now % EVERY == 0:
-        # Halfway, so that one odd look does little.
+    if sampler.precondition and not late and (now <= EVERY or now % EVERY == 0):
+        # Up halfway, so that one odd look does little; down at once, else steps run away.
         seen = curvature_scales(model, theta, chains.z.mean(axis=0))
-        chains.scales = np.sqrt(chains.scales * seen)
+        chains.scales = np.minimum(seen, np.sqrt(chains.scales * seen))

@@ -10,13 +10,14 @@ from scipy.special import chdtri, gammaln
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional
-from vpem.saem.models.normal import LEAST
 from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.streams import Streams
 
 __all__ = ["LogLikelihood", "importance_log_likelihood"]
 
 BATCH = 250
+FEW = 20
+"""Draws a latent below which their correlations are shrunk."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,7 @@ def importance_log_likelihood(
                 f"{type(model).__name__} has discrete latents and no marginal: give it that method"
             )
         return LogLikelihood(float(each.sum()), 0.0, each, np.full(n, np.inf))
-    spread = given.covariances + 0.0
-    spread[:, range(q), range(q)] = np.maximum(spread[:, range(q), range(q)] * (1 + 1e-6), LEAST)
-    roots = np.linalg.cholesky(spread)
+    roots = _roots(given)
     log_det = np.log(np.einsum("nii->ni", roots)).sum(axis=1)
     constant = gammaln((freedom + q) / 2) - gammaln(freedom / 2) - q / 2 * np.log(freedom * np.pi)
     most = np.full(n, -np.inf)
@@ -123,3 +122,22 @@ def importance_log_likelihood(
         effective = first**2 / second
     error = float(np.sqrt(np.maximum(variance, 0.0).sum()))
     return LogLikelihood(float(each.sum()), error, each, effective)
+
+
+def _roots(given: Conditional) -> Vector:
+    """Lower roots (n, q, q) of conditional covariances, which few draws may leave singular.
+
+    Correlations of few draws are shrunk, so that no direction is left out, and variances that are
+    zero are taken as small ones.
+    """
+    q = given.means.shape[1]
+    sd = np.sqrt(np.einsum("nii->ni", given.covariances))
+    sd = np.where(sd > 0, sd, 1e-8 * np.maximum(np.abs(given.means), 1e-8))
+    correlations = given.covariances / (sd[:, :, None] * sd[:, None, :])
+    if given.n_draws < FEW * (q + 1):
+        correlations *= 1 - min(0.5, (q + 1) / given.n_draws)
+    correlations[:, range(q), range(q)] = 1.0
+    values, vectors = np.linalg.eigh(correlations)
+    values = np.maximum(values, 1e-12)
+    found: Vector = np.linalg.cholesky(np.einsum("nij,nj,nkj->nik", vectors, values, vectors))
+    return sd[:, :, None] * found

@@ -119,7 +119,8 @@ def run_saem(
     shares : {"individuals", "devices"}
         How models are weighed.
     participation : float
-        Probability that a device takes part in an iteration.
+        Probability that a device takes part in an iteration. What the server has of the others
+        stays; steps are divided by it, so that the mean is that of all.
     tol : float
         Stop when the mean of the parameters since the burn-in has changed by less than this,
         relative to size and noise, in the last ``window`` iterations; 0: never.
@@ -158,6 +159,8 @@ def run_saem(
     chains = sampler.begin(model, theta, z, n_chains)
     run = SaemRun(theta, chains, [theta])
     everyone = np.arange(devices.n_workers)
+    models = np.tile(theta, (len(everyone), 1))  # the last of each device
+    known = np.zeros(len(everyone), dtype=np.bool_)
     for r in range(1, n_iter + 1):
         step = step_size(r, burn_in, decay)
         active = everyone
@@ -168,16 +171,17 @@ def run_saem(
             local = _simulate(
                 model, theta, sampler, chains, streams, devices, active, r, max(0, r - burn_in)
             )
-            smoothed[active] += step * (local - smoothed[active])
+            # A device that is seldom active takes larger steps, so that all forget alike.
+            smoothed[active] += min(1.0, step / participation) * (local - smoothed[active])
             if average == "models":
-                models = [
-                    model.maximize(smoothed[one] * counts[one].individuals, counts[one])
-                    for one in active
-                ]
+                for one in active:
+                    total = smoothed[one] * counts[one].individuals
+                    models[one] = model.maximize(total, counts[one])
+                known[active] = True
                 weights = reports.weights if shares == "individuals" else np.ones(len(everyone))
-                theta = reports.average_models(np.stack(models), active, weights[active])
+                theta = reports.average_models(models, active, weights * known)
             else:
-                reports.gather(local, smoothed[active], active, step, rng)
+                reports.gather(local, smoothed[active], active, step, participation, rng)
                 theta = model.maximize(reports.statistic * model.n, model.counts)
         if not np.isfinite(theta).all():
             raise NumericalError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, check_choice
-from vpem.saem.chains import Chains, Sampler, curvature_scales, spread
+from vpem.saem.chains import Chains, Sampler, curvature_scales, propose_by_kernel, spread
 from vpem.saem.langevin import Langevin, Mala
 from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.streams import Streams
@@ -49,10 +49,13 @@ class Metropolis:
     target : float
         Acceptance rate to which each individual's proposal in each coordinate is adapted in the
         burn-in.
+    n_threads : int
+        Threads of the kernel; they do not show in the result.
     """
 
     n_steps: int = 5
     target: float = 0.44
+    n_threads: int = 1
     name = "metropolis"
 
     def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
@@ -65,21 +68,28 @@ class Metropolis:
     ) -> None:
         """Propose and accept ``n_steps`` times in each coordinate."""
         z = chains.z
-        n_chains, _, q = z.shape
+        n_chains, n, q = z.shape
+        if propose_by_kernel(
+            model, theta, chains, streams, now, late, np.zeros(n), self.n_steps * q, self.target,
+            self.n_threads,
+        ):  # fmt: skip
+            return
         before = model.log_complete(z, theta)
+        before = np.where(np.isfinite(before), before, -np.finfo(np.float64).max)
         for step in range(self.n_steps):
             for j in range(q):
                 use = 2 * (step * q + j)
                 move = streams.at(now, use).normals(n_chains, 1)[..., 0] * chains.scales[:, j]
                 proposed = z.copy()
                 proposed[..., j] += move
-                after = model.log_complete(proposed, theta)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    after = model.log_complete(proposed, theta)
                 chance = np.log(streams.at(now, use + 1).uniforms(n_chains, 1)[..., 0])
                 accept = chance < after - before
                 z[..., j] = np.where(accept, proposed[..., j], z[..., j])
                 before = np.where(accept, after, before)
                 if late:
-                    chains.note(accept)
+                    chains.note(accept.sum(axis=0), n_chains)
                 else:
                     gain = 1.0 / np.sqrt(now)
                     chains.scales[:, j] *= np.exp(gain * (accept.mean(axis=0) - self.target))

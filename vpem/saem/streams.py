@@ -95,3 +95,8 @@ class Streams:
         """Return numbers for the use (0 to 2^20 - 1) of them in an iteration (below 2^43)."""
         place = np.uint64((iteration << 20) + use)
         return Stream(_stir(self.keys ^ _stir(np.array([place + np.uint64(1)]) * GOLDEN)))
+
+    def keys_at(self, iteration: int, uses: int) -> Keys:
+        """Return the keys of the first so many uses in an iteration, (uses, n)."""
+        places = np.uint64(iteration << 20) + np.arange(1, uses + 1, dtype=np.uint64)
+        return _stir(self.keys ^ _stir(places * GOLDEN)[:, None])

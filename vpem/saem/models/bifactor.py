@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +24,7 @@ class BifactorModel(SaemModel):
     Each individual has the same items; the time of a row is the item. Parameters are the means, the
     general and the group loadings and the residual variances of the items; statistics are ``z``,
     the lower triangle of ``z z^T``, and ``y_j``, ``y_j z_0``, ``y_j z_g(j)`` and ``y_j^2`` of each
-    item.
+    item, its values about a shift that does not change.
 
     Parameters
     ----------
@@ -54,6 +55,15 @@ class BifactorModel(SaemModel):
                 "groups must be numbered 0, 1, ... and have at least two items each, got "
                 f"{numbers.tolist()}"
             )
+        spread = self._y.var(axis=0)
+        if not (spread > 0).all():
+            item = int(spread.argmin())
+            raise InputError(
+                f"{individuals.source}: item {items[item]:g} is {self._y[0, item]:g} for all "
+                "individuals; leave it out"
+            )
+        self._floors: Vector = LEAST * spread
+        self.shift: Vector = self._y.mean(axis=0)
         self.groups = numbers.astype(np.intp)
         self.n_groups = len(sizes)
         q = 1 + self.n_groups
@@ -69,7 +79,9 @@ class BifactorModel(SaemModel):
 
     def take(self, which: NDArray[np.intp]) -> BifactorModel:
         """Return the same model of some of the individuals."""
-        return BifactorModel(self.individuals.take(which), self.groups.tolist())
+        part = copy(self)
+        part.individuals, part._y = self.individuals.take(which), self._y[which]
+        return part
 
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
         """Return means (d,), loadings (d, q) with their zeros, and residual variances (d,)."""
@@ -81,7 +93,7 @@ class BifactorModel(SaemModel):
 
     def start(self) -> tuple[Vector, Vector]:
         """Factors by means of standardised items: of all, and of what they leave of each group."""
-        spread = np.maximum(self._y.std(axis=0), 1e-12)
+        spread = self._y.std(axis=0)
         rest = (self._y - self._y.mean(axis=0)) / spread
         z = np.empty((self.n, 1 + self.n_groups))
         z[:, 0] = rest.mean(axis=1)
@@ -124,7 +136,7 @@ class BifactorModel(SaemModel):
         mean = z.mean(axis=0)
         products = triangle(z[..., :, None] * z[..., None, :]).mean(axis=0)
         group = mean[:, 1 + self.groups]
-        y = self._y
+        y = self._y - self.shift
         return np.concatenate([mean, products, y, y * mean[:, :1], y * group, y**2], axis=1)
 
     def maximize(self, total: Vector, counts: Counts) -> Vector:
@@ -144,13 +156,15 @@ class BifactorModel(SaemModel):
             right = np.array([y[j], general[j], group[j]])
             found = vectors @ ((vectors.T @ right) / values)
             out[:3, j] = found
-            out[3, j] = max(squares[j] - found @ right, LEAST, 1e-8 * squares[j])
+            out[3, j] = max(squares[j] - found @ right, self._floors[j])
+        out[0] += self.shift
         return out.ravel()
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics."""
         n = counts.individuals
         means, loadings, variances = self.unpack(theta)
+        means = means - self.shift
         q = 1 + self.n_groups
         first, products, y, general, group, squares = (total[piece] for piece in self.pieces)
         moments = squared(products, q)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.langevin import langevin_linear
+from vpem._core.proposals import propose_linear
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
     floored,
     gradient_normal,
+    known_scale,
     log_normal,
     quadratic,
     squared,
@@ -67,14 +70,22 @@ class LinearModel(SaemModel):
         self.parameters = (*self.latents, *triangle_names(self.latents), "residual variance")
         ends = np.cumsum([q, q * (q + 1) // 2, 1])
         self.pieces = (slice(0, ends[0]), slice(ends[0], ends[1]), slice(ends[1], ends[2]))
+        X = np.stack(columns, axis=-1)
+        size = known_scale(individuals.values, float(individuals.values.var()), individuals.source)
+        self._floor = LEAST * size  # of variances, in the values' units
+        widths = np.mean(X**2, axis=0)
+        self._floors: Vector = self._floor / np.where(widths > 0, widths, 1.0)
         # Squares about each individual's least squares: nothing cancels.
         self._cross = np.empty((self.n, q, q))
         for i in range(q):
             for j in range(q):
                 self._cross[:, i, j] = individuals.sums(columns[i] * columns[j])
-        right = np.stack([individuals.sums(one * individuals.values) for one in columns], axis=-1)
+        cuts = individuals.first[1:-1]
         self._own = np.stack(
-            [np.linalg.pinv(a, hermitian=True) @ b for a, b in zip(self._cross, right, strict=True)]
+            [
+                _least_squares(x, y)
+                for x, y in zip(np.split(X, cuts), np.split(individuals.values, cuts), strict=True)
+            ]
         )
         fitted = sum(
             self._own[individuals.individual_of, i] * column for i, column in enumerate(columns)
@@ -91,7 +102,12 @@ class LinearModel(SaemModel):
 
     def take(self, which: NDArray[np.intp]) -> LinearModel:
         """Return the same model of some of the individuals."""
-        return LinearModel(self.individuals.take(which), self.slopes, self.shift)
+        part = copy(self)
+        part.individuals = self.individuals.take(which)
+        part._cross, part._own, part._left = (
+            one[which] for one in (self._cross, self._own, self._left)
+        )
+        return part
 
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, float]:
         """Return beta (q,), Omega (q, q) and the residual variance."""
@@ -135,8 +151,8 @@ class LinearModel(SaemModel):
         q = len(self.latents)
         apart = total[:q] / counts.individuals
         moments = squared(total[q:-1], q) / counts.individuals
-        omega = floored(moments - np.outer(apart, apart))
-        variance = max(total[-1] / counts.rows, LEAST)
+        omega = floored(moments - np.outer(apart, apart), self._floors)
+        variance = max(total[-1] / counts.rows, self._floor)
         return np.concatenate([self.shift + apart, triangle(omega), [variance]])
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
@@ -196,6 +212,31 @@ class LinearModel(SaemModel):
         )  # fmt: skip
         return faults
 
+    def propose(
+        self,
+        theta: Vector,
+        z: Vector,
+        scales: Vector,
+        steps: Vector,
+        moves: NDArray[np.uint64],
+        chances: NDArray[np.uint64],
+        gain: float,
+        target: float,
+        n_threads: int,
+    ) -> NDArray[np.int64] | None:
+        """Propose and accept latents in place by a kernel."""
+        n_chains, n, q = z.shape
+        if q > MOST_SLOPES:
+            return None
+        beta, omega, variance = self.unpack(theta)
+        accepted = np.zeros(n, dtype=np.int64)
+        propose_linear(
+            self._own, self._cross, beta.copy(), np.linalg.inv(omega), variance, scales, steps,
+            moves, chances, gain, target, z, np.empty((n, n_chains * (1 + q))), accepted,
+            n_threads,
+        )  # fmt: skip
+        return accepted
+
     def marginal(self, theta: Vector) -> Vector:
         """Log-likelihood of each individual: Bayes' rule at the posterior mean."""
         means, covariances = self.posterior(theta)
@@ -204,3 +245,11 @@ class LinearModel(SaemModel):
             len(self.latents) * LOG_2_PI + np.linalg.slogdet(covariances)[1]
         )
         return found
+
+
+def _least_squares(X: Vector, y: Vector) -> Vector:
+    """Coefficients (q,) of the smallest size in units of the columns."""
+    units = np.sqrt(np.mean(X**2, axis=0))
+    units = np.where(units > 0, units, 1.0)
+    found: Vector = np.linalg.lstsq(X / units, y, rcond=None)[0] / units
+    return found

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.errors import InputError
+
 __all__ = [
     "floored",
     "gradient_normal",
+    "known_scale",
     "log_normal",
     "quadratic",
     "squared",
@@ -21,7 +24,7 @@ __all__ = [
 Vector = NDArray[np.float64]
 LOG_2_PI = float(np.log(2 * np.pi))
 LEAST = 1e-10
-"""Least eigenvalue of a covariance, relative to its largest; and least variance of all."""
+"""Least eigenvalue of a matrix of correlations; least variance, relative to that of the values."""
 
 
 def quadratic(d: Vector, matrices: NDArray[Any]) -> Vector:
@@ -82,11 +85,39 @@ def triangle_names(names: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def floored(covariance: Vector) -> Vector:
-    """Covariance with its eigenvalues raised to be positive."""
-    values, vectors = np.linalg.eigh(covariance)
-    least = max(LEAST, LEAST * float(np.abs(values).max()))
-    if values.min() >= least:
-        return covariance
-    raised: Vector = (vectors * np.maximum(values, least)) @ vectors.T
-    return (raised + raised.T) / 2
+def floored(covariance: Vector, least: Vector | float = LEAST) -> Vector:
+    """Make a symmetric matrix (q, q) a covariance.
+
+    Variances are raised to ``least`` (q,), and correlations until the matrix is positive definite,
+    so that units do not matter. A matrix that is one is returned as it is.
+    """
+    q = len(covariance)
+    diagonal = np.maximum(np.diag(covariance), least)
+    sd = np.sqrt(diagonal)
+    correlation = np.clip(covariance / np.outer(sd, sd), -1.0, 1.0)
+    correlation[range(q), range(q)] = 1.0
+    values, vectors = np.linalg.eigh(correlation)
+    if values.min() >= LEAST:
+        if (np.diag(covariance) >= least).all():
+            return covariance
+    else:
+        correlation = (vectors * np.maximum(values, LEAST)) @ vectors.T
+        correlation = (correlation + correlation.T) / 2
+    raised: Vector = correlation * np.outer(sd, sd)
+    return raised
+
+
+def known_scale(values: Vector, scale: float, source: str) -> float:
+    """Return the scale of a model's values, which fits need.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    if not (np.isfinite(scale) and scale > 0):
+        raise InputError(
+            f"{source}: all values are {values[0]:g}, of which a model says nothing; take other "
+            "values"
+        )
+    return scale

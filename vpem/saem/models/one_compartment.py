@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.langevin import langevin_one_compartment
+from vpem._core.proposals import propose_one_compartment
 from vpem.checks import check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.saem.individuals import Individuals
@@ -17,6 +19,7 @@ from vpem.saem.models.normal import (
     LOG_2_PI,
     floored,
     gradient_normal,
+    known_scale,
     log_normal,
     squared,
     triangle,
@@ -99,6 +102,10 @@ class OneCompartmentModel(SaemModel):
                                               strict=True) if free]  # fmt: skip
         self.parameters = (*LATENTS, *varying, "residual sd")
         self.pieces = (slice(0, 3), slice(3, 9), slice(9, 10))
+        size = known_scale(
+            individuals.values, float(np.mean(individuals.values**2)), individuals.source
+        )
+        self._floor = LEAST * (size if error == "constant" else 1.0)
         self.shift: Vector = np.median(self._begin(), axis=0) if shift is None else shift
 
     @staticmethod
@@ -129,11 +136,10 @@ class OneCompartmentModel(SaemModel):
 
     def take(self, which: NDArray[np.intp]) -> OneCompartmentModel:
         """Return the same model of some of the individuals."""
-        some = self.individuals.take(which)
-        return OneCompartmentModel(
-            some, self.error, self.random, self.covariance, self.spread, self.first,
-            self.shift,
-        )  # fmt: skip
+        part = copy(self)
+        part.individuals = self.individuals.take(which)
+        part._dose = part.individuals.constant("dose")[part.individuals.individual_of]
+        return part
 
     def start(self) -> tuple[Vector, Vector]:
         """Rates and clearance read from each curve; variances are large at first."""
@@ -147,7 +153,14 @@ class OneCompartmentModel(SaemModel):
         """Latents to begin with, (n, 3)."""
         if self.first is not None:
             return np.tile(self.first, (self.n, 1))
-        return np.array([self._read(one) for one in range(self.n)])
+        found = np.array([self._read(one) for one in range(self.n)])
+        unknown = np.isnan(found)
+        if unknown.all(axis=0).any():
+            raise InputError(
+                f"{self.individuals.source}: no individual has a dose and a value above 0, from "
+                "which a curve could be read; give them, or the model's option first"
+            )
+        return np.where(unknown, np.nanmedian(found, axis=0), found)
 
     def _read(self, one: int) -> Vector:
         """Logarithms of ka, cl and ke from the area, the peak and the tail of a curve."""
@@ -155,7 +168,7 @@ class OneCompartmentModel(SaemModel):
         rows = slice(data.first[one], data.first[one + 1])
         t, y = data.times[rows], np.maximum(data.values[rows], 0.0)
         top = int(y.argmax())
-        low = max(1e-3 * y[top], 1e-12)
+        low = max(1e-3 * y[top], 1e-300)
         tail = slice(max(top, len(t) - 4), len(t))
         ke = 0.0
         if tail.stop - tail.start >= 2:
@@ -165,8 +178,10 @@ class OneCompartmentModel(SaemModel):
         area = float(np.sum((y[1:] + y[:-1]) * np.diff(t)) / 2) + y[-1] / ke
         peak = max(float(t[top]), 0.02 / ke)
         ka = max(2.0 / peak, 1.5 * ke)
-        clearance = max(float(self._dose[rows][0]), 1e-12) / max(area, 1e-12)
-        return np.log([ka, clearance, ke])
+        dose = float(self._dose[rows][0])
+        if not dose > 0 or not area > 0:  # as others' then
+            return np.log([ka, np.nan, ke])
+        return np.log([ka, dose / area, ke])
 
     # ---- the density ----------------------------------------------------------------------------
 
@@ -248,6 +263,30 @@ class OneCompartmentModel(SaemModel):
         )  # fmt: skip
         return faults
 
+    def propose(
+        self,
+        theta: Vector,
+        z: Vector,
+        scales: Vector,
+        steps: Vector,
+        moves: NDArray[np.uint64],
+        chances: NDArray[np.uint64],
+        gain: float,
+        target: float,
+        n_threads: int,
+    ) -> NDArray[np.int64]:
+        """Propose and accept latents in place by a kernel."""
+        means, omega, sd = self.unpack(theta)
+        n_chains, n, _ = z.shape
+        accepted = np.zeros(n, dtype=np.int64)
+        data = self.individuals
+        propose_one_compartment(
+            data.first, data.times, self._dose, data.values, self.error == "proportional",
+            means.copy(), np.linalg.inv(omega), sd, scales, steps, moves, chances, gain, target, z,
+            np.empty((n, 4 * n_chains)), accepted, n_threads,
+        )  # fmt: skip
+        return accepted
+
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, 10)."""
         out = np.empty((z.shape[1], 10))
@@ -262,7 +301,7 @@ class OneCompartmentModel(SaemModel):
         apart = total[:3] / counts.individuals
         scatter = squared(total[3:9], 3) / counts.individuals - np.outer(apart, apart)
         omega = floored(np.where(self._free, scatter, np.diag(np.full(3, self.spread**2))))
-        sd = np.sqrt(max(total[9] / counts.rows, LEAST))
+        sd = np.sqrt(max(total[9] / counts.rows, self._floor))
         return np.concatenate([self.shift + apart, triangle(omega)[self._in_triangle], [sd]])
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:

@@ -156,6 +156,24 @@ class SaemModel(ABC):
         """
         return None
 
+    def propose(
+        self,
+        theta: Vector,
+        z: Vector,
+        scales: Vector,
+        steps: Vector,
+        moves: NDArray[np.uint64],
+        chances: NDArray[np.uint64],
+        gain: float,
+        target: float,
+        n_threads: int,
+    ) -> NDArray[np.int64] | None:
+        """Propose and accept latents z (chains, n, q) in place by a kernel; None: there is none.
+
+        Arguments as in `vpem._core.reference_proposals`; returned is how often chains moved (n,).
+        """
+        return None
+
     def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
         """Return parameters and latents that mean the same, in the form to be reported."""
         return theta, z

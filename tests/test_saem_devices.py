@@ -1,0 +1,108 @@
+"""What reaches the server: means of all devices, whoever is active and however coarse the codec."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vpem.codecs import parse_codec
+from vpem.saem.devices import Reports, Units
+from vpem.saem.individual_files import read_individuals
+from vpem.saem.models.linear import LinearModel
+from vpem.saem.saem import run_saem
+from vpem.saem.sampling import Exact
+from vpem.workers import Workers, evenly
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+BOYS = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
+
+
+@pytest.fixture(scope="module")
+def boys():
+    return LinearModel(read_individuals(DATA / "oxford_boys.csv"))
+
+
+def run(model, devices, codec=None, feedback="none", **options):
+    """How far estimates are off, relatively; and the run."""
+    held = evenly(model.n, devices) if isinstance(devices, int) else devices
+    codec = None if codec is None else parse_codec(codec)
+    reports = Reports(held.counts / model.n, codec, feedback, model.pieces)
+    options = {"n_iter": 300, "burn_in": 100, "n_chains": 2, **options}
+    found = run_saem(model, held, Exact(), reports, **options)
+    return np.abs(found.theta / BOYS - 1).max(), found, reports
+
+
+@pytest.mark.parametrize("codec", ["topk:0.2", "topk:0.5", "qsgd:2bits"])
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_coarse_codecs_with_feedback_find_the_estimates(boys, codec, participation):
+    for feedback in ("error", "memory"):
+        off = run(boys, 13, codec, feedback, n_iter=500, participation=participation)[0]
+        assert off < 0.06
+
+
+def test_changes_are_compressed_without_collapse(boys):
+    """Plain top-k or few bits make variances zero; changes leave out less, but are biased."""
+    for codec, most in (("topk:0.5", 0.2), ("qsgd:2bits", 0.1)):
+        assert run(boys, 4, codec)[0] > 0.5
+        assert run(boys, 4, codec, "change")[0] < most
+
+
+def test_statistics_go_down_where_changes_come_up(boys):
+    options = {"n_iter": 10, "burn_in": 5}
+    plain = run(boys, 4, "topk:0.5", **options)[2].ledger.of_kind("server")
+    change = run(boys, 4, "topk:0.5", "change", **options)[2].ledger.of_kind("server")
+    assert change["messages"] == plain["messages"]
+    more = 8 * (boys.size - len(boys.parameters))
+    assert change["bytes"] - plain["bytes"] == 10 * 4 * more
+
+
+@pytest.mark.parametrize("participation", [0.1, 0.5])
+def test_the_server_has_the_mean_of_all_on_average(participation):
+    """Devices of very different sizes: each message as likely, the expected step that of all."""
+    weights = np.array([0.7, 0.2, 0.1])
+    values = np.array([[1.0, 0.0], [5.0, 2.0], [-20.0, 9.0]])
+    rng = np.random.default_rng(0)
+    total = np.zeros(2)
+    n, step = 4000, 0.05
+    for _ in range(n):
+        active = np.flatnonzero(rng.random(3) < participation)
+        if len(active):
+            reports = Reports(weights, None, "none", (slice(0, 2),))
+            reports.gather(values[active], values[active], active, step, participation, rng)
+            total += reports.statistic
+    sd = step * np.sqrt(((weights[:, None] * values) ** 2).sum(axis=0) / participation / n)
+    assert (np.abs(total / n - step * weights @ values) < 4 * sd).all()
+
+
+@pytest.mark.parametrize("feedback", ["none", "memory"])
+@pytest.mark.parametrize("participation", [0.15, 0.5])
+def test_seldom_active_devices_of_different_sizes(boys, feedback, participation):
+    uneven = Workers((np.arange(18), np.arange(18, 24), np.arange(24, 26)), ("a", "b", "c"))
+    options = {"n_iter": 500, "burn_in": 150, "participation": participation}
+    off = [run(boys, uneven, None, feedback, seed=seed, **options)[0] for seed in range(3)]
+    assert np.median(off) < (0.08 if feedback == "none" else 0.025)
+
+
+def test_averaged_models_keep_those_of_inactive_devices(boys):
+    """Otherwise the mean jumps with who is active, and never settles."""
+    options = {"average": "models", "participation": 0.4, "n_iter": 400}
+    found = run(boys, 6, **options)[1]
+    late = np.array(found.trace[-40:])
+    whole = run(boys, 6, average="models", n_iter=400)[1].theta
+    assert (late.std(axis=0) / np.abs(whole)).max() < 0.01
+    np.testing.assert_allclose(found.theta, whole, rtol=0.05)
+
+
+def test_damping_is_that_of_the_codec():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(3, 4))
+    units = Units(np.ones(4))
+    for codec, feedback, damping in (
+        ("topk:0.25", "none", 1.0),
+        ("topk:0.25", "change", 0.125),
+        ("topk:0.25", "error", 0.125),
+        ("float32", "memory", 1.0),
+    ):
+        reports = Reports(np.full(3, 1 / 3), parse_codec(codec), feedback, (slice(0, 4),))
+        reports.begin(values, units, rng)
+        assert reports.damping == pytest.approx(damping, rel=1e-5)
