@@ -34,8 +34,12 @@ class Stopped(VpemError):
         super().__init__(f"interrupted by {name}; {what}")
 
 
+class _Signal(KeyboardInterrupt):
+    """A signal, on its way out of whatever was being done."""
+
+
 class Stopping:
-    """While it is entered, Ctrl-C and SIGTERM raise `Stopped`, but not inside `whole`.
+    """Ends what is inside with `Stopped` at Ctrl-C and SIGTERM, but nothing inside `whole`.
 
     Parameters
     ----------
@@ -54,15 +58,17 @@ class Stopping:
             self._before[caught] = signal.signal(caught, self._note)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for caught, handler in self._before.items():
             signal.signal(caught, handler)
+        if isinstance(error, _Signal):
+            raise Stopped(error.args[0], self._what()) from None
 
     def _note(self, caught: int, _: FrameType | None) -> None:
         if self._busy:
             self._pending = caught
         else:
-            raise Stopped(caught, self._what())
+            raise _Signal(caught)
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -73,7 +79,7 @@ class Stopping:
         finally:
             self._busy = False
         if self._pending is not None:
-            raise Stopped(self._pending, self._what())
+            raise _Signal(self._pending)
 
 
 class SearchProgress:

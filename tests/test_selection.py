@@ -190,7 +190,7 @@ def test_what_did_not_converge_or_failed_is_passed_over():
     found = choose(cells, "bic")
     assert (found.best, found.passed_over) == (2, [5, 1])
     assert choose(cells[1:2], "bic").best == 0
-    with pytest.raises(InputError, match="no model of the grid could be fitted.*it fell apart"):
+    with pytest.raises(InputError, match=r"no model of the grid could be fitted.*it fell apart"):
         choose(cells[3:4], "bic")
 
 

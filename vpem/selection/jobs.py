@@ -136,15 +136,15 @@ class _Process:
 
     def end(self) -> None:
         """End the process, whatever it does."""
-        self.answers.close()
         self._process.kill()
         self._process.join()
+        self.answers.close()
 
 
 def _work(questions: Any, problem: Problem) -> None:
     """Do trials in a process of its own until there are no more."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with one_thread(), suppress(EOFError, BrokenPipeError):
+    with one_thread(), suppress(EOFError, OSError):
         while True:
             trial = questions.recv()
             try:
