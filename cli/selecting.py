@@ -187,10 +187,10 @@ def show_selection(found: Selection, report: dict[str, Any]) -> None:
                 told[worst] = f"{max(one[criterion] for one in cell['restarts']):.2f}"
         rows.append(told)
     heads = ["choice", "K", "hops", "covariance", "hubs", "params"]
-    heads += ["held-out", "s.e."] if held else ["log-lik.", "BIC", "AIC", "ICL"]
+    heads += ["held-out", "s.e.", "to best, s.e."] if held else ["log-lik.", "BIC", "AIC", "ICL"]
     heads += ["iterations", "status"] if held else [worst, "iterations", "status"]
     # From what can best be done without; all of it is in the JSON.
-    spare = ["iterations", "hubs", "log-lik.", "params"]
+    spare = ["iterations", "hubs", "log-lik.", "params", "to best, s.e."]
     spare += [name for name in ("AIC", "ICL", "BIC") if name != NAMES[criterion]]
     without = ["hops", "hubs"] if report["split"] == "rows" else []
     if held or report["n_init"] == 1:
@@ -227,6 +227,7 @@ def _numbers(cell: dict[str, Any], held: bool) -> dict[str, str]:
             **told,
             "held-out": f"{cell['heldout']:.4f}",
             "s.e.": f"{cell['standard_error']:.4f}",
+            "to best, s.e.": f"{cell['difference']:+.4f}, {cell['difference_error']:.4f}",
         }
     return {
         **told,

@@ -7,7 +7,7 @@ from sklearn.mixture import GaussianMixture
 from vpem import InputError, Workers, connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import FileError, VpemWarning
 from vpem.partition import contiguous
-from vpem.selection.criteria import choose, entropy, over_folds
+from vpem.selection.criteria import choose, compare_folds, entropy, over_folds
 from vpem.selection.jobs import run_trials
 from vpem.selection.lists import MOST_NUMBERS, parse_names, parse_numbers
 from vpem.selection.record import Record, facts_of
@@ -172,6 +172,12 @@ def test_mean_and_standard_error_over_folds():
     assert error == pytest.approx(np.std([-2.0, -4.0, -5.5], ddof=1) / np.sqrt(3))
 
 
+def test_models_are_compared_fold_by_fold():
+    mean, error = compare_folds([-1.0, -3.0, -8.0], [0.5, -1.0, -7.5])
+    assert mean == pytest.approx(-4 / 3)
+    assert error == pytest.approx(np.std([-1.5, -2.0, -0.5], ddof=1) / np.sqrt(3))
+
+
 def cell_of(value, *, criterion="bic", status="converged", n_parameters=10, error=0.0):
     return {"status": status, criterion: value, "n_parameters": n_parameters,
             "standard_error": error, "reason": "it fell apart"}  # fmt: skip
@@ -256,6 +262,7 @@ def test_held_out_likelihood_by_hand(topology, hops):
         means.append(each.mean())
     assert cell["heldout"] == pytest.approx(total / 90, rel=1e-10)
     assert cell["folds"] == pytest.approx(means, rel=1e-10)
+    assert (cell["difference"], cell["difference_error"]) == (0, 0)
     assert cell["standard_error"] == pytest.approx(np.std(means, ddof=1) / np.sqrt(3), rel=1e-8)
 
 

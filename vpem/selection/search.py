@@ -12,7 +12,7 @@ import numpy as np
 from vpem.checks import check_int
 from vpem.errors import check_choice
 from vpem.recipes import prepare
-from vpem.selection.criteria import CRITERIA, Choice, choose, over_folds
+from vpem.selection.criteria import CRITERIA, Choice, choose, compare_folds, over_folds
 from vpem.selection.jobs import run_trials
 from vpem.selection.record import Record
 from vpem.selection.trials import Cell, Problem, Result, Trial, folds_of
@@ -150,7 +150,12 @@ def search(
         summary(cell, problem, [done[trial.key] for trial in trials])
         for cell, trials in wanted.items()
     ]
-    return Selection(criterion, list(wanted), found, choose(found, criterion))
+    choice = choose(found, criterion)
+    for told in found:
+        if "folds" in told:
+            apart = compare_folds(told["folds"], found[choice.best]["folds"])
+            told["difference"], told["difference_error"] = apart
+    return Selection(criterion, list(wanted), found, choice)
 
 
 def summary(cell: Cell, problem: Problem, results: Sequence[Result]) -> dict[str, Any]:
