@@ -153,14 +153,14 @@ def test_a_better_one_that_did_not_converge_is_passed_over_aloud(capsys, tmp_pat
     assert "no model converged; K = 3, 0 hops, full is the best of what there is" in none.err
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("ending", ["png", "svg"])
 def test_pictures(select, tmp_path, ending):
     held = ("--criterion", "heldout", "--folds", 2) if ending == "svg" else ("--restarts", 2)
     found = select("--hops", "0-1", "--topology", "path", *held, "--max-iter", 20,
                    "--plot", tmp_path / f"plot.{ending}")  # fmt: skip
     assert found["plot"].endswith(ending)
     content = (tmp_path / f"plot.{ending}").read_bytes()
-    assert content.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending])
+    assert content.startswith({"png": b"\x89PNG", "svg": b"<?xml"}[ending])
     if ending == "svg":
         assert b"clip" in content
 

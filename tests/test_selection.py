@@ -328,7 +328,7 @@ def test_the_number_of_components_comes_out(n_components):
 def test_held_out_likelihood_finds_it_too(n_components):
     # One component more may look better by chance: the smallest within one standard error does not.
     for seed in range(3):
-        problem = problem_of(separated(n_components, seed), seed=seed, tol=1e-4)
+        problem = problem_of(separated(n_components, seed), seed=seed, tol=1e-3)
         cells = grid([1, 2, 3, 4], [0], ["diag"])
         found = search(problem, cells, criterion="heldout", n_init=2, n_folds=3)
         assert cells[found.choice.one_standard_error].n_components == n_components, seed
@@ -347,8 +347,7 @@ class Broken(Exception):
     pass
 
 
-@pytest.mark.parametrize("criterion", ["bic", "heldout"])
-@pytest.mark.parametrize("after", [1, 4])
+@pytest.mark.parametrize(("criterion", "after"), [("bic", 1), ("heldout", 4)])
 def test_a_search_goes_on_from_what_was_kept(tmp_path, problem, criterion, after):
     cells = grid([1, 2], [0, 1], ["diag"])
     options = {"criterion": criterion, "n_init": 2, "n_folds": 2}
