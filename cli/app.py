@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import data, fedem, fit, impute, kmeans, model, saem, topology, use
+from . import data, fedem, fit, impute, kmeans, model, saem, select, topology, use
 
 __all__ = ["app", "command"]
 
@@ -46,6 +46,7 @@ def _options(
 
 
 app.command("fit")(fit.fit)
+app.command("select")(select.select)
 app.command("kmeans")(kmeans.kmeans)
 app.command("fedem")(fedem.fedem)
 app.command("impute")(impute.impute)

@@ -155,6 +155,7 @@ def fit_vpem(
     covariance_type: str = "full",
     init: str | Sequence[int] | NDArray[Any] | Mixture = "kmeans",
     n_init: int = 1,
+    first_restart: int = 0,
     tol: float = 1e-7,
     max_iter: int = 1000,
     reg_covar: float = 1e-6,
@@ -189,6 +190,8 @@ def fit_vpem(
         block's sample covariance with divisor M plus ``reg_covar``.
     n_init : int
         Restarts; the one with the best log-likelihood at the first root is kept.
+    first_restart : int
+        Number of the first of them: restart 3 alone is what it is among more.
     tol : float
         Change of the log-likelihood per sample, in nats, below which a root proposes to stop.
     max_iter : int
@@ -264,6 +267,7 @@ def fit_vpem(
         feature_names=feature_names,
         some=network.total.some,
     )
+    first_restart = check_int("first_restart", first_restart, least=0)
     if batch_size is not None:
         batch_size = check_int("batch_size", batch_size, least=1)
     if step_size is not None:
@@ -297,6 +301,7 @@ def fit_vpem(
                 batch_size=batch_size,
                 step_size=step_size,
                 missing=missing,
+                **({"first_restart": first_restart} if first_restart else {}),
             )
         )
     scaling = _scaling(given.X, given.row_weights, scale, given.precision, given.misses)
@@ -319,7 +324,10 @@ def fit_vpem(
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         restarts = Restarts(saver, ledger, max_iter)
         best = _restored(restarts, em.Run if batch_size is None else BatchRun, network, terms)
-        for restart in range(restarts.first, n_init if isinstance(init, str) else 1):
+        first, last = first_restart, first_restart + n_init
+        if not isinstance(init, str):
+            first, last = 0, 1
+        for restart in range(max(first, restarts.first), last):
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             stream = RowStream(rng, given.row_weights, len(given.X))

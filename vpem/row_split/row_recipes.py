@@ -23,7 +23,7 @@ from vpem.checkpoints.run_states import (
     restore_record,
 )
 from vpem.checkpoints.savers import Saver, checksum, restoring
-from vpem.checks import as_array
+from vpem.checks import as_array, check_int
 from vpem.errors import InputError
 from vpem.joining import Network
 from vpem.mixture import Mixture, is_diagonal
@@ -69,6 +69,7 @@ def fit_em(
     covariance_type: str = "full",
     init: str | Sequence[int] | NDArray[Any] | Mixture = "kmeans",
     n_init: int = 1,
+    first_restart: int = 0,
     tol: float = 1e-7,
     max_iter: int = 1000,
     reg_covar: float = 1e-6,
@@ -99,8 +100,8 @@ def fit_em(
         Who holds which rows.
     network : Network
         From `vpem.connect_workers`.
-    n_components, covariance_type, init, n_init, tol, max_iter, reg_covar, scale, sample_weight, \
-seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
+    n_components, covariance_type, init, n_init, first_restart, tol, max_iter, reg_covar, scale, \
+sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
         As for `vpem.fit_vpem`.
 
     Returns
@@ -149,6 +150,7 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
         feature_names=feature_names,
         here=here,
     )
+    first_restart = check_int("first_restart", first_restart, least=0)
     if workers.n_samples != given.n_samples:
         raise InputError(
             f"the workers hold {workers.n_samples} rows, but the data have {given.n_samples}"
@@ -174,6 +176,7 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
                 dtype=given.precision.name,
                 every_weight=not skip_negligible,
                 missing=missing,
+                **({"first_restart": first_restart} if first_restart else {}),
                 **{"who holds which rows": checksum(workers.order, workers.counts)},
             )
         )
@@ -220,7 +223,10 @@ seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
             total.agree("setup", 2 * d * 8)
         restarts = Restarts(saver, ledger, max_iter)
         best = _restored(restarts, whole)
-        for restart in range(restarts.first, n_init if isinstance(init, str) else 1):
+        first, last = first_restart, first_restart + n_init
+        if not isinstance(init, str):
+            first, last = 0, 1
+        for restart in range(max(first, restarts.first), last):
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             begin = _Start(terms, total, n_components, rng, place)

@@ -1,0 +1,299 @@
+"""`vpem select`: how many components, how many hops, and which covariance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import (
+    Acceleration,
+    AgentDropout,
+    BatchSize,
+    Compress,
+    ConsensusTol,
+    DatasetPath,
+    Eigenvalue,
+    GraphFile,
+    GraphSeed,
+    Json,
+    LinkFailure,
+    MeanDegree,
+    Missing,
+    Quiet,
+    Radius,
+    RegCovar,
+    Rounds,
+    Stragglers,
+    Weights,
+)
+from .parties import Align, AlignKey, DataFiles, MissingParties, PartiesFlag
+from .workers import WorkerFile, WorkersOption
+
+__all__ = ["select"]
+
+
+def select(
+    data: DataFiles,
+    components: Annotated[
+        str,
+        typer.Option(
+            "-k", "--components", help="Numbers of components: 1-8, 1,2,5, 2-20:3 (steps of 3)."
+        ),
+    ] = "1-8",
+    hops: Annotated[
+        str,
+        typer.Option(
+            help="Numbers of hops, as of components: 0-2. Agents at most this many hops from a "
+            "root send it their features."
+        ),
+    ] = "0",
+    covariance: Annotated[
+        str,
+        typer.Option(
+            help="Covariance types, with commas: full,diag,spherical,tied,tied-diag,tied-spherical."
+        ),
+    ] = "full",
+    criterion: Annotated[
+        str,
+        typer.Option(
+            help="bic, aic or icl (BIC and the entropy of the responsibilities): lower is better; "
+            "or heldout: log-likelihood per sample of rows not fitted to, higher is better."
+        ),
+    ] = "bic",
+    folds: Annotated[
+        int, typer.Option(help="With --criterion heldout: parts of the rows, each held out once.")
+    ] = 5,
+    one_standard_error: Annotated[
+        bool,
+        typer.Option(
+            "--one-standard-error",
+            help="With --criterion heldout: choose the model of fewest parameters that is at most "
+            "one standard error worse than the best.",
+        ),
+    ] = False,
+    n_init: Annotated[
+        int, typer.Option("--n-init", "--restarts", help="Restarts of every fit; the best counts.")
+    ] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "-j",
+            "--jobs",
+            help="Processes, a thread each, which do not change the results. "
+            "Default: all processors.",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep every finished fit here; the same command goes on from it. Default: beside "
+            "--output, NAME.select.h5."
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the criterion by components (.png, .svg, .pdf; needs matplotlib)."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="Write the chosen model here, as 'vpem fit' would fit it."
+        ),
+    ] = None,
+    parties: PartiesFlag = False,
+    align: Align = None,
+    align_key: AlignKey = None,
+    missing_parties: MissingParties = False,
+    split: Annotated[
+        str,
+        typer.Option(help="What each agent holds: features of all rows, or rows (workers)."),
+    ] = "features",
+    topology: Annotated[
+        str | None,
+        typer.Option(help="Graph of the agents, as for 'vpem fit'. Default: as stored, or star."),
+    ] = None,
+    graph: GraphFile = None,
+    radius: Radius = None,
+    mean_degree: MeanDegree = None,
+    rounds: Rounds = "auto",
+    acceleration: Acceleration = None,
+    eigenvalue: Eigenvalue = "computed",
+    consensus_tol: ConsensusTol = 1e-6,
+    weights: Weights = "metropolis",
+    consensus: Annotated[
+        str, typer.Option(help="How rounds are computed: rounds, operator or auto.")
+    ] = "auto",
+    compress: Compress = None,
+    link_failure: LinkFailure = 0.0,
+    agent_dropout: AgentDropout = 0.0,
+    stragglers: Stragglers = 0.0,
+    agents: Annotated[
+        int | None,
+        typer.Option(help="Split the features into this many contiguous, nearly equal parts."),
+    ] = None,
+    partition: Annotated[
+        Path | None,
+        typer.Option(help='Features of each agent, JSON: {"name": [feature, ...], ...}.'),
+    ] = None,
+    workers: WorkersOption = None,
+    worker_rows: WorkerFile = None,
+    dataset: DatasetPath = None,
+    init: Annotated[
+        str, typer.Option(help="Start: random (shared rows), k-means++, kmeans.")
+    ] = "kmeans",
+    reg_covar: RegCovar = 1e-6,
+    scale: Annotated[
+        str, typer.Option(help="none, or standard: each agent standardizes its features.")
+    ] = "none",
+    missing: Missing = "refuse",
+    batch_size: BatchSize = None,
+    step_size: Annotated[
+        float | None, typer.Option(help="With --batch-size, stochastic EM: see 'vpem fit'.")
+    ] = None,
+    tol: Annotated[
+        float,
+        typer.Option(help="Stop when the log-likelihood per sample changes by less at all roots."),
+    ] = 1e-7,
+    max_iter: Annotated[int, typer.Option(help="Most iterations of a fit.")] = 1000,
+    dtype: Annotated[str, typer.Option(help="Precision: float64 or float32.")] = "float64",
+    every_weight: Annotated[
+        bool,
+        typer.Option("--every-weight", help="Count responsibilities below rounding too (slower)."),
+    ] = False,
+    seed: Annotated[
+        int,
+        typer.Option(help="Seeds starts and folds, and the graph unless --graph-seed is given."),
+    ] = 0,
+    graph_seed: GraphSeed = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit with 3 if a model failed or did not converge."),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace existing outputs, and a state of other options."),
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a grid of models and choose one: how many components, hops, and which covariance.
+
+    All other options are those of 'vpem fit'. What did not converge is shown and not chosen while
+    something else did. A search that is ended goes on when the command is given again.
+
+    Example: vpem select data/wine.h5 -k 1-4 --scale standard --jobs 1 -o best.h5
+
+    Example: vpem select data/wine.h5 -k 1-3 --hops 0-1 --jobs 1 --criterion heldout --folds 3
+    """
+    given = dict(locals())
+    import time
+
+    from .output import Screen, plural, print_json
+    from .searching import Task, check_files, processors, warn_of
+    from .selecting import SearchProgress, Stopping, show_selection
+
+    began = time.perf_counter()
+    with Screen(quiet) as screen:
+        from vpem.checks import check_int
+        from vpem.errors import InputError, check_choice
+        from vpem.mixture import COVARIANCE_TYPES
+        from vpem.selection.criteria import CRITERIA
+        from vpem.selection.lists import parse_names, parse_numbers
+        from vpem.selection.record import Record, facts_of
+        from vpem.selection.search import grid, search, trials_of
+
+        check_choice("--criterion", criterion, CRITERIA)
+        if one_standard_error and criterion != "heldout":
+            raise InputError("--one-standard-error is for --criterion heldout; leave it out")
+        if jobs is not None:
+            check_int("--jobs", jobs, least=1, most=1024)
+        check_int("--folds", folds, least=2)
+        check_int("--n-init", n_init, least=1)
+        cells = grid(
+            parse_numbers("--components", components, least=1),
+            parse_numbers("--hops", hops),
+            parse_names("--covariance", covariance, COVARIANCE_TYPES),
+        )
+        if state is None and output is not None:
+            state = output.with_name(f"{output.stem}.select.h5")
+            given["state"] = state
+        inputs = (*data, partition, graph, worker_rows, align_key)
+        check_files(output, state, plot, inputs, force)
+        task = Task(given, [cell.hops for cell in cells], screen)
+        problem, source = task.problem, task.source
+        record = Record(state, facts_of(problem), force)
+        wanted = [t for cell in cells for t in trials_of(cell, criterion, n_init, folds)]
+        kept = sum(trial.key in record.results for trial in wanted)
+        if kept:
+            screen.say(f"{kept} of {plural(len(wanted), 'fit')} are in {state} already")
+        progress = SearchProgress(quiet)
+
+        def what() -> str:
+            if state is None:
+                return "nothing was kept (give --state or --output)"
+            count = sum(trial.key in record.results for trial in wanted)
+            return (
+                f"{count} of {plural(len(wanted), 'fit')} are in {state}: give the same command "
+                "to go on"
+            )
+
+        n_jobs = processors() if jobs is None else jobs
+        with Stopping(what) as stopping:
+            progress.start(len(wanted) - kept)
+            try:
+                found = search(
+                    problem,
+                    cells,
+                    criterion=criterion,
+                    n_init=n_init,
+                    n_folds=folds,
+                    n_jobs=n_jobs,
+                    record=record,
+                    tell=progress,
+                    whole=stopping.whole,
+                )
+            finally:
+                progress.close()
+            choice = found.choice
+            chosen = choice.best
+            if one_standard_error and choice.one_standard_error is not None:
+                chosen = choice.one_standard_error
+            warn_of(screen, found, chosen)
+            if output is not None:
+                task.write(output, found, chosen)
+            if plot is not None:
+                from vpem.selection.pictures import plot_selection
+
+                plot_selection(plot, found, force=force)
+        report = {
+            "criterion": criterion,
+            "better": "higher" if criterion == "heldout" else "lower",
+            "best": choice.best,
+            "one_standard_error": choice.one_standard_error,
+            "chosen": chosen,
+            "passed_over": choice.passed_over,
+            "cells": found.cells,
+            "n_init": n_init,
+            "folds": folds if criterion == "heldout" else None,
+            "split": split,
+            "data": ", ".join(map(str, data)),
+            "n_samples": source.n_samples,
+            "n_features": source.n_features,
+            "seed": seed,
+            "n_fits": len(wanted),
+            "n_kept": kept,
+            "jobs": n_jobs,
+            "state": None if state is None else str(state),
+            "plot": None if plot is None else str(plot),
+            "model": None if output is None else str(output),
+            "warnings": list(screen.warnings),
+            "seconds": time.perf_counter() - began,
+        }
+        if json:
+            print_json(report)
+        else:
+            show_selection(found, report)
+        if strict and any(cell["status"] != "converged" for cell in found.cells):
+            raise typer.Exit(3)

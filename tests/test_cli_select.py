@@ -1,0 +1,326 @@
+"""`vpem select`: its table and JSON, the model it writes, what it keeps and what it refuses."""
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from vpem import read_model
+from vpem.checkpoints.checkpoint_files import read_state
+
+from .cli_support import done, listing, make_data, run
+
+GRID = ("-k", "1-3", "--jobs", 1, "--tol", 1e-4)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("data") / "patients.h5")
+
+
+@pytest.fixture
+def select(capsys, data):
+    """Function: run `vpem select` on the data and return its JSON."""
+
+    def call(*words, source=data):
+        return done(capsys, "select", source, *GRID, "--json", *words).json
+
+    return call
+
+
+def without_times(cells):
+    return [{name: value for name, value in cell.items() if name != "seconds"} for cell in cells]
+
+
+# ---- the model ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--topology", "cycle", "--hops", "0-1", "--covariance", "full,diag"),
+        ("--restarts", 3, "--init", "random", "--seed", 7, "--scale", "standard"),
+        ("--criterion", "heldout", "--folds", 2, "--topology", "star", "--dtype", "float32"),
+        ("--split", "rows", "--workers", 3, "--topology", "cycle", "--criterion", "icl"),
+        ("--batch-size", 50, "--missing", "marginalize", "--criterion", "aic"),
+    ],
+)
+def test_the_model_is_that_of_vpem_fit(capsys, data, select, tmp_path, words):
+    found = select(*words, "-o", tmp_path / "best.h5")
+    cell = found["cells"][found["best"]]
+    own = {"--hops", "--covariance", "--criterion", "--folds"}
+    pairs = [words[i : i + 2] for i in range(0, len(words), 2)]
+    rest = [("--n-init" if word == "--restarts" else word, value) for word, value in pairs]
+    same = [str(word) for pair in rest if pair[0] not in own for word in pair]
+    if found["split"] == "features":
+        same += ["--hops", cell["hops"]]
+    fit = done(
+        capsys, "fit", data, "-k", cell["n_components"], "--covariance", cell["covariance_type"],
+        "--threads", 1, "--tol", 1e-4, *same, "-o", tmp_path / "fit.h5", "--json",
+    ).json  # fmt: skip
+    one, two = read_model(tmp_path / "best.h5"), read_model(tmp_path / "fit.h5")
+    for name in ("weights", "means", "covariances"):
+        assert np.array_equal(getattr(one.mixture, name), getattr(two.mixture, name)), name
+    assert np.array_equal(one.history, two.history)
+    assert one.options == two.options
+    timed = {"seconds", "iterations_per_second"}
+    assert {k: v for k, v in one.report.items() if k not in timed} == {
+        k: v for k, v in two.report.items() if k not in timed
+    }
+    missing = ["--missing", "marginalize"] if "--missing" in words else []
+    score = done(capsys, "score", tmp_path / "best.h5", data, "--json", *missing).json
+    assert score["n_parameters"] == cell["n_parameters"]
+    if found["criterion"] != "heldout":
+        for name in ("log_likelihood", "bic", "aic"):
+            assert cell[name] == pytest.approx(score[name], rel=1e-12)
+            # Roots find it by sums of their own.
+            assert cell[name] == pytest.approx(fit[name], rel=1e-5)
+        assert cell["restart"] == fit["restart"]
+        assert cell["icl"] >= cell["bic"]
+
+
+def test_the_least_criterion_is_best_and_the_most_held_out(select):
+    for criterion in ("bic", "aic", "icl"):
+        found = select("--criterion", criterion)
+        values = [cell[criterion] for cell in found["cells"]]
+        assert found["best"] == int(np.argmin(values))
+        assert (found["better"], found["folds"], found["one_standard_error"]) == (
+            "lower", None, None,
+        )  # fmt: skip
+    found = select("--criterion", "heldout")
+    assert found["better"] == "higher"
+    assert found["best"] == int(np.argmax([cell["heldout"] for cell in found["cells"]]))
+    assert (found["folds"], found["n_fits"]) == (5, 15)
+    assert found["one_standard_error"] is not None
+
+
+def test_the_smallest_within_one_standard_error_is_written_if_wanted(select, tmp_path):
+    words = ("--criterion", "heldout", "--seed", 1, "-o", tmp_path / "best.h5")
+    found = select(*words, "--one-standard-error", "--covariance", "full,spherical")
+    assert found["chosen"] == found["one_standard_error"]
+    assert found["chosen"] != found["best"]
+    cell = found["cells"][found["chosen"]]
+    model = read_model(tmp_path / "best.h5")
+    assert model.mixture.n_components == cell["n_components"]
+    assert model.mixture.covariance_type == cell["covariance_type"]
+
+
+# ---- what is shown ------------------------------------------------------------------------------
+
+
+def test_the_table_tells_all_and_the_best(capsys, data):
+    result = done(capsys, "select", data, *GRID, "--hops", "0-1", "--topology", "path",
+                  "--restarts", 2)  # fmt: skip
+    lines = result.out.splitlines()
+    assert lines[0].rstrip() == "Models by BIC (lower is better)"
+    heads = next(line for line in lines if "covariance" in line).split()
+    assert heads[:6] == ["choice", "K", "hops", "covariance", "hubs", "params"]
+    rows = [line for line in lines if line.rstrip().endswith("converged")]
+    assert len(rows) == 6
+    assert sum(row.lstrip().startswith("best") for row in rows) == 1
+    assert "not kept (give --output)" in result.out
+    held = done(capsys, "select", data, *GRID, "--criterion", "heldout", "--folds", 2).out
+    assert "Models by held-out log-likelihood (higher is better)" in held
+    assert "fewest parameters within 1 s.e." in held
+
+
+def test_what_did_not_converge_or_failed_is_shown_and_told(capsys, tmp_path):
+    source = make_data(tmp_path / "few.h5", n_samples=20)
+    words = ("select", source, "-k", "1,3,30", "--max-iter", 3, "--jobs", 1)
+    result = done(capsys, *words)
+    assert "not converged" in result.out
+    assert "failed" in result.out
+    lines = result.err.splitlines()
+    assert lines[0].startswith("vpem: warning: 1 of 3 models failed; the first, K = 30, 0 hops")
+    assert run(capsys, *words, "--strict").code == 3
+    assert run(capsys, "select", source, "-k", 1, "--jobs", 1, "--strict").code == 0
+    found = done(capsys, *words, "--json").json
+    assert [cell["status"] for cell in found["cells"]] == ["converged", "not converged", "failed"]
+    assert found["best"] == 0
+    assert len(found["warnings"]) == len(lines)
+
+
+def test_a_better_one_that_did_not_converge_is_passed_over_aloud(capsys, tmp_path):
+    source = make_data(tmp_path / "far.h5", gap=2.5, n_components=3)
+    result = done(capsys, "select", source, "-k", "1,3", "--max-iter", 3, "--jobs", 1)
+    assert "did not converge, and was passed over; try more --max-iter" in result.err
+    best = next(line for line in result.out.splitlines() if line.lstrip().startswith("best"))
+    assert best.split()[1] == "1"
+    none = done(capsys, "select", source, "-k", "3", "--max-iter", 2, "--jobs", 1)
+    assert "no model converged; K = 3, 0 hops, full is the best of what there is" in none.err
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_pictures(select, tmp_path, ending):
+    held = ("--criterion", "heldout", "--folds", 2) if ending == "svg" else ("--restarts", 2)
+    found = select("--hops", "0-1", "--topology", "path", *held, "--max-iter", 20,
+                   "--plot", tmp_path / f"plot.{ending}")  # fmt: skip
+    assert found["plot"].endswith(ending)
+    content = (tmp_path / f"plot.{ending}").read_bytes()
+    assert content.startswith({"png": b"\x89PNG", "svg": b"<?xml"}[ending])
+    if ending == "svg":
+        assert b"clip" in content
+
+
+# ---- what is kept -------------------------------------------------------------------------------
+
+
+def test_a_second_run_fits_nothing_anew(capsys, select, data, tmp_path):
+    words = ("-o", tmp_path / "best.h5", "--restarts", 2)
+    first = select(*words)
+    assert first["state"] == str(tmp_path / "best.select.h5")
+    assert (first["n_fits"], first["n_kept"]) == (6, 0)
+    again = done(capsys, "select", data, *GRID, *words, "--json", "--force")
+    assert again.json["n_kept"] == 6
+    assert "6 of 6 fits are in" in again.err
+    assert again.json["cells"] == first["cells"]
+    more = select("-k", "1-4", "--state", tmp_path / "best.select.h5", "--restarts", 2)
+    assert (more["n_fits"], more["n_kept"]) == (8, 6)
+
+
+def test_a_state_of_another_search_is_refused(capsys, select, data, tmp_path):
+    state = tmp_path / "state.h5"
+    select("--state", state)
+    before = state.read_bytes()
+    other = run(capsys, "select", data, *GRID, "--state", state, "--tol", 1e-3)
+    assert other.code == 2
+    assert "is of another selection: tol was 0.0001, now it is 0.001" in other.sentence
+    other = run(capsys, "select", data, *GRID, "--state", state, "--topology", "complete")
+    assert "is of another selection: who is joined in the graph is not the same" in other.sentence
+    other = run(capsys, "select", data, *GRID, "--state", state, "--agents", 2)
+    assert other.code == 2
+    assert state.read_bytes() == before
+    assert select("--state", state, "--tol", 1e-3, "--force")["n_kept"] == 0
+    assert select("--state", state, "--tol", 1e-3)["n_kept"] == 3
+
+
+SEARCH = ("-k", "1-3", "--restarts", 2, "--json", "-q")
+
+PAUSING = """
+import sys, time
+import vpem.selection.jobs as jobs, vpem.selection.trials as trials
+def pausing(method):
+    calls = []
+    def call(*words, **options):
+        calls.append(1)
+        if len(calls) > 2:
+            print("now", file=sys.stderr, flush=True)
+            time.sleep(60)
+        return method(*words, **options)
+    return call
+trials.fit_vpem = pausing(trials.fit_vpem)
+jobs._Process.answer = pausing(jobs._Process.answer)
+if __name__ == "__main__":
+    import vpem_cli
+    vpem_cli.main(sys.argv[1:])
+"""
+"""Does two fits, and is then busy with the third for a minute."""
+
+
+@pytest.mark.parametrize(
+    ("sign", "jobs", "code"),
+    [(signal.SIGINT, 1, 130), (signal.SIGTERM, 2, 143), (signal.SIGKILL, 1, -9)],
+    ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
+)
+def test_a_search_that_is_ended_goes_on(capsys, data, tmp_path, sign, jobs, code):
+    state = tmp_path / "state.h5"
+    words = ["select", data, *SEARCH, "--state", state, "--jobs"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PAUSING, *map(str, words), str(jobs)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr.readline() == "now\n"
+    process.send_signal(sign)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert len(read_state(state)["results"]) == 2
+    if sign != signal.SIGKILL:
+        name = "Ctrl-C" if sign == signal.SIGINT else "SIGTERM"
+        assert err == (
+            f"vpem: error: interrupted by {name}; 2 of 6 fits are in {state}: give the same "
+            "command to go on\n"
+        )
+    again = done(capsys, *words, 1).json
+    assert again["n_kept"] == 2
+    whole = done(capsys, "select", data, *SEARCH, "--jobs", 1).json
+    assert without_times(again["cells"]) == without_times(whole["cells"])
+    assert again["best"] == whole["best"]
+
+
+def test_signals_wait_for_what_is_being_written():
+    from vpem_cli.selecting import Stopped, Stopping
+
+    written = []
+
+    def disturbed():
+        with Stopping(lambda: f"{len(written)} is kept") as stopping:
+            with stopping.whole():
+                signal.raise_signal(signal.SIGTERM)
+                written.append("one")
+            written.append("another")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped, match="interrupted by SIGTERM; 1 is kept") as caught:
+        disturbed()
+    assert caught.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("-k", "1-x"), "--components must be numbers and ranges"),
+        (("-k", "0-3"), "--components must be 1 or more, got 0"),
+        (("-k", "5-1"), "--components has the range 5-1, which goes down"),
+        (("--hops", "-1"), "--hops must be numbers and ranges"),
+        (("--covariance", "full,dag"), "did you mean 'diag'"),
+        (("--criterion", "bik"), "--criterion must be one of bic, aic, icl, heldout"),
+        (("--criterion", "heldout", "--folds", "1"), "--folds must be an integer of at least 2"),
+        (("--criterion", "heldout", "--folds", "999"), "999 folds need at least as many rows"),
+        (("--one-standard-error",), "--one-standard-error is for --criterion heldout"),
+        (("--restarts", "0"), "--n-init must be an integer of at least 1"),
+        (("--jobs", "0"), "--jobs must be an integer of at least 1"),
+        (("--split", "rows", "--workers", "2", "--hops", "1"), "--hops is for data split by"),
+        (("--split", "rows", "--workers", "2", "--agents", "2"), "--agents is for data split by"),
+        (("--workers", "2"), "--workers is for data split by rows; add --split rows"),
+        (("--topology", "cylce"), "did you mean 'cycle'"),
+        (("--init", "kmean"), "did you mean 'kmeans'"),
+        (("--tol", "nan"), "tol must be"),
+        (("--scale", "log"), "scale must be one of"),
+        (("-k", "200-201"), "no model of the grid could be fitted; the first: 200 components"),
+        (("--step-size", "0.6"), "--batch-size"),
+        (("--plot", "plot.jpg"), "pictures are written to .png, .svg, .pdf files"),
+        (("-o", "nowhere/best.h5"), "there is no folder"),
+        (("-o", "a.h5", "--state", "a.h5"), "is given as --output and as --state"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_a_sentence(
+    capsys, monkeypatch, data, tmp_path, words, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    given = words if "-k" in words else (*words, "-k", "1-2")
+    result = run(capsys, "select", data, "--jobs", 1, "-o", "best.h5", *given)
+    assert result.code == 2
+    assert sentence in result.sentence
+    assert result.out == ""
+    assert listing(tmp_path) == {}
+
+
+def test_nothing_is_replaced_without_force(capsys, data, tmp_path):
+    for option, name in (("-o", "best.h5"), ("--plot", "plot.png")):
+        (tmp_path / name).write_text("mine")
+        result = run(capsys, "select", data, *GRID, option, tmp_path / name)
+        assert result.code == 2
+        assert "exists; pass --force to replace it" in result.sentence
+        assert (tmp_path / name).read_text() == "mine"
+    before = data.read_bytes()
+    for option in ("-o", "--state"):
+        result = run(capsys, "select", data, *GRID, option, data, "--force")
+        assert "is the input" in result.sentence
+    assert data.read_bytes() == before

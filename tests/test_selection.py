@@ -1,0 +1,455 @@
+"""Choosing a model: lists, folds, criteria, trials, the record, processes."""
+
+import numpy as np
+import pytest
+from sklearn.mixture import GaussianMixture
+
+from vpem import InputError, Workers, connect, connect_workers, fit_em, fit_vpem, make_graph
+from vpem.errors import FileError, VpemWarning
+from vpem.partition import contiguous
+from vpem.selection.criteria import choose, compare_folds, entropy, over_folds
+from vpem.selection.jobs import run_trials
+from vpem.selection.lists import MOST_NUMBERS, parse_names, parse_numbers
+from vpem.selection.record import Record, facts_of
+from vpem.selection.search import grid, search, trials_of
+from vpem.selection.trials import Cell, Problem, folds_of
+from vpem.workers import evenly
+
+from .cli_support import overlapping
+from .selection_support import Broken as DefectiveProblem
+from .selection_support import Deadly
+
+
+def problem_of(X, *, agents=3, topology="star", hops=(0,), **options):
+    """A problem over split features."""
+    graph = make_graph(topology, agents)
+    parts = contiguous(X.shape[1], agents)
+    networks = {h: connect(graph, parts, hops=h, n_threads=1) for h in hops}
+    return Problem(X, networks, None, options)
+
+
+def separated(n_components, seed, n_samples=150, n_features=3):
+    """Rows of clusters that are far apart."""
+    rng = np.random.default_rng(seed)
+    centres = 8.0 * rng.permutation(np.eye(n_features))[:n_components]
+    labels = rng.integers(n_components, size=n_samples)
+    return centres[labels] + rng.standard_normal((n_samples, n_features))
+
+
+def without_times(cells):
+    return [{name: value for name, value in cell.items() if name != "seconds"} for cell in cells]
+
+
+# ---- lists --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("3", [3]),
+        ("1-4", [1, 2, 3, 4]),
+        ("1,2,5", [1, 2, 5]),
+        ("2-11:3", [2, 5, 8, 11]),
+        ("2-10:3", [2, 5, 8]),
+        (" 7 , 1-3,2", [1, 2, 3, 7]),
+        ("4-4", [4]),
+    ],
+)
+def test_lists_of_numbers(text, numbers):
+    assert parse_numbers("-k", text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "numbers and ranges"),
+        ("1-", "numbers and ranges"),
+        ("-1", "numbers and ranges"),
+        ("1.5", "numbers and ranges"),
+        ("1,,2", "numbers and ranges"),
+        ("²", "numbers and ranges"),
+        ("5-2", "goes down"),
+        ("1-5:0", "steps of 0"),
+        ("0-3", "1 or more, got 0"),
+        (f"1-{MOST_NUMBERS + 1}", "more than 10000"),
+        ("1-999999999", "more than 10000"),
+    ],
+)
+def test_what_is_no_list_is_refused_in_a_sentence(text, words):
+    with pytest.raises(InputError, match=words):
+        parse_numbers("-k", text, least=1)
+
+
+def test_lists_of_names():
+    assert parse_names("covariance type", "full, diag,full", ("diag", "full")) == ["full", "diag"]
+    with pytest.raises(InputError, match="did you mean 'full'"):
+        parse_names("covariance type", "diag,ful", ("diag", "full"))
+
+
+# ---- folds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_samples", "n_folds"), [(10, 2), (11, 5), (7, 7)])
+def test_every_row_is_held_out_once(n_samples, n_folds):
+    folds = folds_of(n_samples, n_folds, seed=3)
+    assert sorted(np.concatenate(folds)) == list(range(n_samples))
+    assert np.ptp([len(fold) for fold in folds]) <= 1
+    again = folds_of(n_samples, n_folds, seed=3)
+    assert all(np.array_equal(one, two) for one, two in zip(folds, again, strict=True))
+
+
+def test_folds_follow_from_the_seed_and_are_not_the_rows_in_order():
+    one, two = folds_of(100, 5, seed=0), folds_of(100, 5, seed=1)
+    assert not np.array_equal(one[0], two[0])
+    assert not np.array_equal(one[0], np.arange(20))
+
+
+def test_more_folds_than_rows():
+    with pytest.raises(InputError, match="5 folds need at least as many rows, got 4"):
+        folds_of(4, 5, seed=0)
+
+
+# ---- criteria -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("full", "full"), ("diag", "diag"), ("spherical", "spherical"),
+                         ("tied", "tied")],
+)  # fmt: skip
+def test_one_agent_has_the_criteria_of_scikit_learn(ours, theirs):
+    X, _ = overlapping(n_samples=200, n_features=3)
+    found = search(problem_of(X, agents=1), grid([3], [0], [ours]))
+    mixture = problem_of(X, agents=1).fit(Cell(3, 0, ours), n_threads=1).mixture
+    covariances = mixture.assembled_covariances
+    peer = GaussianMixture(3, covariance_type=theirs)
+    peer.weights_, peer.means_ = mixture.assembled_weights, mixture.assembled_means
+    peer.covariances_ = covariances
+    if theirs in ("full", "tied"):
+        inverse = np.linalg.inv(covariances)
+        peer.precisions_cholesky_ = np.linalg.cholesky(inverse)
+    else:
+        peer.precisions_cholesky_ = 1 / np.sqrt(covariances)
+    cell = found.cells[0]
+    assert cell["n_parameters"] == peer._n_parameters()
+    assert cell["bic"] == pytest.approx(peer.bic(X), rel=1e-10)
+    assert cell["aic"] == pytest.approx(peer.aic(X), rel=1e-10)
+    gamma = peer.predict_proba(X)
+    doubt = -np.sum(gamma * np.log(gamma, out=np.zeros_like(gamma), where=gamma > 0))
+    assert cell["icl"] == pytest.approx(peer.bic(X) + 2 * doubt, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("topology", "hops", "covariance", "blocks"),
+    [
+        ("star", 0, "full", [2, 2, 2, 2]),
+        ("star", 0, "diag", [1] * 8),
+        ("path", 1, "full", [6, 2]),
+        ("path", 1, "tied", [6, 2]),
+    ],
+)
+def test_free_parameters_are_those_of_the_blocks(topology, hops, covariance, blocks):
+    X, _ = overlapping(n_features=8)
+    problem = problem_of(X, agents=4, topology=topology, hops=[hops])
+    cell = search(problem, grid([3], [hops], [covariance])).cells[0]
+    entries = sum(width * (width + 1) // 2 for width in blocks)
+    copies = 1 if covariance == "tied" else 3
+    assert cell["n_parameters"] == 2 + 3 * 8 + copies * entries
+
+
+def test_entropy_of_one_component_is_none_and_rows_without_values_do_not_count():
+    X, _ = overlapping(n_samples=60)
+    one = problem_of(X).fit(Cell(1, 0, "full")).mixture
+    assert entropy(one, X) == 0
+    two = problem_of(X).fit(Cell(2, 0, "full")).mixture
+    blank = np.vstack([X, np.full((5, X.shape[1]), np.nan)])
+    assert entropy(two, blank, "marginalize") == pytest.approx(entropy(two, X), rel=1e-12)
+    assert 0 < entropy(two, X) < len(X) * np.log(2)
+
+
+def test_mean_and_standard_error_over_folds():
+    mean, error = over_folds([-10.0, -24.0, -33.0], [5, 6, 6])
+    assert mean == pytest.approx(-67 / 17)
+    assert error == pytest.approx(np.std([-2.0, -4.0, -5.5], ddof=1) / np.sqrt(3))
+
+
+def test_models_are_compared_fold_by_fold():
+    mean, error = compare_folds([-1.0, -3.0, -8.0], [0.5, -1.0, -7.5])
+    assert mean == pytest.approx(-4 / 3)
+    assert error == pytest.approx(np.std([-1.5, -2.0, -0.5], ddof=1) / np.sqrt(3))
+
+
+def cell_of(value, *, criterion="bic", status="converged", n_parameters=10, error=0.0):
+    return {"status": status, criterion: value, "n_parameters": n_parameters,
+            "standard_error": error, "reason": "it fell apart"}  # fmt: skip
+
+
+def test_lower_is_better_but_for_held_out_likelihood():
+    values = [3.0, 1.0, 2.0]
+    assert choose([cell_of(v) for v in values], "bic").best == 1
+    assert choose([cell_of(v, criterion="heldout") for v in values], "heldout").best == 0
+
+
+def test_what_did_not_converge_or_failed_is_passed_over():
+    cells = [cell_of(5.0), cell_of(1.0, status="not converged"), cell_of(2.0),
+             cell_of(0.0, status="failed"), cell_of(9.0, status="not converged"),
+             cell_of(0.5, status="not converged")]  # fmt: skip
+    found = choose(cells, "bic")
+    assert (found.best, found.passed_over) == (2, [5, 1])
+    assert choose(cells[1:2], "bic").best == 0
+    with pytest.raises(InputError, match=r"no model of the grid could be fitted.*it fell apart"):
+        choose(cells[3:4], "bic")
+
+
+def test_of_equals_the_smaller_one_and_of_these_the_first():
+    cells = [cell_of(1.0, n_parameters=9), cell_of(1.0, n_parameters=4),
+             cell_of(1.0, n_parameters=4)]  # fmt: skip
+    assert choose(cells, "bic").best == 1
+
+
+def test_one_standard_error():
+    cells = [
+        cell_of(value, criterion="heldout", n_parameters=n, error=0.5, status=status)
+        for value, n, status in [
+            (-3.0, 1, "converged"), (-1.6, 3, "not converged"), (-1.5, 5, "converged"),
+            (-1.49, 5, "converged"), (-1.0, 9, "converged"), (-1.2, 12, "converged"),
+        ]
+    ]  # fmt: skip
+    found = choose(cells, "heldout")
+    assert (found.best, found.one_standard_error) == (4, 3)
+
+
+# ---- trials -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+def test_a_restart_alone_is_what_it_is_among_more(init):
+    X, _ = overlapping(n_components=4, gap=0.8)
+    network = connect(make_graph("cycle", 3), contiguous(6, 3), hops=0)
+    options = {"n_components": 4, "init": init, "seed": 5}
+    together = fit_vpem(X, network, n_init=3, **options)
+    alone = [fit_vpem(X, network, n_init=1, first_restart=r, **options) for r in range(3)]
+    best = int(np.argmax([fit.root_log_likelihood[0] for fit in alone]))
+    assert together.best_restart == best == alone[best].best_restart
+    assert np.array_equal(together.mixture.means, alone[best].mixture.means)
+    rest = fit_vpem(X, network, n_init=2, first_restart=1, **options)
+    assert rest.best_restart == 1 + int(np.argmax([f.root_log_likelihood[0] for f in alone[1:]]))
+
+
+def test_a_restart_alone_over_rows():
+    X, _ = overlapping(n_components=4, gap=0.8)
+    workers = evenly(len(X), 4)
+    network = connect_workers(make_graph("star", 4))
+    together = fit_em(X, workers, network, n_components=4, n_init=3)
+    r = together.best_restart
+    alone = fit_em(X, workers, network, n_components=4, n_init=1, first_restart=r)
+    assert np.array_equal(together.mixture.means, alone.mixture.means)
+    assert alone.best_restart == r
+
+
+@pytest.mark.parametrize(("topology", "hops"), [("star", 0), ("cycle", 0), ("cycle", 1)])
+def test_held_out_likelihood_by_hand(topology, hops):
+    X, _ = overlapping(n_samples=90)
+    problem = problem_of(X, topology=topology, agents=6, hops=[hops], scale="standard", seed=4)
+    cell = search(problem, grid([2], [hops], ["full"]), criterion="heldout", n_folds=3,
+                  n_init=2).cells[0]  # fmt: skip
+    network = connect(make_graph(topology, 6), contiguous(6, 6), hops=hops)
+    total, means = 0.0, []
+    for fold in folds_of(90, 3, seed=4):
+        others = np.setdiff1d(np.arange(90), fold)
+        fit = fit_vpem(X[others], network, n_components=2, n_init=2, scale="standard", seed=4)
+        each = fit.mixture.score_samples(X[fold])
+        total += each.sum()
+        means.append(each.mean())
+    assert cell["heldout"] == pytest.approx(total / 90, rel=1e-10)
+    assert cell["folds"] == pytest.approx(means, rel=1e-10)
+    assert (cell["difference"], cell["difference_error"]) == (0, 0)
+    assert cell["standard_error"] == pytest.approx(np.std(means, ddof=1) / np.sqrt(3), rel=1e-8)
+
+
+def test_held_out_likelihood_over_rows_that_workers_hold():
+    X, _ = overlapping(n_samples=80)
+    workers = Workers([np.arange(0, 80, 2), np.arange(1, 80, 2)], ["even", "odd"])
+    network = connect_workers(make_graph("star", 2))
+    problem = Problem(X, {0: network}, workers, {"seed": 1})
+    cell = search(problem, grid([2], [0], ["full"]), criterion="heldout", n_folds=2).cells[0]
+    totals = []
+    for fold in folds_of(80, 2, seed=1):
+        others = np.setdiff1d(np.arange(80), fold)
+        fit = fit_em(X[others], workers.of_rows(others), network, n_components=2, seed=1)
+        totals.append(fit.mixture.score_samples(X[fold]).sum())
+    assert cell["heldout"] == pytest.approx(sum(totals) / 80, rel=1e-10)
+
+
+def test_rows_without_a_value_do_not_count():
+    X, _ = overlapping(n_samples=80)
+    X[::9, 2:4] = np.nan
+    blank = np.insert(X, [10, 40, 70], np.nan, axis=0)
+    cells = grid([1], [0], ["full"])
+    less = search(problem_of(X, missing="marginalize"), cells).cells[0]
+    with pytest.warns(VpemWarning, match="3 of 83 rows have no value at all"):
+        whole = search(problem_of(blank, missing="marginalize"), cells).cells[0]
+    for name in ("log_likelihood", "bic", "aic", "icl"):
+        assert whole[name] == pytest.approx(less[name], rel=1e-6)
+    with pytest.warns(VpemWarning, match="no value"):
+        held = search(problem_of(blank, missing="marginalize"), cells, criterion="heldout").cells[0]
+    assert held["heldout"] == pytest.approx(less["log_likelihood"], abs=1.5)
+
+
+def test_a_model_that_cannot_be_fitted_is_shown_and_not_chosen():
+    X = np.random.default_rng(0).standard_normal((6, 3))
+    found = search(problem_of(X), grid([1, 2, 7], [0], ["diag"]), n_init=2)
+    assert [cell["status"] for cell in found.cells][2] == "failed"
+    assert found.cells[2]["reason"].startswith("trial 1 of 2: 7 components need at least as many")
+    assert found.choice.best != 2
+    with pytest.raises(InputError, match="no model of the grid could be fitted"):
+        search(problem_of(X), grid([7, 8], [0], ["diag"]))
+
+
+def test_what_has_not_converged_says_so():
+    X, _ = overlapping(n_components=3, gap=0.5)
+    cells = search(problem_of(X, max_iter=3), grid([1, 3], [0], ["full"])).cells
+    assert [cell["status"] for cell in cells] == ["converged", "not converged"]
+    held = search(problem_of(X, max_iter=3), grid([3], [0], ["full"]), criterion="heldout")
+    assert held.cells[0]["status"] == "not converged"
+
+
+@pytest.mark.parametrize("n_components", [2, 3])
+def test_the_number_of_components_comes_out(n_components):
+    for seed in range(4):
+        problem = problem_of(separated(n_components, seed), seed=seed, tol=1e-4)
+        cells = grid([1, 2, 3, 4], [0], ["diag"])
+        found = search(problem, cells, n_init=3)
+        for criterion in ("bic", "icl"):
+            best = choose(found.cells, criterion).best
+            assert cells[best].n_components == n_components, (seed, criterion)
+
+
+@pytest.mark.parametrize("n_components", [1, 3])
+def test_held_out_likelihood_finds_it_too(n_components):
+    # One component more may look better by chance: the smallest within one standard error does not.
+    for seed in range(3):
+        problem = problem_of(separated(n_components, seed), seed=seed, tol=1e-3)
+        cells = grid([1, 2, 3, 4], [0], ["diag"])
+        found = search(problem, cells, criterion="heldout", n_init=2, n_folds=3)
+        assert cells[found.choice.one_standard_error].n_components == n_components, seed
+
+
+# ---- what is kept -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def problem():
+    X, _ = overlapping(n_samples=60)
+    return problem_of(X, agents=6, topology="cycle", hops=[0, 1])
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("criterion", "after"), [("bic", 1), ("heldout", 4)])
+def test_a_search_goes_on_from_what_was_kept(tmp_path, problem, criterion, after):
+    cells = grid([1, 2], [0, 1], ["diag"])
+    options = {"criterion": criterion, "n_init": 2, "n_folds": 2}
+    whole = search(problem, cells, **options)
+    told = []
+
+    def tell(trial, _):
+        told.append(trial)
+        if len(told) == after:
+            raise Broken
+
+    path = tmp_path / "state.h5"
+    with pytest.raises(Broken):
+        search(problem, cells, record=Record(path, facts_of(problem)), tell=tell, **options)
+    begun = Record(path, facts_of(problem))
+    assert list(begun.results) == [trial.key for trial in told]
+    more = []
+    again = search(problem, cells, record=begun, tell=lambda t, _: more.append(t), **options)
+    assert len(more) == 8 - after
+    assert without_times(again.cells) == without_times(whole.cells)
+    assert again.choice == whole.choice
+
+
+def test_a_larger_grid_goes_on_too(tmp_path, problem):
+    record = Record(tmp_path / "state.h5", facts_of(problem))
+    search(problem, grid([1, 2], [0], ["full"]), record=record)
+    done = []
+    record = Record(tmp_path / "state.h5", facts_of(problem))
+    search(problem, grid([1, 2, 3], [0], ["full"]), n_init=2, record=record,
+           tell=lambda trial, _: done.append(trial.key))  # fmt: skip
+    assert done == ["1/0/full/restart 1", "2/0/full/restart 1", "3/0/full/restart 0",
+                    "3/0/full/restart 1"]  # fmt: skip
+
+
+def test_hops_do_not_change_what_a_state_is_of(problem):
+    one = Problem(problem.X, {1: problem.networks[1]}, None, problem.options)
+    assert facts_of(one) == facts_of(problem)
+
+
+def test_a_state_of_other_data_or_options_is_refused(tmp_path, problem):
+    path = tmp_path / "state.h5"
+    search(problem, grid([1], [0], ["diag"]), record=Record(path, facts_of(problem)))
+    other = Problem(problem.X + 1, problem.networks, None, problem.options)
+    with pytest.raises(InputError, match=r"another selection: what the data hold is not the same"):
+        Record(path, facts_of(other))
+    other = Problem(problem.X, problem.networks, None, {"tol": 1e-3})
+    with pytest.raises(InputError, match=r"tol was None, now it is 0\.001; give what it began"):
+        Record(path, facts_of(other))
+    other = problem_of(problem.X, agents=6, topology="path")
+    with pytest.raises(InputError, match=r"who is joined in the graph is not the same"):
+        Record(path, facts_of(other))
+    other = problem_of(problem.X, agents=3, topology="cycle")
+    with pytest.raises(InputError, match="not the same"):
+        Record(path, facts_of(other))
+    assert Record(path, facts_of(other), force=True).results == {}
+    assert len(Record(path, facts_of(problem), force=True).results) == 1
+
+
+def test_what_is_no_state_is_refused(tmp_path, problem):
+    from vpem.checkpoints.checkpoint_files import write_state
+
+    path = tmp_path / "state.h5"
+    write_state(path, {"facts": {}, "run": {}})
+    with pytest.raises(FileError, match="no state of a selection"):
+        Record(path, facts_of(problem), force=True)
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(FileError):
+        Record(path, facts_of(problem))
+
+
+def test_what_was_refused_is_tried_again(tmp_path, problem):
+    record = Record(tmp_path / "state.h5", facts_of(problem))
+    search(problem, grid([1, 99], [0], ["diag"]), record=record)
+    assert list(record.results) == ["1/0/diag/restart 0"]
+
+
+# ---- processes ----------------------------------------------------------------------------------
+
+
+def test_two_processes_find_what_one_finds(problem):
+    cells = grid([1, 2, 99], [0, 1], ["full"])
+    one, two = (search(problem, cells, n_init=2, n_jobs=jobs) for jobs in (1, 2))
+    assert without_times(one.cells) == without_times(two.cells)
+    assert one.choice == two.choice
+
+
+def test_a_process_that_is_killed_costs_its_own_trial_only(problem):
+    deadly = Deadly(problem.X, problem.networks, None, {})
+    trials = trials_of(Cell(2, 0, "diag"), "bic", 3, 5)
+    found = {trial.number: result for trial, result in run_trials(deadly, trials, 2)}
+    assert sorted(found) == [0, 1, 2]
+    assert found[1]["lost"]
+    assert "ended by SIGKILL" in found[1]["reason"]
+    assert [found[n]["status"] for n in (0, 2)] == ["converged"] * 2
+
+
+def test_a_defect_is_no_result(problem):
+    broken = DefectiveProblem(problem.X, problem.networks, None, {})
+    trials = trials_of(Cell(2, 0, "diag"), "bic", 2, 5)
+    with pytest.raises(ZeroDivisionError):
+        list(run_trials(broken, trials, 1))
+    with pytest.raises(
+        RuntimeError, match=r"while fitting K = 2(.|\n)*ZeroDivisionError: at K = 2"
+    ):
+        list(run_trials(broken, trials, 2))

@@ -1,0 +1,84 @@
+"""Lists of numbers and names as they are typed: 1-8, 1,2,5, 2-20:3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from vpem.errors import InputError, check_choice
+
+__all__ = ["MOST_NUMBERS", "parse_names", "parse_numbers"]
+
+MOST_NUMBERS = 10_000
+"""Longest list."""
+
+_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+
+
+def parse_numbers(what: str, text: str, *, least: int = 0) -> list[int]:
+    """Read whole numbers typed as a list of numbers and ranges.
+
+    Parameters
+    ----------
+    what : str
+        What they are, as the user knows it ("--components").
+    text : str
+        Such as "1-8", "1,2,5", "2-20:3" (from 2 to at most 20 in steps of 3), or several with
+        commas between.
+    least : int
+        The smallest number allowed.
+
+    Returns
+    -------
+    list of int
+        In ascending order, each once.
+
+    Raises
+    ------
+    InputError
+        If it is no such list, or a number is too small.
+    """
+    found: set[int] = set()
+    for word in text.split(","):
+        match = _PART.fullmatch(word.strip())
+        if match is None:
+            raise InputError(
+                f"{what} must be numbers and ranges with commas between, such as 1-8, 1,2,5 or "
+                f"2-20:3, got {text!r}"
+            )
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        step = 1 if match[3] is None else int(match[3])
+        if last < first:
+            raise InputError(f"{what} has the range {word.strip()}, which goes down; turn it round")
+        if step < 1:
+            raise InputError(f"{what} has the range {word.strip()} with steps of 0; take 1 or more")
+        if first < least:
+            raise InputError(f"{what} must be {least} or more, got {first} in {text!r}")
+        if len(found) + (last - first) // step >= MOST_NUMBERS:
+            raise InputError(f"{what} has more than {MOST_NUMBERS} numbers, got {text!r}")
+        found.update(range(first, last + 1, step))
+    return sorted(found)
+
+
+def parse_names(what: str, text: str, choices: Iterable[str]) -> list[str]:
+    """Read names with commas between, each once, in the order they are typed.
+
+    Parameters
+    ----------
+    what : str
+        What they are, as the user knows it ("covariance type").
+    text : str
+        Such as "full,diag".
+    choices : iterable of str
+        The names there are.
+
+    Raises
+    ------
+    InputError
+        If one is another.
+    """
+    allowed = list(choices)
+    return list(
+        dict.fromkeys(check_choice(what, word.strip(), allowed) for word in text.split(","))
+    )
