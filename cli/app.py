@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from . import data, fedem, fit, impute, kmeans, model, topology, use
+from .commands import dress, finish
 
 __all__ = ["app", "command"]
 
@@ -60,4 +61,4 @@ app.add_typer(topology.app, name="topology")
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    return typer.main.get_command(app)
+    return finish(typer.main.get_command(dress(app)))

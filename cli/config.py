@@ -1,0 +1,468 @@
+"""Values of options from files and the environment: read, checked, shown with their sources.
+
+Order: command line, environment, file, default. The parser of the commands does the looking up
+(`default_map`, `envvar`); here is what it is given, and what can be said of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "agree",
+    "check_environment",
+    "engine_asked",
+    "given",
+    "is_flag",
+    "key_of",
+    "leaves",
+    "read_config",
+    "show_config",
+    "told_by",
+    "toml",
+    "variable_of",
+    "variables",
+    "where_from",
+]
+
+SOURCES = {
+    "COMMANDLINE": "command line",
+    "ENVIRONMENT": "environment",
+    "DEFAULT_MAP": "file",
+    "DEFAULT": "default",
+}
+"""What the parser calls a source, and what users call it."""
+
+NOT_IN_FILES = ("config", "show-config")
+MOST_BYTES = 1 << 20
+
+
+FILE = "vpem.file"
+"""Under this name a context keeps the file that --config names."""
+
+
+# ---- names --------------------------------------------------------------------------------------
+
+
+def is_flag(param: Any) -> bool:
+    """Whether a parameter is an option without a value."""
+    return bool(getattr(param, "is_flag", False))
+
+
+def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command below a group, with the words that name it."""
+    for name, member in group.commands.items():
+        if hasattr(member, "commands"):
+            yield from leaves(member, (*path, name))
+        else:
+            yield (*path, name), member
+
+
+def key_of(param: Any) -> str:
+    """Name of an option or argument in files: the long option without its dashes."""
+    longest = max(param.opts, key=len)
+    return str(longest.lstrip("-").replace("_", "-"))
+
+
+def variable_of(path: tuple[str, ...], param: Any) -> str:
+    """Name of the environment variable of an option of the command with these words."""
+    return "_".join(("vpem", *path, key_of(param))).upper().replace("-", "_")
+
+
+def variables(path: tuple[str, ...], command: Any) -> dict[str, Any]:
+    """Options of a command that variables may set, by the names of these."""
+    return {
+        variable_of(path, param): param
+        for param in command.params
+        if param.param_type_name == "option" and key_of(param) != "show-config"
+    }
+
+
+def _path(context: Any) -> tuple[str, ...]:
+    """Words that name the command of a context, without the program's."""
+    words: list[str] = []
+    while context.parent is not None:
+        words.insert(0, str(context.info_name))
+        context = context.parent
+    return tuple(words)
+
+
+def _told(context: Any) -> Iterator[Any]:
+    """Options and arguments of a command that may stand in a file."""
+    for param in context.command.params:
+        if key_of(param) not in NOT_IN_FILES:
+            yield param
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def read_config(path: Path, context: Any) -> dict[str, Any]:
+    """Read a file of options and return those of the command of a context.
+
+    Parameters
+    ----------
+    path : path
+        TOML, a table a command: ``[fit]``, ``[data.import]``.
+    context : Context
+        Of the command.
+
+    Returns
+    -------
+    dict
+        Values by the names of the command's parameters, as on a command line.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read or is not TOML.
+    InputError
+        If it names what no command has, or a value has the wrong type.
+    """
+    from vpem.errors import InputError
+
+    try:
+        found = _tables(_read(path), context.find_root().command, ())
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return found.get(_path(context), {})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read TOML, or raise FileError."""
+    import tomllib
+
+    from vpem.errors import FileError
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise FileError(f"{path} has more than {MOST_BYTES} bytes, too many for options")
+        return tomllib.loads(content.decode("utf-8"))
+    except FileNotFoundError:
+        raise FileError(f"{str(path)!r} does not exist") from None
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+        raise FileError(f"{path} is not TOML: {reason[:1].lower()}{reason[1:]}") from None
+
+
+def _tables(
+    content: dict[str, Any], group: Any, path: tuple[str, ...]
+) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Check all tables of a file, and return the values of every command in it."""
+    from vpem.errors import InputError, did_you_mean
+
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for name, value in content.items():
+        table = ".".join((*path, name))
+        member = group.commands.get(name)
+        if member is None and not isinstance(value, dict):
+            home = ".".join((*path, next(iter(group.commands))))
+            raise InputError(
+                f"{table!r} stands in no command's table; put it below its command's name, such "
+                f"as [{home}]"
+            )
+        if member is None:
+            hint = did_you_mean(name, group.commands)
+            raise InputError(f"[{table}] is the table of no command{hint}; see 'vpem --help'")
+        if not isinstance(value, dict):
+            raise InputError(f"{table!r} must be a table, [{table}], got {value!r}")
+        if hasattr(member, "commands"):
+            found |= _tables(value, member, (*path, name))
+        else:
+            found[(*path, name)] = _values(value, member, table)
+    return found
+
+
+def _values(content: dict[str, Any], command: Any, table: str) -> dict[str, Any]:
+    """Check the table of one command."""
+    from vpem.errors import InputError, did_you_mean
+
+    known = {key_of(param): param for param in command.params}
+    known = {key: param for key, param in known.items() if key not in NOT_IN_FILES}
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        key = name.replace("_", "-")
+        param = known.get(key)
+        if param is None:
+            hint = did_you_mean(key, known)
+            see = f"vpem {table.replace('.', ' ')} --help"
+            raise InputError(f"[{table}] has no option {name!r}{hint}; see '{see}'")
+        if param.name in found:
+            raise InputError(f"[{table}] gives {key!r} twice, once as {name!r}")
+        found[param.name] = _value(value, param, f"[{table}] {name}")
+    return found
+
+
+def _value(value: Any, param: Any, where: str) -> Any:
+    """Return a value of a file as a command line would have it."""
+    from vpem.errors import InputError
+
+    if is_flag(param):
+        if not isinstance(value, bool):
+            raise InputError(f"{where} must be true or false, got {value!r}")
+        return value
+    if param.multiple or param.nargs == -1:
+        return [_word(item, where) for item in (value if isinstance(value, list) else [value])]
+    if isinstance(value, list):
+        raise InputError(f"{where} takes one value, written as on the command line, got a list")
+    return _word(value, where)
+
+
+def _word(value: Any, where: str) -> str:
+    """Return one value as the word that a command line would have."""
+    from vpem.errors import InputError
+
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        got = {dict: "a table", list: "a list", bool: str(value).lower()}.get(
+            type(value), f"a {type(value).__name__}"
+        )
+        raise InputError(f"{where} must be a number or a string, got {got}")
+    return str(value)
+
+
+# ---- the environment ----------------------------------------------------------------------------
+
+
+def check_environment(context: Any) -> None:
+    """Raise InputError where a variable is named like an option of the command but is none."""
+    from vpem.errors import InputError, did_you_mean
+
+    path = _path(context)
+    start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
+    given = [name for name in os.environ if name.startswith(start)]
+    if not given:
+        return
+    root = context.find_root().command
+    known = variables(path, context.command)
+    all_known = {name for at, leaf in leaves(root) for name in variables(at, leaf)}
+    for name in sorted(given):
+        if name not in all_known:
+            near = did_you_mean(name.lower(), [each.lower() for each in known])
+            hint = re.sub("'(.*)'", lambda found: found[1].upper(), near)
+            raise InputError(
+                f"the environment has {name}, but '{context.command_path}' has no such option"
+                f"{hint}; unset it"
+            )
+
+
+def engine_asked(words: list[str], root: Any) -> str | None:
+    """Return the engine that the environment or a file asks for, before anything is parsed.
+
+    Processes of an MPI job must join it before one of them finds fault with its options. A file
+    that cannot be read counts as asking for MPI where a launcher started several processes.
+    """
+    from vpem.errors import VpemError
+
+    from .engine import launched
+
+    path, node = [], root
+    for word in words:
+        node = getattr(node, "commands", {}).get(word)
+        if node is None:
+            break
+        path.append(word)
+    start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
+    if os.environ.get(f"{start}ENGINE"):
+        return os.environ[f"{start}ENGINE"]
+    file = os.environ.get(f"{start}CONFIG")
+    for place, word in enumerate(words):
+        if word == "--config" and place + 1 < len(words):
+            file = words[place + 1]
+        elif word.startswith("--config="):
+            file = word.removeprefix("--config=")
+    if not file:
+        return None
+    try:
+        found: Any = _read(Path(file))
+    except VpemError:
+        return "mpi" if launched() else None
+    for word in path:
+        found = found.get(word) if isinstance(found, dict) else None
+    engine = found.get("engine") if isinstance(found, dict) else None
+    return engine if isinstance(engine, str) else None
+
+
+# ---- what came from where -----------------------------------------------------------------------
+
+
+def _source(context: Any, param: Any) -> tuple[str, str | None]:
+    """Source of a parameter's value, and the variable or file that it is from."""
+    found = context.get_parameter_source(param.name)
+    kind = SOURCES.get(getattr(found, "name", ""), "default")
+    if kind == "environment":
+        return kind, str(param.envvar)
+    return kind, str(context.meta[FILE]) if kind == "file" else None
+
+
+def told_by(context: Any, param: Any) -> str | None:
+    """Say where a value that is not from the command line is from, or None."""
+    kind, place = _source(context, param)
+    return None if place is None else f"{_name(param)} is from {kind} {place}"
+
+
+def given(context: Any, param: Any, words: list[str]) -> object:
+    """Return the value of a parameter as it was given, before its type was looked at.
+
+    Parameters
+    ----------
+    context : Context
+        Of the command.
+    param : Parameter
+        One of the command's.
+    words : list of str
+        After the words that name the command.
+    """
+    kind, place = _source(context, param)
+    if kind == "environment" and place is not None:
+        return os.environ.get(place)
+    if kind == "file":
+        return context.default_map.get(param.name)
+    return context.command.make_parser(context).parse_args(list(words))[0].get(param.name)
+
+
+def _name(param: Any) -> str:
+    """Return an option or argument as its user calls it."""
+    if param.param_type_name == "argument":
+        return str(param.name).upper()
+    return str(max(param.opts, key=len))
+
+
+def where_from(context: Any, sentence: str) -> list[str]:
+    """Say of the values that a sentence speaks of where they are from, unless they were typed.
+
+    Parameters
+    ----------
+    context : Context
+        Of the command that refused them.
+    sentence : str
+        What it said.
+    """
+    from .output import in_options
+
+    text = in_options(sentence)
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for param in context.command.params:
+        said = told_by(context, param)
+        if said is None:
+            continue
+        value = context.params.get(param.name)
+        values = value if isinstance(value, list | tuple) else [value]
+        plain = "[-_ ]".join(key_of(param).split("-"))
+        named = re.search(rf"(?<![\w-]){_name(param)}(?![\w-])", text)
+        if named or any(repr(str(each)) in text for each in values):
+            found[True].append(said)
+        elif re.search(rf"(?<![\w-]){plain}(?![\w-])", text):
+            found[False].append(said)
+    return found[True] or found[False]
+
+
+def agree(context: Any) -> None:
+    """Raise InputError where ranks were told differently by files or variables."""
+    from .engine import joined
+
+    ranks = joined()
+    if ranks is None or ranks.size == 1:
+        return
+    from vpem.errors import InputError
+
+    own = {}
+    for param in context.command.params:
+        kind, place = _source(context, param)
+        if place is not None:
+            own[_name(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
+    everyones = ranks.crew.everyones([own])
+    for name in sorted({name for told in everyones for name in told}):
+        values = [told.get(name) for told in everyones]
+        for rank, value in enumerate(values):
+            if (value and value[0]) != (values[0] and values[0][0]):
+                first, other = (
+                    "nothing" if told is None else f"{told[0]} ({told[1]})"
+                    for told in (values[0], value)
+                )
+                raise InputError(
+                    f"{name} is set differently: rank 0 is told {first}, rank {rank} {other}; "
+                    "give it on the command line, or all ranks the same file and variables"
+                )
+
+
+# ---- showing ------------------------------------------------------------------------------------
+
+
+def show_config(context: Any) -> None:
+    """Print the value of every option with its source: TOML, or with --json JSON."""
+    from .engine import joined
+
+    ranks = joined()
+    if ranks is not None and not ranks.speaks:
+        return
+    rows = []
+    for param in _told(context):
+        value = _plain(context.params.get(param.name))
+        rows.append((key_of(param), value, *_source(context, param), param.required))
+    typed = {name for name, _, kind, _, _ in rows if kind == "command line"}
+    if context.params.get("json") and "json" in typed:
+        from .output import print_json
+
+        options = {
+            name: {"value": value, "source": kind, "from": place}
+            for name, value, kind, place, _ in rows
+        }
+        print_json({"command": context.command_path, "options": options})
+        return
+    lines = []
+    for name, value, kind, place, required in rows:
+        comment = kind if place is None else f"{kind} {place}"
+        if value is None or value == []:
+            comment = "missing: it must be given" if required else f"{comment}: not set"
+            lines.append((f"# {name} =", comment))
+        else:
+            lines.append((f"{name} = {toml(value)}", comment))
+    width = min(44, max(len(line) for line, _ in lines))
+    path = _path(context)
+    print(f"# vpem {' '.join(path)}: every option and where its value is from.")
+    print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")
+    for line, comment in lines:
+        sys.stdout.write(f"{line:{width}}  # {_in_comment(comment)}\n")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as TOML and JSON know them."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _in_comment(text: str) -> str:
+    from .output import clean
+
+    return clean(text)
+
+
+def toml(value: Any) -> str:
+    """Write a value as TOML.
+
+    Parameters
+    ----------
+    value : bool, int, float, str, or list of these
+    """
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    written = "".join(
+        f"\\{c}" if c in '\\"' else c if c.isprintable() else f"\\U{ord(c):08X}" for c in value
+    )
+    return f'"{written}"'
