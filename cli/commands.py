@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .completing import complete_values
 from .config import (
     FILE,
     agree,
@@ -23,6 +24,7 @@ from .config import (
     variables,
     where_from,
 )
+from .headings import grouped, split_examples
 
 __all__ = ["Command", "Group", "dress", "finish"]
 
@@ -71,6 +73,21 @@ def _own_params() -> list[Any]:
     return list(typer.main.get_command(maker).params)
 
 
+KEPT = "\N{NON-BREAKING HYPHEN}"
+"""What hyphens are while lines are broken, so that no name of an option is."""
+
+
+def _format_text(command: Any, formatter: Any) -> None:
+    """Write what a command does, and its examples in lines of their own, to be copied."""
+    text, examples = split_examples(command.help)
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(text.replace("-", KEPT))
+        for example in examples:
+            formatter.write_paragraph()
+            formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
 class Command(TyperCommand):
     """A command whose options may stand in a file or in the environment."""
 
@@ -100,6 +117,25 @@ class Command(TyperCommand):
                 parser.add_option(param, off, param.name, action="store_const", const=False)
         return parser
 
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does."""
+        _format_text(self, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, and options under headings."""
+        params = self.get_params(ctx)
+        sections = [("Arguments", [p for p in params if p.param_type_name == "argument"])]
+        for heading, group in [*sections, *grouped(params)]:
+            rows = [param.get_help_record(ctx) for param in group]
+            if any(rows):
+                with formatter.section(heading):
+                    kept = [(row[0], row[1].replace("-", KEPT)) for row in rows if row]
+                    formatter.write_dl(kept)
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the whole help."""
+        return super().get_help(ctx).replace(KEPT, "-")
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; sentences about a value say where it came from."""
         from vpem.errors import FileError, InputError
@@ -117,6 +153,14 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """A group of commands."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the group is for."""
+        _format_text(self, formatter)
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the whole help."""
+        return super().get_help(ctx).replace(KEPT, "-")
 
 
 def _not_required(param: Any) -> Any:
@@ -140,11 +184,12 @@ def dress(app: typer.Typer) -> typer.Typer:
 
 
 def finish(root: Any) -> Any:
-    """Name the variable of every option below ``root``, the tree of commands; return it."""
+    """Name the variables and choices of all options below ``root``, the tree; return it."""
     for path, command in leaves(root):
         for name, param in variables(path, command).items():
             param.envvar = name
             param.show_envvar = False
+        complete_values(path, command)
     for param in root.params:
         # A flag that is not given is False: its type then needs no library to be checked.
         if is_flag(param) and param.default is None:
