@@ -117,6 +117,8 @@ def _invoke(words: list[str]) -> int:
 
     parser = command()
     if os.environ.get("_VPEM_COMPLETE"):
+        # Our help has no markup that Rich must take out, and a shell waits.
+        sys.modules["rich"] = None  # type: ignore[assignment]
         parser.main(args=words, prog_name="vpem")
     # Not `parser.main`, which turns an interrupt into an exit without a word.
     try:

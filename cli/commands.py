@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,6 +68,7 @@ def _own(
     pass
 
 
+@cache
 def _own_params() -> list[Any]:
     maker = typer.Typer(add_completion=False, rich_markup_mode=None)
     maker.command()(_own)
@@ -77,28 +79,44 @@ KEPT = "\N{NON-BREAKING HYPHEN}"
 """What hyphens are while lines are broken, so that no name of an option is."""
 
 
-def _format_text(command: Any, formatter: Any) -> None:
-    """Write what a command does, and its examples in lines of their own, to be copied."""
-    text, examples = split_examples(command.help)
-    formatter.write_paragraph()
-    with formatter.indentation():
-        formatter.write_text(text.replace("-", KEPT))
-        for example in examples:
-            formatter.write_paragraph()
-            formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+class _Manners:
+    """What commands and groups of them have in common."""
+
+    help: str | None
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does, and its examples in lines of their own, to be copied."""
+        text, examples = split_examples(self.help)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(text.replace("-", KEPT))
+            for example in examples:
+                formatter.write_paragraph()
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the whole help."""
+        return str(super().get_help(ctx)).replace(KEPT, "-")  # type: ignore[misc]
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option --help: not given is False, which needs no library to be checked."""
+        option: Any = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None and option.default is None:
+            option.default = False
+        return option
 
 
-class Command(TyperCommand):
+class Command(_Manners, TyperCommand):
     """A command whose options may stand in a file or in the environment."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        super().__init__(*args, params=[*(params or []), *_own_params()], **options)
+        super().__init__(*args, params=[*(params or []), *map(copy, _own_params())], **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; nothing is missing where the values are only shown."""
         ctx.meta[SHOW] = "--show-config" in args
         if ctx.resilient_parsing:
-            return super().parse_args(ctx, args)
+            return self._parse_for_a_shell(ctx, args)
         check_environment(ctx)
         known = self.params
         if ctx.meta[SHOW]:
@@ -108,6 +126,18 @@ class Command(TyperCommand):
         finally:
             self.params = known
 
+    def _parse_for_a_shell(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note which options the words give, whatever their types: loading those takes long."""
+        parser: Any = self.make_parser(ctx)
+        given, rest, _ = parser.parse_args(list(args))
+        for param in self.get_params(ctx):
+            value, source = param.consume_value(ctx, given)
+            ctx.params[param.name] = value
+            ctx.set_parameter_source(param.name, source)
+        ctx.args = rest = list(rest)
+        ctx._opt_prefixes.update(parser._opt_prefixes)
+        return rest
+
     def make_parser(self, ctx: Any) -> Any:
         """Make a parser that knows for every flag the word that turns it off again."""
         parser: Any = super().make_parser(ctx)
@@ -116,10 +146,6 @@ class Command(TyperCommand):
                 off = [f"--no-{opt[2:]}" for opt in param.opts if opt.startswith("--")]
                 parser.add_option(param, off, param.name, action="store_const", const=False)
         return parser
-
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the command does."""
-        _format_text(self, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, and options under headings."""
@@ -131,10 +157,6 @@ class Command(TyperCommand):
                 with formatter.section(heading):
                     kept = [(row[0], row[1].replace("-", KEPT)) for row in rows if row]
                     formatter.write_dl(kept)
-
-    def get_help(self, ctx: Any) -> str:
-        """Return the whole help."""
-        return super().get_help(ctx).replace(KEPT, "-")
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; sentences about a value say where it came from."""
@@ -151,16 +173,8 @@ class Command(TyperCommand):
             raise
 
 
-class Group(TyperGroup):
+class Group(_Manners, TyperGroup):
     """A group of commands."""
-
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the group is for."""
-        _format_text(self, formatter)
-
-    def get_help(self, ctx: Any) -> str:
-        """Return the whole help."""
-        return super().get_help(ctx).replace(KEPT, "-")
 
 
 def _not_required(param: Any) -> Any:

@@ -18,7 +18,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "acceleration": ("chebyshev", "none"),
     "align": ("none", "ids", "hmac", "psi"),
     "compress": (
-        "natural:12bits", "natural:8bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",
+        "natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",
         "randk:0.1", "float64", "float32", "float16",
     ),
     "consensus": ("auto", "operator", "rounds"),
