@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import data, fedem, fit, impute, kmeans, model, topology, use
+from . import data, doctor, fedem, fit, impute, kmeans, model, topology, use
 from .commands import dress, finish
 
 __all__ = ["app", "command"]
@@ -54,6 +54,7 @@ app.command("predict")(use.predict)
 app.command("score")(use.score)
 app.command("sample")(use.sample)
 app.command("evaluate")(use.evaluate)
+app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
 app.add_typer(topology.app, name="topology")
