@@ -171,7 +171,7 @@ def _usage(error: Exception, words: list[str]) -> str:
         sentence = sentence[:1].lower() + sentence[1:]
     param = getattr(error, "param", None)
     if context is not None and param is not None:
-        from .config import given, told_by
+        from .sources import given, told_by
 
         wrong = re.search(r": input should be (a valid \w+).*", sentence, re.IGNORECASE)
         if wrong:

@@ -14,18 +14,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .completing import complete_values
-from .config import (
-    FILE,
-    agree,
-    check_environment,
-    is_flag,
-    leaves,
-    read_config,
-    show_config,
-    variables,
-    where_from,
-)
+from .config import FILE, check_environment, is_flag, leaves, read_config, variables
 from .headings import grouped, split_examples
+from .sources import agree, show_config, where_from
 
 __all__ = ["Command", "Group", "dress", "finish"]
 

@@ -8,7 +8,8 @@ import tomllib
 import pytest
 
 from vpem_cli.app import command
-from vpem_cli.config import key_of, leaves, toml, variables
+from vpem_cli.config import key_of, leaves, variables
+from vpem_cli.sources import toml
 
 from .cli_support import MAIN, done, listing, make_data, run
 from .mpi_support import LAUNCHER, environment, run_cli
