@@ -160,11 +160,15 @@ def _usage(error: Exception, words: list[str]) -> str:
     name = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and name and context is not None:
         known = [word for option in context.command.params for word in option.opts]
-        sentence = f"no such option: {name}{did_you_mean(name, known)}"
+        # A long option with one dash is read as short ones: it is looked for as it was typed.
+        typed = [f"-{word}" for word in words if word.startswith(name) and name[1] != "-"]
+        hint = did_you_mean(next(iter(typed), name), known)
+        sentence = f"no such option: {name}{hint}"
     elif "No such command" in str(error) and context is not None:
         wanted = str(error).split("'")[1] if "'" in str(error) else ""
         known = list(getattr(context.command, "commands", {}))
-        sentence = f"no such command: {wanted}{did_you_mean(wanted, known)}"
+        hint = _elsewhere(wanted, context) or did_you_mean(wanted, known)
+        sentence = f"no such command: {wanted}{hint}"
     else:
         message = error.format_message()  # type: ignore[attr-defined]
         sentence = " ".join(str(message).split()).rstrip(".")
@@ -180,6 +184,15 @@ def _usage(error: Exception, words: list[str]) -> str:
         origin = told_by(context, param)
         sentence = sentence if origin is None else f"{sentence}; {origin}"
     return f"{sentence}; see '{path} --help'"
+
+
+def _elsewhere(name: str, context: Any) -> str:
+    """Return a hint at a command of another group that is called so, or an empty string."""
+    from .config import leaves
+
+    root = context.find_root().command
+    found = [" ".join(("vpem", *path)) for path, _ in leaves(root) if path[-1] == name]
+    return f" (did you mean {' or '.join(map(repr, found))}?)" if found else ""
 
 
 def _command_path(words: list[str]) -> str:

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from .completing import complete_values
 from .config import FILE, check_environment, is_flag, leaves, read_config, variables
 from .headings import grouped, split_examples
-from .sources import agree, show_config, where_from
+from .sources import agree, near_file, show_config, where_from
 
 __all__ = ["Command", "Group", "dress", "finish"]
 
@@ -159,7 +159,7 @@ class Command(_Manners, TyperCommand):
         try:
             return super().invoke(ctx)
         except (InputError, FileError) as error:
-            for note in where_from(ctx, str(error)):
+            for note in [*near_file(str(error)), *where_from(ctx, str(error))]:
                 error.add_note(note)
             raise
 

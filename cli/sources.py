@@ -6,11 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from .config import FILE, NOT_IN_FILES, key_of, path_of
 
-__all__ = ["agree", "given", "show_config", "told_by", "toml", "where_from"]
+__all__ = ["agree", "given", "near_file", "show_config", "told_by", "toml", "where_from"]
 
 SOURCES = {
     "COMMANDLINE": "command line",
@@ -35,6 +38,10 @@ def _source(context: Any, param: Any) -> tuple[str, str | None]:
     if kind == "environment":
         return kind, str(param.envvar)
     return kind, str(context.meta[FILE]) if kind == "file" else None
+
+
+MOST_FILES = 10_000
+"""So many files of a folder are looked at for a name like a missing one."""
 
 
 def told_by(context: Any, param: Any) -> str | None:
@@ -97,6 +104,29 @@ def where_from(context: Any, sentence: str) -> list[str]:
         elif re.search(rf"(?<![\w-]){plain}(?![\w-])", text):
             found[False].append(said)
     return found[True] or found[False]
+
+
+def near_file(sentence: str) -> list[str]:
+    """Return a hint at a file beside one that is missing, whose name is much like it.
+
+    Parameters
+    ----------
+    sentence : str
+        That says of a file that it does not exist; of others there is no hint.
+    """
+    missing = re.fullmatch(r"'(.+)' does not exist|there is no file (.+)", sentence)
+    if missing is None:
+        return []
+    wanted = Path(missing[1] or missing[2])
+    try:
+        with os.scandir(wanted.parent) as entries:
+            names = [entry.name for entry in islice(entries, MOST_FILES)]
+    except OSError:
+        return []
+    # An ending that all files have makes no two names alike.
+    stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
+    near = get_close_matches(wanted.name.partition(".")[0], stems, n=1, cutoff=0.75)
+    return [f"did you mean {str(wanted.with_name(stems[near[0]]))!r}?"] if near else []
 
 
 def agree(context: Any) -> None:

@@ -307,3 +307,45 @@ def test_a_file_that_is_missing_is_told_once(folder):
     found = run_cli(2, "fit", "d.h5", "--config", "nowhere.toml")
     assert found.returncode == 2
     assert found.stderr.count("'nowhere.toml' does not exist") == 1
+
+
+# ---- suggestions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "member"), LEAVES, ids=[" ".join(p) for p, _ in LEAVES])
+def test_every_command_suggests_the_option_that_was_meant(capsys, path, member):
+    for param in member.params:
+        option = max(param.opts, key=len)
+        if param.param_type_name == "option":
+            known = {opt for each in member.params for opt in each.opts}
+            wrong = option[:-1] if option[:-1] not in known else option + "x"
+            result = run(capsys, *path, wrong)
+            assert result.code == 2
+            assert result.sentence.startswith(f"no such option: {wrong} (did you mean '--")
+            assert result.sentence.endswith(f"; see 'vpem {' '.join(path)} --help'")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fit d.h5 -topology cycle", "no such option: -t (did you mean '--topology'?)"),
+        ("describe d.h5", "no such command: describe (did you mean 'vpem data describe' or "
+         "'vpem topology describe'?)"),
+        ("fitt d.h5", "no such command: fitt (did you mean 'fit'?)"),
+        ("data simulat", "(did you mean 'simulate'?); see 'vpem data --help'"),
+    ],
+)  # fmt: skip
+def test_words_that_were_meant(capsys, folder, words, said):
+    result = run(capsys, *words.split())
+    assert result.code == 2
+    assert said in result.sentence
+
+
+def test_a_file_that_was_meant(capsys, folder):
+    (folder / "breast_cancer.h5").write_bytes(b"")
+    said = run(capsys, "fit", "brest_cancer.h5").sentence
+    assert said == "'brest_cancer.h5' does not exist; did you mean 'breast_cancer.h5'?"
+    said = run(capsys, "fit", "x.h5").sentence
+    assert said == "'x.h5' does not exist", "an ending makes no likeness"
+    said = run(capsys, "fit", "nowhere/breast_cancer.h5").sentence
+    assert said == "'nowhere/breast_cancer.h5' does not exist"
