@@ -8,6 +8,7 @@ ended by SIGTERM.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -32,8 +33,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     ranks = None
     try:
         _prepare_streams()
-        if "--engine" in words or "--engine=mpi" in words:
-            ranks = _join(words)
+        ranks = _join(words)
         code = _invoke(words)
         sys.stdout.flush()
         if ranks is not None:
@@ -62,7 +62,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _join(words: list[str]) -> Any:
-    """Join the MPI job of this process where the words ask for it; what a rank can do, or None."""
+    """Join the MPI job of this process where it is asked for; what a rank can do, or None."""
+    typed = any(word == "--engine" or word.startswith("--engine=") for word in words)
+    told = any(name.startswith("VPEM_") for name in os.environ)
+    if not typed and (told or any(word.startswith("--config") for word in words)):
+        from .app import command
+        from .config import engine_asked
+
+        typed = engine_asked(words, command()) == "mpi"
+        words = ["--engine=mpi"]
+    if not typed:
+        return None
     from .engine import asks_for_mpi, join
 
     return join() if asks_for_mpi(words) else None
@@ -107,6 +117,8 @@ def _invoke(words: list[str]) -> int:
 
     parser = command()
     if os.environ.get("_VPEM_COMPLETE"):
+        # Our help has no markup that Rich must take out, and a shell waits.
+        sys.modules["rich"] = None  # type: ignore[assignment]
         parser.main(args=words, prog_name="vpem")
     # Not `parser.main`, which turns an interrupt into an exit without a word.
     try:
@@ -129,7 +141,7 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
     from .output import in_options
 
     if isinstance(error, VpemError):
-        return in_options(str(error))
+        return "; ".join([in_options(str(error)), *getattr(error, "__notes__", ())])
     if isinstance(error, MemoryError):
         return f"not enough memory ({error}); try fewer rows or --dtype float32"
     if isinstance(error, OSError) and error.filename is None:
@@ -148,16 +160,39 @@ def _usage(error: Exception, words: list[str]) -> str:
     name = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and name and context is not None:
         known = [word for option in context.command.params for word in option.opts]
-        sentence = f"no such option: {name}{did_you_mean(name, known)}"
+        # A long option with one dash is read as short ones: it is looked for as it was typed.
+        typed = [f"-{word}" for word in words if word.startswith(name) and name[1] != "-"]
+        hint = did_you_mean(next(iter(typed), name), known)
+        sentence = f"no such option: {name}{hint}"
     elif "No such command" in str(error) and context is not None:
         wanted = str(error).split("'")[1] if "'" in str(error) else ""
         known = list(getattr(context.command, "commands", {}))
-        sentence = f"no such command: {wanted}{did_you_mean(wanted, known)}"
+        hint = _elsewhere(wanted, context) or did_you_mean(wanted, known)
+        sentence = f"no such command: {wanted}{hint}"
     else:
         message = error.format_message()  # type: ignore[attr-defined]
         sentence = " ".join(str(message).split()).rstrip(".")
         sentence = sentence[:1].lower() + sentence[1:]
+    param = getattr(error, "param", None)
+    if context is not None and param is not None:
+        from .sources import given, told_by
+
+        wrong = re.search(r": input should be (a valid \w+).*", sentence, re.IGNORECASE)
+        if wrong:
+            got = given(context, param, words[len(path.split()) - 1 :])
+            sentence = f"{sentence[: wrong.start()]}: must be {wrong[1]}, got {got!r}"
+        origin = told_by(context, param)
+        sentence = sentence if origin is None else f"{sentence}; {origin}"
     return f"{sentence}; see '{path} --help'"
+
+
+def _elsewhere(name: str, context: Any) -> str:
+    """Return a hint at a command of another group that is called so, or an empty string."""
+    from .config import leaves
+
+    root = context.find_root().command
+    found = [" ".join(("vpem", *path)) for path, _ in leaves(root) if path[-1] == name]
+    return f" (did you mean {' or '.join(map(repr, found))}?)" if found else ""
 
 
 def _command_path(words: list[str]) -> str:

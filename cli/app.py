@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import data, fedem, fit, impute, kmeans, model, saem, select, topology, use
+from . import data, doctor, fedem, fit, impute, kmeans, model, saem, select, topology, use
+from .commands import dress, finish
 
 __all__ = ["app", "command"]
 
@@ -15,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     help=(
         "Fit one Gaussian mixture to data whose features are spread over agents that cannot pool "
         "them.\n\n"
@@ -55,6 +56,7 @@ app.command("predict")(use.predict)
 app.command("score")(use.score)
 app.command("sample")(use.sample)
 app.command("evaluate")(use.evaluate)
+app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
 app.add_typer(topology.app, name="topology")
@@ -62,4 +64,4 @@ app.add_typer(topology.app, name="topology")
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    return typer.main.get_command(app)
+    return finish(typer.main.get_command(dress(app)))

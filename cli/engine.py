@@ -39,6 +39,8 @@ __all__ = [
     "asks_for_mpi",
     "engine_of",
     "join",
+    "joined",
+    "launched",
     "refuse_for_rows",
 ]
 
@@ -420,6 +422,17 @@ def asks_for_mpi(words: Sequence[str]) -> bool:
     """Whether the words of a command line ask for MPI."""
     pairs = zip(words, [*words[1:], ""], strict=True)
     return any(a == "--engine=mpi" or (a == "--engine" and b == "mpi") for a, b in pairs)
+
+
+def joined() -> Ranks | None:
+    """Return this process as a rank, if it has joined an MPI job."""
+    return _ranks
+
+
+def launched() -> bool:
+    """Whether a launcher says that it started several processes."""
+    counts = (os.environ.get(count, "") for count, _ in LAUNCHERS)
+    return any(count.isdecimal() and int(count) > 1 for count in counts)
 
 
 def join() -> Ranks:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -270,18 +268,12 @@ class _Progress(Progress):
     def __call__(self, progress: Any) -> None:
         """Take note of one iteration (`vpem.federated.fedruns.FedProgress`)."""
         self.iterations += 1
-        now = time.monotonic()
-        if self.quiet or now - self.began < 1.0 or progress.objective is None:
+        if not self.is_due() or progress.objective is None:
             return
-        line = (
+        self.tell(
             f"iteration {progress.iteration}  penalized log-likelihood an entry "
-            f"{progress.objective:.6f}  {self.iterations / (now - self.began):.3g} iterations/s"
+            f"{progress.objective:.6f}  {self.rate()}"
         )
-        if sys.stderr.isatty():
-            self._status(line)
-        elif now - self.last_line >= self.LOG_EVERY:
-            self.last_line = now
-            print(line, file=sys.stderr, flush=True)
 
 
 def _show(report: dict[str, Any], fit: Imputation) -> None:

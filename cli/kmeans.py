@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -343,19 +341,13 @@ class _Progress(Progress):
     def __call__(self, progress: Any) -> None:
         """Take note of one iteration (`vpem.clusters.clusterings.KMeansProgress`)."""
         self.iterations += 1
-        now = time.monotonic()
-        if self.quiet or now - self.began < 1.0:
+        if not self.is_due():
             return
-        line = (
+        self.tell(
             f"iteration {progress.iteration}  inertia {progress.inertia:.6g}  "
             f"{plural(progress.changed, 'row')} changed  "
-            f"{self.iterations / (now - self.began):.3g} iterations/s"
+            f"{self.rate()}"
         )
-        if sys.stderr.isatty():
-            self._status(line)
-        elif now - self.last_line >= self.LOG_EVERY:
-            self.last_line = now
-            print(line, file=sys.stderr, flush=True)
 
 
 def _show(report: dict[str, Any], names: Sequence[str]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from .progress import Progress, take_away
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,6 +75,7 @@ def clean(text: object) -> str:
 
 def _tell(line: str) -> None:
     """Print one line on stderr; a stderr that takes nothing stops no work."""
+    take_away()
     with suppress(OSError):
         print(clean(line), file=sys.stderr, flush=True)
 
@@ -222,57 +224,3 @@ class Screen:
         """Print a message unless quiet."""
         if not self.quiet and not self.silent:
             _tell(message)
-
-
-class Progress:
-    """Log-likelihood and rate of a long fit: a live line in a terminal, a line at times in logs.
-
-    Nothing is shown in the first second.
-
-    Parameters
-    ----------
-    quiet : bool
-        Show nothing.
-    """
-
-    LOG_EVERY = 10.0
-
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet
-        self.began = time.monotonic()
-        self.iterations = 0
-        self.last_line = self.began
-        self._live: Any = None
-
-    def __call__(self, progress: Any) -> None:
-        """Take note of one iteration (`vpem.em.Progress`)."""
-        self.iterations += 1
-        now = time.monotonic()
-        if self.quiet or now - self.began < 1.0:
-            return
-        change = "" if progress.change is None else f"  change {progress.change:+.2e}"
-        rate = self.iterations / (now - self.began)
-        line = (
-            f"iteration {progress.iteration}  log-likelihood per sample "
-            f"{progress.log_likelihood:.6f}{change}  {rate:.3g} iterations/s"
-        )
-        if sys.stderr.isatty():
-            self._status(line)
-        elif now - self.last_line >= self.LOG_EVERY:
-            self.last_line = now
-            _tell(line)
-
-    def _status(self, line: str) -> None:
-        if self._live is None:
-            from rich.console import Console
-            from rich.status import Status
-
-            self._live = Status(line, console=Console(stderr=True, highlight=False))
-            self._live.start()
-        self._live.update(line)
-
-    def close(self) -> None:
-        """Take the live line away."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None

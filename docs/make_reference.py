@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vpem_cli.app import command
+from vpem_cli.config import key_of
+from vpem_cli.headings import HEADINGS, grouped
 
 TARGET = Path(__file__).with_name("cli.md")
 
@@ -17,6 +19,10 @@ Written by `make docs` from the commands themselves; `vpem COMMAND --help` shows
 
 Data and results go to standard output, messages and progress to standard error. `--json` prints one
 JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only warnings and errors.
+
+Every command also has `--help`, `--config FILE` (its options from a TOML file) and `--show-config`
+(every option's value and where it is from). Every option has an environment variable, such as
+`VPEM_FIT_COMPONENTS`. Shells complete words. See [configuration](configuration.md).
 
 | exit code | meaning |
 |---|---|
@@ -50,7 +56,8 @@ def default_of(option: Any) -> str:
 def section(path: tuple[str, ...], member: Any) -> str:
     """Markdown of one command."""
     arguments = [p for p in member.params if p.param_type_name == "argument"]
-    options = [p for p in member.params if p.param_type_name == "option" and p.name != "help"]
+    common = HEADINGS["Configuration"]
+    own = [param for param in member.params if key_of(param) not in common]
     usage = " ".join([*path, *(p.name.upper() for p in arguments), "[OPTIONS]"])
     help_text = "\n".join(line.strip() for line in (member.help or "").splitlines())
     lines = [f"## {' '.join(path)}", "", f"    {usage}", "", help_text.strip(), ""]
@@ -58,8 +65,8 @@ def section(path: tuple[str, ...], member: Any) -> str:
         lines += ["| argument | |", "|---|---|"]
         lines += [f"| `{p.name.upper()}` | {p.help or ''} |" for p in arguments]
         lines.append("")
-    if options:
-        lines += ["| option | default | |", "|---|---|---|"]
+    for heading, options in grouped(own):
+        lines += [f"| {heading.lower()} | default | |", "|---|---|---|"]
         for option in options:
             names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
             cells = [names, default_of(option), (option.help or "").replace("|", "\\|")]

@@ -409,7 +409,8 @@ def test_ctrl_c_ends_a_long_fit_and_leaves_nothing(folder):
     assert b"Traceback" not in shown
     assert shown.count(b"vpem: error: interrupted; nothing was written\r\n") == 1
     assert shown.count(b"error") == 1
-    assert b"\x1b[?25h" in shown  # the cursor is back
+    assert b"\x1b[?25l" not in shown  # the cursor was never hidden
+    assert shown.endswith(b"\r\x1b[Jvpem: error: interrupted; nothing was written\r\n")
     assert listing(folder) == before
 
 

@@ -1,0 +1,387 @@
+"""What `vpem doctor` looks at: every function returns facts and adds problems to a list.
+
+A problem is a pair: whether something that is needed is broken, and one line of what is wrong and
+what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "Problems",
+    "blas",
+    "extras",
+    "kernels",
+    "libraries",
+    "mpi",
+    "processors",
+    "surroundings",
+]
+
+Problems = list[tuple[bool, str]]
+
+NEEDED = {
+    "numpy": "numpy",
+    "scipy": "scipy.linalg",
+    "h5py": "h5py",
+    "networkx": "networkx",
+    "scikit-learn": "sklearn",
+    "threadpoolctl": "threadpoolctl",
+    "typer": "typer",
+    "rich": "rich",
+    "pyarrow": "pyarrow",
+}
+"""Distributions that vpem needs, and a module of each."""
+
+EXTRAS = {
+    "matplotlib": ("matplotlib", "plot", "pictures"),
+    "cvxpy": ("cvxpy", "sdp", "--weights fastest"),
+    "openmined-psi": ("private_set_intersection", "psi", "--align psi"),
+    "mpi4py": ("mpi4py", "mpi", "--engine mpi"),
+}
+"""Distributions that add something: a module, the extra of vpem, and what for."""
+
+LIBRARY_VARIABLES = ("VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP")
+SETS = ("base", "avx2", "avx512")
+TIMEOUT = 60.0
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def libraries(problems: Problems) -> dict[str, str | None]:
+    """Versions of Python, vpem and what it needs, each of which is loaded."""
+    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    try:
+        found["vpem"] = str(import_module("vpem").__version__)
+    except Exception as error:
+        problems.append((True, f"vpem cannot be loaded: {_first_line(error)}; install it again"))
+    for name, module in NEEDED.items():
+        found[name] = _version(name)
+        try:
+            import_module(module)
+        except Exception as error:
+            advice = f"{name} cannot be loaded: {_first_line(error)}; try: pip install {name}"
+            problems.append((True, advice))
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def processors(problems: Problems) -> dict[str, Any]:
+    """Processors there are and may be used, and the threads that kernels start."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    wanted = os.environ.get("OMP_NUM_THREADS")
+    found: dict[str, Any] = {
+        "there": os.cpu_count(),
+        "usable": len(affinity(0)) if affinity else os.cpu_count(),
+        "limit": processor_limit(),
+        "OMP_NUM_THREADS": wanted,
+        "threads": None,
+    }
+    try:
+        from vpem.threads import thread_count
+
+        found["threads"] = thread_count(None)
+    except Exception:  # NumPy is told of elsewhere
+        return found
+    threads, limit = found["threads"], found["limit"]
+    if wanted and not (wanted.split(",")[0].isdigit() and int(wanted.split(",")[0]) > 0):
+        problems.append((False, f"OMP_NUM_THREADS is {wanted!r}, no number, and not looked at"))
+    if limit is not None and threads > max(1, round(limit)):
+        problems.append(
+            (False, f"{threads} threads would share {limit:g} processors that the container may "
+                    f"use; set OMP_NUM_THREADS={max(1, round(limit))}")
+        )  # fmt: skip
+    elif found["usable"] and threads > found["usable"]:
+        problems.append(
+            (False, f"{threads} threads would share {found['usable']} processors; lower "
+                    "OMP_NUM_THREADS")
+        )  # fmt: skip
+    return found
+
+
+def processor_limit(root: str = "/sys/fs/cgroup") -> float | None:
+    """Return how many processors the control group of this process may use, or None for all.
+
+    Parameters
+    ----------
+    root : str
+        Where control groups are mounted (version 2, or 1 with its ``cpu`` below).
+    """
+    try:
+        quota, period = Path(root, "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = Path(root, "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = Path(root, "cpu/cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None
+    return int(quota) / int(period)
+
+
+def blas() -> list[dict[str, Any]]:
+    """BLAS and OpenMP libraries that this process has loaded."""
+    try:
+        import_module("scipy.linalg.cython_blas")
+        controller = import_module("threadpoolctl").ThreadpoolController()
+    except Exception:  # told of elsewhere
+        return []
+    keys = ("user_api", "internal_api", "version", "num_threads", "filepath")
+    return [{key: one.get(key) for key in keys} for one in controller.info()]
+
+
+def kernels(problems: Problems) -> dict[str, Any]:
+    """How the kernels are built, which instructions they use, and whether they agree with NumPy."""
+    found: dict[str, Any] = {"built": [], "openmp": None, "instructions": None,
+                             "machine": instructions_there(), "largest_error": None}  # fmt: skip
+    folder = Path(__file__).parent
+    try:
+        folder = Path(str(import_module("vpem._core").__file__)).parent
+        names = sorted(path.stem for path in folder.glob("*.pyx"))
+        names = names or sorted({path.name.split(".")[0] for path in folder.glob("*.so")})
+        for name in names:
+            module = import_module(f"vpem._core.{name}")
+            found["built"].append(name)
+        found["openmp"] = _with_openmp(Path(str(module.__file__)))
+        found["instructions"] = import_module("vpem._core.sweep").instruction_set()
+    except Exception as error:
+        problems.append(
+            (True, f"the kernels cannot be loaded: {_first_line(error)}; build them: pip install .")
+        )
+        return found
+    if not found["openmp"]:
+        problems.append(
+            (False, "the kernels are built without OpenMP and use one thread; build them with a "
+                    "compiler that has it")
+        )  # fmt: skip
+    wanted = os.environ.get("VPEM_INSTRUCTIONS")
+    if wanted and wanted not in SETS:
+        problems.append((False, f"VPEM_INSTRUCTIONS is {wanted!r}; it may be base or avx2"))
+    elif wanted and wanted != found["machine"]:
+        problems.append((False, f"VPEM_INSTRUCTIONS={wanted} keeps the kernels to fewer "
+                                "instructions than the machine has; unset it"))  # fmt: skip
+    try:
+        found["largest_error"] = self_check()
+    except Exception as error:
+        problems.append((True, f"the kernels fail: {_first_line(error)}; build them again"))
+        return found
+    if found["largest_error"] > 1.0:
+        problems.append(
+            (True, "the kernels do not agree with NumPy "
+                   f"({found['largest_error']:.2g} times the error allowed); build them again, or "
+                   "set VPEM_INSTRUCTIONS=base")
+        )  # fmt: skip
+    return found
+
+
+def _with_openmp(module: Path) -> bool:
+    """Whether a compiled module calls an OpenMP library."""
+    content = module.read_bytes()
+    return b"GOMP_" in content or b"__kmpc_fork_call" in content
+
+
+def instructions_there() -> str | None:
+    """Largest instruction set of the kernels that the processor says it has, where it can be read.
+
+    Flags of Linux; None elsewhere.
+    """
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
+    flags = set(next(lines, ":").partition(":")[2].split())
+    if not {"avx2", "fma"} <= flags:
+        return "base"
+    return "avx512" if {"avx512f", "avx512dq"} <= flags else "avx2"
+
+
+def self_check() -> float:
+    """Compare compiled kernels with their twins in NumPy on a small problem.
+
+    Returns
+    -------
+    float
+        Largest difference relative to what rounding explains: up to 1 is sound.
+    """
+    import numpy as np
+
+    from vpem._core import codecs, reference, reference_codecs, sweep
+    from vpem.threads import one_blas_thread
+
+    rng = np.random.default_rng(0)
+    widths, n_rows, n_components = (5, 1, 9), 133, 3
+    d = sum(widths)
+    parts = [np.eye(w) + np.tril(rng.normal(size=(w, w))) / w for w in widths for _ in range(3)]
+    worst = 0.0
+    for dtype, allowed in ((np.float64, 1e-10), (np.float32, 1e-3)):
+        for diagonal in (False, True):
+            inverse = np.concatenate([part.ravel() for part in parts])
+            if diagonal:
+                inverse = rng.uniform(0.5, 2.0, n_components * d)
+            arguments: tuple[Any, ...] = (
+                rng.normal(size=(n_rows, d)).astype(dtype), np.empty(0),
+                np.concatenate([[0], np.cumsum(widths)]).astype(np.intp),
+                rng.normal(size=(n_components, d)).astype(dtype), inverse.astype(dtype), diagonal,
+                rng.normal(size=(n_components, len(widths))).astype(dtype),
+                np.ones((1, len(widths))), np.log(np.full((1, n_components), 1 / n_components)),
+            )  # fmt: skip
+            outcomes = []
+            pair: tuple[tuple[Any, int], ...] = ((sweep.sweep, 2), (reference.sweep, 1))
+            for function, n_threads in pair:
+                sums = (np.zeros((1, n_components)), np.zeros((n_components, d)),
+                        np.zeros(len(inverse)))  # fmt: skip
+                with one_blas_thread():
+                    told = function(*arguments, *sums, 0.0, n_threads)
+                outcomes.append((told, *sums))
+            for mine, twin in zip(*outcomes, strict=True):
+                size = max(1.0, float(np.abs(twin).max()))
+                worst = max(worst, float(np.abs(mine - twin).max()) / (size * allowed))
+    values = rng.normal(size=(4, 37))
+    keys = rng.integers(0, 2**63, size=(4,), dtype=np.uint64)
+    decoded = [np.empty_like(values) for _ in range(2)]
+    for module, to in zip((codecs, reference_codecs), decoded, strict=True):
+        module.natural_transmit(values, keys, 3, to, np.zeros(4, dtype=np.uint8), 1)
+    return worst if np.array_equal(decoded[0], decoded[1]) else float("inf")
+
+
+def extras(problems: Problems) -> dict[str, dict[str, Any]]:
+    """What adds something to vpem: its version, or how to get it; a broken one is a problem."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, (module, extra, what) in EXTRAS.items():
+        version = _version(name)
+        found[name] = {"version": version, "for": what, "install": f"pip install 'vpem[{extra}]'"}
+        if version is not None:
+            try:
+                import_module(module)
+            except Exception as error:
+                problems.append(
+                    (False, f"{name}, for {what}, cannot be loaded: {_first_line(error)}; try: "
+                            f"pip install --force-reinstall 'vpem[{extra}]'")
+                )  # fmt: skip
+    return found
+
+
+def mpi(problems: Problems) -> dict[str, Any]:
+    """The MPI library of mpi4py, and the launcher: those of another MPI do not go together."""
+    beside = Path(sys.executable).parent
+    launcher = shutil.which("mpiexec") or shutil.which("mpiexec", path=str(beside))
+    found: dict[str, Any] = {"library": None, "mpiexec": launcher, "launcher": None}
+    if _version("mpi4py") is None:
+        return found
+    # In a process of its own: what does not go together may end it.
+    program = (
+        "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+        "print(MPI.Get_library_version())"
+    )
+    library = _output(sys.executable, "-c", program)
+    if library is None:
+        problems.append(
+            (False, "mpi4py finds no MPI library, for --engine mpi; try: pip install mpich")
+        )
+        return found
+    found["library"] = " ".join(library.split("\n")[0].split())
+    if launcher is None:
+        problems.append((False, "there is no mpiexec, for --engine mpi; try: pip install mpich"))
+        return found
+    found["launcher"] = _maker(_output(launcher, "--version") or "")
+    maker = _maker(library)
+    if maker and found["launcher"] and maker != found["launcher"]:
+        problems.append(
+            (False, f"mpi4py is built for {maker}, but {launcher} is that of {found['launcher']}; "
+                    "take the mpiexec of the same MPI")
+        )  # fmt: skip
+    return found
+
+
+def _maker(text: str) -> str | None:
+    """Name the MPI that a text is of; those of one name start each other's processes."""
+    for word, name in (("open mpi", "Open MPI"), ("openrte", "Open MPI"), ("intel", "MPICH"),
+                       ("mpich", "MPICH"), ("hydra", "MPICH"), ("mvapich", "MPICH")):  # fmt: skip
+        if word in text.lower():
+            return name
+    return None
+
+
+def _output(*words: str) -> str | None:
+    """What a program prints, or None where it fails."""
+    try:
+        found = subprocess.run(
+            words, capture_output=True, text=True, timeout=TIMEOUT, check=True,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout
+
+
+def surroundings(problems: Problems, known: set[str]) -> dict[str, Any]:
+    """Terminal, temporary folder, and variables that are meant for vpem.
+
+    Parameters
+    ----------
+    problems : list
+        Is added to.
+    known : set of str
+        Variables of all options.
+    """
+    import tempfile
+
+    size = shutil.get_terminal_size()
+    found: dict[str, Any] = {
+        "terminal": {
+            "stdout": sys.stdout.isatty(),
+            "stderr": sys.stderr.isatty(),
+            "width": size.columns,
+            "colour": sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+            and os.environ.get("TERM") != "dumb",
+            "encoding": getattr(sys.stdout, "encoding", None),
+            "TERM": os.environ.get("TERM"),
+            "NO_COLOR": os.environ.get("NO_COLOR"),
+        },
+        "temporary": None,
+        "variables": {},
+    }  # fmt: skip
+    try:
+        folder = tempfile.gettempdir()
+        found["temporary"] = folder
+        with tempfile.TemporaryDirectory(dir=folder) as inside:
+            file = Path(inside, "written.h5")
+            with import_module("h5py").File(file, "w") as made:
+                made["x"] = [1.0]
+            with import_module("h5py").File(file, "r") as read:
+                if read["x"][0] != 1.0:
+                    raise OSError("what was written is not read")
+    except ImportError:  # h5py is told of elsewhere
+        pass
+    except Exception as error:
+        problems.append(
+            (True, f"no HDF5 file can be written in a temporary folder: {_first_line(error)}; "
+                   "set TMPDIR to one with room, or HDF5_USE_FILE_LOCKING=FALSE")
+        )  # fmt: skip
+    for name in sorted(os.environ):
+        if name.startswith("VPEM_"):
+            found["variables"][name] = os.environ[name]
+            if name not in known and name not in LIBRARY_VARIABLES:
+                from vpem.errors import did_you_mean
+
+                near = did_you_mean(name.lower(), [each.lower() for each in known]).upper()
+                hint = near.replace("DID YOU MEAN", "did you mean")
+                problems.append((False, f"{name} is the variable of no option{hint}; unset it"))
+    return found

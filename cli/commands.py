@@ -1,0 +1,202 @@
+"""What all commands share: options from files and the environment, `--show-config`, headings.
+
+`dress` gives the whole tree these manners; a command needs no line for them.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from .completing import complete_values
+from .config import FILE, check_environment, is_flag, leaves, read_config, variables
+from .headings import grouped, split_examples
+from .sources import agree, near_file, show_config, where_from
+
+__all__ = ["Command", "Group", "dress", "finish"]
+
+SHOW = "vpem.show"
+"""Under this name a context keeps whether the values are shown in place of work."""
+
+
+def _load(context: typer.Context, value: Path | None) -> Path | None:
+    """Take the defaults of a command from a file."""
+    if value is not None and not context.resilient_parsing:
+        context.default_map = read_config(value, context)
+        context.meta[FILE] = value
+    return value
+
+
+def _own(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            is_eager=True,
+            expose_value=False,
+            callback=_load,
+            help="Take options from this TOML file, a table a command, where neither the command "
+            "line nor the environment gives them.",
+        ),
+    ] = None,
+    show_config: Annotated[
+        bool,
+        typer.Option(
+            "--show-config",
+            is_eager=True,
+            expose_value=False,
+            help="Print every option's value and where it comes from, as TOML (with --json as "
+            "JSON), and do nothing else.",
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@cache
+def _own_params() -> list[Any]:
+    maker = typer.Typer(add_completion=False, rich_markup_mode=None)
+    maker.command()(_own)
+    return list(typer.main.get_command(maker).params)
+
+
+KEPT = "\N{NON-BREAKING HYPHEN}"
+"""What hyphens are while lines are broken, so that no name of an option is."""
+
+
+class _Manners:
+    """What commands and groups of them have in common."""
+
+    help: str | None
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does, and its examples in lines of their own, to be copied."""
+        text, examples = split_examples(self.help)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(text.replace("-", KEPT))
+            for example in examples:
+                formatter.write_paragraph()
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the whole help."""
+        return str(super().get_help(ctx)).replace(KEPT, "-")  # type: ignore[misc]
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option --help: not given is False, which needs no library to be checked."""
+        option: Any = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None and option.default is None:
+            option.default = False
+        return option
+
+
+class Command(_Manners, TyperCommand):
+    """A command whose options may stand in a file or in the environment."""
+
+    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        super().__init__(*args, params=[*(params or []), *map(copy, _own_params())], **options)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words; nothing is missing where the values are only shown."""
+        ctx.meta[SHOW] = "--show-config" in args
+        if ctx.resilient_parsing:
+            return self._parse_for_a_shell(ctx, args)
+        check_environment(ctx)
+        known = self.params
+        if ctx.meta[SHOW]:
+            self.params = [_not_required(param) for param in known]
+        try:
+            return super().parse_args(ctx, args)
+        finally:
+            self.params = known
+
+    def _parse_for_a_shell(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note which options the words give, whatever their types: loading those takes long."""
+        parser: Any = self.make_parser(ctx)
+        given, rest, _ = parser.parse_args(list(args))
+        for param in self.get_params(ctx):
+            value, source = param.consume_value(ctx, given)
+            ctx.params[param.name] = value
+            ctx.set_parameter_source(param.name, source)
+        ctx.args = rest = list(rest)
+        ctx._opt_prefixes.update(parser._opt_prefixes)
+        return rest
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Make a parser that knows for every flag the word that turns it off again."""
+        parser: Any = super().make_parser(ctx)
+        for param in self.params:
+            if is_flag(param) and not param.secondary_opts and param.expose_value:
+                off = [f"--no-{opt[2:]}" for opt in param.opts if opt.startswith("--")]
+                parser.add_option(param, off, param.name, action="store_const", const=False)
+        return parser
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, and options under headings."""
+        params = self.get_params(ctx)
+        sections = [("Arguments", [p for p in params if p.param_type_name == "argument"])]
+        for heading, group in [*sections, *grouped(params)]:
+            rows = [param.get_help_record(ctx) for param in group]
+            if any(rows):
+                with formatter.section(heading):
+                    kept = [(row[0], row[1].replace("-", KEPT)) for row in rows if row]
+                    formatter.write_dl(kept)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; sentences about a value say where it came from."""
+        from vpem.errors import FileError, InputError
+
+        agree(ctx)
+        if ctx.meta[SHOW]:
+            return show_config(ctx)
+        try:
+            return super().invoke(ctx)
+        except (InputError, FileError) as error:
+            for note in [*near_file(str(error)), *where_from(ctx, str(error))]:
+                error.add_note(note)
+            raise
+
+
+class Group(_Manners, TyperGroup):
+    """A group of commands."""
+
+
+def _not_required(param: Any) -> Any:
+    if not param.required:
+        return param
+    found = copy(param)
+    found.required = False
+    return found
+
+
+def dress(app: typer.Typer) -> typer.Typer:
+    """Give every command and group below ``app``, and itself, the manners of this module."""
+    for command in app.registered_commands:
+        if command.cls in (None, TyperCommand):
+            command.cls = Command
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            dress(group.typer_instance)
+    app.info.cls = Group
+    return app
+
+
+def finish(root: Any) -> Any:
+    """Name the variables and choices of all options below ``root``, the tree; return it."""
+    for path, command in leaves(root):
+        for name, param in variables(path, command).items():
+            param.envvar = name
+            param.show_envvar = False
+        complete_values(path, command)
+    for param in root.params:
+        # A flag that is not given is False: its type then needs no library to be checked.
+        if is_flag(param) and param.default is None:
+            param.default = False
+    return root

@@ -1,0 +1,109 @@
+"""Values that a shell may complete: of options with few choices, and names of commands.
+
+Choices stand here once more, beside the library, because a shell waits for them and the library
+takes long to load. Tests hold the two together. An option that is not here offers the words that
+its help lists.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .config import is_flag, key_of
+
+__all__ = ["CHOICES", "complete_values", "listed_in", "words_of"]
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "acceleration": ("chebyshev", "none"),
+    "align": ("none", "ids", "hmac", "psi"),
+    "compress": (
+        "natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",
+        "randk:0.1", "float64", "float32", "float16",
+    ),
+    "consensus": ("auto", "operator", "rounds"),
+    "copies": ("auto", "observers", "fewest"),
+    "covariance": ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical"),
+    "dtype": ("float64", "float32"),
+    "eigenvalue": ("computed", "estimated"),
+    "engine": ("simulator", "mpi"),
+    "init": ("random", "k-means++", "kmeans"),
+    "kmeans init": ("k-means++", "random"),
+    "law": ("gaussian", "poisson", "bernoulli"),
+    "memory": ("first", "zero", "none"),
+    "method": ("lloyd", "grid"),
+    "missing": ("refuse", "marginalize"),
+    "data import missing": ("refuse", "keep"),
+    "model best criterion": ("log-likelihood", "bic", "aic"),
+    "rounds": ("auto",),
+    "scale": ("none", "standard"),
+    "split": ("features", "rows"),
+    "impute split": ("random", "rows"),
+    "topology": (
+        "star", "cycle", "path", "complete", "grid", "geometric", "erdos-renyi", "small-world",
+        "scale-free", "tree",
+    ),
+    "topology describe source": (
+        "star", "cycle", "path", "complete", "grid", "geometric", "erdos-renyi", "small-world",
+        "scale-free", "tree",
+    ),
+    "weighting": ("rows", "workers"),
+    "weights": ("metropolis", "laplacian", "max-degree", "fastest"),
+}  # fmt: skip
+"""Words that options take, by the option's name; a command's own by its words and that name."""
+
+_WORD = re.compile(r"[a-z][\w.+-]*(:[\w.]+)?")
+
+
+def words_of(path: tuple[str, ...], param: Any) -> tuple[str, ...]:
+    """Return the words that an option or argument of a command takes, or nothing if any.
+
+    Parameters
+    ----------
+    path : tuple of str
+        Words that name the command.
+    param : Parameter
+        One of the command's.
+    """
+    key = key_of(param)
+    own = CHOICES.get(" ".join((*path, key)))
+    if own is not None:
+        return own
+    text = re.search(r"\bPath\b", str(getattr(param, "type_descriptor", ""))) is None
+    found = listed_in(param.help or "") if text else ()
+    if param.param_type_name == "argument" or is_flag(param):
+        return ()
+    known = CHOICES.get(key, ())
+    if isinstance(param.default, str) and param.default not in known:
+        known = ()
+    if known and not (found and set(found) - set(known)):
+        return known
+    return found if not isinstance(param.default, str) or param.default in found else ()
+
+
+def listed_in(text: str) -> tuple[str, ...]:
+    """Return the choices that a help text lists: "Start: random (shared rows), kmeans."."""
+    plain = re.sub(r"\s*\([^()]*\)", "", text.partition(" Default:")[0])
+    for part in re.split(r": |\. ", plain):
+        words = re.split(r", or |; or |, |; | or ", part.strip().rstrip("."))
+        if len(words) > 1 and all(_WORD.fullmatch(word) for word in words):
+            return tuple(words)
+    return ()
+
+
+def complete_values(path: tuple[str, ...], command: Any) -> None:
+    """Let the options of a command complete their values; files are left to the shell."""
+    for param in command.params:
+        words = words_of(path, param)
+        if words and param._custom_shell_complete is None:
+            param._custom_shell_complete = _Words(words)
+
+
+class _Words:
+    """Completion of a value that is one of a few words."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+
+    def __call__(self, context: Any, param: Any, incomplete: str) -> list[str]:
+        return [word for word in self.words if word.startswith(incomplete)]

@@ -1,0 +1,79 @@
+"""Help of a command: its options under headings, its examples as they are typed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from .config import key_of
+
+__all__ = ["FEW", "HEADINGS", "grouped", "split_examples"]
+
+HEADINGS: dict[str, tuple[str, ...]] = {
+    "Options": (),
+    "Data": (
+        "parties", "align", "align-key", "missing-parties", "split", "agents", "partition",
+        "workers", "worker-rows", "sort-by-label", "dataset", "labels", "missing", "label-column",
+        "id-column", "worker-column", "drop-column", "no-header", "delimiter", "holdout",
+        "samples", "features",
+    ),
+    "Model": (
+        "components", "clusters", "covariance", "reg-covar", "scale", "rank", "ridge", "law",
+        "variance",
+    ),
+    "Network": (
+        "topology", "graph", "radius", "mean-degree", "graph-seed", "hops", "rounds",
+        "acceleration", "eigenvalue", "consensus-tol", "weights", "consensus",
+    ),
+    "Messages and faults": (
+        "compress", "link-failure", "agent-dropout", "stragglers", "participation",
+    ),
+    "Start": ("init", "init-rows", "init-model", "n-init", "seed"),
+    "Method": (
+        "method", "batch-size", "step-size", "variance-reduction", "inner", "memory", "alpha",
+        "weighting", "copies", "every-weight",
+    ),
+    "Stopping": ("tol", "max-iter", "epochs", "strict"),
+    "Running": (
+        "dtype", "threads", "memory-limit", "processes", "engine", "ranks", "timeout", "shards",
+    ),
+    "Checkpoints": ("checkpoint", "checkpoint-every", "resume", "resume-if-any"),
+    "Output": ("output", "plot", "record-every", "force", "json", "quiet"),
+    "Configuration": ("config", "show-config", "help"),
+}  # fmt: skip
+"""Options that belong together, by name; those of no list come first."""
+
+FEW = 9
+"""So many options, without --config, --show-config and --help, need no headings."""
+
+
+def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
+    """Return the options of a command under their headings; a short list stays in one.
+
+    Parameters
+    ----------
+    params : sequence of Parameter
+        Arguments among them are left out.
+
+    Returns
+    -------
+    list of (str, list of Parameter)
+    """
+    options = [param for param in params if param.param_type_name == "option"]
+    last = HEADINGS["Configuration"]
+    if sum(key_of(option) not in last for option in options) <= FEW:
+        return [("Options", options)]
+    home = {name: heading for heading, names in HEADINGS.items() for name in names}
+    found: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
+    for option in options:
+        found[home.get(key_of(option), "Options")].append(option)
+    return [(heading, group) for heading, group in found.items() if group]
+
+
+def split_examples(text: str | None) -> tuple[str, list[str]]:
+    """Return a help text without its examples, and these."""
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    examples = [part for part in paragraphs if part.startswith("Example: ")]
+    others = [part for part in paragraphs if not part.startswith("Example: ")]
+    return "\n\n".join(others), [" ".join(part.split()) for part in examples]

@@ -1,0 +1,154 @@
+"""How far a long run is: a live line in a terminal, a line now and then in pipes and logs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["Progress", "is_terminal", "take_away"]
+
+_line: LiveLine | None = None
+"""The live line there is, which other messages take away before they are printed."""
+
+
+def is_terminal() -> bool:
+    """Whether stderr is a terminal on which a line can be written over."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def take_away() -> None:
+    """Take the live line away, if there is one."""
+    if _line is not None:
+        _line.clear()
+
+
+class LiveLine:
+    """One line at the end of a terminal that is written over; the cursor stays visible.
+
+    A process that is killed leaves the terminal as it should be.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    def draw(self, text: str) -> None:
+        """Write over what is there, in one row."""
+        columns = _columns()
+        shown = text if len(text) < columns else text[: max(columns - 4, 0)] + "..."
+        back = self._back(columns)
+        # Known first: an interrupt may come in the middle.
+        self.length = len(shown)
+        self._write(back + shown)
+
+    def clear(self) -> None:
+        """Leave an empty line, on which the next message begins."""
+        if self.length:
+            self._write(self._back(_columns()))
+            self.length = 0
+
+    def _back(self, columns: int) -> str:
+        """To the beginning of the line, which takes more rows where the terminal got narrower."""
+        up = max(self.length - 1, 0) // columns
+        return f"\x1b[{up}A\r\x1b[J" if up else "\r\x1b[J"
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def _columns() -> int:
+    try:
+        found = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        found = 0
+    wanted = os.environ.get("COLUMNS", "")
+    return found or (int(wanted) if wanted.isdecimal() and int(wanted) else 80)
+
+
+class Progress:
+    """Log-likelihood and rate of a long fit.
+
+    Nothing is shown in the first second. Where there is no terminal a line with the time is
+    printed every ten seconds, and ever less often: a run of a day leaves some 200 lines.
+
+    Parameters
+    ----------
+    quiet : bool
+        Show nothing.
+    """
+
+    DRAW_EVERY = 0.1
+    LOG_EVERY = 10.0
+    MOST_BETWEEN = 600.0
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.began = time.monotonic()
+        self.iterations = 0
+        self.last_line = self.began
+
+    def __call__(self, progress: Any) -> None:
+        """Take note of one iteration (`vpem.em.Progress`)."""
+        self.iterations += 1
+        if not self.is_due():
+            return
+        change = "" if progress.change is None else f"  change {progress.change:+.2e}"
+        self.tell(
+            f"iteration {progress.iteration}  log-likelihood per sample "
+            f"{progress.log_likelihood:.6f}{change}  {self.rate()}"
+        )
+
+    def rate(self) -> str:
+        """Say how many iterations there are in a second."""
+        return f"{self.iterations / max(time.monotonic() - self.began, 1e-9):.3g} iterations/s"
+
+    def is_due(self) -> bool:
+        """Whether it is time for a line."""
+        now = time.monotonic()
+        if self.quiet or now - self.began < 1.0:
+            return False
+        wait = self.DRAW_EVERY
+        if not is_terminal():
+            wait = min(max(self.LOG_EVERY, (now - self.began) / 10), self.MOST_BETWEEN)
+        return now - self.last_line >= wait
+
+    def tell(self, line: str) -> None:
+        """Show a line, in place of the last one in a terminal, if it is time for one."""
+        global _line
+        if not self.is_due():
+            return
+        self.last_line = time.monotonic()
+        if is_terminal():
+            if _line is None:
+                _line = LiveLine()
+            _line.draw(line)
+        else:
+            spent = _span(self.last_line - self.began)
+            with suppress(OSError):
+                print(
+                    f"{time.strftime('%Y-%m-%d %H:%M:%S')} (after {spent})  {line}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+    _status = tell
+
+    def close(self) -> None:
+        """Take the live line away."""
+        global _line
+        take_away()
+        _line = None
+
+
+def _span(seconds: float) -> str:
+    """Write a time for a reader: 12 s, 3 min 05 s, 2 h 07 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,230 @@
+"""Where the values of options are from: told beside errors, agreed on by ranks, shown."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from .config import FILE, NOT_IN_FILES, key_of, path_of
+
+__all__ = ["agree", "given", "near_file", "show_config", "told_by", "toml", "where_from"]
+
+SOURCES = {
+    "COMMANDLINE": "command line",
+    "ENVIRONMENT": "environment",
+    "DEFAULT_MAP": "file",
+    "DEFAULT": "default",
+}
+"""What the parser calls a source, and what users call it."""
+
+
+def _told(context: Any) -> Iterator[Any]:
+    """Options and arguments of a command that may stand in a file."""
+    for param in context.command.params:
+        if key_of(param) not in NOT_IN_FILES:
+            yield param
+
+
+def _source(context: Any, param: Any) -> tuple[str, str | None]:
+    """Source of a parameter's value, and the variable or file that it is from."""
+    found = context.get_parameter_source(param.name)
+    kind = SOURCES.get(getattr(found, "name", ""), "default")
+    if kind == "environment":
+        return kind, str(param.envvar)
+    return kind, str(context.meta[FILE]) if kind == "file" else None
+
+
+MOST_FILES = 10_000
+"""So many files of a folder are looked at for a name like a missing one."""
+
+
+def told_by(context: Any, param: Any) -> str | None:
+    """Say where a value that is not from the command line is from, or None."""
+    kind, place = _source(context, param)
+    return None if place is None else f"{_name(param)} is from {kind} {place}"
+
+
+def given(context: Any, param: Any, words: list[str]) -> object:
+    """Return the value of a parameter as it was given, before its type was looked at.
+
+    Parameters
+    ----------
+    context : Context
+        Of the command.
+    param : Parameter
+        One of the command's.
+    words : list of str
+        After the words that name the command.
+    """
+    kind, place = _source(context, param)
+    if kind == "environment" and place is not None:
+        return os.environ.get(place)
+    if kind == "file":
+        return context.default_map.get(param.name)
+    return context.command.make_parser(context).parse_args(list(words))[0].get(param.name)
+
+
+def _name(param: Any) -> str:
+    """Return an option or argument as its user calls it."""
+    if param.param_type_name == "argument":
+        return str(param.name).upper()
+    return str(max(param.opts, key=len))
+
+
+def where_from(context: Any, sentence: str) -> list[str]:
+    """Say of the values that a sentence speaks of where they are from, unless they were typed.
+
+    Parameters
+    ----------
+    context : Context
+        Of the command that refused them.
+    sentence : str
+        What it said.
+    """
+    from .output import in_options
+
+    text = in_options(sentence)
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for param in context.command.params:
+        said = told_by(context, param)
+        if said is None:
+            continue
+        value = context.params.get(param.name)
+        values = value if isinstance(value, list | tuple) else [value]
+        plain = "[-_ ]".join(key_of(param).split("-"))
+        named = re.search(rf"(?<![\w-]){_name(param)}(?![\w-])", text)
+        if named or any(repr(str(each)) in text for each in values):
+            found[True].append(said)
+        elif re.search(rf"(?<![\w-]){plain}(?![\w-])", text):
+            found[False].append(said)
+    return found[True] or found[False]
+
+
+def near_file(sentence: str) -> list[str]:
+    """Return a hint at a file beside one that is missing, whose name is much like it.
+
+    Parameters
+    ----------
+    sentence : str
+        That says of a file that it does not exist; of others there is no hint.
+    """
+    missing = re.fullmatch(r"'(.+)' does not exist|there is no file (.+)", sentence)
+    if missing is None:
+        return []
+    wanted = Path(missing[1] or missing[2])
+    try:
+        with os.scandir(wanted.parent) as entries:
+            names = [entry.name for entry in islice(entries, MOST_FILES)]
+    except OSError:
+        return []
+    # An ending that all files have makes no two names alike.
+    stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
+    near = get_close_matches(wanted.name.partition(".")[0], stems, n=1, cutoff=0.75)
+    return [f"did you mean {str(wanted.with_name(stems[near[0]]))!r}?"] if near else []
+
+
+def agree(context: Any) -> None:
+    """Raise InputError where ranks were told differently by files or variables."""
+    from .engine import joined
+
+    ranks = joined()
+    if ranks is None or ranks.size == 1:
+        return
+    from vpem.errors import InputError
+
+    own = {}
+    for param in context.command.params:
+        kind, place = _source(context, param)
+        if place is not None:
+            own[_name(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
+    everyones = ranks.crew.everyones([own])
+    for name in sorted({name for told in everyones for name in told}):
+        values = [told.get(name) for told in everyones]
+        for rank, value in enumerate(values):
+            if (value and value[0]) != (values[0] and values[0][0]):
+                first, other = (
+                    "nothing" if told is None else f"{told[0]} ({told[1]})"
+                    for told in (values[0], value)
+                )
+                raise InputError(
+                    f"{name} is set differently: rank 0 is told {first}, rank {rank} {other}; "
+                    "give it on the command line, or all ranks the same file and variables"
+                )
+
+
+# ---- showing ------------------------------------------------------------------------------------
+
+
+def show_config(context: Any) -> None:
+    """Print the value of every option with its source: TOML, or with --json JSON."""
+    from .engine import joined
+
+    ranks = joined()
+    if ranks is not None and not ranks.speaks:
+        return
+    rows = []
+    for param in _told(context):
+        value = _plain(context.params.get(param.name))
+        rows.append((key_of(param), value, *_source(context, param), param.required))
+    typed = {name for name, _, kind, _, _ in rows if kind == "command line"}
+    if context.params.get("json") and "json" in typed:
+        from .output import print_json
+
+        options = {
+            name: {"value": value, "source": kind, "from": place}
+            for name, value, kind, place, _ in rows
+        }
+        print_json({"command": context.command_path, "options": options})
+        return
+    lines = []
+    for name, value, kind, place, required in rows:
+        comment = kind if place is None else f"{kind} {place}"
+        if value is None or value == []:
+            comment = "missing: it must be given" if required else f"{comment}: not set"
+            lines.append((f"# {name} =", comment))
+        else:
+            lines.append((f"{name} = {toml(value)}", comment))
+    width = min(44, max(len(line) for line, _ in lines))
+    path = path_of(context)
+    print(f"# vpem {' '.join(path)}: every option and where its value is from.")
+    print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")
+    for line, comment in lines:
+        sys.stdout.write(f"{line:{width}}  # {_in_comment(comment)}\n")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as TOML and JSON know them."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _in_comment(text: str) -> str:
+    from .output import clean
+
+    return clean(text)
+
+
+def toml(value: Any) -> str:
+    """Write a value as TOML.
+
+    Parameters
+    ----------
+    value : bool, int, float, str, or list of these
+    """
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    written = "".join(
+        f"\\{c}" if c in '\\"' else c if c.isprintable() else f"\\U{ord(c):08X}" for c in value
+    )
+    return f'"{written}"'

@@ -1,0 +1,185 @@
+"""Completion in shells by its protocol, and the choices that it offers."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import vpem_cli
+from vpem_cli.app import command
+from vpem_cli.completing import CHOICES, listed_in, words_of
+from vpem_cli.config import is_flag, key_of, leaves
+
+from .cli_support import MAIN
+
+LEAVES = dict(leaves(command()))
+
+
+@pytest.fixture
+def completed(capsys, monkeypatch):
+    """Function: what a shell is told at the end of a line, one entry a line."""
+    # Completion goes without it, for the rest of its process.
+    monkeypatch.setitem(sys.modules, "rich", sys.modules.get("rich"))
+
+    def call(words, shell="bash"):
+        line = f"vpem {words}"
+        for name, value in {
+            "_VPEM_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(line.count(" ")),
+            "_TYPER_COMPLETE_ARGS": line,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as end:
+            vpem_cli.run([])
+        assert end.value.code == 0
+        told = capsys.readouterr()
+        assert told.err == ""
+        return told.out
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("ev", {"evaluate"}),
+        ("data im", {"import"}),
+        ("fit --cons", {"--consensus", "--consensus-tol"}),
+        ("fit d.h5 --topology s", {"star", "small-world", "scale-free"}),
+        ("kmeans d.h5 --hops x --init k", {"k-means++"}),
+        ("data import --missing ", {"refuse", "keep"}),
+        ("topology describe c", {"cycle", "complete"}),
+        ("fit --graph ", set()),
+        ("fit ", set()),
+    ],
+)
+def test_bash_is_told(completed, words, wanted):
+    assert set(completed(words).split()) == wanted
+
+
+def test_zsh_is_told_with_help(completed):
+    told = completed("fit --compress qsgd", "zsh")
+    assert told.startswith("_arguments")
+    assert "qsgd:8bits" in told.replace("\\", "")
+    assert completed("fit --graph ", "zsh").strip() == "_files"
+    assert "Fit a Gaussian mixture" in completed("fi", "zsh")
+
+
+def test_fish_is_told_with_help(completed):
+    assert set(completed("fit --covariance diag", "fish").split()) == {"diag"}
+    assert completed("model sh", "fish").startswith("show\t")
+
+
+def test_completion_loads_nothing_that_takes_long():
+    tell = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+    environment = {**os.environ, "_VPEM_COMPLETE": "complete_zsh",
+                   "_TYPER_COMPLETE_ARGS": "vpem fit --"}  # fmt: skip
+    found = subprocess.run(
+        [sys.executable, "-c", tell + MAIN], env=environment, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert "--topology" in found.stdout
+    loaded = {name.split(".")[0] for name in found.stderr.split()}
+    assert "vpem_cli" in loaded
+    assert not loaded & {"numpy", "scipy", "h5py", "pydantic", "networkx", "rich.console"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_every_shell(capsys, monkeypatch, shell):
+    monkeypatch.setenv("_VPEM_COMPLETE", f"source_{shell}")
+    monkeypatch.setitem(sys.modules, "rich", sys.modules.get("rich"))
+    with pytest.raises(SystemExit):
+        vpem_cli.run([])
+    assert f"_VPEM_COMPLETE=complete_{shell}" in capsys.readouterr().out
+
+
+def test_values_of_the_environment_do_not_disturb(completed, monkeypatch):
+    for name, value in (("NOTHING", "1"), ("HOPS", "x"), ("CONFIG", "nowhere.toml")):
+        monkeypatch.setenv(f"VPEM_FIT_{name}", value)
+    assert set(completed("fit --scale ").split()) == {"none", "standard"}
+
+
+# ---- choices ------------------------------------------------------------------------------------
+
+
+def from_the_library():
+    """What the library takes, by the names of the choices."""
+    from vpem import mixture, patterns, scaling, starts
+    from vpem.clusters import clusterings, kmeans
+    from vpem.federated import fedem
+    from vpem.files import importers
+    from vpem.graphs import mixing, topologies
+    from vpem.imputing import imputation, laws, observations
+    from vpem.joining import EIGENVALUES
+    from vpem.parties import alignment
+    from vpem.sums import consensus
+    from vpem_cli import best, engine
+
+    return {
+        "acceleration": consensus.ACCELERATIONS,
+        "align": alignment.LEVELS,
+        "consensus": consensus.PATHS,
+        "copies": imputation.COPIES,
+        "covariance": mixture.COVARIANCE_TYPES,
+        "data import missing": importers.MISSINGS,
+        "dtype": ("float64", "float32"),
+        "eigenvalue": EIGENVALUES,
+        "engine": engine.ENGINES,
+        "impute split": observations.SPLITS,
+        "init": starts.INITS,
+        "kmeans init": clusterings.CLUSTER_INITS,
+        "law": laws.LAWS,
+        "memory": fedem.MEMORIES,
+        "method": kmeans.METHODS,
+        "missing": patterns.MISSINGS,
+        "model best criterion": best.CRITERIA,
+        "scale": scaling.SCALES,
+        "split": ("features", "rows"),
+        "topology": topologies.TOPOLOGIES,
+        "topology describe source": topologies.TOPOLOGIES,
+        "weighting": fedem.WEIGHTINGS,
+        "weights": mixing.WEIGHTS,
+    }
+
+
+def test_choices_are_those_of_the_library():
+    wanted = from_the_library()
+    assert set(CHOICES) - set(wanted) == {"compress", "rounds"}
+    for name, words in wanted.items():
+        assert set(CHOICES[name]) == set(words), name
+
+
+def test_codecs_are_read_and_of_every_kind():
+    from vpem.codecs import CODECS, parse_codec
+
+    assert {word.partition(":")[0] for word in CHOICES["compress"]} == set(CODECS)
+    assert all(parse_codec(word) for word in CHOICES["compress"])
+
+
+def test_defaults_are_among_the_choices():
+    for path, member in LEAVES.items():
+        for param in member.params:
+            words = words_of(path, param)
+            if words and isinstance(param.default, str):
+                assert param.default in words, (path, key_of(param))
+            assert not (words and is_flag(param))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Start: random (shared rows), k-means++, kmeans.", "random k-means++ kmeans"),
+        ("Precision: float64 or float32.", "float64 float32"),
+        ("none, or standard: each agent standardizes its features.", "none standard"),
+        ("Sampler: exact, metropolis, mala. Default: mala, for speed.", "exact metropolis mala"),
+        ("Number of components. Default: 2, or the --init-model's.", ""),
+        ("Start with means at these rows, counted from 0: 3,77,120.", ""),
+        ("Replace an existing output.", ""),
+        ("", ""),
+    ],
+)
+def test_a_help_that_lists_choices(text, wanted):
+    assert listed_in(text) == tuple(wanted.split())

@@ -1,0 +1,351 @@
+"""Options from files and the environment: the order, the checks, and what --show-config tells."""
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from vpem_cli.app import command
+from vpem_cli.config import key_of, leaves, variables
+from vpem_cli.sources import toml
+
+from .cli_support import MAIN, done, listing, make_data, run
+from .mpi_support import LAUNCHER, environment, run_cli
+
+LEAVES = list(leaves(command()))
+OWN = {"config", "show-config"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with a dataset."""
+    make_data(tmp_path / "d.h5", n_samples=60)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(text, name="c.toml"):
+    """Write a file of options; its name."""
+    with open(name, "w", encoding="utf-8") as file:
+        file.write(text)
+    return name
+
+
+def shown(capsys, *words):
+    """Value and source of every option, as JSON has them and as TOML has them."""
+    known = done(capsys, *words, "--show-config", "--json").json["options"]
+    out = done(capsys, *words, "--show-config").out
+    content = tomllib.loads(out)
+    for word in words:
+        if word not in content:
+            break
+        content = content[word]
+    for name, option in known.items():
+        if name != "json":
+            assert content.get(name) == (None if option["value"] == [] else option["value"])
+    return known
+
+
+# ---- every command ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "member"), LEAVES, ids=[" ".join(p) for p, _ in LEAVES])
+def test_every_command_shows_its_options_and_reads_them_again(capsys, folder, path, member):
+    """What is shown with nothing given is the defaults, and as a file it says the same."""
+    result = done(capsys, *path, "--show-config")
+    content = tomllib.loads(result.out)
+    for word in path:
+        content = content[word]
+    keys = {key_of(param): param for param in member.params if key_of(param) not in OWN}
+    assert set(content) <= set(keys)
+    for key, param in keys.items():
+        assert re.search(rf"^(# )?{key} = ?.*# (default|missing)", result.out, re.MULTILINE)
+        if key in content:
+            assert content[key] == param.default
+        else:
+            assert param.default in (None, ())
+    again = done(capsys, *path, "--config", written(result.out), "--show-config").out
+    assert re.sub(" # .*", "", again) == re.sub(" # .*", "", result.out)
+    assert result.err == ""
+
+
+def test_no_two_options_have_the_same_variable_and_none_has_one_of_the_library():
+    names = [name for path, member in LEAVES for name in variables(path, member)]
+    assert len(names) == len(set(names))
+    assert not set(names) & {"VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "_VPEM_COMPLETE"}
+    assert {"VPEM_FIT_COMPONENTS", "VPEM_FIT_CONFIG", "VPEM_DATA_IMPORT_AGENTS"} <= set(names)
+
+
+def test_other_variables_are_nobodys(capsys, monkeypatch):
+    for name in ("VPEM_VERSION", "VPEM_HELP", "VPEM_FIT", "VPEM_INSTALL_COMPLETION"):
+        monkeypatch.setenv(name, "1.2")
+    assert shown(capsys, "score")["json"]["value"] is True
+
+
+# ---- order --------------------------------------------------------------------------------------
+
+
+def test_command_line_environment_file_default(capsys, folder, monkeypatch):
+    file = written('[fit]\nhops = 1\ncomponents = 3\ntopology = "cycle"\nmax_iter = 7\n')
+    monkeypatch.setenv("VPEM_FIT_HOPS", "2")
+    monkeypatch.setenv("VPEM_FIT_COMPONENTS", "4")
+    monkeypatch.setenv("VPEM_FIT_SEED", "")
+    known = shown(capsys, "fit", "d.h5", "--config", file, "-k", "5")
+    found = {name: (o["value"], o["source"], o["from"]) for name, o in known.items()}
+    assert found["components"] == (5, "command line", None)
+    assert found["hops"] == (2, "environment", "VPEM_FIT_HOPS")
+    assert found["topology"] == ("cycle", "file", "c.toml")
+    assert found["max-iter"] == (7, "file", "c.toml")
+    assert found["seed"] == (0, "default", None)
+    assert found["data"] == (["d.h5"], "command line", None)
+    assert found["json"][1] == "command line"
+
+
+def test_a_command_runs_as_if_the_words_were_typed(capsys, folder, monkeypatch):
+    words = ["-k", "3", "--topology", "path", "--hops", "1", "--max-iter", "4", "--tol", "1.0"]
+    typed = done(capsys, "fit", "d.h5", *words, "--json", "-q").json
+    monkeypatch.setenv("VPEM_FIT_HOPS", "1")
+    written('[fit]\ndata = ["d.h5"]\ncomponents = 3\ntopology = "path"\nmax-iter = 4\ntol = 1\n'
+            'json = true\nquiet = true\n')  # fmt: skip
+    told = done(capsys, "fit", "--config", "c.toml").json
+    for name in ("log_likelihood", "hops", "topology", "n_iter", "mixing_weights"):
+        assert told[name] == typed[name]
+
+
+def test_what_was_shown_runs_the_same(capsys, folder):
+    words = ["fit", "d.h5", "-k", "3", "--max-iter", "4", "--tol", "1", "-q"]
+    typed = done(capsys, *words, "--json").json
+    written(done(capsys, *words, "--show-config").out)
+    told = done(capsys, "fit", "--config", "c.toml", "--json").json
+    assert told["log_likelihood"] == typed["log_likelihood"]
+
+
+def test_the_file_may_be_named_by_a_variable_and_hold_several_commands(capsys, folder, monkeypatch):
+    written("[fit]\nhops = 1\n[data.simulate]\nsamples = 20\n[score]\n")
+    monkeypatch.setenv("VPEM_DATA_SIMULATE_CONFIG", "c.toml")
+    done(capsys, "data", "simulate", "-o", "s.h5")
+    assert done(capsys, "data", "describe", "s.h5", "--json").json["n_samples"] == 20
+
+
+def test_flags_are_turned_off_again(capsys, folder, monkeypatch):
+    written("[fit]\njson = true\nquiet = true\n")
+    monkeypatch.setenv("VPEM_FIT_STRICT", "true")
+    words = ("fit", "d.h5", "--config", "c.toml", "--no-strict", "--no-quiet")
+    known = shown(capsys, *words)
+    assert (known["strict"]["value"], known["quiet"]["value"]) == (False, False)
+    monkeypatch.setenv("VPEM_FIT_JSON", "0")
+    assert "json = false" in done(capsys, *words, "--show-config").out
+    monkeypatch.delenv("VPEM_FIT_JSON")
+    assert "# vpem fit" in done(capsys, *words, "--show-config").out, "JSON only if typed"
+    assert "Components" in done(capsys, *words, "--no-json", "--max-iter", "2").out
+
+
+def test_options_that_repeat(capsys, folder, monkeypatch):
+    words = ("data", "import", "t.csv", "-o", "t.h5")
+    monkeypatch.setenv("VPEM_DATA_IMPORT_DROP_COLUMN", "a b")
+    assert shown_lists(capsys, *words) == ["a", "b"]
+    monkeypatch.delenv("VPEM_DATA_IMPORT_DROP_COLUMN")
+    for text, wanted in (('["a", "c d"]', ["a", "c d"]), ('"a b"', ["a b"]), ("3", ["3"])):
+        written(f"[data.import]\ndrop_column = {text}\n")
+        assert shown_lists(capsys, *words, "--config", "c.toml") == wanted
+    assert shown_lists(capsys, *words, "--config", "c.toml", "--drop-column", "z") == ["z"]
+
+
+def shown_lists(capsys, *words):
+    """The columns to drop, as shown."""
+    out = done(capsys, *words, "--show-config").out
+    return tomllib.loads(out)["data"]["import"]["drop-column"]
+
+
+def test_help_answers_whatever_the_file_holds(capsys, folder):
+    assert done(capsys, "fit", "--help", "--config", "nowhere.toml").out.startswith("Usage")
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+BAD_FILES = {
+    "[fit]\ncomponent = 3": "c.toml: [fit] has no option 'component' (did you mean 'components'?)",
+    "[fti]\nhops = 1": "c.toml: [fti] is the table of no command (did you mean 'fit'?)",
+    "[data.imprt]\nx = 1": "[data.imprt] is the table of no command (did you mean 'import'?)",
+    "hops = 1": "'hops' stands in no command's table",
+    "[data]\nagents = 1": "'data.agents' stands in no command's table",
+    "fit = 3": "'fit' must be a table, [fit], got 3",
+    "[[fit]]\nhops = 1": "'fit' must be a table, [fit]",
+    "[fit.more]\nhops = 1": "[fit] has no option 'more'",
+    "[fit]\nhops = true": "[fit] hops must be a number or a string, got true",
+    "[fit]\nhops = [1]": "[fit] hops takes one value",
+    "[fit]\nhops = 2020-01-01": "[fit] hops must be a number or a string, got a date",
+    "[fit]\ntopology = {a = 1}": "[fit] topology must be a number or a string, got a table",
+    "[fit]\ndata = [[1]]": "[fit] data must be a number or a string, got a list",
+    "[fit]\nforce = 'yes'": "[fit] force must be true or false, got 'yes'",
+    "[fit]\nhops = 1\nhops = 2": "c.toml is not TOML: cannot overwrite a value",
+    "[fit]\nmax-iter = 1\nmax_iter = 2": "[fit] gives 'max-iter' twice, once as 'max_iter'",
+    "[fit]\nhops = \n": "c.toml is not TOML: invalid value (at ",
+    "[fit]\nconfig = 'c.toml'": "[fit] has no option 'config'",
+    "[fit]\nhops = 'many'": "'--hops': must be a valid integer, got 'many'; --hops is from file "
+    "c.toml; see 'vpem fit --help'",
+    "[fit]\nhops = 1.5": "'--hops': must be a valid integer, got '1.5'; --hops is from file",
+    "[fit]\nhops = -1": "hops must be an integer of at least 0, got -1; --hops is from file c.toml",
+    "[fit]\ntopology = 'cyle'": "(did you mean 'cycle'?); --topology is from file c.toml",
+    "[fit]\ntopology = 3": "topology must be one of",
+    "[fit]\nradius = 0.5": "need the --topology of a random graph; --radius is from file c.toml",
+    "[fit]\nresume = true": "; --resume is from file c.toml",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD_FILES)
+def test_files_that_are_refused(capsys, folder, text):
+    written(text)
+    before = listing(folder)
+    result = run(capsys, "fit", "d.h5", "--config", "c.toml", "-o", "m.h5")
+    assert (result.code, result.out) == (2, "")
+    assert BAD_FILES[text] in result.sentence
+    assert listing(folder) == before
+
+
+def test_files_that_cannot_be_read(capsys, folder):
+    (folder / "bytes.toml").write_bytes(b"\xff\xfe")
+    (folder / "deep.toml").write_text("x = " + "[" * 5000)
+    for name, said in (
+        ("nowhere.toml", "'nowhere.toml' does not exist"),
+        (".", "cannot be read: Is a directory"),
+        ("bytes.toml", "bytes.toml is not TOML"),
+        ("deep.toml", "deep.toml is not TOML"),
+        ("/dev/zero", "too many for options"),
+    ):
+        assert said in run(capsys, "fit", "d.h5", "--config", name).sentence
+
+
+def test_a_missing_dataset_says_who_named_it(capsys, folder):
+    written("[fit]\ndata = 'nowhere.h5'")
+    said = run(capsys, "fit", "--config", "c.toml").sentence
+    assert said == "'nowhere.h5' does not exist; DATA is from file c.toml"
+    said = run(capsys, "fit", "nowhere.h5", "--config", "c.toml").sentence
+    assert said == "'nowhere.h5' does not exist"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("VPEM_FIT_COMPONENT", "3", "'vpem fit' has no such option (did you mean "
+         "VPEM_FIT_COMPONENTS?); unset it"),
+        ("VPEM_FIT_DATA", "d.h5", "'vpem fit' has no such option"),
+        ("VPEM_FIT_SHOW_CONFIG", "1", "'vpem fit' has no such option"),
+        ("VPEM_FIT_HOPS", "many", "must be a valid integer, got 'many'; --hops is from environment "
+         "VPEM_FIT_HOPS"),
+        ("VPEM_FIT_JSON", "maybe", "must be a valid boolean, got 'maybe'; --json is from"),
+        ("VPEM_FIT_COVARIANCE", "ful", "(did you mean 'full'?); --covariance is from environment "
+         "VPEM_FIT_COVARIANCE"),
+    ],
+)  # fmt: skip
+def test_variables_that_are_refused(capsys, folder, monkeypatch, name, value, said):
+    monkeypatch.setenv(name, value)
+    result = run(capsys, "fit", "d.h5")
+    assert result.code == 2
+    assert said in result.sentence
+    assert done(capsys, "data", "describe", "d.h5").err == "", "another command does not mind"
+
+
+def test_what_was_typed_needs_no_source(capsys, folder, monkeypatch):
+    monkeypatch.setenv("VPEM_FIT_SEED", "3")
+    assert " is from " not in run(capsys, "fit", "d.h5", "--hops", "-1").sentence
+    assert " is from " not in run(capsys, "fit", "d.h5", "--hops", "x").sentence
+
+
+# ---- TOML ---------------------------------------------------------------------------------------
+
+VALUES = [True, False, 0, -3, 1e-7, 1.0, float("inf"), 10**20, "", "plain", 'a"b\\c', "größe 身長",
+          "\x00\x1b\x7f\n\t", "\U0001f600", ["a", "b c"], [1, 2]]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=[f"value {n}" for n in range(len(VALUES))])
+def test_what_is_written_is_read(value):
+    assert tomllib.loads(f"x = {toml(value)}")["x"] == value
+
+
+def test_names_of_files_stay_in_their_line(capsys, folder):
+    name = "c\n[score].toml"
+    written("[fit]\nhops = 1\n", name)
+    out = done(capsys, "fit", "x\n#.h5", "--config", name, "--show-config").out
+    assert tomllib.loads(out)["fit"]["data"] == ["x\n#.h5"]
+    assert set(tomllib.loads(out)) == {"fit"}
+
+
+# ---- ranks --------------------------------------------------------------------------------------
+
+
+RANKS = '[fit]\nengine = "mpi"\nagents = 3\nmax-iter = 2\ntol = 1\nquiet = true\njson = true\n'
+
+
+def test_ranks_join_when_a_file_or_a_variable_says_so(folder):
+    found = run_cli(2, "fit", "d.h5", "--config", written(RANKS))
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.count('"ranks": 2') == 1
+    # Only ranks that have joined know which of them speaks.
+    found = run_cli(2, "fit", "d.h5", "--show-config", VPEM_FIT_ENGINE="mpi")
+    assert (found.returncode, found.stdout.count("[fit]")) == (0, 1)
+
+
+def test_ranks_that_were_told_differently_end_with_one_sentence(folder):
+    python = [sys.executable, "-c", MAIN, "fit", "d.h5", "--config", written(RANKS)]
+    words = [LAUNCHER, "-n", "1", *python, ":", "-n", "1", "env", "VPEM_FIT_HOPS=1", *python]
+    found = subprocess.run(
+        words, capture_output=True, text=True, timeout=60, check=False, env=environment(),
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert found.stderr.count("error:") == 1
+    assert (
+        "--hops is set differently: rank 0 is told nothing, rank 1 1 (environment VPEM_FIT_HOPS)"
+        in found.stderr
+    )
+
+
+def test_a_file_that_is_missing_is_told_once(folder):
+    found = run_cli(2, "fit", "d.h5", "--config", "nowhere.toml")
+    assert found.returncode == 2
+    assert found.stderr.count("'nowhere.toml' does not exist") == 1
+
+
+# ---- suggestions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "member"), LEAVES, ids=[" ".join(p) for p, _ in LEAVES])
+def test_every_command_suggests_the_option_that_was_meant(capsys, path, member):
+    for param in member.params:
+        option = max(param.opts, key=len)
+        if param.param_type_name == "option":
+            known = {opt for each in member.params for opt in each.opts}
+            wrong = option[:-1] if option[:-1] not in known else option + "x"
+            result = run(capsys, *path, wrong)
+            assert result.code == 2
+            assert result.sentence.startswith(f"no such option: {wrong} (did you mean '--")
+            assert result.sentence.endswith(f"; see 'vpem {' '.join(path)} --help'")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fit d.h5 -topology cycle", "no such option: -t (did you mean '--topology'?)"),
+        ("describe d.h5", "no such command: describe (did you mean 'vpem data describe' or "
+         "'vpem topology describe'?)"),
+        ("fitt d.h5", "no such command: fitt (did you mean 'fit'?)"),
+        ("data simulat", "(did you mean 'simulate'?); see 'vpem data --help'"),
+    ],
+)  # fmt: skip
+def test_words_that_were_meant(capsys, folder, words, said):
+    result = run(capsys, *words.split())
+    assert result.code == 2
+    assert said in result.sentence
+
+
+def test_a_file_that_was_meant(capsys, folder):
+    (folder / "breast_cancer.h5").write_bytes(b"")
+    said = run(capsys, "fit", "brest_cancer.h5").sentence
+    assert said == "'brest_cancer.h5' does not exist; did you mean 'breast_cancer.h5'?"
+    said = run(capsys, "fit", "x.h5").sentence
+    assert said == "'x.h5' does not exist", "an ending makes no likeness"
+    said = run(capsys, "fit", "nowhere/breast_cancer.h5").sentence
+    assert said == "'nowhere/breast_cancer.h5' does not exist"

@@ -1,0 +1,182 @@
+"""`vpem doctor`: facts of this installation, and problems that are found when they are there."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from vpem._core import sweep
+from vpem.threads import thread_count
+from vpem_cli import checkup
+
+from .cli_support import done, run
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Leave out what takes long to load: it is looked at once, by the first test."""
+    for name in list(checkup.NEEDED):
+        if name not in ("numpy", "h5py"):
+            monkeypatch.delitem(checkup.NEEDED, name)
+    monkeypatch.setattr(checkup, "EXTRAS", {})
+    monkeypatch.setattr(checkup, "mpi", lambda problems: MPI)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+MPI = {"library": None, "mpiexec": None, "launcher": None}
+
+
+def advised(capsys):
+    """Exit code, and problems with whether they are of what is needed."""
+    result = run(capsys, "doctor", "--json")
+    found = result.json
+    assert found["works"] == (result.code == 0)
+    return result.code, [(one["needed"], one["advice"]) for one in found["problems"]]
+
+
+def test_this_installation_works(capsys):
+    result = done(capsys, "doctor", "--json")
+    found = result.json
+    assert found["works"] is True
+    assert not [one for one in found["problems"] if one["needed"]]
+    assert found["libraries"]["numpy"] == np.__version__
+    assert found["libraries"]["python"] == sys.version.split()[0]
+    assert found["processors"]["threads"] == thread_count(None)
+    assert found["kernels"]["instructions"] == sweep.instruction_set()
+    assert "sweep" in found["kernels"]["built"]
+    assert 0 <= found["kernels"]["largest_error"] <= 1
+    assert {one["user_api"] for one in found["blas"]} >= {"blas"}
+    assert found["extras"]["mpi4py"]["version"] is not None
+    assert found["mpi"]["launcher"] in ("MPICH", "Open MPI")
+    assert result.err == ""
+
+
+def test_facts_for_a_reader(capsys, light):
+    out = done(capsys, "doctor").out
+    for word in ("numpy", "threads of the kernels", "agree with NumPy", "temporary folder"):
+        assert word in out
+
+
+# ---- problems -----------------------------------------------------------------------------------
+
+
+def test_a_library_that_cannot_be_loaded(capsys, light, monkeypatch):
+    monkeypatch.setitem(checkup.NEEDED, "nothing", "vpem_nothing_of_this_name")
+    code, problems = advised(capsys)
+    assert code == 2
+    assert problems[0][0] is True
+    assert problems[0][1].startswith("nothing cannot be loaded: No module named")
+    first = run(capsys, "doctor")
+    assert first.code == 2
+    assert first.out.startswith("broken: nothing cannot be loaded")
+
+
+def test_kernels_that_compute_something_else(capsys, light, monkeypatch):
+    kernel = sweep.sweep
+
+    def wrong(*arguments):
+        found = kernel(*arguments)
+        arguments[9][...] *= 1 + 1e-6
+        return found
+
+    monkeypatch.setattr(sweep, "sweep", wrong)
+    code, problems = advised(capsys)
+    assert code == 2
+    assert [needed for needed, advice in problems if "do not agree with NumPy" in advice] == [True]
+
+
+def test_kernels_that_fail(capsys, light, monkeypatch):
+    def failing(*arguments):
+        raise ValueError("Buffer dtype mismatch\nmore")
+
+    monkeypatch.setattr(sweep, "sweep", failing)
+    code, problems = advised(capsys)
+    assert code == 2
+    assert "the kernels fail: Buffer dtype mismatch; build them again" in [a for _, a in problems]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("OMP_NUM_THREADS", "1000", "1000 threads would share"),
+        ("OMP_NUM_THREADS", "many", "OMP_NUM_THREADS is 'many', no number"),
+        ("VPEM_INSTRUCTIONS", "sse", "VPEM_INSTRUCTIONS is 'sse'; it may be base or avx2"),
+        ("VPEM_FIT_COMPONENT", "3", "(did you mean 'VPEM_FIT_COMPONENTS'?); unset it"),
+    ],
+)
+def test_variables_that_do_harm_are_notes(capsys, light, monkeypatch, name, value, said):
+    monkeypatch.setenv(name, value)
+    code, problems = advised(capsys)
+    assert code == 0
+    assert [needed for needed, advice in problems if said in advice] == [False]
+
+
+def test_options_in_variables_are_facts(capsys, light, monkeypatch):
+    monkeypatch.setenv("VPEM_FIT_COMPONENTS", "3")
+    found = done(capsys, "doctor", "--json").json
+    assert found["variables"]["VPEM_FIT_COMPONENTS"] == "3"
+    assert not [one for one in found["problems"] if "VPEM_FIT_COMPONENTS" in one["advice"]]
+
+
+def test_a_temporary_folder_that_is_not_there(capsys, light, monkeypatch, tmp_path):
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    code, problems = advised(capsys)
+    assert code == 2
+    assert any("set TMPDIR" in advice for _, advice in problems)
+
+
+def test_fewer_processors_than_threads_in_a_container(light, monkeypatch):
+    monkeypatch.setattr(checkup, "processor_limit", lambda: 0.5)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    problems = []
+    checkup.processors(problems)
+    assert problems == [
+        (False, "2 threads would share 0.5 processors that the container may use; set "
+                "OMP_NUM_THREADS=1")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4.0),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({}, None),
+    ],
+    ids=["half more", "no limit", "version 1", "version 1 without", "no groups"],
+)
+def test_limits_of_control_groups(tmp_path, files, wanted):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert checkup.processor_limit(str(tmp_path)) == wanted
+
+
+def test_a_launcher_of_another_mpi(monkeypatch):
+    said = {"-c": "Open MPI v5.0.1, package", "--version": "HYDRA build details:"}
+    monkeypatch.setattr(checkup, "_output", lambda *words: said[words[1]])
+    monkeypatch.setattr(checkup.shutil, "which", lambda *_, **__: "/somewhere/mpiexec")
+    problems = []
+    found = checkup.mpi(problems)
+    assert found["launcher"] == "MPICH"
+    assert problems[0][1].startswith("mpi4py is built for Open MPI, but /somewhere/mpiexec is")
+    said["--version"] = "mpiexec (OpenRTE) 5.0"
+    problems = []
+    checkup.mpi(problems)
+    assert problems == []
+
+
+def test_an_extra_that_is_broken_is_a_note(monkeypatch):
+    problems = []
+    monkeypatch.setattr(checkup, "EXTRAS", {"numpy": ("vpem_no_module", "plot", "pictures"),
+                                            "not-there": ("x", "sdp", "weights")})  # fmt: skip
+    found = checkup.extras(problems)
+    assert found["not-there"]["version"] is None
+    assert found["not-there"]["install"] == "pip install 'vpem[sdp]'"
+    assert [needed for needed, _ in problems] == [False]
+    assert json.dumps(found)
