@@ -77,8 +77,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), metavar="NAME",
                         help=", ".join(PARTS))  # fmt: skip
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE",
-                        help="of warfarin: columns id, time, value, dose, instead of simulated")  # fmt: skip
+    parser.add_argument(
+        "--from", dest="source", type=Path, metavar="FILE",
+        help="of warfarin: columns id, time, value and dose, instead of simulated ones",
+    )  # fmt: skip
     given = parser.parse_args(words)
     console = Console(highlight=False)
     console.width = max(console.width, 170)

@@ -24,8 +24,8 @@ from .saem_shared import (
 __all__ = ["averaging", "dealt_by_size"]
 
 SEEDS = {"small": 2, "full": 10}
-ITERATIONS = {"small": (100, 40), "full": (300, 80)}
-PEOPLE = {"small": 60, "full": 200}
+ITERATIONS = {"small": (40, 20), "full": (300, 80)}
+PEOPLE = {"small": 40, "full": 200}
 PARTS = (0.5, 0.25, 0.15, 0.10)
 """Of the individuals, on each device."""
 
@@ -49,7 +49,7 @@ def within_devices(data: Individuals, held: Workers, alike: bool) -> Vector:
     found = []
     for rows in held.rows:
         model = LinearModel(data.take(rows))
-        found.append(log_likelihood_top(model, model.start()[0], most=3000))
+        found.append(log_likelihood_top(model, model.start()[0], most=1000))
     weights = np.ones(len(found)) if alike else held.counts / held.n_samples
     return np.average(found, axis=0, weights=weights)
 
@@ -98,9 +98,7 @@ def averaging(size: str) -> Finding:
                     | {"off": [ideal.tolist()]})  # fmt: skip
     worst = [np.abs(np.mean(row["off"], axis=0)) for row in rows[:6]]
     signed = [np.mean(row["off"], axis=0) for row in rows[:6]]
-    z = max(
-        float(np.max(np.abs(signed[i]) / np.maximum(rows[i]["errors"], 1e-12))) for i in (0, 3)
-    )
+    z = max(float(np.max(np.abs(signed[i]) / np.maximum(rows[i]["errors"], 1e-12))) for i in (0, 3))
     says = (
         f"Averaged statistics are within {max(worst[0].max(), worst[3].max()):.2f} % of maximum "
         f"likelihood in every parameter ({z:.1f} Monte Carlo errors at most); averaged models lose "
@@ -123,9 +121,16 @@ def averaging(size: str) -> Finding:
                               capsize=3, label=f"averaged {way}",
                               **(style(number) | {"linestyle": "none"}))  # fmt: skip
             axes.axhline(0, color="0", linewidth=0.8)
+            axes.set_yscale("symlog", linthresh=1.0)
+            ticks = [-100, -10, -1, 0, 1, 10, 100, 1000]
+            axes.set_yticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+            axes.set_ylim(-250, 1200)
+            axes.grid(axis="y", color="0.9", linewidth=0.6)
             axes.set_xticks(range(6), words, fontsize=8)
             axes.set_title(f"{case}: mean and sd of {n_seeds} seeds", fontsize=9, loc="left")
-        panels[0].set_ylabel("estimate less maximum likelihood (% of it)")
+        panels[0].set_ylabel(
+            "estimate less maximum likelihood (% of it;\nlinear within 1, else logarithmic)"
+        )
         figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, ncols=3, frameon=False,
                       loc="outside lower center")  # fmt: skip
 

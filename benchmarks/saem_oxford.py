@@ -1,4 +1,4 @@
-"""Oxford boys: are estimates those of maximum likelihood, and what does plain Langevin cost?"""
+"""Oxford boys: estimates against maximum likelihood, and the bias of plain Langevin steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import numpy as np
-from scipy.linalg import solve_discrete_lyapunov
 
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.protocol import Vector
@@ -16,11 +15,11 @@ from .saem_shared import BOYS, BOYS_LOG_LIKELIHOOD, Finding, boys, log_likelihoo
 
 __all__ = ["oxford"]
 
-SEEDS = {"small": (2, 2), "full": (4, 10)}
+SEEDS = {"small": (1, 2), "full": (4, 10)}
 """Of the fits on several devices, and of each step."""
 
-ITERATIONS = {"small": (120, 40), "full": (500, 100)}
-STEPS = {"small": (0.5, 1.0), "full": (0.1, 0.25, 0.5, 1.0, 2.0)}
+ITERATIONS = {"small": (40, 20), "full": (500, 100)}
+STEPS = {"small": (1.0,), "full": (0.1, 0.25, 0.5, 1.0, 2.0)}
 
 
 def langevin_covariances(covariances: Vector, step: float) -> Vector:
@@ -29,10 +28,14 @@ def langevin_covariances(covariances: Vector, step: float) -> Vector:
     With precision P and M the inverse of its diagonal, a step is
     ``z <- (I - h M P / 2) z + (h M)^(1/2) N``.
     """
-    out = np.empty_like(covariances)
-    for i, precision in enumerate(np.linalg.inv(covariances)):
-        M = np.diag(1 / np.diag(precision))
-        out[i] = solve_discrete_lyapunov(np.eye(len(M)) - step / 2 * M @ precision, step * M)
+    n, q, _ = covariances.shape
+    precisions = np.linalg.inv(covariances)
+    M = np.eye(q) / np.einsum("nii->ni", precisions)[:, None, :]
+    A = np.eye(q) - step / 2 * M @ precisions
+    # Its covariance C solves C = A C A^T + h M.
+    both = np.einsum("nij,nkl->nikjl", A, A).reshape(n, q * q, q * q)
+    found = np.linalg.solve(np.eye(q * q) - both, step * M.reshape(n, q * q, 1))
+    out: Vector = found.reshape(n, q, q)
     return out
 
 
@@ -40,7 +43,7 @@ def fixed_point(step: float) -> Vector:
     """Parameters at which SAEM with Langevin steps of a constant size stands still."""
     model = LinearModel(boys())
     return log_likelihood_top(
-        model, BOYS.copy(), lambda covariances: langevin_covariances(covariances, step), most=80
+        model, BOYS.copy(), lambda covariances: langevin_covariances(covariances, step), most=60
     )
 
 
@@ -49,7 +52,13 @@ def oxford(size: str) -> Finding:
     n_iter, burn_in = ITERATIONS[size]
     few, many = SEEDS[size]
     data = boys()
-    common: dict[str, Any] = {"n_iter": n_iter, "burn_in": burn_in, "tol": 0.0, "n_conditional": 40}
+    common: dict[str, Any] = {
+        "n_iter": n_iter,
+        "burn_in": burn_in,
+        "tol": 0.0,
+        "n_conditional": 40,
+        "n_importance": 200 if size == "small" else 5000,
+    }
     rows: list[dict[str, Any]] = []
     failed = []
     for sampler in ("exact", "metropolis"):
@@ -76,7 +85,7 @@ def oxford(size: str) -> Finding:
                     "estimates": thetas.tolist(),
                 }
             )  # fmt: skip
-            if off.max() > 0.01 or np.max(np.abs(apart)) > 0.1:
+            if size == "full" and (off.max() > 0.01 or np.max(np.abs(apart)) > 0.1):
                 failed.append(f"{rows[-1]['name']} is not within 1 % and 0.1")
     kinds: list[tuple[str, str, float, dict[str, Any]]] = []
     for h in STEPS[size]:
@@ -88,7 +97,7 @@ def oxford(size: str) -> Finding:
         thetas = np.array(
             [
                 fit_saem(data, "linear", sampler=sampler, sampler_options=options, seed=seed,
-                         n_importance=10, **common).theta
+                         **(common | {"n_importance": 10})).theta
                 for seed in range(many)
             ]
         )  # fmt: skip
@@ -138,7 +147,7 @@ def oxford(size: str) -> Finding:
         left.set_xticks(range(6), names, rotation=30, fontsize=8)
         left.set_ylabel("estimate less maximum likelihood (% of it)")
         left.set_title("mean and sd over seeds; band: 1 %", fontsize=9, loc="left")
-        grid = np.linspace(0.01, max(STEPS[size]), 12)
+        grid = np.linspace(0.01, max(STEPS[size]), 3 if size == "small" else 12)
         ideal = [100 * (fixed_point(h)[-1] / BOYS[-1] - 1) for h in grid]
         right.plot(grid, ideal, color="0.5", linewidth=1.2, label="expected, constant step")
         for number, kind in enumerate(dict.fromkeys(one["kind"] for one in scan)):

@@ -109,9 +109,7 @@ def log_likelihood_top(
         if widen is not None:
             covariances = widen(covariances)
         roots = np.linalg.cholesky(covariances) * np.sqrt(q)
-        points = np.stack(
-            [means + sign * roots[:, :, j] for sign in (1.0, -1.0) for j in range(q)]
-        )
+        points = np.stack([means + sign * roots[:, :, j] for sign in (1.0, -1.0) for j in range(q)])
         moved = model.maximize(model.statistics(points).sum(axis=0), model.counts)
         change = float(np.max(np.abs(moved - theta) / (np.abs(theta) + 1e-3)))
         theta = moved
