@@ -136,3 +136,46 @@ def test_profile_names_the_tools(bench, capsys):
 def test_wrong_part_is_refused(bench):
     with pytest.raises(SystemExit):
         bench("kernel")
+
+
+@pytest.mark.parametrize("part", ["oxford", "averaging", "bifactor", "speed"])
+def test_saem_experiments_say_what_they_found(monkeypatch, tmp_path, part):
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks import saem
+
+    assert saem.main(["--only", part, "--folder", str(tmp_path)]) == 0
+    written = json.loads((tmp_path / f"saem-{part}-small.json").read_text())
+    assert written["says"].endswith(".")
+    assert written["rows"]
+    assert (tmp_path / f"saem-{part}-small.png").stat().st_size > 10_000
+
+
+def test_saem_codecs_lose_least_with_a_memory(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks import saem
+
+    assert saem.main(["--only", "compression", "--folder", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "saem-compression-small.json").read_text())["rows"]
+    error = {row["name"]: row["rms error (standard errors)"] for row in rows}
+    for codec in ("qsgd:2bits", "topk:0.25"):
+        assert error[f"boys: {codec}, memory"] < 0.2
+        assert error[f"boys: {codec}, memory"] < error[f"boys: {codec}, none"]
+
+
+def test_saem_likelihoods_of_curves_agree(monkeypatch):
+    """Quadrature against a fine grid, of one person."""
+    monkeypatch.syspath_prepend(ROOT)
+    import numpy as np
+
+    from benchmarks.saem_curves import NLME, quadrature, theophylline_data
+    from vpem.saem.models.one_compartment import OneCompartmentModel
+
+    model = OneCompartmentModel(theophylline_data().take([2]), random=("ka", "cl"), spread=0.05)
+    middle = NLME[:3]
+    sd = np.sqrt([NLME[3], NLME[4], 0.05**2])
+    axes = [np.linspace(m - 5 * s, m + 5 * s, 45) for m, s in zip(middle, sd, strict=True)]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 1, 3)
+    cell = np.prod([axis[1] - axis[0] for axis in axes])
+    logs = model.log_complete(grid, NLME)[:, 0]
+    exact = np.log(np.exp(logs - logs.max()).sum() * cell) + logs.max()
+    assert quadrature(model, NLME, 9)[0] == pytest.approx(exact, abs=1e-3)

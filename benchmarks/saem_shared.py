@@ -1,0 +1,118 @@
+"""What the SAEM experiments share: what one finds, the boys' reference, marks that grey leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vpem.plots import COLOURS
+from vpem.saem.individual_files import read_individuals
+from vpem.saem.individuals import Individuals, from_long
+from vpem.saem.models.protocol import SaemModel, Vector
+
+__all__ = [
+    "BOYS", "BOYS_LOG_LIKELIHOOD", "Finding", "boys", "fixed_effects_data", "log_likelihood_top",
+    "style", "theophylline",
+]  # fmt: skip
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+
+# R 4.2.2, nlme 3.1-162:
+# lme(height ~ age, Oxboys, ~ age | Subject, method = "ML",
+#     control = lmeControl(msTol = 1e-10, tolerance = 1e-10))
+BOYS = np.array([149.371753, 6.525467, 62.790262, 8.374898, 2.711702, 0.4354536])
+"""Maximum likelihood: intercept, slope, variance, covariance, variance, residual variance."""
+BOYS_LOG_LIKELIHOOD = -362.98384
+
+MARKS = "os^Dv*x+p"
+LINES = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3)))
+DARK = (6, 5, 2, 4, 0, 1, 7, 3)
+"""Order of the colours: dark ones first, since these are lines on white."""
+
+
+@dataclass
+class Finding:
+    """What an experiment found.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Of its table; lists are not shown.
+    says : str
+        One sentence, computed from the numbers.
+    draw : callable
+        Draws on a figure.
+    size : tuple of float
+        Of the figure, inches.
+    failed : list of str
+        What should hold and does not.
+    """
+
+    rows: list[dict[str, Any]]
+    says: str
+    draw: Callable[[Any], None]
+    size: tuple[float, float]
+    failed: list[str]
+
+
+def style(number: int) -> dict[str, Any]:
+    """Colour, mark and line, each of which alone tells contenders apart."""
+    return {
+        "color": COLOURS[DARK[number % len(DARK)]],
+        "marker": MARKS[number % len(MARKS)],
+        "linestyle": LINES[number % len(LINES)],
+    }
+
+
+def boys() -> Individuals:
+    """Heights of 26 boys from Oxford on 9 occasions."""
+    return read_individuals(DATA / "oxford_boys.csv")
+
+
+def theophylline() -> Individuals:
+    """Concentrations of theophylline in 12 persons."""
+    return read_individuals(DATA / "theophylline.csv")
+
+
+def fixed_effects_data(
+    n: int, rng: np.random.Generator, n_rows: int = 6
+) -> tuple[Individuals, Vector]:
+    """Draw individuals of the linear model; and its parameters."""
+    theta = np.array([10.0, 2.0, 4.0, 0.8, 1.0, 1.0])
+    omega = np.array([[theta[2], theta[3]], [theta[3], theta[4]]])
+    z = rng.multivariate_normal(theta[:2], omega, size=n)
+    times = np.linspace(-1, 1, n_rows)
+    values = z[:, :1] + z[:, 1:] * times + rng.normal(size=(n, n_rows)) * np.sqrt(theta[5])
+    names = [f"{i:04d}" for i in range(n)]
+    return from_long(np.repeat(names, n_rows), np.tile(times, n), values.ravel()), theta
+
+
+def log_likelihood_top(
+    model: SaemModel,
+    theta: Vector,
+    widen: Callable[[Vector], Vector] | None = None,
+    most: int = 20_000,
+) -> Vector:
+    """Maximise the likelihood of a model whose posterior is Gaussian, by exact EM from theta.
+
+    Conditional moments give the expected statistics: means and covariances of the latents are
+    turned into the 2 q points that have just these. With ``widen`` covariances (n, q, q) are first
+    replaced by others, those of a sampler that has a bias.
+    """
+    q = len(model.latents)
+    for _ in range(most):
+        means, covariances = model.posterior(theta)
+        if widen is not None:
+            covariances = widen(covariances)
+        roots = np.linalg.cholesky(covariances) * np.sqrt(q)
+        points = np.stack([means + sign * roots[:, :, j] for sign in (1.0, -1.0) for j in range(q)])
+        moved = model.maximize(model.statistics(points).sum(axis=0), model.counts)
+        change = float(np.max(np.abs(moved - theta) / (np.abs(theta) + 1e-3)))
+        theta = moved
+        if change < 1e-11:
+            break
+    return theta
