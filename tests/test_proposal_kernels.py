@@ -81,3 +81,20 @@ def test_chains_leave_where_there_is_no_density(module, step, monkeypatch):
     assert np.isfinite(chains).all()
     assert (counts >= 0).all()
     assert counts.sum() > 20
+
+
+def test_adjusted_steps_are_not_stuck_where_the_density_is_steep():
+    """Predictions far too small, of a proportional error: the gradient is enormous."""
+    model = model_of("proportional")
+    theta, z = model.start()
+    streams = Streams.of(model.individuals.names, 3)
+    sampler = Mala()
+    chains = sampler.begin(model, theta, z, 20)
+    for now in range(1, 61):
+        sampler.move(model, theta, chains, streams, now, 0)
+    chains.z[:, :, 1] += 1.5
+    low = model.log_complete(chains.z, theta)
+    for now in range(61, 161):
+        sampler.move(model, theta, chains, streams, now, now)
+    high = model.log_complete(chains.z, theta)
+    assert (high > low + 10).mean() > 0.95

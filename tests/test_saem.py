@@ -179,6 +179,7 @@ def test_feedback_does_nothing_to_exact_messages(boys):
     np.testing.assert_allclose(fine, thetas[0], rtol=0.02)
 
 
+@pytest.mark.filterwarnings("ignore:after 400 iterations the server's statistics")
 @pytest.mark.parametrize("seed", range(2))
 def test_feedback_repairs_top_k(boys, seed):
     model = LinearModel(boys)
@@ -190,7 +191,7 @@ def test_feedback_repairs_top_k(boys, seed):
     exact = run(model, 4, n_iter=400, burn_in=100)[1]
     assert off["none"] > 0.5
     assert off["memory"] < 0.05
-    assert off["error"] < off["none"] / 2
+    assert off["error"] < 0.05
     assert reports.ledger.bytes < exact.ledger.bytes
 
 
@@ -238,6 +239,7 @@ def test_models_are_weighed_by_individuals_or_devices(boys):
     assert by_device.theta[0] - by_each.theta[0] == pytest.approx(expected, abs=0.3)
 
 
+@pytest.mark.filterwarnings("ignore:after 10 iterations the server's statistics")
 def test_the_ledger_counts_what_is_sent(boys):
     model = LinearModel(boys)
     _, reports = run(model, 4, n_iter=10, burn_in=5)

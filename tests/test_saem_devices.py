@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from vpem.codecs import parse_codec
+from vpem.errors import NotConvergedWarning
 from vpem.saem.devices import Reports, Units
 from vpem.saem.individual_files import read_individuals
+from vpem.saem.individuals import from_matrix
+from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.saem import run_saem
 from vpem.saem.sampling import Exact
@@ -40,6 +43,7 @@ def test_coarse_codecs_with_feedback_find_the_estimates(boys, codec, participati
         assert off < 0.06
 
 
+@pytest.mark.filterwarnings("ignore:after 300 iterations the server's statistics")
 def test_changes_are_compressed_without_collapse(boys):
     """Plain top-k or few bits make variances zero; changes leave out less, but are biased."""
     for codec, most in (("topk:0.5", 0.2), ("qsgd:2bits", 0.1)):
@@ -47,6 +51,14 @@ def test_changes_are_compressed_without_collapse(boys):
         assert run(boys, 4, codec, "change")[0] < most
 
 
+def test_statistics_of_no_latents_are_told(boys):
+    with pytest.warns(NotConvergedWarning, match="too coarse with feedback none"):
+        found = run(boys, 4, "topk:0.2", tol=1e3, window=20)[1]
+    assert not found.holds
+    assert not found.converged
+
+
+@pytest.mark.filterwarnings("ignore:after 10 iterations the server's statistics")
 def test_statistics_go_down_where_changes_come_up(boys):
     options = {"n_iter": 10, "burn_in": 5}
     plain = run(boys, 4, "topk:0.5", **options)[2].ledger.of_kind("server")
@@ -101,8 +113,27 @@ def test_damping_is_that_of_the_codec():
         ("topk:0.25", "none", 1.0),
         ("topk:0.25", "change", 0.125),
         ("topk:0.25", "error", 0.125),
-        ("float32", "memory", 1.0),
+        ("float32", "memory", 0.5),
     ):
         reports = Reports(np.full(3, 1 / 3), parse_codec(codec), feedback, (slice(0, 4),))
         reports.begin(values, units, rng)
         assert reports.damping == pytest.approx(damping, rel=1e-5)
+
+
+@pytest.mark.parametrize("codec", ["topk:0.05", "qsgd:2bits"])
+def test_coarse_codecs_of_many_statistics(codec):
+    rng = np.random.default_rng(1)
+    groups = np.repeat([0, 1], 4)
+    loadings = np.zeros((8, 3))
+    loadings[:, 0] = rng.uniform(0.6, 1.1, 8)
+    loadings[np.arange(8), 1 + groups] = rng.uniform(0.5, 0.9, 8)
+    Y = rng.normal(size=(300, 3)) @ loadings.T + 0.6 * rng.normal(size=(300, 8))
+    model = BifactorModel(from_matrix(Y), groups.tolist())
+    likelihoods = []
+    for feedback, one in (("none", None), ("error", codec), ("memory", codec)):
+        reports = Reports(np.full(6, 1 / 6), one and parse_codec(one), feedback, model.pieces)
+        found = run_saem(model, evenly(300, 6), Exact(), reports, n_iter=400, burn_in=200)
+        likelihoods.append(model.marginal(found.theta).sum())
+        assert found.holds
+    assert likelihoods[1] > likelihoods[0] - 15
+    assert likelihoods[2] > likelihoods[0] - 15

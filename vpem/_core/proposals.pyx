@@ -14,6 +14,7 @@ from vpem._core.codecs cimport draw, stir
 
 cdef enum:
     MOST_LATENTS = 16
+    TAME = 5
 
 cdef struct Law:
     Py_ssize_t q
@@ -34,6 +35,11 @@ cdef struct Law:
 cdef inline double uniform_of(uint64_t stream, uint64_t index) noexcept nogil:
     """Uniform number inside (0, 1) of one index."""
     return (<double>(<long long>(draw(stream, index) >> 11)) + 0.5) * (1.0 / 9007199254740992.0)
+
+
+cdef inline double tame(double slope) noexcept nogil:
+    """Drift that is bounded, so that no chain is stuck where the density is steep."""
+    return fmin(fmax(slope, -TAME), TAME)
 
 
 cdef inline double curve(
@@ -161,7 +167,7 @@ cdef void drift(
     for c in range(n_chains):
         before[c] = fmax(density(law, z + c * width, slopes + c * q, True), -DBL_MAX)
         for j in range(q):
-            slopes[c * q + j] *= scales[j]
+            slopes[c * q + j] = tame(slopes[c * q + j] * scales[j])
     for step in range(n_steps):
         noise = stir(moves[step * n + i])
         chance = stir(chances[step * n + i])
@@ -178,7 +184,7 @@ cdef void drift(
             after = density(law, proposed, slope, True)
             back = 0
             for j in range(q):
-                slope[j] *= scales[j]
+                slope[j] = tame(slope[j] * scales[j])
                 normal = (z[c * width + j] - proposed[j]) / scales[j] - 0.5 * h * slope[j]
                 back += normal * normal
             odds = after - before[c] - 0.5 * back / h + 0.5 * forth

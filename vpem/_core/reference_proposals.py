@@ -2,9 +2,10 @@
 
 With a step h of 0 a move changes one coordinate j, one after the other, of all chains:
 ``z_j + scales_j N`` is taken with probability ``min(1, p(z') / p(z))``. With h above 0 it changes
-all: ``z' = z + M^(1/2) ((h / 2) M^(1/2) g(z) + h^(1/2) N)``, M the diagonal of squared scales, is
-taken with probability ``min(1, p(z') q(z | z') / (p(z) q(z' | z)))``. While ``gain`` is above 0,
-scales_j, or h, are then multiplied by ``exp(gain (share of the chains that moved - target))``.
+all: ``z' = z + M^(1/2) ((h / 2) t(M^(1/2) g(z)) + h^(1/2) N)``, M the diagonal of squared scales,
+t what keeps numbers between -5 and 5 (no chain is stuck where the density is steep), is taken with
+probability ``min(1, p(z') q(z | z') / (p(z) q(z' | z)))``. While ``gain`` is above 0, scales_j, or
+h, are then multiplied by ``exp(gain (share of the chains that moved - target))``.
 The normal numbers of chain c are from index c (times q) of the key of the move and individual, its
 uniform number from index c of their other key. ``work`` and ``n_threads`` have no effect.
 """
@@ -33,6 +34,11 @@ def _uniforms(keys: Keys, count: int) -> Floats:
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
+def _tame(slope: Floats) -> Floats:
+    """Drift that is bounded."""
+    return np.fmin(np.fmax(slope, -5.0), 5.0)
+
+
 def _propose(
     density: Density,
     scales: Floats,
@@ -50,7 +56,7 @@ def _propose(
     accepted[:] = 0
     by_slope = bool(steps[0] > 0)
     before, slope = density(z)
-    before, slope = np.maximum(before, least), scales * slope
+    before, slope = np.maximum(before, least), _tame(scales * slope)
     for number, (of_move, of_chance) in enumerate(zip(moves, chances, strict=True)):
         chance = np.log(_uniforms(of_chance, n_chains)).T
         with np.errstate(all="ignore"):
@@ -60,7 +66,7 @@ def _propose(
                 noise = noise.transpose(1, 0, 2)
                 proposed = z + scales * (0.5 * h * slope + np.sqrt(h) * noise)
                 after, slope_after = density(proposed)
-                slope_after = scales * slope_after
+                slope_after = _tame(scales * slope_after)
                 back = (z - proposed) / scales - 0.5 * h * slope_after
                 odds = after - before - 0.5 * (back**2).sum(axis=-1) / steps
                 odds = odds + 0.5 * (noise**2).sum(axis=-1)

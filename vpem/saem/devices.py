@@ -112,9 +112,9 @@ class Reports:
             self.quantizer = Quantizer(self.codec, self.pieces, basis=units)
             if not self.quantizer.biased:
                 self.alpha = self.damping = 1.0 / (1.0 + self.quantizer.omega)
-            elif self.feedback in ("change", "error"):
+            elif self.feedback != "none":
                 self.damping = max(1.0 - self.quantizer.omega, LEAST)
-            if self.feedback in ("change", "error"):
+            if self.feedback != "none":
                 self.damping /= 2
         if self.feedback == "memory":
             self.memory = local.copy()

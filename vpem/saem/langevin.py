@@ -20,6 +20,9 @@ __all__ = ["Langevin", "Mala"]
 EVERY = 10
 """Iterations of the burn-in between looks at the curvature, after as many with one each."""
 
+TAME = 5.0
+"""Largest drift of an adjusted step, so that no chain is stuck where the density is steep."""
+
 
 @dataclass(frozen=True)
 class Langevin:
@@ -129,6 +132,8 @@ class Langevin:
 class Mala:
     """Langevin steps that are accepted or not, so that their law is the posterior's.
 
+    The drift of a step is bounded (Roberts and Tweedie 1996).
+
     Parameters
     ----------
     n_steps : int
@@ -171,14 +176,14 @@ class Mala:
         n_chains, _, q = z.shape
         before = model.log_complete(z, theta)
         before = np.where(np.isfinite(before), before, -np.finfo(np.float64).max)
-        slope = scales * model.gradient(z, theta)
+        slope = _tame(scales * model.gradient(z, theta))
         for step in range(self.n_steps):
             h = chains.steps[:, None]
             noise = streams.at(now, 2 * step).normals(n_chains, q)
             with np.errstate(over="ignore", invalid="ignore"):
                 proposed = z + scales * (0.5 * h * slope + np.sqrt(h) * noise)
                 after = model.log_complete(proposed, theta)
-                slope_after = scales * model.gradient(proposed, theta)
+                slope_after = _tame(scales * model.gradient(proposed, theta))
                 back = (z - proposed) / scales - 0.5 * h * slope_after
                 odds = after - before - 0.5 * _squares(back) / chains.steps + 0.5 * _squares(noise)
             chance = np.log(streams.at(now, 2 * step + 1).uniforms(n_chains, 1)[..., 0])
@@ -192,6 +197,11 @@ class Mala:
                 gain = 1.0 / np.sqrt(now)
                 chains.steps = chains.steps * np.exp(gain * (accept.mean(axis=0) - self.target))
         chains.z = z
+
+
+def _tame(slope: Vector) -> Vector:
+    """Drift that is bounded, in units of the scales."""
+    return np.fmin(np.fmax(slope, -TAME), TAME)
 
 
 def _squares(d: Vector) -> Vector:

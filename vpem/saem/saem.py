@@ -6,6 +6,7 @@ and what reaches the server, in `vpem.saem.devices`, are statistics (or models).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int, check_number
-from vpem.errors import InputError, NumericalError, check_choice
+from vpem.errors import InputError, NotConvergedWarning, NumericalError, check_choice
 from vpem.saem.chains import Chains, Sampler
 from vpem.saem.devices import Reports, Units
 from vpem.saem.models.protocol import Counts, SaemModel, Vector, check_model
@@ -60,6 +61,8 @@ class SaemRun:
         Whether the averaged parameters had flattened.
     change : float
         Their change at the end, the largest, relative to size and noise; NaN if never looked at.
+    holds : bool
+        Whether the last M-step took statistics as they were, or had to make parameters valid.
     """
 
     theta: Vector
@@ -70,6 +73,7 @@ class SaemRun:
     n_iter: int = 0
     converged: bool = False
     change: float = float("nan")
+    holds: bool = True
 
 
 def step_size(iteration: int, burn_in: int, decay: float) -> float:
@@ -143,6 +147,11 @@ def run_saem(
         If options or the model do not fit.
     NumericalError
         If parameters are not finite, or a sampler runs away.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If compressed statistics end as none that latents have.
     """
     _check(model, devices, reports, n_iter, burn_in, decay, average, shares)
     check_number("participation", participation, least=1e-6, most=1)
@@ -172,7 +181,9 @@ def run_saem(
                 model, theta, sampler, chains, streams, devices, active, r, max(0, r - burn_in)
             )
             # A device that is seldom active takes larger steps, so that all forget alike.
-            smoothed[active] += min(1.0, step / participation) * (local - smoothed[active])
+            smoothed[active] += min(reports.damping, step / participation) * (
+                local - smoothed[active]
+            )
             if average == "models":
                 for one in active:
                     total = smoothed[one] * counts[one].individuals
@@ -182,7 +193,9 @@ def run_saem(
                 theta = reports.average_models(models, active, weights * known)
             else:
                 reports.gather(local, smoothed[active], active, step, participation, rng)
-                theta = model.maximize(reports.statistic * model.n, model.counts)
+                total = reports.statistic * model.n
+                run.holds = model.holds(total, model.counts)
+                theta = model.maximize(total, model.counts)
         if not np.isfinite(theta).all():
             raise NumericalError(
                 f"parameters are not finite after iteration {r}; take another start, or a finer "
@@ -196,6 +209,14 @@ def run_saem(
             callback(SaemProgress(r, n_iter, theta))
         if _flat(run, burn_in, window, tol):
             break
+    if reports.codec is not None and not run.holds:
+        warnings.warn(
+            f"after {run.n_iter} iterations the server's statistics are of no latents, and "
+            f"variances are as good as zero: {reports.codec.name} is too coarse with feedback "
+            f"{reports.feedback}; take feedback memory or error, or a finer codec",
+            NotConvergedWarning,
+            stacklevel=3,
+        )
     return run
 
 
@@ -231,10 +252,10 @@ def _flat(run: SaemRun, burn_in: int, window: int, tol: float) -> bool:
         return False
     late = np.array(run.trace[-since:])
     now, before = late.mean(axis=0), late[:-window].mean(axis=0)
-    noise = np.array(run.trace[max(1, burn_in // 2) : burn_in + 1]).std(axis=0)
+    noise = np.array(run.trace[burn_in // 2 : burn_in + 1]).std(axis=0)
     size = np.abs(now) + noise
     run.change = float(np.max(np.abs(now - before) / np.where(size > 0, size, 1.0)))
-    run.converged = run.change < tol
+    run.converged = run.change < tol and run.holds
     return run.converged
 
 

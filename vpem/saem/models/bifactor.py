@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import as_array
-from vpem.errors import InputError
+from vpem.errors import InputError, NumericalError
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.normal import LEAST, LOG_2_PI, squared, times, triangle
+from vpem.saem.models.normal import LEAST, LOG_2_PI, is_floored, squared, times, triangle
 from vpem.saem.models.protocol import Counts, SaemModel, Vector
 
 __all__ = ["BifactorModel"]
@@ -160,6 +160,15 @@ class BifactorModel(SaemModel):
         out[0] += self.shift
         return out.ravel()
 
+    def holds(self, total: Vector, counts: Counts) -> bool:
+        """Whether factors and residuals have such moments."""
+        n = counts.individuals
+        q = 1 + self.n_groups
+        first, products = (total[piece] / n for piece in self.pieces[:2])
+        scatter = squared(products, q) - np.outer(first, first)
+        left = self.maximize(total, counts).reshape(4, -1)[3]
+        return bool((left > self._floors).all()) and not is_floored(scatter)
+
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics."""
         n = counts.individuals
@@ -196,8 +205,16 @@ class BifactorModel(SaemModel):
         """Log-likelihood of each individual: a normal law of the items."""
         means, loadings, variances = self.unpack(theta)
         covariance = loadings @ loadings.T + np.diag(variances)
-        rest = np.linalg.solve(np.linalg.cholesky(covariance), (self._y - means).T)
-        constant = len(means) * LOG_2_PI + np.linalg.slogdet(covariance)[1]
+        sd = np.sqrt(np.diag(covariance))
+        try:
+            root = sd[:, None] * np.linalg.cholesky(covariance / np.outer(sd, sd))
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                "the items' covariance is singular at the estimates: some residual variance is "
+                "zero; take fewer factors, or a finer codec"
+            ) from error
+        rest = np.linalg.solve(root, (self._y - means).T)
+        constant = len(means) * LOG_2_PI + 2 * np.log(np.diag(root)).sum()
         found: Vector = -0.5 * ((rest**2).sum(axis=0) + constant)
         return found
 

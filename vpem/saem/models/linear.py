@@ -16,6 +16,7 @@ from vpem.saem.models.normal import (
     LOG_2_PI,
     floored,
     gradient_normal,
+    is_floored,
     known_scale,
     log_normal,
     quadratic,
@@ -154,6 +155,14 @@ class LinearModel(SaemModel):
         omega = floored(moments - np.outer(apart, apart), self._floors)
         variance = max(total[-1] / counts.rows, self._floor)
         return np.concatenate([self.shift + apart, triangle(omega), [variance]])
+
+    def holds(self, total: Vector, counts: Counts) -> bool:
+        """Whether coefficients and residuals have such moments."""
+        q = len(self.latents)
+        apart = total[:q] / counts.individuals
+        scatter = squared(total[q:-1], q) / counts.individuals - np.outer(apart, apart)
+        left = float(total[-1]) / counts.rows
+        return left >= self._floor and not is_floored(scatter, self._floors)
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics."""

@@ -12,6 +12,7 @@ from vpem.errors import InputError
 __all__ = [
     "floored",
     "gradient_normal",
+    "is_floored",
     "known_scale",
     "log_normal",
     "quadratic",
@@ -105,6 +106,11 @@ def floored(covariance: Vector, least: Vector | float = LEAST) -> Vector:
         correlation = (correlation + correlation.T) / 2
     raised: Vector = correlation * np.outer(sd, sd)
     return raised
+
+
+def is_floored(covariance: Vector, least: Vector | float = LEAST) -> bool:
+    """Whether `floored` changes a matrix."""
+    return bool((floored(covariance, least) != covariance).any())
 
 
 def known_scale(values: Vector, scale: float, source: str) -> float:

@@ -19,6 +19,7 @@ from vpem.saem.models.normal import (
     LOG_2_PI,
     floored,
     gradient_normal,
+    is_floored,
     known_scale,
     log_normal,
     squared,
@@ -296,11 +297,21 @@ class OneCompartmentModel(SaemModel):
         out[:, 9] = self.individuals.sums(self._residuals(z)[0] ** 2).mean(axis=0)
         return out
 
+    def _omega(self, total: Vector, counts: Counts) -> Vector:
+        """Covariance that a total has, those that do not vary as they are kept."""
+        apart = total[:3] / counts.individuals
+        scatter = squared(total[3:9], 3) / counts.individuals - np.outer(apart, apart)
+        return np.where(self._free, scatter, np.diag(np.full(3, self.spread**2)))
+
+    def holds(self, total: Vector, counts: Counts) -> bool:
+        """Whether latents and residuals have such moments."""
+        left = float(total[9]) / counts.rows
+        return left >= self._floor and not is_floored(self._omega(total, counts))
+
     def maximize(self, total: Vector, counts: Counts) -> Vector:
         """Moments of the logarithms, and the root of the mean residual square."""
         apart = total[:3] / counts.individuals
-        scatter = squared(total[3:9], 3) / counts.individuals - np.outer(apart, apart)
-        omega = floored(np.where(self._free, scatter, np.diag(np.full(3, self.spread**2))))
+        omega = floored(self._omega(total, counts))
         sd = np.sqrt(max(total[9] / counts.rows, self._floor))
         return np.concatenate([self.shift + apart, triangle(omega)[self._in_triangle], [sd]])
 

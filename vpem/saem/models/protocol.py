@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError
+from vpem.errors import InputError, NumericalError
 from vpem.saem.individuals import Individuals
 from vpem.saem.streams import Stream
 
@@ -100,6 +100,10 @@ class SaemModel(ABC):
 
     # ---- what some models have ----------------------------------------------------------------
 
+    def holds(self, total: Vector, counts: Counts) -> bool:
+        """Whether `maximize` takes a total (P,) as it is; False: it must make parameters valid."""
+        return True
+
     def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
         """Means (n, q) and covariances (n, q, q) of the latents given the rows, if Gaussian."""
         raise InputError(
@@ -110,7 +114,13 @@ class SaemModel(ABC):
     def draw(self, theta: Vector, stream: Stream, n_chains: int) -> Vector:
         """Draw latents (chains, n, q) from their posterior, where that is known."""
         means, covariances = self.posterior(theta)
-        roots = np.linalg.cholesky(covariances)
+        try:
+            roots = np.linalg.cholesky(covariances)
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"the posterior of {type(self).__name__} has no covariance at these parameters: "
+                "variances are as good as zero; take feedback memory or error, or a finer codec"
+            ) from error
         q = means.shape[1]
         normals = stream.normals(n_chains, q)
         z = np.repeat(means[None], n_chains, axis=0)
