@@ -302,3 +302,12 @@ def test_fits_that_nobody_made(growth, boys, changes, told):
         changes = {"theta": theta}
     with pytest.raises(InputError, match=told):
         Predictor(dataclasses.replace(saved, **changes)).curves(boys)
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 1e300), (1, -1e300), (6, 1e300)])
+def test_estimates_out_of_all_reason(drug, subjects, place, value):
+    theta = drug.theta.copy()
+    theta[place] = value
+    predictor = Predictor(dataclasses.replace(drug, theta=theta), n_draws=20)
+    with pytest.raises(InputError, match="nothing finite follows"):
+        predictor.score(subjects.take([0]), 20)

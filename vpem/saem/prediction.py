@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,29 @@ CURVES = ("linear", "one-compartment")
 """Models of vpem whose latents have curves."""
 
 Maker = Callable[[Individuals], SaemModel]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _sober(compute: Callable[P, R]) -> Callable[P, R]:
+    """Refuse numbers that are not finite: a file may hold estimates that nothing follows from."""
+
+    @wraps(compute)
+    def checked(*given: P.args, **options: P.kwargs) -> R:
+        told = "nothing finite follows from the fit's estimates and these individuals"
+        try:
+            with np.errstate(all="ignore"):
+                found = compute(*given, **options)
+        except (np.linalg.LinAlgError, ArithmeticError) as error:
+            raise InputError(f"{told} ({error})") from error
+        parts: tuple[Any, ...] = (
+            found if isinstance(found, tuple) else (getattr(found, "each", found),)
+        )
+        if not all(np.isfinite(part).all() for part in parts):
+            raise InputError(f"{told}; give data like those of the fit")
+        return found
+
+    return checked
 
 
 @dataclass(frozen=True)
@@ -205,6 +229,7 @@ class Predictor:
         )
         return Latents(individuals.names, means, lower, upper, covariances, self.level)
 
+    @_sober
     def _given(self, model: SaemModel) -> tuple[Vector, Vector, Vector]:
         """Draws (draws, n, q), means and covariances of the latents given the rows."""
         theta = self.saved.theta
@@ -403,6 +428,7 @@ class Predictor:
     def _grid(self, times: Any) -> Any:
         return np.linspace(*self.saved.time_range, 50) if times is None else times
 
+    @_sober
     def _curve(
         self, model: SaemModel, at: Individuals, means: Vector, draws: Vector
     ) -> tuple[Vector, Vector, Vector]:
@@ -412,17 +438,11 @@ class Predictor:
 
     def _joined(self, at: Individuals, found: list[tuple[Vector, ...]]) -> Curves:
         fitted, lower, upper = (np.concatenate(part) for part in zip(*found, strict=True))
-        if not (
-            np.isfinite(fitted).all() and np.isfinite(lower).all() and np.isfinite(upper).all()
-        ):
-            raise InputError(
-                f"{at.source}: a curve is not finite at these times; give times and covariates "
-                "like those of the fit"
-            )
         return Curves(at, fitted, lower, upper, self.level)
 
     # ---- classes and the log-likelihood ---------------------------------------------------------
 
+    @_sober
     def responsibilities(self, individuals: Individuals) -> Vector:
         """Probability of each class given the rows, (n, K), for the model ``gmm``."""
         model = self.made(individuals)
@@ -431,6 +451,7 @@ class Predictor:
         found: Vector = model.responsibilities(self.saved.theta)
         return found
 
+    @_sober
     def score(self, individuals: Individuals, n_importance: int = 5000) -> LogLikelihood:
         """Log-likelihood of individuals at the estimates, by formula or importance sampling."""
         parts = []
@@ -467,7 +488,11 @@ def _check_law(model: SaemModel, theta: Vector) -> None:
         covariances = model.unpack(theta)[2] if isinstance(model, GmmModel) else np.ones((1, 1, 1))
     else:
         covariances = np.array([model.population(theta)[1]])
-    if not np.linalg.eigvalsh(covariances).min() > 0:
+    try:
+        least = float(np.linalg.eigvalsh(covariances).min())
+    except np.linalg.LinAlgError:
+        least = 0.0
+    if not least > 0:
         raise InputError("the fit's estimates are no law: a covariance is not positive definite")
 
 
