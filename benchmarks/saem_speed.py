@@ -186,7 +186,7 @@ def speed(size: str) -> Finding:
     ]  # fmt: skip
     says = (
         f"On one thread the kernel is {min(single):.1f} to {max(single):.1f} times as fast as a "
-        f"vectorised NumPy loop, {min(same):.1f} to {max(same):.1f} times as fast as one with the same "
+        f"vectorised NumPy loop, {min(same):.1f} to {max(same):.1f} times as fast as one with its "
         f"random numbers, and {min(twin):.1f} to {max(twin):.0f} times as fast as its twin; "
         f"{most} threads make it {min(both):.2f} to {max(both):.2f} times as fast again at n = "
         f"{PEOPLE[size][-1]:,}, results the same to the last bit."
@@ -204,8 +204,10 @@ def speed(size: str) -> Finding:
                 place = i + 0.26 * (k - 1)
                 axes.barh(place, value, 0.24, color=shade, hatch=hatch, edgecolor="0",
                           linewidth=0.6, label=who if i == 0 else None)  # fmt: skip
-                axes.annotate(f"{value:.3g}", (value, place), (3, 0), fontsize=8, va="center",
-                              textcoords="offset points", bbox={"color": "1", "pad": 0.5})  # fmt: skip
+                axes.annotate(
+                    f"{value:.3g}", (value, place), (3, 0), fontsize=8, va="center",
+                    textcoords="offset points", bbox={"color": "1", "pad": 0.5},
+                )  # fmt: skip
         axes.axvline(1, color="0", linewidth=1, linestyle="--")
         axes.set_yticks(range(len(results)), [found["case"] for found in results], fontsize=8)
         axes.set_xscale("log")
