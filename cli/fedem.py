@@ -329,6 +329,7 @@ _OPTIONS = (
     "init_rows", "init_model", "max_iter", "epochs", "tol", "record_every", "threads", "seed",
 )  # fmt: skip
 
+
 def _write(
     output: Path,
     found: FedFit,

@@ -265,9 +265,9 @@ def _read_parts(file: Any) -> Model:
     )
     _check_mixture(mixture)
     history = read_array(file, "history", shape=(None, n_hubs), kinds="f")
-    roots = None
+    of_roots = None
     if find(file, "root_history") is not None:
-        roots = read_array(file, "root_history", shape=(len(history), None), kinds="f")
+        of_roots = read_array(file, "root_history", shape=(len(history), None), kinds="f")
     return Model(
         mixture,
         feature_names,
@@ -275,7 +275,7 @@ def _read_parts(file: Any) -> Model:
         history,
         _read_text(file, "options"),
         _read_text(file, "versions"),
-        roots,
+        of_roots,
     )
 
 

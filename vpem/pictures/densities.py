@@ -1,0 +1,472 @@
+"""The mixture held against the data: densities over histograms, ellipses over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError, did_you_mean
+from vpem.files.models import assembled
+from vpem.pictures.samples import Rows, spread_features
+from vpem.pictures.saved import Saved
+from vpem.pictures.style import (
+    HATCHES,
+    Picture,
+    colour,
+    line,
+    marker,
+    new_figure,
+    tidy,
+    words,
+)
+
+__all__ = ["draw_marginals", "draw_pairs", "histogram", "pick_features"]
+
+PANELS = 24
+"""Features of the marginals, unless they are chosen."""
+
+MOST_PANELS = 60
+PAIRED = 4
+"""Features of the pairs, unless they are chosen."""
+
+MOST_PAIRED = 8
+ROWS_OF_HISTOGRAM = 200_000
+ROWS_OF_SCATTER = 3_000
+POINTS = 400
+MOST_BINS = 400
+TAIL = 0.002
+"""Share of the rows at either end that may lie beyond the axis."""
+
+DEVIATIONS = (1.0, 2.0)
+"""Of the ellipses, in standard deviations along their axes."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is drawn of a mixture or of clusters: ``weights`` (K,), ``means`` (K, d), ``full``.
+
+    ``full`` (K, d, d) are covariances in the user's units, or None of clusters; ``variances``
+    (K, d) their diagonals.
+    """
+
+    weights: NDArray[np.float64]
+    means: NDArray[np.float64]
+    variances: NDArray[np.float64] | None
+    full: Any = None
+
+
+def parts_of(saved: Saved) -> Parts:
+    """Return the parts of a model or clustering in the user's units."""
+    if saved.clusters is not None:
+        sizes = np.bincount(saved.clusters.labels, minlength=saved.n_components)
+        return Parts(sizes / max(int(sizes.sum()), 1), saved.clusters.centres, None)
+    assert saved.model is not None
+    one = assembled(saved.model)
+    mixture = saved.model.mixture
+    k, d = mixture.n_components, mixture.n_features
+    if mixture.is_diagonal:
+        scaled = np.broadcast_to(mixture.covariances, (k, d))[:, mixture.blocks.position]
+        return Parts(one["weights"], one["means"], scaled * mixture.scaling.scale**2)
+    full = np.broadcast_to(one["covariances"], (k, d, d))
+    return Parts(one["weights"], one["means"], np.diagonal(full, axis1=1, axis2=2), full)
+
+
+def pick_features(saved: Saved, asked: Sequence[str] | None, most: int) -> list[int] | None:
+    """Return the columns of features asked for by name or number, or None."""
+    if asked is None:
+        return None
+    names = saved.feature_names
+    found = []
+    for word in asked:
+        if word in names:
+            found.append(names.index(word))
+        elif word.isdigit() and int(word) < len(names):
+            found.append(int(word))
+        else:
+            raise InputError(
+                f"{saved.path} has no feature {word!r}{did_you_mean(word, names)}; give names, or "
+                f"numbers from 0 to {len(names) - 1}"
+            )
+    if len(set(found)) < len(found) or not found:
+        raise InputError(f"features must be named once each, got {', '.join(asked)}")
+    if len(found) > most:
+        raise InputError(f"this picture has room for {most} features, {len(found)} were asked for")
+    return found
+
+
+def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return heights (n,), which integrate to 1, and edges (n + 1,) of one feature's histogram.
+
+    Widths are those of Freedman and Diaconis in the middle of the data; where tails are so long
+    that there would be too many bins, they are fewer and wider.
+    """
+    low, high = values.min(), values.max()
+    if not high > low:
+        half = max(abs(low), 1.0) * 0.05
+        return np.array([1.0 / (2 * half)]), np.array([low - half, low + half])
+    first, third = np.quantile(values, (0.25, 0.75))
+    width = 2 * (third - first) * len(values) ** (-1 / 3)
+    inner = np.quantile(values, 1 - TAIL) - np.quantile(values, TAIL)
+    width = np.clip(width, inner / 60, inner / 8) if inner > 0 else high - low
+    n_bins = int(np.clip(np.ceil((high - low) / width), 1, MOST_BINS))
+    heights, edges = np.histogram(values, bins=n_bins, range=(low, high), density=True)
+    return heights, edges
+
+
+def _chosen(
+    saved: Saved, parts: Parts, asked: list[int] | None, most: int, notes: list[str]
+) -> list[int]:
+    """Return the features to draw: those asked for, or those whose components differ most."""
+    d = len(saved.feature_names)
+    if asked is not None:
+        return asked
+    if d <= most:
+        return list(range(d))
+    variances = np.ones_like(parts.means) if parts.variances is None else parts.variances
+    share = spread_features(parts.weights, parts.means, variances)
+    notes.append(
+        f"{most} of {d} features are drawn, in which components differ most; choose with --features"
+    )
+    return sorted(np.argsort(-share, kind="stable")[:most].tolist())
+
+
+def draw_marginals(saved: Saved, rows: Rows | None, features: Sequence[str] | None) -> Picture:
+    """Draw the density of each feature, component by component, over the data's histogram."""
+    notes: list[str] = []
+    parts = parts_of(saved)
+    columns = _chosen(saved, parts, pick_features(saved, features, MOST_PANELS), PANELS, notes)
+    X = labels = None
+    if rows is not None:
+        X = rows.sample(ROWS_OF_HISTOGRAM)
+        if len(X) < len(rows):
+            notes.append(f"histograms are of {len(X)} of {len(rows)} rows, drawn at random")
+        if saved.clusters is not None:
+            labels = saved.clusters.assign(X)[0]
+    elif saved.clusters is not None:
+        raise InputError(
+            f"{saved.path} holds clusters, which have no density: give the data, whose histograms "
+            "are drawn cluster by cluster"
+        )
+    wide = min(4, len(columns))
+    high = -(-len(columns) // wide)
+    figure = new_figure(max(2.4 * wide + 0.4, 5.0), (1.9 if high > 1 else 3.0) * high + 0.9)
+    panels = figure.subplots(high, wide, squeeze=False)
+    for place, axes in enumerate(panels.flat):
+        if place >= len(columns):
+            axes.set_axis_off()
+            continue
+        j = columns[place]
+        tidy(axes, None)
+        axes.set_title(words(saved.feature_names[j]), fontsize=9)
+        axes.tick_params(labelsize=7)
+        values = None if X is None else X[:, j]
+        _draw_marginal(axes, parts, j, values, labels)
+        _few_ticks(axes, places=3 if wide > 2 else 5)
+    _legend(figure, saved, X is not None)
+    what = "Clusters in histograms" if saved.clusters is not None else "Densities over histograms"
+    listed = ", ".join(saved.feature_names[j] for j in columns[:12])
+    alt = f"{what} of {len(columns)} features: {listed}{', ...' if len(columns) > 12 else ''}."
+    return Picture(figure, alt, notes)
+
+
+def _few_ticks(axes: Any, places: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(places))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.get_major_formatter().set_powerlimits((-2, 4))
+        axis.get_offset_text().set_fontsize(7)
+
+
+def _draw_marginal(
+    axes: Any,
+    parts: Parts,
+    j: int,
+    values: NDArray[np.float64] | None,
+    labels: NDArray[Any] | None,
+) -> None:
+    """Draw one feature: histogram, the density of the mixture, and of each component."""
+    tallest = 0.0
+    means = parts.means[:, j]
+    if values is not None:
+        there = np.isfinite(values)
+        values = values[there]
+        if len(values):
+            heights, edges = histogram(values)
+            tallest = float(heights.max())
+            if labels is None:
+                axes.stairs(heights, edges, fill=True, color="#D4D4D4")
+            else:
+                _stack(axes, values, labels[there], len(means), edges)
+    if parts.variances is None:
+        for k, mean in enumerate(means):
+            axes.axvline(mean, color=colour(k), linestyle=line(k), linewidth=1.3)
+    else:
+        grid, densities = _densities(parts.weights, means, parts.variances[:, j], values)
+        total = densities.sum(axis=0)
+        if len(means) > 1:
+            for k, density in enumerate(densities):
+                axes.plot(grid, density, color=colour(k), linestyle=line(k), linewidth=1.3)
+        axes.plot(grid, total, color="black", linewidth=1.0)
+        peak = float(total.max())
+        # A component of few rows can be so narrow that nothing else would be seen.
+        if tallest and peak > 3 * tallest:
+            axes.set_ylim(0, 1.6 * tallest)
+            axes.text(0.98, 0.97, f"peak {peak:.2g}", transform=axes.transAxes, fontsize=7,
+                      ha="right", va="top")  # fmt: skip
+        else:
+            axes.set_ylim(bottom=0)
+    if values is not None and len(values):
+        low, high = np.quantile(values, (TAIL, 1 - TAIL))
+        low, high = (low, high) if high > low else (values.min(), values.max())
+        pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.06
+        axes.set_xlim(low - pad, high + pad)
+
+
+def _stack(
+    axes: Any, values: NDArray[np.float64], labels: NDArray[Any], k: int, edges: NDArray[np.float64]
+) -> None:
+    """Stack the histograms of clusters, whose heights together integrate to 1."""
+    below = np.zeros(len(edges) - 1)
+    scale = 1.0 / (len(values) * np.diff(edges))
+    for number in range(k):
+        top = below + np.histogram(values[labels == number], edges)[0] * scale
+        axes.stairs(
+            top, edges, baseline=below, fill=True, facecolor=colour(number), edgecolor="white",
+            hatch=HATCHES[number % len(HATCHES)], linewidth=0.3, alpha=0.85,
+        )  # fmt: skip
+        below = top
+
+
+def _densities(
+    weights: NDArray[np.float64],
+    means: NDArray[np.float64],
+    variances: NDArray[np.float64],
+    values: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a grid (n,), fine where components are narrow, and their densities on it (K, n)."""
+    spread = np.sqrt(variances)
+    low, high = float((means - 4 * spread).min()), float((means + 4 * spread).max())
+    if values is not None and len(values):
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+    own = np.linspace(-4, 4, 81)
+    grid = np.concatenate(
+        [np.linspace(low, high, POINTS), *(means[:, None] + np.outer(spread, own))]
+    )
+    grid.sort()
+    z = (grid - means[:, None]) / spread[:, None]
+    scale = weights / (spread * np.sqrt(2 * np.pi))
+    return grid, scale[:, None] * np.exp(-0.5 * z**2)
+
+
+def _legend(figure: Any, saved: Saved, with_data: bool) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    k = saved.n_components
+    entries: list[Any] = []
+    if saved.clusters is not None:
+        entries = [
+            Patch(facecolor=colour(c), hatch=HATCHES[c % len(HATCHES)], edgecolor="white",
+                  label=f"cluster {c} (line: centre)", alpha=0.85)
+            for c in range(k)
+        ]  # fmt: skip
+    else:
+        if with_data:
+            entries.append(Patch(facecolor="#D4D4D4", label="data"))
+        entries.append(Line2D([], [], color="black", linewidth=1.0, label="mixture"))
+        if k > 1:
+            entries += [
+                Line2D([], [], color=colour(c), linestyle=line(c), label=f"component {c}")
+                for c in range(k)
+            ]
+    width = figure.get_size_inches()[0]
+    figure.legend(
+        handles=entries, loc="outside lower center", ncols=max(1, int(width / 1.7)), frameon=False,
+        fontsize=8, handlelength=3,
+    )  # fmt: skip
+
+
+# ---- pairs --------------------------------------------------------------------------------------
+
+
+def _apart_from_each_other(
+    share: NDArray[np.float64], correlation: NDArray[np.float64], most: int
+) -> list[int]:
+    """Return features in which components differ, and which do not tell the same."""
+    chosen = [int(np.argmax(share))]
+    while len(chosen) < most:
+        same = np.abs(correlation[:, chosen]).max(axis=1)
+        worth = share * (1 - np.minimum(same, 1))
+        worth[chosen] = -1
+        chosen.append(int(np.argmax(worth)))
+    return sorted(chosen)
+
+
+def draw_pairs(saved: Saved, rows: Rows | None, features: Sequence[str] | None) -> Picture:
+    """Draw rows and the components' ellipses for each pair of some features."""
+    notes: list[str] = []
+    parts = parts_of(saved)
+    d = len(saved.feature_names)
+    columns = pick_features(saved, features, MOST_PAIRED)
+    if d < 2 or (columns is not None and len(columns) < 2):
+        have = f"{saved.path} has {d}" if d < 2 else "one was asked for"
+        raise InputError(f"pairs need two features, {have}; try marginals")
+    X = labels = None
+    if rows is not None:
+        X = rows.sample(ROWS_OF_SCATTER)
+        if len(X) < len(rows):
+            notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
+        if saved.clusters is not None:
+            labels = saved.clusters.assign(X)[0]
+        else:
+            labels = saved.mixture_for("pairs").predict(X, missing="marginalize")
+    elif saved.clusters is not None:
+        notes.append("only centres are drawn; give the data to see the rows of clusters")
+    if columns is None:
+        most = min(PAIRED, d)
+        variances = np.ones_like(parts.means) if parts.variances is None else parts.variances
+        share = spread_features(parts.weights, parts.means, variances)
+        columns = list(range(d)) if d <= most else _apart_from_each_other(
+            share, _correlation(parts, X), most
+        )  # fmt: skip
+        if d > most:
+            notes.append(
+                f"{most} of {d} features are drawn, in which components differ and which differ "
+                "from each other; choose with --features"
+            )
+    n = len(columns)
+    side = 2.3 if n > 3 else 2.8
+    figure = new_figure(max(side * (n - 1) + 1.6, 5.6), max(side * (n - 1) + 0.4, 4.2))
+    grid = figure.subplots(n - 1, n - 1, squeeze=False, sharex="col", sharey="row")
+    for (row, column), axes in np.ndenumerate(grid):
+        if column > row:
+            axes.set_axis_off()
+            continue
+        x, y = columns[column], columns[row + 1]
+        _draw_pair(axes, parts, x, y, X, labels)
+        tidy(axes, None)
+        axes.tick_params(labelsize=7)
+        _few_ticks(axes, 4)
+        axes.yaxis.get_major_locator().set_params(nbins=4)
+        if row == n - 2:
+            axes.set_xlabel(words(saved.feature_names[x], 26), fontsize=8)
+        if column == 0:
+            axes.set_ylabel(words(saved.feature_names[y], 26), fontsize=8)
+    _legend_of_pairs(figure, saved, parts, X is not None, inside=n > 2)
+    listed = ", ".join(saved.feature_names[j] for j in columns)
+    alt = f"Rows and components for every pair of {listed}."
+    return Picture(figure, alt, notes)
+
+
+def _correlation(parts: Parts, X: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """Correlations (d, d) of the data, or of the mixture where there are none."""
+    if X is not None and len(X) > 2:
+        centred = X - np.nanmean(X, axis=0)
+        filled = np.where(np.isfinite(centred), centred, 0.0)
+        covariance = filled.T @ filled
+    else:
+        centred = parts.means - parts.weights @ parts.means
+        covariance = centred.T @ (parts.weights[:, None] * centred)
+        if parts.full is not None:
+            covariance = covariance + np.tensordot(parts.weights, parts.full, axes=1)
+        elif parts.variances is not None:
+            covariance = covariance + np.diag(parts.weights @ parts.variances)
+    spread = np.sqrt(np.maximum(np.diagonal(covariance), 1e-300))
+    return np.asarray(covariance / np.outer(spread, spread))
+
+
+def _draw_pair(
+    axes: Any,
+    parts: Parts,
+    x: int,
+    y: int,
+    X: NDArray[np.float64] | None,
+    labels: NDArray[Any] | None,
+) -> None:
+    from matplotlib.patches import Ellipse
+    from matplotlib.patheffects import withStroke
+
+    k = len(parts.weights)
+    if X is not None and labels is not None:
+        size = 9 if len(X) < 800 else 4
+        for c in range(k):
+            own = X[labels == c][:, [x, y]]
+            axes.scatter(
+                *own.T, s=size, marker=marker(c), color=colour(c), alpha=0.45, linewidths=0,
+                rasterized=True, zorder=1,
+            )  # fmt: skip
+    halo = [withStroke(linewidth=2.5, foreground="white")]
+    for c in range(k):
+        centre = (float(parts.means[c, x]), float(parts.means[c, y]))
+        if parts.variances is not None:
+            for deviations in DEVIATIONS:
+                width, height, angle = _ellipse(parts, c, x, y, deviations)
+                axes.add_patch(Ellipse(
+                    centre, width, height, angle=angle, fill=False, edgecolor=colour(c),
+                    linestyle=line(c), linewidth=1.6 if deviations == 1 else 1.0, zorder=2,
+                    path_effects=halo,
+                ))  # fmt: skip
+            # Patches do not move limits by themselves as points do.
+            reach = 2.2 * np.sqrt(parts.variances[c, [x, y]])
+            if X is None:
+                axes.update_datalim([np.subtract(centre, reach), np.add(centre, reach)])
+        else:
+            axes.scatter(*centre, marker="+", s=120, color="black", zorder=3, path_effects=halo)
+        axes.annotate(
+            str(c), centre, ha="center", va="center", fontsize=9, weight="bold", color=colour(c),
+            zorder=4, path_effects=[withStroke(linewidth=2.5, foreground="white")],
+            xytext=(0, 0) if parts.variances is not None else (7, 7), textcoords="offset points",
+        )  # fmt: skip
+    if X is not None:
+        for axis, j in (("x", x), ("y", y)):
+            values = X[:, j][np.isfinite(X[:, j])]
+            if len(values):
+                low, high = np.quantile(values, (TAIL, 1 - TAIL))
+                pad = 0.08 * (high - low) or max(abs(low), 1.0) * 0.08
+                (axes.set_xlim if axis == "x" else axes.set_ylim)(low - pad, high + pad)
+    else:
+        axes.autoscale_view()
+
+
+def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[float, float, float]:
+    """Return the axes of a component's ellipse and its angle in degrees."""
+    assert parts.variances is not None
+    if parts.full is None:
+        covariance = np.diag(parts.variances[c, [x, y]])
+    else:
+        covariance = parts.full[c][np.ix_([x, y], [x, y])]
+    eigenvalues, directions = np.linalg.eigh(covariance)
+    lengths = 2 * deviations * np.sqrt(np.maximum(eigenvalues, 0))
+    angle = np.degrees(np.arctan2(directions[1, 1], directions[0, 1]))
+    return float(lengths[1]), float(lengths[0]), float(angle)
+
+
+def _legend_of_pairs(
+    figure: Any, saved: Saved, parts: Parts, with_data: bool, inside: bool
+) -> None:
+    from matplotlib.lines import Line2D
+
+    noun = "component" if saved.clusters is None else "cluster"
+    lines = parts.variances is not None
+    entries = [
+        Line2D(
+            [], [], color=colour(c), linestyle=line(c) if lines else "", markersize=5,
+            marker=marker(c) if with_data or not lines else "", label=f"{noun} {c}",
+        )
+        for c in range(saved.n_components)
+    ]  # fmt: skip
+    if lines:
+        entries.append(Line2D([], [], linestyle="", label="ellipses: 1 and 2 standard deviations"))
+    if inside:
+        columns = 1 if saved.n_components <= 8 else 2
+        figure.legend(handles=entries, loc="upper right", frameon=False, fontsize=8, ncols=columns)
+    else:
+        figure.legend(
+            handles=entries, loc="outside lower center", frameon=False, fontsize=8, ncols=4
+        )
