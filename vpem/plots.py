@@ -166,6 +166,10 @@ def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = N
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.margins(0.06)
+    low, high = places.min(axis=0), places.max(axis=0)
+    # A line of nodes would leave a panel without width.
+    spare = 0.25 * max(float((high - low).max()), 1.0)
+    axes.update_datalim([(low + high) / 2 - spare, (low + high) / 2 + spare])
     who = "agent" if hubs else "worker"
     counts = [(graph.n_agents, who), (graph.n_edges, "link"), (len(hubs), "hub")]
     counts = counts if hubs else counts[:2]
@@ -209,23 +213,28 @@ def _draw_links(axes: Any, graph: Graph, hub_of: Any, places: NDArray[np.float64
     from matplotlib.collections import LineCollection
 
     one, two = graph.edges.T
+    thick = 2.6 if graph.n_agents <= NUMBERED else 1.1
     inside = (hub_of[one] == hub_of[two]) & (hub_of[one] >= 0)
     lines = places[graph.edges]
     axes.add_collection(LineCollection(lines[~inside], colors="#B8B8B8", linewidths=0.7, zorder=1))
     colours = [COLOURS[hub % len(COLOURS)] for hub in hub_of[one[inside]]]
-    axes.add_collection(LineCollection(lines[inside], colors=colours, linewidths=2.6, zorder=2))
+    axes.add_collection(LineCollection(lines[inside], colors=colours, linewidths=thick, zorder=2))
 
 
 def _draw_nodes(
     axes: Any, graph: Graph, hubs: Sequence[Hub], hub_of: Any, places: NDArray[np.float64]
 ) -> None:
     """Draw agents as discs, roots as squares, a server that is no root as a diamond."""
-    size = float(np.clip(14000 / graph.n_nodes, 18, 420))
+    many = graph.n_agents > NUMBERED
+    size = float(np.clip(14000 / graph.n_nodes, 10 if many else 18, 420))
     roots = np.array([hub.root for hub in hubs], dtype=np.intp)
     plain = np.setdiff1d(np.arange(graph.n_nodes), roots)
     server = plain[plain == graph.n_agents] if graph.has_server else plain[:0]
     plain = np.setdiff1d(plain, server)
-    for nodes, marker, scale, width in ((plain, "o", 1.0, 0.8), (roots, "s", 1.15, 2.2)):
+    for nodes, marker, scale, width in (
+        (plain, "o", 1.0, 0.8),
+        (roots, "s", 1.15, 1.0 if many else 2.2),
+    ):
         axes.scatter(
             *places[nodes].T,
             s=size * scale,

@@ -19,6 +19,9 @@ MOST_LINES = 8
 APART = 0.004
 """Share of the panel's height below which lines of roots lie on one another."""
 
+LEAST_HEIGHT = 1e-4
+"""Of a panel, relative to its values."""
+
 MARKED = 40
 """Iterations up to which each has a mark."""
 
@@ -33,7 +36,8 @@ def draw_history(saved: Saved) -> Picture:
     notes: list[str] = []
     panels = [_value, _change]
     if record.sent is not None:
-        panels.insert(1, _against_bytes)
+        if record.sent[-1] > 0:
+            panels.insert(1, _against_bytes)
     else:
         notes.append(f"{saved.path} does not say what was sent by which iteration")
     if record.mean_field is not None:
@@ -55,7 +59,7 @@ def draw_history(saved: Saved) -> Picture:
     n, roots = record.values.shape
     figure.suptitle(
         f"{record.quantity}: {n} {'record' if record.mean_field is not None else 'iteration'}"
-        f"{'' if n == 1 else 's'}, {roots} {noun}{'' if roots == 1 else 's'}",
+        f"{'' if n == 1 else 's'}" + (f", {roots} {noun}s" if roots > 1 else ""),
         fontsize=11,
     )
     first, last = _mean(record.values)[[0, -1]]
@@ -82,16 +86,26 @@ def _marks(n: int, number: int = 0) -> dict[str, Any]:
     return {"marker": marker(number), "markersize": 3.5} if n <= MARKED else {}
 
 
+def _height(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return how high a panel of these values is, and its middle; rounding is not magnified."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    middle = (low + high) / 2
+    return max(high - low, LEAST_HEIGHT * abs(middle), 1e-12), middle
+
+
 def _lines(axes: Any, across: NDArray[Any], record: Record, noun: str) -> None:
     """Draw a line a root; one for all where they could not be told apart, a band for many."""
     values = record.values
     n, roots = values.shape
     mean, spread = _mean(values), float(_spread(values).max())
-    height = np.nanmax(values) - np.nanmin(values)
+    height, middle = _height(values)
+    axes.set_ylim(middle - 0.55 * height, middle + 0.55 * height)
+    axes.ticklabel_format(axis="y", useOffset=False)
     if roots == 1 or spread <= APART * height:
         axes.plot(across, mean, color=colour(0), **_marks(n))
         if roots > 1:
-            _tell(axes, f"all {roots} {noun}s, at most {spread:.1g} apart")
+            agree = "agree" if spread == 0 else f"at most {spread:.1g} apart"
+            _tell(axes, f"all {roots} {noun}s, {agree}")
     elif roots <= MOST_LINES:
         for number, column in enumerate(values.T):
             style = {"color": colour(number), "linestyle": line(number)}
@@ -129,7 +143,7 @@ def _value(axes: Any, record: Record, saved: Saved) -> None:
     noun = "worker" if saved.over_rows else "root"
     _lines(axes, record.iteration, record, noun)
     axes.set(xlabel=_x_of(record), ylabel=_short(record))
-    _whole_numbers(axes)
+    _whole_numbers(axes, record)
     events = saved.told("recoveries", list) or []
     placed = {e["iteration"] for e in events if isinstance(e, dict) and "iteration" in e}
     for at in sorted(at for at in placed if isinstance(at, int)):
@@ -142,10 +156,13 @@ def _short(record: Record) -> str:
     return record.quantity.replace(" per sample (nats)", "\nper sample (nats)")
 
 
-def _whole_numbers(axes: Any) -> None:
+def _whole_numbers(axes: Any, record: Record) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    first, last = record.iteration[[0, -1]]
+    edge = 0.04 * (last - first) or 0.5
+    axes.set_xlim(first - edge, last + edge)
 
 
 def _against_bytes(axes: Any, record: Record, saved: Saved) -> None:
@@ -169,13 +186,15 @@ def _change(axes: Any, record: Record, saved: Saved) -> None:
     change = np.abs(np.diff(_mean(record.values)))
     there = np.isfinite(change) & (change > 0)
     axes.set(xlabel=_x_of(record), ylabel=f"change of {record.quantity.split(' per')[0]}")
+    _whole_numbers(axes, record)
     if not there.any():
         _tell(axes, "no change")
+        axes.set_yticks([])
         return
     steps = record.iteration[1:][there]
-    axes.plot(steps, change[there], color=colour(1), **_marks(len(steps)))
+    axes.plot(steps, change[there], color=colour(2), **_marks(len(steps)))
     axes.set_yscale("log")
-    _whole_numbers(axes)
+    _whole_numbers(axes, record)
     if record.tol is not None:
         axes.axhline(record.tol, color="#555555", linestyle="--", linewidth=1.0)
         axes.annotate(
@@ -188,25 +207,25 @@ def _apart(axes: Any, record: Record, saved: Saved) -> None:
     spread = _spread(record.values)
     there = spread > 0
     noun = "workers" if saved.over_rows else "roots"
-    axes.plot(record.iteration[there], spread[there], color=colour(2), **_marks(int(there.sum())))
+    axes.plot(record.iteration[there], spread[there], color=colour(4), **_marks(int(there.sum())))
     if spread.max() > 30 * spread[there].min():
         axes.set_yscale("log")
     else:
         axes.set_ylim(0, 1.1 * spread.max())
         axes.yaxis.get_major_formatter().set_powerlimits((-3, 4))
     axes.set(xlabel=_x_of(record), ylabel=f"between highest and lowest\nof {noun}")
-    _whole_numbers(axes)
+    _whole_numbers(axes, record)
 
 
 def _mean_field(axes: Any, record: Record, saved: Saved) -> None:
     assert record.mean_field is not None
     there = record.mean_field > 0
     field = record.mean_field[there]
-    axes.plot(record.iteration[there], field, color=colour(2), **_marks(len(field)))
+    axes.plot(record.iteration[there], field, color=colour(4), **_marks(len(field)))
     if len(field):
         axes.set_yscale("log")
     axes.set(xlabel=_x_of(record), ylabel="squared mean field")
-    _whole_numbers(axes)
+    _whole_numbers(axes, record)
 
 
 def _say_end(axes: Any, record: Record, saved: Saved) -> None:

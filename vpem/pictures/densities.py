@@ -44,6 +44,9 @@ TAIL = 0.002
 DEVIATIONS = (1.0, 2.0)
 """Of the ellipses, in standard deviations along their axes."""
 
+CROWDED = 6
+"""Components beyond which each has but the inner ellipse."""
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -394,18 +397,20 @@ def _draw_pair(
 
     k = len(parts.weights)
     if X is not None and labels is not None:
-        size = 9 if len(X) < 800 else 4
+        size = 12 if len(X) < 800 else 6
         for c in range(k):
             own = X[labels == c][:, [x, y]]
             axes.scatter(
-                *own.T, s=size, marker=marker(c), color=colour(c), alpha=0.45, linewidths=0,
-                rasterized=True, zorder=1,
+                *own.T, s=size, marker=marker(c), alpha=0.55, edgecolors=colour(c), rasterized=True,
+                # In grey it helps that every other one is hollow.
+                facecolors="none" if c % 2 else colour(c), linewidths=0.7 if c % 2 else 0.0,
+                zorder=1,
             )  # fmt: skip
     halo = [withStroke(linewidth=2.5, foreground="white")]
     for c in range(k):
         centre = (float(parts.means[c, x]), float(parts.means[c, y]))
         if parts.variances is not None:
-            for deviations in DEVIATIONS:
+            for deviations in DEVIATIONS[: 1 if k > CROWDED else 2]:
                 width, height, angle = _ellipse(parts, c, x, y, deviations)
                 axes.add_patch(Ellipse(
                     centre, width, height, angle=angle, fill=False, edgecolor=colour(c),
@@ -453,16 +458,19 @@ def _legend_of_pairs(
     from matplotlib.lines import Line2D
 
     noun = "component" if saved.clusters is None else "cluster"
+    crowded = saved.n_components > CROWDED
+    reach = "1 standard deviation" if crowded else "1 and 2 standard deviations"
     lines = parts.variances is not None
     entries = [
         Line2D(
             [], [], color=colour(c), linestyle=line(c) if lines else "", markersize=5,
             marker=marker(c) if with_data or not lines else "", label=f"{noun} {c}",
+            markerfacecolor="none" if c % 2 else colour(c),
         )
         for c in range(saved.n_components)
     ]  # fmt: skip
     if lines:
-        entries.append(Line2D([], [], linestyle="", label="ellipses: 1 and 2 standard deviations"))
+        entries.append(Line2D([], [], linestyle="", label=f"ellipses: {reach}"))
     if inside:
         columns = 1 if saved.n_components <= 8 else 2
         figure.legend(handles=entries, loc="upper right", frameon=False, fontsize=8, ncols=columns)

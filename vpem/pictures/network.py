@@ -69,7 +69,7 @@ def draw_sparsity(saved: Saved) -> Picture:
             panels.insert(0, ("0 hops", apart, [int(agents[part[0]]) for part in apart]))
         elif hops:
             notes.append("with 0 hops the blocks would be the same")
-    figure = new_figure(4.6 * len(panels) + 0.8, 5.4)
+    figure = new_figure(4.6 * len(panels) + 0.8, 6.3, "compressed")
     order = np.concatenate(inside)
     for place, axes in enumerate(np.atleast_1d(figure.subplots(1, len(panels)))):
         _draw_blocks(axes, *panels[place], mixture.is_diagonal, agents_named=len(panels) == 2
@@ -110,14 +110,17 @@ def _draw_blocks(
     d = sum(map(len, parts))
     begin = 0
     crowded = len(parts) > 200
-    for place, (part, number) in enumerate(zip(parts, numbers, strict=True)):
+    for part, number in zip(parts, numbers, strict=True):
         width = len(part)
         box = (begin - 0.5, begin - 0.5)
         style: dict[str, Any] = {
             "facecolor": COLOURS[number % len(COLOURS)],
-            "edgecolor": "none" if crowded else "black",
-            "linewidth": 0.0 if crowded else 0.5,
+            "edgecolor": "black",
+            "linewidth": 0.5,
         }
+        if crowded:
+            # What is smaller than a dot is seen by its edge.
+            style |= {"edgecolor": style["facecolor"], "linewidth": 0.8}
         if not crowded and width / d > NUMBERED:
             style["hatch"] = HATCHES[number // len(COLOURS) % len(HATCHES)]
         if diagonal:
@@ -133,7 +136,6 @@ def _draw_blocks(
                 bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75},
             )  # fmt: skip
         begin += width
-        del place
     axes.set_xlim(-0.5, d - 0.5)
     axes.set_ylim(d - 0.5, -0.5)
     axes.set_aspect("equal")

@@ -21,8 +21,8 @@ __all__ = [
     "words",
 ]
 
-ORDER = (6, 5, 2, 4, 0, 1, 7, 3)
-"""Of the colours: dark ones first, since most of this is lines on white."""
+ORDER = (6, 1, 5, 0, 2, 4, 7, 3)
+"""Of the colours: dark and light in turns, so that neighbours differ in grey too."""
 
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3)), (0, (9, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
@@ -51,11 +51,11 @@ class Picture:
     notes: list[str] = field(default_factory=list)
 
 
-def new_figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
     """Return an empty figure of this size in inches that places its parts itself."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout=layout)
 
 
 def colour(number: int) -> str:

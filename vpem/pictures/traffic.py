@@ -132,7 +132,7 @@ def _when(axes: Any, saved: Saved, kinds: dict[str, dict[str, float]], notes: li
     setup = min(kinds.get("setup", {}).get("bytes", 0.0), float(record.sent[0]))
     sent = record.sent / unit
     style = {"marker": "o", "markersize": 3} if len(sent) == 1 else {}
-    axes.fill_between(record.iteration, setup / unit, sent, color=COLOURS[0], linewidth=0)
+    axes.fill_between(record.iteration, setup / unit, sent, color="#D3E8F5", linewidth=0)
     axes.plot(record.iteration, sent, color=COLOURS[6], label="all by then", **style)
     if setup:
         axes.fill_between(record.iteration, 0, setup / unit, **_style("setup"), label="setup")
