@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import data, fedem, fit, impute, kmeans, model, plot, topology, use
+from . import data, fedem, fit, impute, kmeans, model, plot, report, topology, use
 
 __all__ = ["app", "command"]
 
@@ -54,6 +54,7 @@ app.command("score")(use.score)
 app.command("sample")(use.sample)
 app.command("evaluate")(use.evaluate)
 app.command("plot")(plot.plot)
+app.command("report")(report.report)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
 app.add_typer(topology.app, name="topology")
