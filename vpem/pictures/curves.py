@@ -145,8 +145,9 @@ def _value(axes: Any, record: Record, saved: Saved) -> None:
     axes.set(xlabel=_x_of(record), ylabel=_short(record))
     _whole_numbers(axes, record)
     events = saved.told("recoveries", list) or []
-    placed = {e["iteration"] for e in events if isinstance(e, dict) and "iteration" in e}
-    for at in sorted(at for at in placed if isinstance(at, int)):
+    found = [event.get("iteration") for event in events if isinstance(event, dict)]
+    placed = {at for at in found if isinstance(at, int)}
+    for at in sorted(placed):
         axes.axvline(at, color="#555555", linestyle=":", linewidth=1.0)
     if placed:
         _tell(axes, "dotted: a component was placed anew", 0.16)

@@ -60,7 +60,7 @@ KINDS: dict[str, Kind] = {
         lambda saved, rows, features: draw_history(saved),
     ),
     "graph": Kind(
-        "Who took part", "agents coloured by hub, with their links", "no",
+        "Who took part", "agents coloured by hub, or workers, with their links", "no",
         lambda saved, rows, features: draw_graph(saved),
     ),
     "sparsity": Kind(
@@ -85,7 +85,7 @@ KINDS: dict[str, Kind] = {
         of_clusters=False,
     ),
     "confusion": Kind(
-        "Agreement with labels", "labels against components, matched", "needed",
+        "Agreement with labels", "labels against components or clusters, matched", "needed",
         lambda saved, rows, features: draw_confusion(saved, _needed(rows, "confusion")),
         labels=True,
     ),

@@ -19,7 +19,7 @@ from vpem.files.models import assembled
 from vpem.pictures.assignments import agreement_of
 from vpem.pictures.kinds import KINDS, draw
 from vpem.pictures.samples import Rows
-from vpem.pictures.saved import Saved
+from vpem.pictures.saved import Saved, numbers
 from vpem.pictures.style import said_bytes
 from vpem.pictures.traffic import MEANINGS
 from vpem.plots import check_matplotlib, metadata_of
@@ -50,7 +50,7 @@ a { color: #00508c; }
 table { border-collapse: collapse; margin: 0.6rem 0 1rem; }
 caption { text-align: left; font-weight: 600; padding-bottom: 0.3rem; }
 th, td { padding: 0.22rem 0.8rem 0.22rem 0; text-align: left; vertical-align: top;
-  border-bottom: 1px solid #e3e3e3; overflow-wrap: anywhere; }
+  border-bottom: 1px solid #e3e3e3; overflow-wrap: break-word; max-width: 40rem; }
 th { font-weight: 600; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 code { font-family: ui-monospace, monospace; font-size: 0.92em; overflow-wrap: anywhere; }
@@ -258,9 +258,9 @@ def _fitted(saved: Saved, command: str | None) -> str:
     ]
     count = report.get("n_workers" if over_rows else "n_agents")
     facts.append(("workers" if over_rows else "agents", _number(count)))
-    held = saved.told("worker_rows", list)
-    if held:
-        facts.append(("rows of a worker", f"{min(held)} to {max(held)}"))
+    held = numbers(report.get("worker_rows"))
+    if held is not None and held.size:
+        facts.append(("rows of a worker", f"{held.min():.0f} to {held.max():.0f}"))
     facts.append(("topology", report.get("topology", "not told")))
     hubs = saved.told("hubs", list)
     if not over_rows:
@@ -400,10 +400,13 @@ def _sent(saved: Saved) -> str:
     body = table(made, ["phase", "messages", "payload", "rounds"], "By phase")
     setup = kinds.get("setup", {}).get("bytes", 0.0)
     if totals[1]:
-        body += (
-            f"<p>The setup took {said_bytes(setup)}, {100 * setup / totals[1]:.3g} % of all; the "
-            f"rest belongs to iterations.</p>"
-        )
+        told = f"The setup took {said_bytes(setup)}, {100 * setup / totals[1]:.3g} % of all."
+        each = _sent_each(saved)
+        if each is not None:
+            told += (
+                f" An iteration took {said_bytes(each)}, in the mean over those after the first."
+            )
+        body += f"<p>{told}</p>"
     try:
         links = saved.links()
         names = saved.node_names(saved.graph().n_nodes)
@@ -418,6 +421,18 @@ def _sent(saved: Saved) -> str:
     ]
     caption = f"Busiest of {len(total)} links, both directions"
     return body + table(listed, ["link", "payload"], caption)
+
+
+def _sent_each(saved: Saved) -> float | None:
+    """Mean bytes of an iteration, or None where the file does not say."""
+    try:
+        record = saved.record()
+    except VpemError:
+        return None
+    steps = record.iteration[-1] - record.iteration[0]
+    if record.sent is None or steps < 1:
+        return None
+    return float(record.sent[-1] - record.sent[0]) / float(steps)
 
 
 # ---- what is shown ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from vpem.graphs.graph import Graph
 from vpem.graphs.hubs import Hub
 from vpem.network.ledger import KINDS
 
-__all__ = ["Links", "Record", "Saved", "encoding_of", "read_saved"]
+__all__ = ["Links", "Record", "Saved", "encoding_of", "numbers", "read_saved"]
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ class Saved:
         """Return the graph of agents or workers."""
         what = "who was linked to whom"
         n = self.told("n_workers" if self.over_rows else "n_agents", int)
-        edges = _numbers(self.report.get("edges"))
+        edges = numbers(self.report.get("edges"))
         if n is None or edges is None or not 0 < n < 1 << 24:
             raise self.missing(what)
-        positions = _numbers(self.report.get("positions"))
+        positions = numbers(self.report.get("positions"))
         fits = positions is not None and positions.shape == (n, 2)
         try:
             return Graph(
@@ -207,7 +207,7 @@ class Saved:
     def agents_of_features(self) -> NDArray[np.intp] | None:
         """Agent of each feature (d,), or None where the file does not say."""
         d = len(self.feature_names)
-        held = _numbers(self.report.get("partition"))
+        held = numbers(self.report.get("partition"))
         if held is not None and held.shape == (d,) and (held >= 0).all():
             return held.astype(np.intp)
         model = self.model
@@ -223,9 +223,9 @@ class Saved:
 
     def record(self) -> Record:
         """Return log-likelihood per sample, or inertia, by iteration and root."""
-        sent = _numbers(self.communication.get("bytes_by_iteration"))
+        sent = numbers(self.communication.get("bytes_by_iteration"))
         if isinstance(self.stored, StoredClustering):
-            values = _numbers(self.report.get("history"))
+            values = numbers(self.report.get("history"))
             if values is None or values.ndim != 1 or not len(values):
                 raise self.missing("what the inertia was in each iteration")
             return Record(
@@ -238,10 +238,11 @@ class Saved:
         history = self.stored.history
         if self.stored.root_history is not None:
             history = self.stored.root_history
-        if weight is None or not weight > 0 or not len(history):
+        history = np.where(np.isfinite(history), history, np.nan)
+        if weight is None or not weight > 0 or np.isnan(history).all():
             raise self.missing("what the log-likelihood was in each iteration, or of how many rows")
         n = len(history)
-        at, field = (_numbers(self.report.get(name)) for name in ("recorded", "mean_field"))
+        at, field = (numbers(self.report.get(name)) for name in ("recorded", "mean_field"))
         known = at is not None and at.shape == (n,)
         fed = "participation" in self.report
         tol = self.stored.options.get("tol")
@@ -268,6 +269,7 @@ class Saved:
             for kind in (*KINDS, *(name for name in listed if name not in KINDS)):
                 if kind in listed and listed[kind]["messages"]:
                     counted = {n: float(listed[kind][n]) for n in ("messages", "bytes", "rounds")}
+                    assert all(0 <= value < float("inf") for value in counted.values())
                     found[str(kind)] = counted
         except (AssertionError, KeyError, TypeError, ValueError):
             raise self.missing("what was sent") from None
@@ -277,7 +279,7 @@ class Saved:
         """Bytes that each node sent and received, (n_nodes,) each."""
         listed = self.communication.get("by_agent")
         listed = listed if isinstance(listed, dict) else {}
-        out, into = (_numbers(listed.get(name)) for name in ("bytes_sent", "bytes_received"))
+        out, into = (numbers(listed.get(name)) for name in ("bytes_sent", "bytes_received"))
         if out is None or into is None or out.ndim != 1 or out.shape != into.shape:
             raise self.missing("what each agent sent")
         return out, into
@@ -290,14 +292,14 @@ class Saved:
         if not isinstance(listed, dict):
             raise self.missing(what)
         ends = self.graph().edges
-        by_kind = {str(kind): _numbers(values) for kind, values in listed.items()}
+        by_kind = {str(kind): numbers(values) for kind, values in listed.items()}
         found = {k: v for k, v in by_kind.items() if v is not None and v.shape == (len(ends),)}
         if len(found) < len(by_kind):
             raise self.missing(what)
         return Links(ends, found)
 
 
-def _numbers(value: Any) -> NDArray[np.float64] | None:
+def numbers(value: Any) -> NDArray[np.float64] | None:
     """Make an array of lists of finite numbers; None of anything else."""
     if not isinstance(value, list):
         return None
