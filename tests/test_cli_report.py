@@ -12,7 +12,7 @@ import vpem_cli
 from vpem.evaluation import compare
 from vpem.files.datasets import read_dataset
 from vpem.files.models import read_model, write_model
-from vpem.pictures.page import make_page, table, text
+from vpem.pictures.page import _warnings, table, text
 from vpem.pictures.saved import read_saved
 from vpem_cli.report import command_of
 
@@ -91,7 +91,7 @@ def test_the_page_says_what_the_model_says(home, written):
 def test_what_did_not_converge_is_warned_of(home, written):
     assert "has not converged: it still changed after 6 iterations" in Page(written[0]).words
     saved = read_saved(fitted(home, "one"))
-    assert "None were given." in Page(make_page(saved)[0]).words
+    assert _warnings(saved) == "<p>None were given.</p>"
 
 
 def test_the_page_needs_nothing_else(written):
