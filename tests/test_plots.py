@@ -383,7 +383,7 @@ def test_what_an_older_file_lacks_is_said(home, name):
     old, _rows = stripped(
         home, name, "edges", "partition", "total_weight", communication=("by_link",)
     )
-    with pytest.raises(InputError, match=r"^old.h5 does not say who was linked to whom: it was"):
+    with pytest.raises(InputError, match=r"^old.h5 does not say who was linked to whom: it is "):
         draw("graph", old)
     assert any("how much each link carried" in note for note in draw("communication", old).notes)
     assert draw("history", old).figure.axes

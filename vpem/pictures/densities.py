@@ -44,6 +44,9 @@ TAIL = 0.002
 DEVIATIONS = (1.0, 2.0)
 """Of the ellipses, in standard deviations along their axes."""
 
+PALE = "#EBEBEB"
+"""Of histograms, so that light lines are seen on them."""
+
 CROWDED = 6
 """Components beyond which each has but the inner ellipse."""
 
@@ -203,19 +206,23 @@ def _draw_marginal(
             heights, edges = histogram(values)
             tallest = float(heights.max())
             if labels is None:
-                axes.stairs(heights, edges, fill=True, color="#D4D4D4")
+                axes.stairs(
+                    heights, edges, fill=True, facecolor=PALE, edgecolor="#BDBDBD", linewidth=0.5
+                )
             else:
                 _stack(axes, values, labels[there], len(means), edges)
     if parts.variances is None:
         for k, mean in enumerate(means):
-            axes.axvline(mean, color=colour(k), linestyle=line(k), linewidth=1.3)
+            axes.axvline(
+                mean, color=colour(k), linestyle=line(k), linewidth=1.5, path_effects=_halo()
+            )
     else:
         grid, densities = _densities(parts.weights, means, parts.variances[:, j], values)
         total = densities.sum(axis=0)
         if len(means) > 1:
             for k, density in enumerate(densities):
                 axes.plot(grid, density, color=colour(k), linestyle=line(k), linewidth=1.3)
-        axes.plot(grid, total, color="black", linewidth=1.0)
+        axes.plot(grid, total, color="black", linewidth=1.8, zorder=1.9)
         peak = float(total.max())
         # A component of few rows can be so narrow that nothing else would be seen.
         if tallest and peak > 3 * tallest:
@@ -229,6 +236,13 @@ def _draw_marginal(
         low, high = (low, high) if high > low else (values.min(), values.max())
         pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.06
         axes.set_xlim(low - pad, high + pad)
+
+
+def _halo() -> list[Any]:
+    """Return what sets a line or a letter off from what it lies on."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2.8, foreground="white")]
 
 
 def _stack(
@@ -281,8 +295,8 @@ def _legend(figure: Any, saved: Saved, with_data: bool) -> None:
         ]  # fmt: skip
     else:
         if with_data:
-            entries.append(Patch(facecolor="#D4D4D4", label="data"))
-        entries.append(Line2D([], [], color="black", linewidth=1.0, label="mixture"))
+            entries.append(Patch(facecolor=PALE, edgecolor="#BDBDBD", label="data"))
+        entries.append(Line2D([], [], color="black", linewidth=1.8, label="mixture"))
         if k > 1:
             entries += [
                 Line2D([], [], color=colour(c), linestyle=line(c), label=f"component {c}")
@@ -393,7 +407,6 @@ def _draw_pair(
     labels: NDArray[Any] | None,
 ) -> None:
     from matplotlib.patches import Ellipse
-    from matplotlib.patheffects import withStroke
 
     k = len(parts.weights)
     if X is not None and labels is not None:
@@ -406,7 +419,7 @@ def _draw_pair(
                 facecolors="none" if c % 2 else colour(c), linewidths=0.7 if c % 2 else 0.0,
                 zorder=1,
             )  # fmt: skip
-    halo = [withStroke(linewidth=2.5, foreground="white")]
+    halo = _halo()
     for c in range(k):
         centre = (float(parts.means[c, x]), float(parts.means[c, y]))
         if parts.variances is not None:
@@ -425,7 +438,7 @@ def _draw_pair(
             axes.scatter(*centre, marker="+", s=120, color="black", zorder=3, path_effects=halo)
         axes.annotate(
             str(c), centre, ha="center", va="center", fontsize=9, weight="bold", color=colour(c),
-            zorder=4, path_effects=[withStroke(linewidth=2.5, foreground="white")],
+            zorder=4, path_effects=halo,
             xytext=(0, 0) if parts.variances is not None else (7, 7), textcoords="offset points",
         )  # fmt: skip
     if X is not None:

@@ -134,8 +134,8 @@ class Saved:
                 "without --shards"
             )
         return InputError(
-            f"{self.path} does not say {what}: it was written by an earlier version of vpem or "
-            "another program; fit again to have it"
+            f"{self.path} does not say {what}: it is of an earlier version of vpem, of another "
+            "program, or joined from shards; fit again to have it"
         )
 
     def told(self, name: str, kind: type | tuple[type, ...]) -> Any:
