@@ -11,7 +11,7 @@ from matplotlib.patches import Ellipse
 from vpem.errors import InputError
 from vpem.files.models import assembled, write_model
 from vpem.network.ledger import KINDS
-from vpem.pictures import curves, densities, network, traffic
+from vpem.pictures import curves, densities, network, scatters, traffic
 from vpem.pictures.assignments import matched_order
 from vpem.pictures.kinds import KINDS as PICTURES
 from vpem.pictures.kinds import draw, next_kinds
@@ -232,7 +232,7 @@ def test_pairs_choose_features_that_do_not_tell_the_same():
     share = np.array([0.9, 0.89, 0.3, 0.1])
     correlation = np.eye(4)
     correlation[0, 1] = correlation[1, 0] = 0.99
-    assert densities._apart_from_each_other(share, correlation, 2) == [0, 2]
+    assert scatters._apart_from_each_other(share, correlation, 2) == [0, 2]
 
 
 def test_features_are_found_by_name_and_by_number(home):

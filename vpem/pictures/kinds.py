@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from vpem.errors import InputError, check_choice
 from vpem.pictures.assignments import draw_confusion, draw_responsibilities
 from vpem.pictures.curves import draw_history
-from vpem.pictures.densities import draw_marginals, draw_pairs
+from vpem.pictures.densities import draw_marginals
 from vpem.pictures.network import draw_graph, draw_sparsity
 from vpem.pictures.samples import Rows
 from vpem.pictures.saved import Saved
+from vpem.pictures.scatters import draw_pairs
 from vpem.pictures.style import Picture
 from vpem.pictures.traffic import draw_communication
 
