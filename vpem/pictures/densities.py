@@ -176,6 +176,7 @@ def draw_marginals(saved: Saved, rows: Rows | None, features: Sequence[str] | No
 
 
 def few_ticks(axes: Any, places: int) -> None:
+    """Let a small panel have few ticks, with powers of ten apart."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(places))
