@@ -6,7 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from . import data, doctor, fedem, fit, impute, kmeans, model, saem, select, topology, use
+from . import (
+    data,
+    doctor,
+    fedem,
+    fit,
+    impute,
+    kmeans,
+    model,
+    plot,
+    report,
+    saem,
+    select,
+    topology,
+    use,
+)
 from .commands import dress, finish
 
 __all__ = ["app", "command"]
@@ -56,6 +70,8 @@ app.command("predict")(use.predict)
 app.command("score")(use.score)
 app.command("sample")(use.sample)
 app.command("evaluate")(use.evaluate)
+app.command("plot")(plot.plot)
+app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")

@@ -329,9 +329,6 @@ _OPTIONS = (
     "init_rows", "init_model", "max_iter", "epochs", "tol", "record_every", "threads", "seed",
 )  # fmt: skip
 
-_LISTS = ("history", "recorded", "mean_field", "epochs", "bytes_up")
-"""Of the report, what belongs to iterations and is not kept in the model."""
-
 
 def _write(
     output: Path,
@@ -346,7 +343,7 @@ def _write(
 
     from vpem.files.models import Model, current_versions, write_model
 
-    kept = {name: value for name, value in report.items() if name not in _LISTS}
+    kept = {name: value for name, value in report.items() if name != "history"}
     history = np.array(report["history"])[:, None] * report["n_samples"]
     model = Model(found.mixture, names, kept, history, options, current_versions())
     write_model(output, model, force)

@@ -374,6 +374,7 @@ def fit(
                     found.history.mean(axis=1, keepdims=True) if over_rows else found.history,
                     options,
                     current_versions(),
+                    found.history if over_rows and found.history.shape[1] > 1 else None,
                 ),
                 force,
             )

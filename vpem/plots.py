@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError
+from vpem.errors import InputError, VpemWarning
 from vpem.files.hdf5 import atomic_write, check_writable
 from vpem.graphs.graph import Graph
 from vpem.graphs.hubs import Hub
 
-__all__ = ["FORMATS", "check_picture", "plot_hubs"]
+__all__ = [
+    "COLOURS",
+    "FORMATS",
+    "check_matplotlib",
+    "check_picture",
+    "draw_hubs",
+    "metadata_of",
+    "plot_hubs",
+    "save_figure",
+]
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -37,12 +47,69 @@ def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
     if Path(path).suffix.lower() not in FORMATS:
         raise InputError(f"pictures are written to {', '.join(FORMATS)} files, got {path}")
     check_writable(path, force)
+    check_matplotlib()
+
+
+def check_matplotlib() -> None:
+    """Raise `InputError` unless matplotlib is installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise InputError(
             "pictures are drawn by matplotlib, which is not installed: pip install 'vpem[plot]'"
         ) from error
+
+
+def metadata_of(ending: str) -> dict[str, None] | None:
+    """Return what keeps the time of day out of a picture, by the ending of its file."""
+    return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
+
+
+def save_figure(
+    path: str | os.PathLike[str], figure: Any, *, force: bool = False, dpi: int = 160
+) -> None:
+    """Write a figure completely or not at all, the same bytes for the same figure.
+
+    Parameters
+    ----------
+    path : path
+        A .png, .svg or .pdf file.
+    figure : matplotlib.figure.Figure
+        What to write.
+    force : bool
+        Replace an existing file.
+    dpi : int
+        Dots an inch of a .png file, and of what is drawn as dots in others.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+
+    Warns
+    -----
+    VpemWarning
+        If a name has characters that the font has not.
+    """
+    import matplotlib as mpl
+
+    ending = Path(path).suffix.lower()[1:]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with (
+            mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
+            atomic_write(path, force) as temporary,
+        ):
+            figure.savefig(temporary, format=ending, dpi=dpi, metadata=metadata_of(ending))
+    for one in caught:
+        if not str(one.message).startswith("Glyph "):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if any(str(one.message).startswith("Glyph ") for one in caught):
+        warnings.warn(
+            f"{path}: names have characters that the font of pictures has not; they are boxes",
+            VpemWarning,
+            stacklevel=2,
+        )
 
 
 def plot_hubs(
@@ -79,7 +146,11 @@ def plot_hubs(
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_picture(path, force)
-    import matplotlib as mpl
+    save_figure(path, draw_hubs(graph, hubs, names), force=force)
+
+
+def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = None) -> Any:
+    """Return the figure of `plot_hubs`; without hubs agents are workers, which bear numbers."""
     from matplotlib.figure import Figure
 
     names = list(names or graph.names or map(str, range(graph.n_agents)))
@@ -95,7 +166,13 @@ def plot_hubs(
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.margins(0.06)
-    counts = ((graph.n_agents, "agent"), (graph.n_edges, "link"), (len(hubs), "hub"))
+    low, high = places.min(axis=0), places.max(axis=0)
+    # A line of nodes would leave a panel without width.
+    spare = 0.25 * max(float((high - low).max()), 1.0)
+    axes.update_datalim([(low + high) / 2 - spare, (low + high) / 2 + spare])
+    who = "agent" if hubs else "worker"
+    counts = [(graph.n_agents, who), (graph.n_edges, "link"), (len(hubs), "hub")]
+    counts = counts if hubs else counts[:2]
     told = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
     axes.set_title(f"{graph.topology}: {told}")
     figure.legend(
@@ -105,13 +182,7 @@ def plot_hubs(
         frameon=False,
         fontsize=9,
     )
-    ending = Path(path).suffix.lower()[1:]
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-    with (
-        mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
-        atomic_write(path, force) as temporary,
-    ):
-        figure.savefig(temporary, format=ending, dpi=160, metadata=undated)
+    return figure
 
 
 def _places(graph: Graph) -> NDArray[np.float64]:
@@ -142,27 +213,32 @@ def _draw_links(axes: Any, graph: Graph, hub_of: Any, places: NDArray[np.float64
     from matplotlib.collections import LineCollection
 
     one, two = graph.edges.T
-    inside = hub_of[one] == hub_of[two]
+    thick = 2.6 if graph.n_agents <= NUMBERED else 1.1
+    inside = (hub_of[one] == hub_of[two]) & (hub_of[one] >= 0)
     lines = places[graph.edges]
     axes.add_collection(LineCollection(lines[~inside], colors="#B8B8B8", linewidths=0.7, zorder=1))
     colours = [COLOURS[hub % len(COLOURS)] for hub in hub_of[one[inside]]]
-    axes.add_collection(LineCollection(lines[inside], colors=colours, linewidths=2.6, zorder=2))
+    axes.add_collection(LineCollection(lines[inside], colors=colours, linewidths=thick, zorder=2))
 
 
 def _draw_nodes(
     axes: Any, graph: Graph, hubs: Sequence[Hub], hub_of: Any, places: NDArray[np.float64]
 ) -> None:
     """Draw agents as discs, roots as squares, a server that is no root as a diamond."""
-    size = float(np.clip(14000 / graph.n_nodes, 18, 420))
-    roots = np.array([hub.root for hub in hubs])
+    many = graph.n_agents > NUMBERED
+    size = float(np.clip(14000 / graph.n_nodes, 10 if many else 18, 420))
+    roots = np.array([hub.root for hub in hubs], dtype=np.intp)
     plain = np.setdiff1d(np.arange(graph.n_nodes), roots)
     server = plain[plain == graph.n_agents] if graph.has_server else plain[:0]
     plain = np.setdiff1d(plain, server)
-    for nodes, marker, scale, width in ((plain, "o", 1.0, 0.8), (roots, "s", 1.15, 2.2)):
+    for nodes, marker, scale, width in (
+        (plain, "o", 1.0, 0.8),
+        (roots, "s", 1.15, 1.0 if many else 2.2),
+    ):
         axes.scatter(
             *places[nodes].T,
             s=size * scale,
-            c=[COLOURS[hub % len(COLOURS)] for hub in hub_of[nodes]],
+            c=[COLOURS[hub % len(COLOURS)] if hubs else COLOURS[0] for hub in hub_of[nodes]],
             marker=marker,
             edgecolors="black",
             linewidths=width,
@@ -172,9 +248,9 @@ def _draw_nodes(
     if graph.n_agents > NUMBERED:
         return
     for node in np.concatenate([plain, roots]):
-        colour = COLOURS[hub_of[node] % len(COLOURS)]
+        colour = COLOURS[hub_of[node] % len(COLOURS)] if hubs else COLOURS[0]
         axes.annotate(
-            str(hub_of[node]),
+            str(hub_of[node] if hubs else node),
             places[node],
             ha="center",
             va="center",
@@ -193,6 +269,11 @@ def _legend(hubs: Sequence[Hub], names: Sequence[str], graph: Graph) -> list[Any
         edge: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": width}
         return Line2D([], [], label=label, markerfacecolor=colour, **shape, **edge)
 
+    if not hubs:
+        numbered = ", with its number" if graph.n_agents <= NUMBERED else ""
+        server = [mark("D", "white", "server")] if graph.has_server else []
+        link = Line2D([], [], color="#B8B8B8", linewidth=0.7, label="link")
+        return [mark("o", COLOURS[0], f"worker{numbered}"), *server, link]
     entries = [
         mark("s", "white", "root of a hub", 2.2),
         Line2D([], [], color="#555555", linewidth=2.6, label="link inside a hub"),

@@ -11,7 +11,7 @@ import numpy as np
 from vpem.recipes import Fit
 from vpem.row_split.row_recipes import RowFit
 
-__all__ = ["describe_fit", "describe_row_fit"]
+__all__ = ["agents_of_features", "describe_fit", "describe_row_fit"]
 
 
 def describe_fit(
@@ -37,6 +37,7 @@ def describe_fit(
         "algorithm": "vp-em",
         **_of_data(fit, network.blocks.n_features, feature_names),
         "agent_names": list(agent_names),
+        "partition": agents_of_features(network),
         "hubs": [
             {
                 "root": int(hub.root),
@@ -94,6 +95,16 @@ def describe_row_fit(fit: RowFit, feature_names: Sequence[str]) -> dict[str, Any
     }
 
 
+def agents_of_features(network: Any) -> list[int]:
+    """Return the agent that holds each feature, (d,), of a `vpem.joining.Network`."""
+    agents = [agent for hub in network.hubs for agent in hub.agents]
+    widths = [network.widths[agent] for agent in agents]
+    held = np.empty(network.blocks.n_features, dtype=np.intp)
+    # Features of a block stand by agent.
+    held[network.blocks.order] = np.repeat(agents, widths)
+    return [int(agent) for agent in held]
+
+
 def _of_data(fit: Fit, n_features: int, feature_names: Sequence[str]) -> dict[str, Any]:
     mixture = fit.mixture
     return {
@@ -114,6 +125,7 @@ def _of_network(fit: Fit) -> dict[str, Any]:
         "server": graph.n_agents if graph.has_server else None,
         "edges": graph.edges.tolist(),
         "topology": graph.topology,
+        "positions": None if graph.positions is None else graph.positions.tolist(),
         "rounds": network.n_rounds,
         "weights": network.weights,
         "mixing_rate": network.mixing_rate,
@@ -135,6 +147,7 @@ def _of_run(fit: Fit) -> dict[str, Any]:
         "mixing_weights": fit.mixture.assembled_weights.tolist(),
         "converged": fit.converged,
         "n_iter": fit.n_iter,
+        "total_weight": fit.total_weight,
         "log_likelihood": fit.log_likelihood,
         "root_log_likelihood": (fit.root_log_likelihood / fit.total_weight).tolist(),
         "history": fit.history.tolist(),

@@ -263,6 +263,8 @@ def describe_clustering(
         "hubs": None
         if over_rows
         else [[int(agent) for agent in hub.agents] for hub in network.hubs],
+        "roots": None if over_rows else [int(hub.root) for hub in network.hubs],
+        "positions": None if network.graph.positions is None else network.graph.positions.tolist(),
         "rounds": network.n_rounds,
         "weights": network.weights,
         "mixing_rate": network.mixing_rate,

@@ -429,6 +429,8 @@ def describe_fedem(fit: FedFit, feature_names: Sequence[str]) -> dict[str, Any]:
         "n_parameters": mixture.n_parameters,
         "feature_names": list(feature_names),
         "topology": network.graph.topology,
+        "edges": network.graph.edges.tolist(),
+        "positions": None if network.graph.positions is None else network.graph.positions.tolist(),
         "server": workers.n_workers if network.graph.has_server else None,
         "hops": 0,
         "rounds": network.n_rounds,

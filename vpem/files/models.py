@@ -69,6 +69,8 @@ class Model:
         How the fit was asked for.
     versions : dict
         Of vpem, Python and the libraries, when it was fitted.
+    root_history : ndarray of shape (n_iter, R) or None
+        As ``history``, where there are more roots than hubs: workers that hold rows.
     """
 
     mixture: Mixture
@@ -77,6 +79,7 @@ class Model:
     history: NDArray[np.float64]
     options: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    root_history: NDArray[np.float64] | None = None
 
 
 def current_versions() -> dict[str, str]:
@@ -122,6 +125,8 @@ def write_model(path: PathLike, model: Model, force: bool = False) -> None:
         write_array(file, "scaling/shift", mixture.scaling.shift)
         write_array(file, "scaling/scale", mixture.scaling.scale)
         write_array(file, "history", model.history)
+        if model.root_history is not None:
+            write_array(file, "root_history", model.root_history)
         hubs = file.create_group("hubs")
         for b in range(blocks.n_blocks):
             weights, means, covariances = mixture.block(b)
@@ -259,13 +264,18 @@ def _read_parts(file: Any) -> Model:
         scaling,
     )
     _check_mixture(mixture)
+    history = read_array(file, "history", shape=(None, n_hubs), kinds="f")
+    of_roots = None
+    if find(file, "root_history") is not None:
+        of_roots = read_array(file, "root_history", shape=(len(history), None), kinds="f")
     return Model(
         mixture,
         feature_names,
         _read_text(file, "report"),
-        read_array(file, "history", shape=(None, n_hubs), kinds="f"),
+        history,
         _read_text(file, "options"),
         _read_text(file, "versions"),
+        of_roots,
     )
 
 

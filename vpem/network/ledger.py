@@ -139,6 +139,8 @@ class Ledger:
 
         A link is counted in both directions; an agent by what it sends and what it receives. Of
         several that are busiest the first is named. Nodes are numbers; a server's is the last.
+        Lists of ``by_link`` are in the order of `Graph.edges`; kinds that sent nothing are left
+        out there.
         """
         messages, sizes = self.of_links()
         low = np.minimum(self.sources, self.targets)
@@ -153,9 +155,11 @@ class Ledger:
             for ends in (self.sources, self.targets)
         )
         busiest_link = None
+        on_link, count, *of_kinds = (
+            np.bincount(number, values, len(pairs)).astype(np.int64)
+            for values in (sizes, messages, *self._bytes)
+        )
         if len(pairs) and self.messages:
-            on_link = np.bincount(number, sizes).astype(np.int64)
-            count = np.bincount(number, messages).astype(np.int64)
             most = int(on_link.argmax())
             busiest_link = {
                 "between": [int(end) for end in divmod(int(pairs[most]), self.n_nodes)],
@@ -180,6 +184,14 @@ class Ledger:
                 "bytes_sent": sent.tolist(),
                 "messages_received": n_received.tolist(),
                 "bytes_received": received.tolist(),
+            },
+            "by_link": {
+                "messages": count.tolist(),
+                "bytes": {
+                    kind: sent_by.tolist()
+                    for kind, sent_by in zip(KINDS, of_kinds, strict=True)
+                    if sent_by.any()
+                },
             },
             "busiest_link": busiest_link,
             "busiest_agent": busiest_agent,

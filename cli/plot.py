@@ -1,0 +1,144 @@
+"""`vpem plot`: pictures of a fitted model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .use import Force, Inside, Json, Quiet
+
+if TYPE_CHECKING:
+    from vpem.pictures.samples import Rows
+    from vpem.pictures.saved import Saved
+
+__all__ = ["FeatureList", "LabelPlace", "OptionalData", "features_of", "plot", "read_rows"]
+
+FittedFile = Annotated[
+    Path,
+    typer.Argument(help="Model or clusters, from 'vpem fit', 'vpem fedem' or 'vpem kmeans'."),
+]
+OptionalData = Annotated[
+    Path | None, typer.Argument(help="Dataset with the model's features, for what is of rows.")
+]
+LabelPlace = Annotated[
+    str,
+    typer.Option(
+        "--labels",
+        help="Where the labels are: a dataset inside the HDF5 file, or a text file with one a "
+        "line.",
+    ),
+]
+FeatureList = Annotated[
+    str | None,
+    typer.Option(
+        "--features",
+        help="Features that marginals or pairs draw, by name or number (from 0), with commas "
+        "between. Default: those in which components differ most.",
+    ),
+]
+
+
+def plot(
+    model: FittedFile,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Write here: .png, .svg or .pdf.")],
+    data: OptionalData = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="history, graph, sparsity, communication; marginals and pairs, best with DATA; "
+            "responsibilities, of DATA; confusion, of DATA with labels."
+        ),
+    ] = "history",
+    features: FeatureList = None,
+    labels: LabelPlace = "labels",
+    dataset: Inside = None,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw a model: how the fit went, who took part, what was sent, how it fits the data.
+
+    Colours are told apart by the colour-blind, and in grey by lines, marks, hatches or numbers.
+
+    Example: vpem plot model.h5 --kind history -o history.png
+
+    Example: vpem plot model.h5 data/breast_cancer.h5 --kind marginals -o marginals.svg
+    """
+    from .output import Screen, print_json
+
+    with Screen(quiet) as screen:
+        from vpem.errors import check_choice
+        from vpem.files.hdf5 import check_distinct
+        from vpem.plots import check_picture, save_figure
+
+        check_distinct(output, model, data)
+        check_picture(output, force)
+
+        from vpem.pictures.kinds import KINDS, draw, next_kinds
+        from vpem.pictures.saved import read_saved
+
+        check_choice("--kind", kind, KINDS)
+        # Files of other encodings have pictures of their own: `encoding_of(model)` tells.
+        saved = read_saved(model)
+        rows = read_rows(saved, data, dataset, labels, KINDS[kind].labels)
+        picture = draw(kind, saved, rows, features_of(features))
+        save_figure(output, picture.figure, force=force)
+        for note in picture.notes:
+            screen.say(f"note: {note}")
+        screen.say(f"wrote {output}")
+        others = next_kinds(kind, saved, rows)
+        if others:
+            told = "; ".join(
+                f"{f'with {needs}: ' if needs else ''}{', '.join(names)}"
+                for needs, names in others.items()
+            )
+            screen.say(f"next, --kind: {told}")
+        if json:
+            report: dict[str, Any] = {
+                "plot": str(output),
+                "kind": kind,
+                "description": picture.alt,
+                "notes": picture.notes,
+                "next": [name for names in others.values() for name in names],
+                "warnings": list(screen.warnings),
+            }
+            print_json(report)
+
+
+def features_of(text: str | None) -> list[str] | None:
+    """Read names with commas between."""
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def read_rows(
+    saved: Saved, data: Path | None, inside: str | None, labels: str, needs_labels: bool
+) -> Rows | None:
+    """Read the dataset that a model is held against, its columns in the model's order."""
+    from vpem.errors import InputError
+
+    if data is None:
+        for given, name in ((inside, "--dataset"), (labels != "labels", "--labels")):
+            if given:
+                raise InputError(f"{name} is about the data: give them after the model")
+        return None
+    from vpem.checks import check_finite
+    from vpem.files.datasets import read_dataset
+    from vpem.files.models import match_features
+    from vpem.patterns import check_missing
+    from vpem.pictures.samples import Rows
+    from vpem.rows import FileMatrix, available_memory
+
+    from .use import _labels
+
+    source = read_dataset(data, inside, memory_limit=available_memory())
+    stored: Any = saved.stored
+    columns = match_features(stored, source.feature_names)
+    X = source.X
+    if columns is not None:
+        X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
+    # Mixtures integrate missing values out; clusters cannot.
+    (check_finite if saved.clusters is not None else check_missing)(X, saved.feature_names)
+    asked = needs_labels or labels != "labels" or source.labels is not None
+    return Rows(X, _labels(labels, data, source) if asked else None, str(data))

@@ -1,0 +1,89 @@
+"""`vpem report`: a page that tells of a fitted model and shows it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .plot import FittedFile, LabelPlace, OptionalData, read_rows
+from .use import Force, Inside, Quiet
+
+if TYPE_CHECKING:
+    from vpem.pictures.saved import Saved
+
+__all__ = ["command_of", "report"]
+
+
+def report(
+    model: FittedFile,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Write here: .html.")],
+    data: OptionalData = None,
+    labels: LabelPlace = "labels",
+    dataset: Inside = None,
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write one page: what was fitted, how well, what was sent, with all pictures.
+
+    The page is one file that needs no network and runs nothing; it can be printed.
+
+    Example: vpem report model.h5 data/breast_cancer.h5 --output report.html
+    """
+    from .output import Screen
+
+    with Screen(quiet) as screen:
+        from vpem.errors import InputError
+        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.plots import check_matplotlib
+
+        if output.suffix.lower() not in (".html", ".htm"):
+            raise InputError(f"a report is written to an .html file, got {output}")
+        check_distinct(output, model, data)
+        check_writable(output, force)
+        check_matplotlib()
+
+        from vpem.pictures.page import write_page
+        from vpem.pictures.saved import read_saved
+
+        # Files of other encodings would have pages of their own: `encoding_of(model)` tells.
+        saved = read_saved(model)
+        rows = read_rows(saved, data, dataset, labels, needs_labels=False)
+        left_out = write_page(output, saved, rows, command=command_of(saved), force=force)
+        screen.say(f"wrote {output}")
+        for one in left_out:
+            screen.say(f"not drawn: {one}")
+
+
+_COMMANDS = {
+    "vp-em": "fit",
+    "em-rows": "fit",
+    "fedem": "fedem",
+    "vr-fedem": "fedem",
+    "k-means": "kmeans",
+}
+
+
+def command_of(saved: Saved) -> str | None:
+    """Return the command that fitted a model, made of its options; None where it is not known."""
+    from .app import command
+
+    name = _COMMANDS.get(str(saved.report.get("algorithm")))
+    options = saved.stored.options
+    if name is None or not options.get("data"):
+        return None
+    words = ["vpem", name]
+    for parameter in command().commands[name].params:
+        value = options.get(parameter.name)
+        if parameter.param_type_name == "argument":
+            words += str(value).split(", ") if value is not None else []
+        elif value is not None and not _same(value, parameter.default):
+            words += [parameter.opts[-1]] if value is True else [parameter.opts[-1], str(value)]
+    return shlex.join(words)
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an option has the value that it has by itself; a flag that is off has."""
+    return value is False or value == default or str(value) == str(default)

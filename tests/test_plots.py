@@ -1,0 +1,487 @@
+"""Pictures show what is in the model: densities, ellipses, blocks, counts, bytes."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Ellipse
+
+from vpem.errors import InputError
+from vpem.files.models import assembled, write_model
+from vpem.network.ledger import KINDS
+from vpem.pictures import curves, densities, network, scatters, traffic
+from vpem.pictures.assignments import matched_order
+from vpem.pictures.kinds import KINDS as PICTURES
+from vpem.pictures.kinds import draw, next_kinds
+from vpem.pictures.samples import Rows, choose_rows, spread_features
+from vpem.pictures.saved import Saved, read_saved
+from vpem.pictures.style import COLOURS, colour, line, marker, of_bytes, words
+
+from .pictures_support import CLUSTERS, FITS, load
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("plots")
+
+
+# ---- every kind on every recipe -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_every_kind_is_drawn_or_says_why_not(home, name):
+    saved, rows = load(home, name)
+    for kind, about in PICTURES.items():
+        if name in CLUSTERS and not about.of_clusters:
+            with pytest.raises(InputError, match="holds clusters, which have no covariances"):
+                draw(kind, saved, rows)
+        elif name == "one" and kind == "communication":
+            with pytest.raises(InputError, match="nothing was sent"):
+                draw(kind, saved, rows)
+        else:
+            picture = draw(kind, saved, rows)
+            assert picture.figure.axes
+            assert picture.alt.endswith(".")
+
+
+def test_a_picture_is_the_same_every_time(home):
+    saved, rows = load(home, "graph")
+    made = []
+    for _ in range(2):
+        stream = io.BytesIO()
+        draw("confusion", saved, rows).figure.savefig(stream, format="png", dpi=40)
+        made.append(stream.getvalue())
+    assert made[0] == made[1]
+
+
+# ---- history ------------------------------------------------------------------------------------
+
+
+def test_lines_of_roots_are_their_log_likelihoods(home):
+    saved, _ = load(home, "apart")
+    axes = draw("history", saved).figure.axes[0]
+    history = saved.model.history / 90
+    drawn = [one.get_ydata() for one in axes.lines if len(one.get_ydata()) == len(history)]
+    np.testing.assert_allclose(np.array(drawn).T, history)
+    assert len({str(one.get_linestyle()) + one.get_marker() for one in axes.lines}) == 4
+
+
+def test_roots_that_agree_are_one_line(home):
+    saved, _ = load(home, "star")
+    axes = draw("history", saved).figure.axes[0]
+    assert len(axes.lines) == 1
+    assert "agree" in axes.texts[0].get_text()
+
+
+def test_workers_have_a_history_each(home):
+    saved, _ = load(home, "rows")
+    assert saved.record().values.shape == (saved.report["n_iter"], 3)
+    assert saved.model.history.shape[1] == 1
+    np.testing.assert_allclose(saved.model.root_history.mean(axis=1), saved.model.history[:, 0])
+
+
+def test_against_bytes_are_the_bytes_of_the_ledger(home):
+    saved, _ = load(home, "graph")
+    axes = draw("history", saved).figure.axes[1]
+    unit, name = of_bytes(saved.record().sent)
+    assert name in axes.get_xlabel()
+    sent = saved.report["communication"]["bytes_by_iteration"]
+    np.testing.assert_allclose(axes.lines[0].get_xdata() * unit, sent)
+
+
+def test_fedem_shows_its_mean_field_by_iteration_from_the_start(home):
+    saved, _ = load(home, "fedem")
+    record = saved.record()
+    assert record.iteration.tolist() == [0, 1, 2, 3, 4, 5]
+    panels = draw("history", saved).figure.axes
+    assert panels[3].get_ylabel() == "squared mean field"
+    np.testing.assert_allclose(panels[3].lines[0].get_ydata(), saved.report["mean_field"])
+
+
+def test_what_hardly_changes_is_not_magnified():
+    height, middle = curves._height(np.array([[-140.0, -140.0 + 1e-9]]))
+    assert (height, middle) == (pytest.approx(140 * curves.LEAST_HEIGHT), pytest.approx(-140))
+    assert curves._height(np.array([[1.0], [3.0]])) == (2.0, 2.0)
+
+
+# ---- graph, blocks ------------------------------------------------------------------------------
+
+
+def test_hubs_are_those_of_the_model(home):
+    for name in ("graph", "lloyd"):
+        saved, _ = load(home, name)
+        hubs = saved.hubs()
+        assert sorted(agent for hub in hubs for agent in hub.agents) == [0, 1, 2, 3]
+        assert all(hub.root in hub.agents for hub in hubs)
+        title = draw("graph", saved).figure.axes[0].get_title()
+        assert title == f"cycle: 4 agents, 4 links, {len(hubs)} hubs"
+
+
+def test_workers_have_no_hubs(home):
+    saved, _ = load(home, "rows")
+    axes = draw("graph", saved).figure.axes[0]
+    assert axes.get_title() == "path: 3 workers, 2 links"
+    assert [one.get_text() for one in axes.texts] == ["0", "1", "2"]
+
+
+def blocks_drawn(axes):
+    """Squares of a panel: where they begin, and how wide they are."""
+    return [(box.get_x() + 0.5, box.get_width()) for box in axes.patches if box.get_fill()]
+
+
+def test_blocks_are_those_of_hubs_beside_those_of_agents(home):
+    saved, _ = load(home, "graph")
+    blocks = saved.model.mixture.blocks
+    apart, whole = draw("sparsity", saved).figure.axes
+    assert blocks_drawn(apart) == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert [width for _, width in blocks_drawn(whole)] == blocks.widths.tolist()
+    square = int((blocks.widths**2).sum())
+    assert f"{square} of 16 entries" in whole.get_title()
+    covariance = assembled(saved.model)["covariances"]
+    assert (covariance != 0).sum() == 2 * square
+
+
+def test_features_stand_hub_by_hub_and_agent_by_agent(home):
+    saved, _ = load(home, "graph")
+    blocks = saved.model.mixture.blocks
+    held = saved.agents_of_features()
+    assert held.tolist() == [0, 1, 2, 3]
+    for columns, agents in zip(blocks.features, blocks.agents, strict=True):
+        assert set(held[columns]) == set(agents)
+        assert (np.diff(held[columns]) > 0).all()
+
+
+def test_diagonal_covariances_are_dots(home):
+    saved, _ = load(home, "star")
+    axes = draw("sparsity", saved).figure.axes[0]
+    assert blocks_drawn(axes) == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert "4 of 16 entries" in axes.get_title()
+
+
+def test_runs_of_a_hub_are_its_agents():
+    parts = network._runs(np.array([4, 7, 1, 0]), np.array([2, 1, 9, 9, 0, 9, 9, 0]))
+    assert [part.tolist() for part in parts] == [[4, 7], [1], [0]]
+
+
+# ---- marginals, pairs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_heights_of_histograms_integrate_to_one(seed):
+    rng = np.random.default_rng(seed)
+    for values in (rng.normal(size=50), rng.standard_cauchy(3000), np.ones(7), np.array([2.0]),
+                   rng.integers(0, 2, 40) * 1.0, 1e9 + rng.normal(size=30)):  # fmt: skip
+        heights, edges = densities.histogram(values)
+        assert (heights * np.diff(edges)).sum() == pytest.approx(1)
+        assert edges[0] <= values.min() <= values.max() <= edges[-1]
+        assert len(heights) <= densities.MOST_BINS
+
+
+@pytest.mark.parametrize("name", ["graph", "star"])
+def test_marginal_densities_are_those_of_the_mixture(home, name):
+    saved, rows = load(home, name)
+    figure = draw("marginals", saved, rows).figure
+    parts = densities.parts_of(saved)
+    for j, axes in enumerate(figure.axes[:4]):
+        *components, total = [one.get_xydata().T for one in axes.lines]
+        assert len(components) == saved.n_components
+        areas = [np.trapezoid(y, x) for x, y in components]
+        np.testing.assert_allclose(areas, parts.weights, atol=2e-3)
+        np.testing.assert_allclose(total[1], sum(y for _, y in components))
+        # By the first moment too.
+        mean = np.trapezoid(total[0] * total[1], total[0])
+        assert mean == pytest.approx(rows.X[:, j].mean(), abs=0.4)
+
+
+def test_stacked_histograms_of_clusters_integrate_to_one_together(home):
+    saved, rows = load(home, "kmeans")
+    axes = draw("marginals", saved, rows).figure.axes[0]
+    steps = axes.patches
+    assert len(steps) == 3
+    top = steps[-1].get_data()
+    assert (top.values * np.diff(top.edges)).sum() == pytest.approx(1)
+    np.testing.assert_allclose(steps[1].get_data().baseline, steps[0].get_data().values)
+
+
+@pytest.mark.parametrize("name", ["graph", "star"])
+def test_axes_of_ellipses_are_those_of_covariances(home, name):
+    saved, rows = load(home, name)
+    figure = draw("pairs", saved, rows, ["pulse", "3"]).figure
+    shapes = [one for one in figure.axes[0].patches if isinstance(one, Ellipse)]
+    assert len(shapes) == 2 * saved.n_components
+    one = assembled(saved.model)
+    for number, shape in enumerate(shapes):
+        component, deviations = number // 2, 1 + number % 2
+        covariance = one["covariances"][component]
+        pair = np.diag(covariance[[2, 3]]) if name == "star" else covariance[2:, 2:]
+        lengths = np.array([shape.width, shape.height]) / 2
+        np.testing.assert_allclose(
+            np.sort(lengths**2), deviations**2 * np.linalg.eigvalsh(pair), rtol=1e-9
+        )
+        turn = np.radians(shape.angle)
+        long = np.array([np.cos(turn), np.sin(turn)])
+        np.testing.assert_allclose(
+            pair @ long, (shape.width / 2 / deviations) ** 2 * long, atol=1e-9
+        )
+        np.testing.assert_allclose(shape.center, one["means"][component, 2:])
+
+
+def test_pairs_choose_features_that_do_not_tell_the_same():
+    share = np.array([0.9, 0.89, 0.3, 0.1])
+    correlation = np.eye(4)
+    correlation[0, 1] = correlation[1, 0] = 0.99
+    assert scatters._apart_from_each_other(share, correlation, 2) == [0, 2]
+
+
+def test_features_are_found_by_name_and_by_number(home):
+    saved, _ = load(home, "graph")
+    assert densities.pick_features(saved, ["age", "0", "$x_1$ & <b>"], 8) == [3, 0, 1]
+    for asked, told in ((["hight"], "did you mean 'height'"), (["9"], "from 0 to 3"),
+                        (["0", "height"], "once each"), ([], "once each")):  # fmt: skip
+        with pytest.raises(InputError, match=told):
+            densities.pick_features(saved, asked, 8)
+    with pytest.raises(InputError, match="room for 2"):
+        densities.pick_features(saved, ["0", "1", "2"], 2)
+    with pytest.raises(InputError, match="two features"):
+        draw("pairs", saved, None, ["age"])
+    with pytest.raises(InputError, match="not for graph"):
+        draw("graph", saved, None, ["age"])
+
+
+def test_the_spread_of_features():
+    weights, means = np.array([0.5, 0.5]), np.array([[0.0, 1.0], [0.0, 3.0]])
+    np.testing.assert_allclose(spread_features(weights, means, np.ones((2, 2))), [0, 0.5])
+
+
+# ---- responsibilities, confusion ----------------------------------------------------------------
+
+
+def test_the_map_of_responsibilities_is_sorted(home):
+    saved, rows = load(home, "star")
+    upper, lower = draw("responsibilities", saved, rows).figure.axes[:2]
+    shown = np.asarray(upper.images[0].get_array())
+    np.testing.assert_allclose(shown.sum(axis=0), 1)
+    best = shown.argmax(axis=0)
+    assert (np.diff(best) >= 0).all()
+    for component in range(3):
+        assert (np.diff(shown[component, best == component]) <= 0).all()
+    proba = saved.model.mixture.predict_proba(rows.X)
+    np.testing.assert_allclose(np.sort(shown.ravel()), np.sort(proba.ravel()))
+    labels = [tick.get_text() for tick in upper.get_yticklabels()]
+    sizes = np.bincount(proba.argmax(axis=1), minlength=3)
+    assert labels == [f"{k} ({size} rows)" for k, size in enumerate(sizes)]
+    assert lower.get_ylim()[1] >= 1 - shown.max(axis=0).min()
+
+
+@pytest.mark.parametrize("name", ["star", "kmeans", "lloyd"])
+def test_counts_of_the_confusion_are_all_rows(home, name):
+    saved, rows = load(home, name)
+    axes = draw("confusion", saved, rows).figure.axes[0]
+    counts = [int(one.get_text()) for one in axes.texts]
+    assert sum(counts) == len(rows)
+    table = np.reshape(counts, (3, saved.n_components))
+    classes, sizes = np.unique(rows.labels, return_counts=True)
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == classes.tolist()
+    assert table.sum(axis=1).tolist() == sizes.tolist()
+    matched = [(box.get_x() + 0.46, box.get_y() + 0.46) for box in axes.patches]
+    agreed = sum(table[round(y), round(x)] for x, y in matched)
+    assert f"accuracy {agreed / 90:.4f}" in axes.figure.get_suptitle().replace("\n", " ")
+
+
+def test_components_stand_in_the_order_of_their_labels(home):
+    from vpem.evaluation import compare
+
+    agreement = compare([0, 0, 1, 1, 2], [3, 3, 0, 0, 2], 4)
+    assert matched_order(agreement).tolist() == [3, 0, 2, 1]
+
+
+def test_what_rows_and_labels_are_needed_for(home):
+    saved, rows = load(home, "graph")
+    for kind in ("responsibilities", "confusion"):
+        with pytest.raises(InputError, match="give the data after the model"):
+            draw(kind, saved)
+    with pytest.raises(InputError, match="has no labels"):
+        draw("confusion", saved, Rows(rows.X, None, "data.h5"))
+    big = Rows(np.tile(rows.X, (3, 1)), np.arange(270), "data.h5")
+    with pytest.raises(InputError, match="270 different values"):
+        draw("confusion", saved, big)
+    with pytest.raises(InputError, match="give the data"):
+        draw("marginals", load(home, "kmeans")[0])
+    assert draw("marginals", saved).figure.axes[0].lines
+    assert draw("pairs", saved).figure.axes[0].patches
+
+
+def test_missing_values_are_left_out(home):
+    saved, rows = load(home, "graph")
+    X = rows.X.copy()
+    X[::3, 1] = np.nan
+    holes = Rows(X, rows.labels, "data.h5")
+    for kind in ("marginals", "pairs", "responsibilities", "confusion"):
+        assert draw(kind, saved, holes).figure.axes
+
+
+# ---- communication ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in FITS if name != "one"])
+def test_links_and_kinds_and_agents_count_the_same_bytes(home, name):
+    saved, _ = load(home, name)
+    sent = saved.report["communication"]
+    links = saved.links()
+    assert links.total.sum() == sent["bytes"]
+    assert set(links.by_kind) <= set(KINDS)
+    for kind, values in links.by_kind.items():
+        assert values.sum() == sent["by_kind"][kind]["bytes"]
+    at = sent["busiest_link"]["between"]
+    assert links.ends[links.total.argmax()].tolist() == at
+    assert links.total.max() == sent["busiest_link"]["bytes"]
+    out, into = saved.sent_by_agent()
+    ends = np.bincount(links.ends.ravel(), np.repeat(links.total, 2))
+    np.testing.assert_allclose(out + into, ends)
+    assert out.sum() == into.sum() == sent["bytes"]
+
+
+def test_bars_of_links_are_their_bytes_busiest_first(home):
+    saved, _ = load(home, "graph")
+    axes = draw("communication", saved).figure.axes[2]
+    unit = of_bytes([saved.links().total.max()])[0]
+    ends = {}
+    for box in axes.patches:
+        place = round(box.get_y() + box.get_height() / 2)
+        ends[place] = ends.get(place, 0) + box.get_width() * unit
+    wanted = np.sort(saved.links().total)[::-1]
+    np.testing.assert_allclose([ends[place] for place in sorted(ends)], wanted)
+    names = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert len(names) == 4
+    assert all(" - " in name for name in names)
+
+
+def test_every_kind_of_the_ledger_has_a_name_and_a_look():
+    assert set(traffic.MEANINGS) == set(traffic.SHADES) == set(KINDS)
+    looks = {(traffic._style(kind)["facecolor"], traffic._style(kind)["hatch"]) for kind in KINDS}
+    assert len(looks) == len({hatch for _, hatch in looks}) == len(KINDS)
+
+
+# ---- files of earlier versions, and files of anything --------------------------------------------
+
+
+def stripped(home, name, *keys, communication=()):
+    """A model without some of what is reported now."""
+    saved, rows = load(home, name)
+    stored = saved.stored
+    report = {key: value for key, value in stored.report.items() if key not in keys}
+    sent = report["communication"]
+    report["communication"] = {k: v for k, v in sent.items() if k not in communication}
+    old = type(stored)(**{**vars(stored), "report": report})
+    return Saved("old.h5", old), rows
+
+
+@pytest.mark.parametrize("name", ["graph", "rows", "fedem", "kmeans"])
+def test_what_an_older_file_lacks_is_said(home, name):
+    old, _rows = stripped(
+        home, name, "edges", "partition", "total_weight", communication=("by_link",)
+    )
+    with pytest.raises(InputError, match=r"^old.h5 does not say who was linked to whom: it is "):
+        draw("graph", old)
+    assert any("how much each link carried" in note for note in draw("communication", old).notes)
+    assert draw("history", old).figure.axes
+    if name == "graph":
+        picture = draw("sparsity", old)
+        assert len(picture.figure.axes) == 1
+        assert "which agent holds which feature" in picture.notes[0]
+
+
+def test_an_older_clustering_has_no_roots(home):
+    old, _ = stripped(home, "lloyd", "roots")
+    with pytest.raises(InputError, match="which agents formed hubs"):
+        draw("graph", old)
+
+
+def test_an_older_model_file_is_read(home, tmp_path):
+    saved, _ = load(home, "rows")
+    saved.model.root_history, kept = None, saved.model.root_history
+    write_model(tmp_path / "old.h5", saved.model)
+    saved.model.root_history = kept
+    old = read_saved(tmp_path / "old.h5")
+    assert old.model.root_history is None
+    assert old.record().values.shape[1] == 1
+    write_model(tmp_path / "new.h5", saved.model)
+    np.testing.assert_array_equal(read_saved(tmp_path / "new.h5").model.root_history, kept)
+
+
+def said_of(ask):
+    """What is said where something cannot be had, else nothing."""
+    try:
+        ask()
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+WEIRD = (None, "x", -1, 1e300, [], [[]], {}, {"a": 1}, [1, "x"], [[1, 2], [3]], [None], True)
+
+
+@pytest.mark.parametrize("name", ["graph", "lloyd"])
+def test_reports_of_anything_are_drawn_or_refused_in_a_sentence(home, name):
+    saved, rows = load(home, name)
+    keys = ("edges", "hubs", "communication", "n_agents", "server", "recoveries", "agent_names",
+            "partition", "positions", "hops", "split", "restart", "history", "roots",
+            "converged", "total_weight", "mean_field", "recorded", "tol")  # fmt: skip
+    sent = dict(saved.report["communication"])
+    made = [{**saved.report, key: value} for key in keys for value in WEIRD]
+    made += [{**saved.report, "communication": {**sent, key: value}}
+             for key in sent for value in WEIRD]  # fmt: skip
+    for report in made:
+        other = Saved("odd.h5", type(saved.stored)(**{**vars(saved.stored), "report": report}))
+        for ask in (other.graph, other.hubs, other.record, other.links, other.sent_by_kind,
+                    other.sent_by_agent, other.agents_of_features):  # fmt: skip
+            assert re.match(r"odd\.h5 does not say|$", said_of(ask))
+    for report in made[:: len(made) // 4]:
+        other = Saved("odd.h5", type(saved.stored)(**{**vars(saved.stored), "report": report}))
+        for kind in ("history", "communication"):
+            assert re.match(r"odd\.h5|$", said_of(lambda k=kind, o=other: draw(k, o, rows)))
+
+
+# ---- style --------------------------------------------------------------------------------------
+
+
+def test_neighbours_differ_in_grey_or_in_line():
+    def grey(number):
+        return np.dot(to_rgb(colour(number)), (0.299, 0.587, 0.114))
+
+    for k in range(11):
+        assert abs(grey(k) - grey(k + 1)) > 0.02 or line(k) != line(k + 1)
+        assert line(k) != line(k + 1)
+        assert marker(k) != marker(k + 1)
+    assert abs(grey(0) - grey(1)) > 0.25
+    assert len({colour(k) for k in range(8)}) == len(COLOURS)
+    assert len({(colour(k), str(line(k))) for k in range(56)}) == 56
+
+
+def test_names_are_drawn_in_one_line_and_as_they_are():
+    assert words("a\nb\x1b[2J") == "a b\N{REPLACEMENT CHARACTER}[2J"
+    assert words("$x$") == r"\$x\$"
+    assert len(words("x" * 99)) == 28
+    assert re.fullmatch(r"x+\N{HORIZONTAL ELLIPSIS}", words("x" * 99))
+
+
+def test_rows_are_drawn_once_each_and_in_order():
+    assert choose_rows(5, 9).tolist() == [0, 1, 2, 3, 4]
+    rows = choose_rows(1000, 100)
+    assert len(set(rows)) == 100
+    assert (np.diff(rows) > 0).all()
+    assert rows.tolist() == choose_rows(1000, 100).tolist()
+
+
+def test_what_to_look_at_next(home):
+    saved, rows = load(home, "graph")
+    assert next_kinds("history", saved, rows) == {
+        "": [kind for kind in PICTURES if kind != "history"]
+    }
+    found = next_kinds("graph", saved, None)
+    assert found["DATA with labels"] == ["confusion"]
+    assert found["DATA"] == ["marginals", "pairs", "responsibilities"]
+    clusters = next_kinds("graph", load(home, "kmeans")[0], None)
+    assert "sparsity" not in {kind for kinds in clusters.values() for kind in kinds}

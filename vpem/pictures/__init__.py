@@ -1,0 +1,1 @@
+"""Pictures of fitted models, and the page that has them all."""

@@ -1,0 +1,158 @@
+"""Which component each row belongs to: how surely, and how that agrees with labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError
+from vpem.evaluation import Agreement, compare
+from vpem.pictures.samples import Rows
+from vpem.pictures.saved import Saved
+from vpem.pictures.style import Picture, new_figure, tidy, words
+
+__all__ = ["agreement_of", "draw_confusion", "draw_responsibilities"]
+
+ROWS_OF_MAP = 4_000
+SURE = 0.9
+"""Responsibility from which a row counts as surely assigned."""
+
+MOST_CLASSES = 200
+COUNTED = 24
+"""Classes or components up to which cells bear their counts."""
+
+
+def draw_responsibilities(saved: Saved, rows: Rows) -> Picture:
+    """Draw responsibilities as a map, rows sorted by component and by how sure it is."""
+    mixture = saved.mixture_for("responsibilities")
+    X = rows.sample(ROWS_OF_MAP)
+    notes = []
+    if len(X) < len(rows):
+        notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
+    proba = mixture.predict_proba(X, missing="marginalize")
+    best = proba.argmax(axis=1)
+    top = proba.max(axis=1)
+    order = np.lexsort((-top, best))
+    k = saved.n_components
+    figure = new_figure(9.0, float(np.clip(0.32 * k + 3.6, 4.2, 8.0)))
+    high = float(np.clip(0.32 * k, 1.2, 5.0))
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[high, 1.5])
+    image = upper.imshow(
+        proba[order].T, aspect="auto", cmap="cividis", vmin=0, vmax=1, interpolation="nearest",
+        extent=(0, len(X), k - 0.5, -0.5),
+    )  # fmt: skip
+    figure.colorbar(image, ax=upper, label="responsibility", shrink=0.9, pad=0.01)
+    sizes = np.bincount(best, minlength=k)
+    upper.set_yticks(
+        range(k), [f"{c} ({size} rows)" for c, size in enumerate(sizes)],
+        fontsize=9 if k <= 16 else 6,
+    )  # fmt: skip
+    upper.set_ylabel("component")
+    for end in np.cumsum(sizes)[:-1]:
+        for axes, shade in ((upper, "white"), (lower, "#777777")):
+            axes.axvline(end, color=shade, linewidth=0.8, linestyle="--")
+    unsure = 1 - top[order]
+    lower.fill_between(np.arange(len(X)) + 0.5, unsure, color="#D55E00", step="mid", linewidth=0)
+    lower.set_ylabel("uncertainty\n(1 - largest)")
+    lower.set_xlabel("rows, sorted by component, surest first")
+    lower.set_ylim(0, max(float(unsure.max(initial=0.0)) * 1.08, 1e-3))
+    lower.set_xlim(0, len(X))
+    tidy(lower, "y")
+    sure = float((top >= SURE).mean())
+    told = f"{100 * sure:.3g} % of rows have a responsibility of {SURE} or more"
+    figure.suptitle(f"{told}; mean of the largest {top.mean():.3f}", fontsize=11)
+    return Picture(figure, f"Responsibilities of {len(X)} rows: {told}.", notes)
+
+
+def agreement_of(saved: Saved, rows: Rows) -> Agreement:
+    """Hold all rows' components or clusters against their labels.
+
+    Raises
+    ------
+    InputError
+        If there are no labels, or too many different ones to be classes.
+    """
+    if rows.labels is None:
+        raise InputError(
+            f"{rows.where} has no labels to hold components against; name where they are with "
+            "--labels"
+        )
+    n = len(np.unique(rows.labels))
+    if n > MOST_CLASSES:
+        raise InputError(
+            f"the labels of {rows.where} have {n} different values; classes are at most "
+            f"{MOST_CLASSES}"
+        )
+    found: NDArray[Any]
+    if saved.clusters is not None:
+        found = saved.clusters.assign(rows.X)[0].astype(np.intp)
+    else:
+        found = saved.mixture_for("confusion").predict(rows.X, missing="marginalize")
+    return compare(rows.labels, found, saved.n_components)
+
+
+def matched_order(agreement: Agreement) -> NDArray[np.intp]:
+    """Return components in the order of the labels they are matched with, the others last."""
+    place = {label: row for row, label in enumerate(agreement.classes.tolist())}
+    k = agreement.confusion.shape[1]
+    keys = [place.get(agreement.mapping.get(c), len(place)) for c in range(k)]
+    return np.argsort(keys, kind="stable")
+
+
+def draw_confusion(saved: Saved, rows: Rows) -> Picture:
+    """Draw rows of each label in each component, matched one to one, with agreement figures."""
+    agreement = agreement_of(saved, rows)
+    order = matched_order(agreement)
+    counts = agreement.confusion[:, order]
+    n_labels, k = counts.shape
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    longest = max((len(words(label, 22)) for label in agreement.classes), default=1)
+    figure = new_figure(
+        float(np.clip(0.62 * k + 0.09 * longest + 2.8, 5.6, 13)),
+        float(np.clip(0.42 * n_labels + 2.4, 3.6, 12)),
+    )
+    axes = figure.subplots()
+    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    figure.colorbar(image, ax=axes, label="share of the label's rows", pad=0.02)
+    noun = "component" if saved.clusters is None else "cluster"
+    notes = []
+    small = max(n_labels, k)
+    if small <= COUNTED:
+        for (row, column), count in np.ndenumerate(counts):
+            dark = share[row, column] > 0.6
+            axes.text(
+                column, row, str(count), ha="center", va="center",
+                fontsize=10 if small <= 12 else 7, color="white" if dark else "black",
+            )  # fmt: skip
+    else:
+        notes.append(f"counts are left out: there are more than {COUNTED} labels or {noun}s")
+    size = 9 if small <= COUNTED else 5
+    axes.set_xticks(range(k), [str(c) for c in order], fontsize=size)
+    axes.set_yticks(range(n_labels), [words(c, 22) for c in agreement.classes], fontsize=size)
+    axes.set(xlabel=f"{noun}, in the order of its label", ylabel="label")
+    axes.set_xticks(np.arange(k + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(n_labels + 1) - 0.5, minor=True)
+    axes.grid(visible=True, which="minor", color="white", linewidth=1.0)
+    axes.tick_params(which="minor", length=0)
+    _outline_matches(axes, agreement, order)
+    figures = (
+        f"accuracy {agreement.accuracy:.4f}, adjusted Rand index "
+        f"{agreement.adjusted_rand_index:.4f},\nnormalized mutual information "
+        f"{agreement.normalized_mutual_information:.4f}"
+    )
+    figure.suptitle(f"{figures} (outlined: matched)", fontsize=10)
+    plain = figures.replace("\n", " ")
+    return Picture(figure, f"Rows of {n_labels} labels in {k} {noun}s: {plain}.", notes)
+
+
+def _outline_matches(axes: Any, agreement: Agreement, order: NDArray[np.intp]) -> None:
+    from matplotlib.patches import Rectangle
+
+    place = {label: row for row, label in enumerate(agreement.classes.tolist())}
+    for column, component in enumerate(order):
+        label = agreement.mapping.get(int(component))
+        if label in place:
+            box = (column - 0.46, place[label] - 0.46)
+            axes.add_patch(Rectangle(box, 0.92, 0.92, fill=False, linewidth=2.0, ec="#D55E00"))

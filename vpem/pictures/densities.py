@@ -1,0 +1,306 @@
+"""The mixture held against the data, feature by feature: densities over histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError, did_you_mean
+from vpem.files.models import assembled
+from vpem.pictures.samples import Rows, spread_features
+from vpem.pictures.saved import Saved
+from vpem.pictures.style import (
+    HATCHES,
+    Picture,
+    colour,
+    line,
+    new_figure,
+    tidy,
+    words,
+)
+
+__all__ = [
+    "Parts",
+    "draw_marginals",
+    "few_ticks",
+    "halo",
+    "histogram",
+    "parts_of",
+    "pick_features",
+]
+
+PANELS = 24
+"""Features of the marginals, unless they are chosen."""
+
+MOST_PANELS = 60
+ROWS_OF_HISTOGRAM = 200_000
+POINTS = 400
+MOST_BINS = 400
+TAIL = 0.002
+"""Share of the rows at either end that may lie beyond the axis."""
+
+PALE = "#EBEBEB"
+"""Of histograms, so that light lines are seen on them."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is drawn of a mixture or of clusters: ``weights`` (K,), ``means`` (K, d), ``full``.
+
+    ``full`` (K, d, d) are covariances in the user's units, or None of clusters; ``variances``
+    (K, d) their diagonals.
+    """
+
+    weights: NDArray[np.float64]
+    means: NDArray[np.float64]
+    variances: NDArray[np.float64] | None
+    full: Any = None
+
+
+def parts_of(saved: Saved) -> Parts:
+    """Return the parts of a model or clustering in the user's units."""
+    if saved.clusters is not None:
+        sizes = np.bincount(saved.clusters.labels, minlength=saved.n_components)
+        return Parts(sizes / max(int(sizes.sum()), 1), saved.clusters.centres, None)
+    assert saved.model is not None
+    one = assembled(saved.model)
+    mixture = saved.model.mixture
+    k, d = mixture.n_components, mixture.n_features
+    if mixture.is_diagonal:
+        scaled = np.broadcast_to(mixture.covariances, (k, d))[:, mixture.blocks.position]
+        return Parts(one["weights"], one["means"], scaled * mixture.scaling.scale**2)
+    full = np.broadcast_to(one["covariances"], (k, d, d))
+    return Parts(one["weights"], one["means"], np.diagonal(full, axis1=1, axis2=2), full)
+
+
+def pick_features(saved: Saved, asked: Sequence[str] | None, most: int) -> list[int] | None:
+    """Return the columns of features asked for by name or number, or None."""
+    if asked is None:
+        return None
+    names = saved.feature_names
+    found = []
+    for word in asked:
+        if word in names:
+            found.append(names.index(word))
+        elif word.isdigit() and int(word) < len(names):
+            found.append(int(word))
+        else:
+            raise InputError(
+                f"{saved.path} has no feature {word!r}{did_you_mean(word, names)}; give names, or "
+                f"numbers from 0 to {len(names) - 1}"
+            )
+    if len(set(found)) < len(found) or not found:
+        raise InputError(f"features must be named once each, got {', '.join(asked)}")
+    if len(found) > most:
+        raise InputError(f"this picture has room for {most} features, {len(found)} were asked for")
+    return found
+
+
+def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return heights (n,), which integrate to 1, and edges (n + 1,) of one feature's histogram.
+
+    Widths are those of Freedman and Diaconis in the middle of the data; where tails are so long
+    that there would be too many bins, they are fewer and wider.
+    """
+    low, high = values.min(), values.max()
+    if not high > low:
+        half = max(abs(low), 1.0) * 0.05
+        return np.array([1.0 / (2 * half)]), np.array([low - half, low + half])
+    first, third = np.quantile(values, (0.25, 0.75))
+    width = 2 * (third - first) * len(values) ** (-1 / 3)
+    inner = np.quantile(values, 1 - TAIL) - np.quantile(values, TAIL)
+    width = np.clip(width, inner / 60, inner / 8) if inner > 0 else high - low
+    n_bins = int(np.clip(np.ceil((high - low) / width), 1, MOST_BINS))
+    heights, edges = np.histogram(values, bins=n_bins, range=(low, high), density=True)
+    return heights, edges
+
+
+def _chosen(
+    saved: Saved, parts: Parts, asked: list[int] | None, most: int, notes: list[str]
+) -> list[int]:
+    """Return the features to draw: those asked for, or those whose components differ most."""
+    d = len(saved.feature_names)
+    if asked is not None:
+        return asked
+    if d <= most:
+        return list(range(d))
+    variances = np.ones_like(parts.means) if parts.variances is None else parts.variances
+    share = spread_features(parts.weights, parts.means, variances)
+    notes.append(
+        f"{most} of {d} features are drawn, in which components differ most; choose with --features"
+    )
+    return sorted(np.argsort(-share, kind="stable")[:most].tolist())
+
+
+def draw_marginals(saved: Saved, rows: Rows | None, features: Sequence[str] | None) -> Picture:
+    """Draw the density of each feature, component by component, over the data's histogram."""
+    notes: list[str] = []
+    parts = parts_of(saved)
+    columns = _chosen(saved, parts, pick_features(saved, features, MOST_PANELS), PANELS, notes)
+    X = labels = None
+    if rows is not None:
+        X = rows.sample(ROWS_OF_HISTOGRAM)
+        if len(X) < len(rows):
+            notes.append(f"histograms are of {len(X)} of {len(rows)} rows, drawn at random")
+        if saved.clusters is not None:
+            labels = saved.clusters.assign(X)[0]
+    elif saved.clusters is not None:
+        raise InputError(
+            f"{saved.path} holds clusters, which have no density: give the data, whose histograms "
+            "are drawn cluster by cluster"
+        )
+    wide = min(4, len(columns))
+    high = -(-len(columns) // wide)
+    figure = new_figure(max(2.4 * wide + 0.4, 5.0), (1.9 if high > 1 else 3.0) * high + 0.9)
+    panels = figure.subplots(high, wide, squeeze=False)
+    for place, axes in enumerate(panels.flat):
+        if place >= len(columns):
+            axes.set_axis_off()
+            continue
+        j = columns[place]
+        tidy(axes, None)
+        axes.set_title(words(saved.feature_names[j]), fontsize=9)
+        axes.tick_params(labelsize=7)
+        values = None if X is None else X[:, j]
+        _draw_marginal(axes, parts, j, values, labels)
+        few_ticks(axes, places=3 if wide > 2 else 5)
+    _legend(figure, saved, X is not None)
+    what = "Clusters in histograms" if saved.clusters is not None else "Densities over histograms"
+    listed = ", ".join(saved.feature_names[j] for j in columns[:12])
+    alt = f"{what} of {len(columns)} features: {listed}{', ...' if len(columns) > 12 else ''}."
+    return Picture(figure, alt, notes)
+
+
+def few_ticks(axes: Any, places: int) -> None:
+    """Let a small panel have few ticks, with powers of ten apart."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(places))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.get_major_formatter().set_powerlimits((-2, 4))
+        axis.get_offset_text().set_fontsize(7)
+
+
+def _draw_marginal(
+    axes: Any,
+    parts: Parts,
+    j: int,
+    values: NDArray[np.float64] | None,
+    labels: NDArray[Any] | None,
+) -> None:
+    """Draw one feature: histogram, the density of the mixture, and of each component."""
+    tallest = 0.0
+    means = parts.means[:, j]
+    if values is not None:
+        there = np.isfinite(values)
+        values = values[there]
+        if len(values):
+            heights, edges = histogram(values)
+            tallest = float(heights.max())
+            if labels is None:
+                axes.stairs(
+                    heights, edges, fill=True, facecolor=PALE, edgecolor="#BDBDBD", linewidth=0.5
+                )
+            else:
+                _stack(axes, values, labels[there], len(means), edges)
+    if parts.variances is None:
+        for k, mean in enumerate(means):
+            axes.axvline(
+                mean, color=colour(k), linestyle=line(k), linewidth=1.5, path_effects=halo()
+            )
+    else:
+        grid, densities = _densities(parts.weights, means, parts.variances[:, j], values)
+        total = densities.sum(axis=0)
+        if len(means) > 1:
+            for k, density in enumerate(densities):
+                axes.plot(grid, density, color=colour(k), linestyle=line(k), linewidth=1.3)
+        axes.plot(grid, total, color="black", linewidth=1.8, zorder=1.9)
+        peak = float(total.max())
+        # A component of few rows can be so narrow that nothing else would be seen.
+        if tallest and peak > 3 * tallest:
+            axes.set_ylim(0, 1.6 * tallest)
+            axes.text(0.98, 0.97, f"peak {peak:.2g}", transform=axes.transAxes, fontsize=7,
+                      ha="right", va="top")  # fmt: skip
+        else:
+            axes.set_ylim(bottom=0)
+    if values is not None and len(values):
+        low, high = np.quantile(values, (TAIL, 1 - TAIL))
+        low, high = (low, high) if high > low else (values.min(), values.max())
+        pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.06
+        axes.set_xlim(low - pad, high + pad)
+
+
+def halo() -> list[Any]:
+    """Return what sets a line or a letter off from what it lies on."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2.8, foreground="white")]
+
+
+def _stack(
+    axes: Any, values: NDArray[np.float64], labels: NDArray[Any], k: int, edges: NDArray[np.float64]
+) -> None:
+    """Stack the histograms of clusters, whose heights together integrate to 1."""
+    below = np.zeros(len(edges) - 1)
+    scale = 1.0 / (len(values) * np.diff(edges))
+    for number in range(k):
+        top = below + np.histogram(values[labels == number], edges)[0] * scale
+        axes.stairs(
+            top, edges, baseline=below, fill=True, facecolor=colour(number), edgecolor="white",
+            hatch=HATCHES[number % len(HATCHES)], linewidth=0.3, alpha=0.85,
+        )  # fmt: skip
+        below = top
+
+
+def _densities(
+    weights: NDArray[np.float64],
+    means: NDArray[np.float64],
+    variances: NDArray[np.float64],
+    values: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a grid (n,), fine where components are narrow, and their densities on it (K, n)."""
+    spread = np.sqrt(variances)
+    low, high = float((means - 4 * spread).min()), float((means + 4 * spread).max())
+    if values is not None and len(values):
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+    own = np.linspace(-4, 4, 81)
+    grid = np.concatenate(
+        [np.linspace(low, high, POINTS), *(means[:, None] + np.outer(spread, own))]
+    )
+    grid.sort()
+    z = (grid - means[:, None]) / spread[:, None]
+    scale = weights / (spread * np.sqrt(2 * np.pi))
+    return grid, scale[:, None] * np.exp(-0.5 * z**2)
+
+
+def _legend(figure: Any, saved: Saved, with_data: bool) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    k = saved.n_components
+    entries: list[Any] = []
+    if saved.clusters is not None:
+        entries = [
+            Patch(facecolor=colour(c), hatch=HATCHES[c % len(HATCHES)], edgecolor="white",
+                  label=f"cluster {c} (line: centre)", alpha=0.85)
+            for c in range(k)
+        ]  # fmt: skip
+    else:
+        if with_data:
+            entries.append(Patch(facecolor=PALE, edgecolor="#BDBDBD", label="data"))
+        entries.append(Line2D([], [], color="black", linewidth=1.8, label="mixture"))
+        if k > 1:
+            entries += [
+                Line2D([], [], color=colour(c), linestyle=line(c), label=f"component {c}")
+                for c in range(k)
+            ]
+    width = figure.get_size_inches()[0]
+    figure.legend(
+        handles=entries, loc="outside lower center", ncols=max(1, int(width / 1.7)), frameon=False,
+        fontsize=8, handlelength=3,
+    )  # fmt: skip

@@ -1,0 +1,160 @@
+"""Who took part and who shares covariances: the graph, and the blocks of the covariance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.pictures.saved import Saved
+from vpem.pictures.style import HATCHES, Picture, new_figure, words
+from vpem.plots import COLOURS, draw_hubs
+
+__all__ = ["draw_graph", "draw_sparsity"]
+
+NAMED = 40
+"""Features up to which axes bear their names."""
+
+NUMBERED = 0.028
+"""Share of the panel's side from which a block bears its number."""
+
+
+def draw_graph(saved: Saved) -> Picture:
+    """Draw agents coloured by hub with their links, or workers."""
+    graph, hubs = saved.graph(), saved.hubs()
+    names = saved.node_names(graph.n_nodes)
+    figure = draw_hubs(graph, hubs, names)
+    alt = f"The {graph.topology} graph with {graph.n_agents} "
+    if hubs:
+        roots = ", ".join(names[hub.root] for hub in hubs[:12])
+        alt += f"agents in {len(hubs)} hubs; roots: {roots}{', ...' if len(hubs) > 12 else ''}."
+    else:
+        alt += f"workers and {graph.n_edges} links."
+    notes = []
+    if graph.n_agents > 150:
+        notes.append("numbers are left out, as they would cover each other")
+    return Picture(figure, alt, notes)
+
+
+def draw_sparsity(saved: Saved) -> Picture:
+    """Draw which entries of the covariance are estimated, with 0 hops beside those of the fit.
+
+    Features stand hub by hub, and agent by agent in a hub, so that blocks lie on the diagonal.
+    """
+    mixture = saved.mixture_for("sparsity")
+    blocks = mixture.blocks
+    notes: list[str] = []
+    filled = [b for b in range(blocks.n_blocks) if blocks.widths[b]]
+    inside = [blocks.features[b] for b in filled]
+    hops = saved.told("hops", int)
+    panels: list[tuple[str, list[NDArray[np.intp]], list[int]]] = []
+    if saved.over_rows or blocks.n_blocks == 1:
+        whole = "rows are split, features are not" if saved.over_rows else "one root has them all"
+        title = f"one block: {whole}"
+    else:
+        title = f"{'?' if hops is None else hops} hop{'' if hops == 1 else 's'}"
+    panels.append((title, inside, filled))
+    agents = None if saved.over_rows else saved.agents_of_features()
+    if saved.over_rows:
+        pass
+    elif agents is None:
+        notes.append(
+            str(saved.missing("which agent holds which feature (for the blocks of 0 hops)"))
+        )
+    else:
+        apart = [part for columns in inside for part in _runs(columns, agents)]
+        if len(apart) > len(inside):
+            panels.insert(0, ("0 hops", apart, [int(agents[part[0]]) for part in apart]))
+        elif hops:
+            notes.append("with 0 hops the blocks would be the same")
+    figure = new_figure(4.6 * len(panels) + 0.8, 6.3, "compressed")
+    order = np.concatenate(inside)
+    for place, axes in enumerate(np.atleast_1d(figure.subplots(1, len(panels)))):
+        _draw_blocks(axes, *panels[place], mixture.is_diagonal, agents_named=len(panels) == 2
+                     and place == 0)  # fmt: skip
+        _name_features(axes, [saved.feature_names[j] for j in order], names_left=place == 0)
+    figure.suptitle(
+        f"entries of a {mixture.covariance_type} covariance that are estimated; the rest is 0",
+        fontsize=11,
+    )
+    shares = [f"{name}: {_count(parts, mixture.is_diagonal)} of {len(order) ** 2} entries"
+              for name, parts, _ in panels]  # fmt: skip
+    if len(order) > NAMED:
+        notes.append(f"names of features are left out, as there are more than {NAMED}")
+    return Picture(figure, f"Blocks of the covariance. {'; '.join(shares)}.", notes)
+
+
+def _runs(columns: NDArray[np.intp], agents: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Cut a hub's features, which stand by agent, into those of each agent."""
+    cuts = np.flatnonzero(np.diff(agents[columns])) + 1
+    return list(np.split(columns, cuts))
+
+
+def _count(parts: Sequence[NDArray[np.intp]], diagonal: bool) -> int:
+    """Entries that are estimated."""
+    return sum(len(part) if diagonal else len(part) ** 2 for part in parts)
+
+
+def _draw_blocks(
+    axes: Any,
+    title: str,
+    parts: Sequence[NDArray[np.intp]],
+    numbers: Sequence[int],
+    diagonal: bool,
+    agents_named: bool,
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    d = sum(map(len, parts))
+    begin = 0
+    crowded = len(parts) > 200
+    for part, number in zip(parts, numbers, strict=True):
+        width = len(part)
+        box = (begin - 0.5, begin - 0.5)
+        style: dict[str, Any] = {
+            "facecolor": COLOURS[number % len(COLOURS)],
+            "edgecolor": "black",
+            "linewidth": 0.5,
+        }
+        if crowded:
+            # What is smaller than a dot is seen by its edge.
+            style |= {"edgecolor": style["facecolor"], "linewidth": 0.8}
+        if not crowded and width / d > NUMBERED:
+            style["hatch"] = HATCHES[number // len(COLOURS) % len(HATCHES)]
+        if diagonal:
+            axes.add_patch(Rectangle(box, width, width, fill=False, lw=0.5, ec="#999999"))
+            for at in range(begin, begin + width):
+                axes.add_patch(Rectangle((at - 0.5, at - 0.5), 1, 1, **style))
+        else:
+            axes.add_patch(Rectangle(box, width, width, **style))
+        if width / d > NUMBERED and len(parts) > 1:
+            axes.annotate(
+                str(number), (begin + (width - 1) / 2, begin + (width - 1) / 2), ha="center",
+                va="center", fontsize=float(np.clip(90 * width / d, 5, 11)),
+                bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75},
+            )  # fmt: skip
+        begin += width
+    axes.set_xlim(-0.5, d - 0.5)
+    axes.set_ylim(d - 0.5, -0.5)
+    axes.set_aspect("equal")
+    count = _count(parts, diagonal)
+    noun = "agent" if agents_named else "hub"
+    kinds = f"{len(parts)} block{'' if len(parts) == 1 else 's'}"
+    who = f" (number: {noun})" if len(parts) > 1 and max(map(len, parts)) / d > NUMBERED else ""
+    axes.set_title(
+        f"{title}\n{kinds}{who}, {count} of {d * d} entries ({100 * count / d**2:.3g} %)",
+        fontsize=9,
+    )
+
+
+def _name_features(axes: Any, names: Sequence[str], names_left: bool) -> None:
+    if len(names) > NAMED:
+        axes.set_xlabel("features, hub by hub")
+        return
+    small = 8 if len(names) <= 20 else 6.5
+    shown = [words(name, 22) for name in names]
+    axes.set_xticks(range(len(names)), shown, rotation=90, fontsize=small)
+    axes.set_yticks(range(len(names)), shown if names_left else [""] * len(names), fontsize=small)
+    axes.tick_params(length=2)

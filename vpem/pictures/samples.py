@@ -1,0 +1,75 @@
+"""Rows of a dataset that pictures show, and labels of them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Rows", "choose_rows", "spread_features"]
+
+SEED = 0
+"""Of the choice among many rows, so that a picture is the same every time."""
+
+
+@dataclass
+class Rows:
+    """Data that a model is held against.
+
+    Attributes
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        In the model's order of features.
+    labels : ndarray of shape (M,) or None
+        Known classes of the rows.
+    where : str
+        The file, for messages.
+    """
+
+    X: Any
+    labels: NDArray[Any] | None
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def sample(self, most: int) -> NDArray[np.float64]:
+        """Return at most so many rows, (m, d): all, or some drawn at random, in order."""
+        rows = choose_rows(len(self.X), most)
+        if isinstance(self.X, np.ndarray):
+            return np.asarray(self.X[rows], dtype=np.float64)
+        # On disk: neighbouring rows are read together.
+        step = 1 << 14
+        parts = []
+        for start in range(0, len(self.X), step):
+            here = rows[(rows >= start) & (rows < start + step)] - start
+            if len(here):
+                parts.append(np.asarray(self.X[start : start + step], dtype=np.float64)[here])
+        return np.concatenate(parts)
+
+
+def choose_rows(n: int, most: int) -> NDArray[np.intp]:
+    """Numbers of at most so many of n rows, ascending."""
+    if n <= most:
+        return np.arange(n)
+    drawn = np.random.default_rng(SEED).choice(n, most, replace=False)
+    return np.sort(drawn)
+
+
+def spread_features(
+    weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Share of each feature's variance that lies between components, (d,).
+
+    Parameters
+    ----------
+    weights : ndarray of shape (K,)
+        Mixing weights.
+    means, variances : ndarray of shape (K, d)
+        Of each component.
+    """
+    between = weights @ (means - weights @ means) ** 2
+    total = between + weights @ variances
+    return np.asarray(between / np.where(total > 0, total, 1.0))

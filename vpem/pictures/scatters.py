@@ -1,0 +1,211 @@
+"""The mixture held against the data, pair by pair of features: ellipses over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError
+from vpem.pictures.densities import TAIL, Parts, few_ticks, halo, parts_of, pick_features
+from vpem.pictures.samples import Rows, spread_features
+from vpem.pictures.saved import Saved
+from vpem.pictures.style import Picture, colour, line, marker, new_figure, tidy, words
+
+__all__ = ["draw_pairs"]
+
+PAIRED = 4
+"""Features of the pairs, unless they are chosen."""
+
+MOST_PAIRED = 8
+
+ROWS_OF_SCATTER = 3_000
+
+DEVIATIONS = (1.0, 2.0)
+"""Of the ellipses, in standard deviations along their axes."""
+
+CROWDED = 6
+"""Components beyond which each has but the inner ellipse."""
+
+
+def _apart_from_each_other(
+    share: NDArray[np.float64], correlation: NDArray[np.float64], most: int
+) -> list[int]:
+    """Return features in which components differ, and which do not tell the same."""
+    chosen = [int(np.argmax(share))]
+    while len(chosen) < most:
+        same = np.abs(correlation[:, chosen]).max(axis=1)
+        worth = share * (1 - np.minimum(same, 1))
+        worth[chosen] = -1
+        chosen.append(int(np.argmax(worth)))
+    return sorted(chosen)
+
+
+def draw_pairs(saved: Saved, rows: Rows | None, features: Sequence[str] | None) -> Picture:
+    """Draw rows and the components' ellipses for each pair of some features."""
+    notes: list[str] = []
+    parts = parts_of(saved)
+    d = len(saved.feature_names)
+    columns = pick_features(saved, features, MOST_PAIRED)
+    if d < 2 or (columns is not None and len(columns) < 2):
+        have = f"{saved.path} has {d}" if d < 2 else "one was asked for"
+        raise InputError(f"pairs need two features, {have}; try marginals")
+    X = labels = None
+    if rows is not None:
+        X = rows.sample(ROWS_OF_SCATTER)
+        if len(X) < len(rows):
+            notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
+        if saved.clusters is not None:
+            labels = saved.clusters.assign(X)[0]
+        else:
+            labels = saved.mixture_for("pairs").predict(X, missing="marginalize")
+    elif saved.clusters is not None:
+        notes.append("only centres are drawn; give the data to see the rows of clusters")
+    if columns is None:
+        most = min(PAIRED, d)
+        variances = np.ones_like(parts.means) if parts.variances is None else parts.variances
+        share = spread_features(parts.weights, parts.means, variances)
+        columns = list(range(d)) if d <= most else _apart_from_each_other(
+            share, _correlation(parts, X), most
+        )  # fmt: skip
+        if d > most:
+            notes.append(
+                f"{most} of {d} features are drawn, in which components differ and which differ "
+                "from each other; choose with --features"
+            )
+    n = len(columns)
+    side = 2.3 if n > 3 else 2.8
+    figure = new_figure(max(side * (n - 1) + 1.6, 5.6), max(side * (n - 1) + 0.4, 4.2))
+    grid = figure.subplots(n - 1, n - 1, squeeze=False, sharex="col", sharey="row")
+    for (row, column), axes in np.ndenumerate(grid):
+        if column > row:
+            axes.set_axis_off()
+            continue
+        x, y = columns[column], columns[row + 1]
+        _draw_pair(axes, parts, x, y, X, labels)
+        tidy(axes, None)
+        axes.tick_params(labelsize=7)
+        few_ticks(axes, 4)
+        axes.yaxis.get_major_locator().set_params(nbins=4)
+        if row == n - 2:
+            axes.set_xlabel(words(saved.feature_names[x], 26), fontsize=8)
+        if column == 0:
+            axes.set_ylabel(words(saved.feature_names[y], 26), fontsize=8)
+    _legend_of_pairs(figure, saved, parts, X is not None, inside=n > 2)
+    listed = ", ".join(saved.feature_names[j] for j in columns)
+    alt = f"Rows and components for every pair of {listed}."
+    return Picture(figure, alt, notes)
+
+
+def _correlation(parts: Parts, X: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """Correlations (d, d) of the data, or of the mixture where there are none."""
+    if X is not None and len(X) > 2:
+        centred = X - np.nanmean(X, axis=0)
+        filled = np.where(np.isfinite(centred), centred, 0.0)
+        covariance = filled.T @ filled
+    else:
+        centred = parts.means - parts.weights @ parts.means
+        covariance = centred.T @ (parts.weights[:, None] * centred)
+        if parts.full is not None:
+            covariance = covariance + np.tensordot(parts.weights, parts.full, axes=1)
+        elif parts.variances is not None:
+            covariance = covariance + np.diag(parts.weights @ parts.variances)
+    spread = np.sqrt(np.maximum(np.diagonal(covariance), 1e-300))
+    return np.asarray(covariance / np.outer(spread, spread))
+
+
+def _draw_pair(
+    axes: Any,
+    parts: Parts,
+    x: int,
+    y: int,
+    X: NDArray[np.float64] | None,
+    labels: NDArray[Any] | None,
+) -> None:
+    from matplotlib.patches import Ellipse
+
+    k = len(parts.weights)
+    if X is not None and labels is not None:
+        size = 12 if len(X) < 800 else 6
+        for c in range(k):
+            own = X[labels == c][:, [x, y]]
+            axes.scatter(
+                *own.T, s=size, marker=marker(c), alpha=0.55, edgecolors=colour(c), rasterized=True,
+                # In grey it helps that every other one is hollow.
+                facecolors="none" if c % 2 else colour(c), linewidths=0.7 if c % 2 else 0.0,
+                zorder=1,
+            )  # fmt: skip
+    around = halo()
+    for c in range(k):
+        centre = (float(parts.means[c, x]), float(parts.means[c, y]))
+        if parts.variances is not None:
+            for deviations in DEVIATIONS[: 1 if k > CROWDED else 2]:
+                width, height, angle = _ellipse(parts, c, x, y, deviations)
+                axes.add_patch(Ellipse(
+                    centre, width, height, angle=angle, fill=False, edgecolor=colour(c),
+                    linestyle=line(c), linewidth=1.6 if deviations == 1 else 1.0, zorder=2,
+                    path_effects=around,
+                ))  # fmt: skip
+            # Patches do not move limits by themselves as points do.
+            reach = 2.2 * np.sqrt(parts.variances[c, [x, y]])
+            if X is None:
+                axes.update_datalim([np.subtract(centre, reach), np.add(centre, reach)])
+        else:
+            axes.scatter(*centre, marker="+", s=120, color="black", zorder=3, path_effects=around)
+        axes.annotate(
+            str(c), centre, ha="center", va="center", fontsize=9, weight="bold", color=colour(c),
+            zorder=4, path_effects=around,
+            xytext=(0, 0) if parts.variances is not None else (7, 7), textcoords="offset points",
+        )  # fmt: skip
+    if X is not None:
+        for axis, j in (("x", x), ("y", y)):
+            values = X[:, j][np.isfinite(X[:, j])]
+            if len(values):
+                low, high = np.quantile(values, (TAIL, 1 - TAIL))
+                pad = 0.08 * (high - low) or max(abs(low), 1.0) * 0.08
+                (axes.set_xlim if axis == "x" else axes.set_ylim)(low - pad, high + pad)
+    else:
+        axes.autoscale_view()
+
+
+def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[float, float, float]:
+    """Return the axes of a component's ellipse and its angle in degrees."""
+    assert parts.variances is not None
+    if parts.full is None:
+        covariance = np.diag(parts.variances[c, [x, y]])
+    else:
+        covariance = parts.full[c][np.ix_([x, y], [x, y])]
+    eigenvalues, directions = np.linalg.eigh(covariance)
+    lengths = 2 * deviations * np.sqrt(np.maximum(eigenvalues, 0))
+    angle = np.degrees(np.arctan2(directions[1, 1], directions[0, 1]))
+    return float(lengths[1]), float(lengths[0]), float(angle)
+
+
+def _legend_of_pairs(
+    figure: Any, saved: Saved, parts: Parts, with_data: bool, inside: bool
+) -> None:
+    from matplotlib.lines import Line2D
+
+    noun = "component" if saved.clusters is None else "cluster"
+    crowded = saved.n_components > CROWDED
+    reach = "1 standard deviation" if crowded else "1 and 2 standard deviations"
+    lines = parts.variances is not None
+    entries = [
+        Line2D(
+            [], [], color=colour(c), linestyle=line(c) if lines else "", markersize=5,
+            marker=marker(c) if with_data or not lines else "", label=f"{noun} {c}",
+            markerfacecolor="none" if c % 2 else colour(c),
+        )
+        for c in range(saved.n_components)
+    ]  # fmt: skip
+    if lines:
+        entries.append(Line2D([], [], linestyle="", label=f"ellipses: {reach}"))
+    if inside:
+        columns = 1 if saved.n_components <= 8 else 2
+        figure.legend(handles=entries, loc="upper right", frameon=False, fontsize=8, ncols=columns)
+    else:
+        figure.legend(
+            handles=entries, loc="outside lower center", frameon=False, fontsize=8, ncols=4
+        )

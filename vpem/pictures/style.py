@@ -1,0 +1,107 @@
+"""What all pictures share: colours with lines, marks and hatches that tell in grey, and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vpem.plots import COLOURS
+
+__all__ = [
+    "HATCHES",
+    "Picture",
+    "colour",
+    "line",
+    "marker",
+    "new_figure",
+    "of_bytes",
+    "said_bytes",
+    "tidy",
+    "words",
+]
+
+ORDER = (6, 1, 5, 0, 2, 4, 7, 3)
+"""Of the colours: dark and light in turns, so that neighbours differ in grey too."""
+
+LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3)), (0, (9, 3)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
+HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "||||", "++++")
+GRID = "#E6E6E6"
+LONGEST = 28
+"""Characters of a name that is drawn."""
+
+
+@dataclass
+class Picture:
+    """A figure, and what is to be said of it.
+
+    Attributes
+    ----------
+    figure : matplotlib.figure.Figure
+        The drawing.
+    alt : str
+        What it shows, in words, for those who do not see it.
+    notes : list of str
+        What was left out, and why: a sentence each.
+    """
+
+    figure: Any
+    alt: str
+    notes: list[str] = field(default_factory=list)
+
+
+def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
+    """Return an empty figure of this size in inches that places its parts itself."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout=layout)
+
+
+def colour(number: int) -> str:
+    """Colour of a component or line."""
+    return COLOURS[ORDER[number % len(ORDER)]]
+
+
+def line(number: int) -> Any:
+    """Style of a line; with the colour they come back together after 56."""
+    return LINES[number % len(LINES)]
+
+
+def marker(number: int) -> str:
+    """Mark of a component's rows."""
+    return MARKERS[number % len(MARKERS)]
+
+
+def tidy(axes: Any, grid: str | None = "both") -> None:
+    """Take the frame above and at the right away, and draw a pale grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    if grid:
+        axes.grid(visible=True, axis=grid, color=GRID, linewidth=0.6)
+        axes.set_axisbelow(True)
+
+
+def words(text: object, most: int = LONGEST) -> str:
+    """Return a name as it can be drawn: in one line, not too long, and never a formula."""
+    shown = "".join(
+        c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
+        for c in str(text)
+    )
+    if len(shown) > most:
+        shown = shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return shown.replace("$", r"\$")
+
+
+def of_bytes(values: Sequence[float] | Any) -> tuple[float, str]:
+    """Return the unit in which the largest of these bytes is read best: its size and name."""
+    most = max((float(value) for value in values), default=0.0)
+    for size, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if most >= size:
+            return size, name
+    return 1.0, "bytes"
+
+
+def said_bytes(count: float) -> str:
+    """Write a number of bytes for a reader: 912 B, 4.61 MB."""
+    size, name = of_bytes([count])
+    return f"{count:.0f} B" if size == 1 else f"{count / size:.3g} {name}"
