@@ -192,12 +192,14 @@ def saem(
         ),
     ] = None,
     feedback: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="What devices do about a codec's error: none; error: add what was left out to the "
-            "next message; memory: send how far they are from what the server has of them."
+            help="What devices do about a codec's error: memory: send how far they are from what "
+            "the server has of them; error: from what it has of all, and add what was left out to "
+            "the next; change: the same without; none: send statistics as they are, which "
+            "loses the fit with coarse codecs. Default: memory with --compress."
         ),
-    ] = "none",
+    ] = None,
     participation: Annotated[
         float, typer.Option(help="Probability that a device takes part in an iteration.")
     ] = 1.0,
@@ -225,7 +227,7 @@ def saem(
     threads: Annotated[
         int | None,
         typer.Option(
-            help="langevin: threads; results do not depend on it. Default: all processors."
+            help="Not exact: threads; results do not depend on it. Default: all processors."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seeds samplers, codecs and participation.")] = 0,

@@ -179,7 +179,9 @@ def check_flow(given: Mapping[str, Any]) -> int:
     check_int("--chains", given["chains"], least=1, most=10_000)
     check_number("--decay", given["decay"], least=0.5, most=1, above=True)
     check_choice("--average", given["average"], AVERAGES)
-    check_choice("--feedback", given["feedback"], FEEDBACKS)
+    feedback = given["feedback"]
+    if feedback is not None:
+        check_choice("--feedback", feedback, FEEDBACKS)
     check_number("--participation", given["participation"], least=0, most=1, above=True)
     check_number("--participation", given["participation"], least=1e-6, most=1)
     check_number("--tol", given["tol"], least=0)
@@ -196,10 +198,10 @@ def check_flow(given: Mapping[str, Any]) -> int:
         raise InputError(
             "--average models sends models exactly: leave out --compress, or average statistics"
         )
-    if given["average"] == "models" and given["feedback"] != "none":
+    if given["average"] == "models" and feedback not in (None, "none"):
         raise InputError("--feedback is about statistics: it needs --average statistics")
-    if given["feedback"] == "error" and given["compress"] is None:
-        raise InputError("--feedback error adds what a codec left out: it needs --compress")
+    if feedback not in (None, "none") and given["compress"] is None:
+        raise InputError(f"--feedback {feedback} is about a codec's error: it needs --compress")
     if given["strict"] and given["tol"] == 0:
         raise InputError("--strict needs a --tol above 0: without it nothing can converge")
     return burn_in

@@ -165,8 +165,15 @@ def test_a_placebo_has_the_clearance_of_others():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda t: LinearModel(from_long([0, 0, 1, 1], [0, 1, 0, 1], [3.0] * 4)), "values are 3"),
-        (lambda t: OneCompartmentModel(rescaled(t, value=0.0)), "values are 0"),
+        (
+            lambda t: LinearModel(from_long([0, 0, 1, 1], [0, 1, 0, 1], [3.0] * 4)).start(),
+            "values are 3",
+        ),
+        (
+            lambda t: OneCompartmentModel(rescaled(t, value=0.0), first=(0, 0, 0)).start(),
+            "values are 0",
+        ),
+        (lambda t: OneCompartmentModel(rescaled(t, value=0.0)), "no individual has a dose"),
         (lambda t: OneCompartmentModel(rescaled(t, dose=0.0)), "no individual has a dose"),
         (lambda t: BifactorModel(from_matrix(np.eye(4) - 1), [0, 0, 1, 1]), None),
         (

@@ -178,8 +178,11 @@ class Predictor:
                 "individuals, Predictor(fit, model=...)"
             )
         else:
+            options = dict(saved.model_options)
+            if saved.model in CURVES:  # from rows it would be found by their fit
+                options["shift"] = np.zeros(len(saved.latents))
             try:
-                model = make_model(saved.model, individuals, **saved.model_options)
+                model = make_model(saved.model, individuals, **options)
             except (TypeError, ValueError, KeyError, IndexError) as error:
                 raise InputError(
                     f"the options of the fit make no model {saved.model} of {individuals.source} "

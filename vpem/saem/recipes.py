@@ -112,7 +112,7 @@ def fit_saem(
     average: str = "statistics",
     shares: str = "individuals",
     codec: str | Codec | None = None,
-    feedback: str = "none",
+    feedback: str | None = None,
     gradient_codec: str | Codec | None = None,
     participation: float = 1.0,
     tol: float = 1e-3,
@@ -149,8 +149,9 @@ def fit_saem(
         whether it converged.
     codec : str or Codec, optional
         How devices send statistics, see `vpem.codecs.parse_codec`; None: exactly.
-    feedback : {"none", "error", "memory"}
-        See `vpem.saem.devices.FEEDBACKS`.
+    feedback : {"none", "change", "error", "memory"}, optional
+        See `vpem.saem.devices.FEEDBACKS`; default: ``memory`` where there is a codec, else
+        ``none``.
     gradient_codec : str or Codec, optional
         Of the sampler ``langevin``.
     n_conditional : int
@@ -186,6 +187,8 @@ def fit_saem(
     chosen = _sampler(made, sampler, sampler_options, gradient_codec)
     if held.n_samples != made.n:
         raise InputError(f"devices hold {held.n_samples} individuals, but there are {made.n}")
+    if feedback is None:
+        feedback = "none" if codec is None else "memory"
     reports = Reports(held.counts / made.n, codec, feedback, made.pieces)
     run = run_saem(
         made,
@@ -267,10 +270,11 @@ def fit_saem(
 
 
 def _told(sampler: Sampler) -> dict[str, Any]:
-    """Options of a sampler of vpem, a codec by its name; none of another."""
+    """Options of a sampler of vpem that results depend on, a codec by its name."""
     if not is_dataclass(sampler):
         return {}
-    held = {one.name: getattr(sampler, one.name) for one in fields(sampler)}
+    held = {one.name: getattr(sampler, one.name) for one in fields(sampler)
+            if one.name != "n_threads"}  # fmt: skip
     return {one: getattr(value, "name", value) for one, value in held.items()}
 
 

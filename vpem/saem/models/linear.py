@@ -72,8 +72,8 @@ class LinearModel(SaemModel):
         ends = np.cumsum([q, q * (q + 1) // 2, 1])
         self.pieces = (slice(0, ends[0]), slice(ends[0], ends[1]), slice(ends[1], ends[2]))
         X = np.stack(columns, axis=-1)
-        size = known_scale(individuals.values, float(individuals.values.var()), individuals.source)
-        self._floor = LEAST * size  # of variances, in the values' units
+        self._size = float(individuals.values.var())
+        self._floor = LEAST * self._size  # of variances, in the values' units
         widths = np.mean(X**2, axis=0)
         self._floors: Vector = self._floor / np.where(widths > 0, widths, 1.0)
         # Squares about each individual's least squares: nothing cancels.
@@ -117,6 +117,7 @@ class LinearModel(SaemModel):
 
     def start(self) -> tuple[Vector, Vector]:
         """Each individual's least squares, and what follows from them."""
+        known_scale(self.individuals.values, self._size, self.individuals.source)
         z: Vector = self._own.copy()
         return self.maximize(self.statistics(z[None]).sum(axis=0), self.counts), z
 

@@ -113,8 +113,8 @@ def is_floored(covariance: Vector, least: Vector | float = LEAST) -> bool:
     return bool((floored(covariance, least) != covariance).any())
 
 
-def known_scale(values: Vector, scale: float, source: str) -> float:
-    """Return the scale of a model's values, which fits need.
+def known_scale(values: Vector, scale: float, source: str) -> None:
+    """Check that there is a scale of a model's values, which fits need.
 
     Raises
     ------
@@ -126,4 +126,3 @@ def known_scale(values: Vector, scale: float, source: str) -> float:
             f"{source}: all values are {values[0]:g}, of which a model says nothing; take other "
             "values"
         )
-    return scale

@@ -103,10 +103,8 @@ class OneCompartmentModel(SaemModel):
                                               strict=True) if free]  # fmt: skip
         self.parameters = (*LATENTS, *varying, "residual sd")
         self.pieces = (slice(0, 3), slice(3, 9), slice(9, 10))
-        size = known_scale(
-            individuals.values, float(np.mean(individuals.values**2)), individuals.source
-        )
-        self._floor = LEAST * (size if error == "constant" else 1.0)
+        self._size = float(np.mean(individuals.values**2))
+        self._floor = LEAST * (self._size if error == "constant" else 1.0)
         self.shift: Vector = np.median(self._begin(), axis=0) if shift is None else shift
 
     @staticmethod
@@ -144,6 +142,7 @@ class OneCompartmentModel(SaemModel):
 
     def start(self) -> tuple[Vector, Vector]:
         """Rates and clearance read from each curve; variances are large at first."""
+        known_scale(self.individuals.values, self._size, self.individuals.source)
         z = np.clip(self._begin(), self.shift - 1.0, self.shift + 1.0)
         theta = self.maximize(self.statistics(z[None]).sum(axis=0), self.counts)
         variances = triangle(np.eye(3))[self._in_triangle] * 0.25
