@@ -12,7 +12,7 @@ from pathlib import Path
 from vpem.errors import VpemError
 from vpem.threads import thread_count
 
-from .report import Experiment, save
+from .report import Experiment, page, save
 
 EXPERIMENTS: dict[str, str] = {
     "table1": "Table 1 and Figure 7 of the VP-EM paper: pulsars (HTRU2)",
@@ -107,6 +107,9 @@ def main(words: list[str] | None = None) -> int:
             return 2
         print(report.markdown())
         print(f"everything: {given.output / name}*", file=sys.stderr)
+    if given.output == RESULTS:
+        text = page(EXPERIMENTS, RESULTS)
+        (RESULTS.parent / "README.md").write_text(text, encoding="utf-8")
     return 0
 
 

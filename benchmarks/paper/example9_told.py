@@ -48,6 +48,13 @@ def tell(found: dict[str, Any]) -> Report:
         "More hops, less constraint: the log-likelihood per sample goes "
         f"{', '.join(f'{value:.3f}' for value in ends)} for 0 to {len(ends) - 1} hops."
     )
+    raw = 8 * found["samples"] * d
+    dearer = one["bytes an iteration"] / raw
+    differs.append(
+        f"Features at home are not bytes saved: one iteration with 1 hop sends "
+        f"{one['bytes an iteration']:,} bytes, {dearer:.0f} times all features "
+        f"({raw:,} bytes), because every row's terms go to every neighbour in every round."
+    )
     alone = [run["hops"] for run in found["runs"] if len(run["hubs"]) == 1]
     best = min(found["runs"], key=lambda run: run["BIC"])
     advice = [

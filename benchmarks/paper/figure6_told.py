@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .figure6 import METHODS, K
-from .report import Report, Table
+from .report import Report, Table, cell
 from .runs import over_runs
 
 __all__ = ["gaps_of", "tell"]
@@ -67,7 +67,7 @@ def tell(found: dict[str, Any]) -> Report:
     apart = _apart(found)
     (agrees if apart < SAME else differs).append(
         "VP-EM follows EM with the same blocks: at most "
-        f"{apart:.1e} nats per sample apart in any iteration (consensus error "
+        f"{cell(apart)} nats per sample apart in any iteration (consensus error "
         f"{found['consensus error']:.1e} after 100 plain rounds)."
     )
     gap = _of(found, "EM", "log-likelihood") - _of(found, "VP-EM", "log-likelihood")
@@ -75,7 +75,7 @@ def tell(found: dict[str, Any]) -> Report:
         f"VP-EM ends below EM in {int((gap > 0).sum())} of {len(gap)} samples, by {gap.min():.3f} "
         f"to {gap.max():.3f} nats per sample: what the blocks leave out."
     )
-    first, last = found["components"][1], found["components"][-1]
+    first, last = K if max(found["components"]) > K else 2, max(found["components"])
     narrower = gaps_of(found, last) < gaps_of(found, first)
     (agrees if narrower.mean() > 0.5 else differs).append(
         f"The paper expects more components to narrow the gap: from K = {first} to {last} it goes "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ COLOURS = ("#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5
 
 FILLS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2", "#BBBBBB")
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)))
+SHADES = 256
+"""Colours of a picture: lines are smooth with fewer than all."""
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -29,8 +33,15 @@ def blank(width: float, height: float) -> Any:
 
 
 def write(figure: Any, path: Path) -> None:
-    """Write a PNG file that says nothing of when and by what it was made."""
-    figure.savefig(path, metadata={"Software": None})
+    """Write a small PNG file, of few colours."""
+    from PIL import Image
+
+    whole = io.BytesIO()
+    figure.savefig(whole, format="png")
+    with Image.open(whole) as picture:
+        picture.convert("RGB").quantize(SHADES, method=Image.Quantize.FASTOCTREE).save(
+            path, optimize=True
+        )
 
 
 def tidy(axes: Any, title: str = "", x: str = "", y: str = "") -> None:

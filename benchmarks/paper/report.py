@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Experiment", "Report", "Table", "cell", "save", "sentence_list", "write_csv"]
+__all__ = [
+    "Experiment",
+    "Report",
+    "Table",
+    "cell",
+    "page",
+    "save",
+    "sentence_list",
+    "write_csv",
+]
 
 
 @dataclass(frozen=True)
@@ -100,8 +109,9 @@ def cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        small = value != 0 and abs(value) < 1e-3
-        return f"{value:.1e}" if small else f"{value:,.6g}" if abs(value) < 1e6 else f"{value:.3g}"
+        if value != 0 and abs(value) < 1e-3:
+            return f"{value:.1e}"
+        return f"{value:,.6g}" if abs(value) < 1e5 else f"{value:,.0f}"
     return str(value)
 
 
@@ -130,3 +140,34 @@ def save(name: str, found: dict[str, Any], experiment: Experiment, folder: Path)
     experiment.draw(found, folder)
     (folder / f"{name}.md").write_text(report.markdown(), encoding="utf-8")
     return report
+
+
+INTRODUCTION = """\
+# The experiments of the papers
+
+    python -m benchmarks.paper table1 --size full --from HTRU_2.csv  # downloaded without --from
+    python -m benchmarks.paper figures45 figure6 example9 --size full
+    python -m benchmarks.paper all                                   # small: some minutes
+    python -m benchmarks.paper table1 --size full --redraw           # from the numbers kept
+
+`fedem`, `impute` and `saem` run the benchmarks of the other papers (`python -m benchmarks.fedem`
+and so on) from the same entry. `--size small` shows that everything runs, in seconds (`fedem` and
+`impute` take minutes); `full` has the paper's sizes. Each experiment writes its numbers (JSON),
+tables (CSV), pictures (PNG, with the numbers in them as CSV) and a page like the sections below to
+`--output`, by default `benchmarks/paper/results` for full sizes. Sentences are worked out from the
+numbers of a run. This page is made of those pages whenever a full size is run or drawn anew.
+
+Paper: P. Valdeira, C. Soares, J. Xavier, *Decentralized EM to Learn Gaussian Mixtures from Datasets
+Distributed by Features*, 2022, and its supplement.
+"""
+
+
+def page(names: Iterable[str], folder: Path) -> str:
+    """Return the page of all experiments whose results are there, links leading into the folder."""
+    parts = [INTRODUCTION]
+    for name in names:
+        section = folder / f"{name}.md"
+        if section.exists():
+            text = section.read_text(encoding="utf-8")
+            parts.append(text.replace(f"]({name}-", f"]({folder.name}/{name}-"))
+    return "\n".join(parts)

@@ -100,7 +100,7 @@ def _likelihoods(found: dict[str, Any], folder: Path) -> None:
         rows += [[TITLES[name], *pair] for pair in zip(x, y, strict=True)]
     axes.axhline(100 * found["share of the larger class"], color="black", linestyle="--",
                  linewidth=1.2, label="all negative")  # fmt: skip
-    tidy(axes, "Two components: a better fit is not a better clustering",
+    tidy(axes, "Two components: how well they fit and how well they agree with the labels",
          "log-likelihood per sample", "accuracy, per cent")  # fmt: skip
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     write(figure, folder / "table1-likelihood.png")
@@ -109,7 +109,7 @@ def _likelihoods(found: dict[str, Any], folder: Path) -> None:
 
 
 def _more(found: dict[str, Any], folder: Path) -> None:
-    figure = blank(10.0, 4.2)
+    figure = blank(10.0, 4.8)
     left, right = figure.subplots(1, 2)
     rows = []
     most = 100 * found["share of the larger class"]
@@ -126,9 +126,9 @@ def _more(found: dict[str, Any], folder: Path) -> None:
                       marker=MARKERS[place], markerfacecolor=fill,
                       label=f"{TITLES[name]}, {'standardized' if asked else 'raw'}")  # fmt: skip
     left.axhline(most, color="0.5", linestyle="--", linewidth=1, label="all negative")
-    tidy(left, "Named by all labels; starts on raw, standardized features", "components, K",
+    tidy(left, "Named by the majority of all rows (raw, standardized: in starts)", "components, K",
          "accuracy, per cent")  # fmt: skip
-    left.legend(frameon=False, fontsize=8)
+    left.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     who = [name for name in found["few labels"] if name in ("classifier", "2", "5", "6")]
     for place, name in enumerate(who):
         items = found["few labels"][name]
