@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .fetch import fetch
 from .split import split
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Import, simulate, split and describe datasets.\n\n"
+    help="Import, fetch, simulate, split and describe datasets.\n\n"
     "Example: vpem data describe data/breast_cancer.h5",
 )
 
@@ -176,16 +177,18 @@ def repack(
     from .output import Screen
 
     with Screen(quiet) as screen:
+        from vpem.files.about import read_about
         from vpem.files.datasets import read_dataset, read_truth, write_dataset
         from vpem.files.hdf5 import check_distinct, check_writable
 
         check_distinct(output, source)
         check_writable(output, force)
         found = read_dataset(source, dataset, memory_limit=0)
-        write_dataset(output, found, force, truth=read_truth(source))
+        write_dataset(output, found, force, truth=read_truth(source), about=read_about(source))
         screen.say(f"wrote {output}")
 
 
+app.command("fetch")(fetch)
 app.command("split")(split)
 
 
@@ -206,9 +209,10 @@ def describe(
     from .output import Screen, print_json, show
 
     with Screen():
+        from vpem.files.about import read_about
         from vpem.files.datasets import read_dataset
 
-        summary = _describe(read_dataset(data, dataset))
+        summary = _describe(read_dataset(data, dataset)) | {"about": read_about(data)}
     if json:
         print_json(summary)
     else:
@@ -296,6 +300,7 @@ def _tables(summary: dict[str, Any]) -> list[Table]:
     edges, labels, agents = summary["edges"], summary["labels"], summary["agents"]
     facts = [
         ("file", summary["path"]),
+        *summary["about"].items(),
         ("rows", summary["n_samples"]),
         ("features", summary["n_features"]),
         ("type", f"{summary['dtype']}, {summary['bytes'] / 1e6:.4g} MB"),

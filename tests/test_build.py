@@ -182,7 +182,7 @@ def test_what_is_imported_is_what_is_required(project):
         for requirement in project["project"]["dependencies"]
     }
     extras = project["project"]["optional-dependencies"]
-    for extra in ("sdp", "plot", "mpi", "psi"):
+    for extra in ("sdp", "plot", "mpi", "psi", "fetch"):
         required |= {requirement.split(">")[0].strip().lower() for requirement in extras[extra]}
     names = {"scikit-learn": "sklearn", "openmined-psi": "private_set_intersection"}
     declared = {names.get(name, name) for name in required}

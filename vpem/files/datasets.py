@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from vpem.checks import row_blocks
 from vpem.errors import FileError, InputError, did_you_mean, shorten
+from vpem.files.about import write_about
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -402,6 +403,7 @@ def write_dataset(
     dataset: Dataset,
     force: bool = False,
     truth: Mapping[str, ArrayLike] | None = None,
+    about: Mapping[str, str] | None = None,
 ) -> None:
     """Write a dataset completely or not at all.
 
@@ -415,6 +417,8 @@ def write_dataset(
         Replace an existing file.
     truth : mapping of str to array-like, optional
         Parameters the data were drawn from, written to the group ``truth``.
+    about : mapping of str to str, optional
+        Where the data come from, in attributes (`vpem.files.about.ABOUT`).
 
     Raises
     ------
@@ -443,6 +447,7 @@ def write_dataset(
             group = _group(file, "truth")
             for name, values in truth.items():
                 write_array(group, name, values)
+        write_about(file, about or {})
 
 
 def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | None:
