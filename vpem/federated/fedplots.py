@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vpem.federated.fedruns import FedHistory
-from vpem.files.hdf5 import atomic_write
-from vpem.plots import COLOURS, check_picture
+from vpem.plots import COLOURS, check_picture, save_figure
 
 __all__ = ["plot_histories"]
 
@@ -54,7 +52,6 @@ def plot_histories(
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_picture(path, force)
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.0, 6.2), layout="constrained")
@@ -87,13 +84,7 @@ def plot_histories(
         handles, labels = panels[0, 0].get_legend_handles_labels()
         columns = 2 if len(histories) > 3 else len(histories)
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    ending = Path(path).suffix.lower()[1:]
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-    with (
-        mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
-        atomic_write(path, force) as temporary,
-    ):
-        figure.savefig(temporary, format=ending, dpi=150, metadata=undated)
+    save_figure(path, figure, force=force, dpi=150)
 
 
 def _draw(

@@ -12,7 +12,7 @@ import numpy as np
 from vpem.files.hdf5 import atomic_write, create, describe_element, write_array, write_strings
 from vpem.imputing.imputation import Imputation
 from vpem.imputing.observations import Hidden
-from vpem.plots import check_picture
+from vpem.plots import check_picture, save_figure
 
 __all__ = ["describe_imputation", "plot_imputation", "write_imputation"]
 
@@ -147,7 +147,6 @@ def plot_imputation(path: PathLike, found: Imputation, *, force: bool = False) -
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_picture(path, force)
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 6.5), layout="constrained")
@@ -174,13 +173,7 @@ def plot_imputation(path: PathLike, found: Imputation, *, force: bool = False) -
         drawn.set(xlabel=label, ylabel=what)
     for drawn in axes.flat:
         drawn.spines[["top", "right"]].set_visible(False)
-    ending = os.path.splitext(os.fspath(path))[1].lower()[1:]
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-    with (
-        mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
-        atomic_write(path, force) as temporary,
-    ):
-        figure.savefig(temporary, format=ending, dpi=130, metadata=undated)
+    save_figure(path, figure, force=force, dpi=130)
 
 
 def _draw_trend(axes: Any, what: str, names: Sequence[str], trend: Any, unit: str) -> None:

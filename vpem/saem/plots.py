@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vpem.checks import check_int
-from vpem.files.hdf5 import atomic_write
-from vpem.plots import COLOURS, check_picture
+from vpem.plots import COLOURS, check_picture, save_figure
 from vpem.saem.individuals import Individuals
 from vpem.saem.model_files import SavedSaem, as_saved
 from vpem.saem.prediction import Maker, Predictor
@@ -86,7 +84,7 @@ def plot_traces(
         handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
         frameon=False, fontsize=9,
     )  # fmt: skip
-    _save(path, figure, force)
+    save_figure(path, figure, force=force)
 
 
 def _burn_in(saved: SavedSaem) -> int:
@@ -119,19 +117,6 @@ def _plain(text: str) -> str:
     """Text of a user: dollars would begin a formula, and a long name fills the picture."""
     short = text if len(text) <= 32 else text[:31] + "\N{HORIZONTAL ELLIPSIS}"
     return short.replace("$", r"\$")
-
-
-def _save(path: str | os.PathLike[str], figure: Any, force: bool) -> None:
-    """Write a picture that depends on its content only."""
-    import matplotlib as mpl
-
-    ending = Path(path).suffix.lower()[1:]
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-    with (
-        mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
-        atomic_write(path, force) as temporary,
-    ):
-        figure.savefig(temporary, format=ending, dpi=150, metadata=undated)
 
 
 def plot_curves(
@@ -212,4 +197,4 @@ def plot_curves(
         handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
         frameon=False, fontsize=9,
     )  # fmt: skip
-    _save(path, figure, force)
+    save_figure(path, figure, force=force)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vpem.files.hdf5 import atomic_write
-from vpem.plots import check_picture
+from vpem.plots import check_picture, save_figure
 from vpem.selection.search import Selection
 
 __all__ = ["LABELS", "plot_selection"]
@@ -56,7 +54,6 @@ def plot_selection(
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_picture(path, force)
-    import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -106,13 +103,7 @@ def plot_selection(
         axes.spines[side].set_visible(False)
     axes.set_title(_title(selection), fontsize=10)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9, markerscale=0.6)
-    ending = Path(path).suffix.lower()[1:]
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-    with (
-        mpl.rc_context({"svg.hashsalt": "vpem"}),
-        atomic_write(path, force) as temporary,
-    ):
-        figure.savefig(temporary, format=ending, dpi=150, metadata=undated)
+    save_figure(path, figure, force=force, dpi=150)
 
 
 def _label(kind: tuple[int, str], kinds: list[tuple[int, str]]) -> str:
