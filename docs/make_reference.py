@@ -1,4 +1,4 @@
-"""Write docs/cli.md, the reference of the command line, from the commands themselves."""
+"""Write the reference: docs/cli.md from the commands, docs/python.md from the public names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import vpem
 from vpem_cli.app import command
 
-TARGET = Path(__file__).with_name("cli.md")
+PYTHON_HEAD = """# Python
+
+Written by `make docs` from the public names; `help(vpem.fit_vpem)` shows the same. Every name is imported from
+`vpem`, when it is first used: `import vpem` alone loads nothing heavy.
+"""
+
+ROOMS = {
+    "Estimators": ("vpem.estimators",),
+    "Recipes": (
+        "vpem.recipes", "vpem.row_split", "vpem.clusters.kmeans", "vpem.federated", "vpem.imputing.imputation",
+        "vpem.saem",
+    ),
+    "Data and models": (
+        "vpem.files", "vpem.mixture", "vpem.blocks", "vpem.partition", "vpem.workers", "vpem.clusters",
+        "vpem.imputing",
+    ),
+    "Networks": ("vpem.graphs", "vpem.joining"),
+    "Parties": ("vpem.parties",),
+    "Errors": ("vpem.errors",),
+}  # fmt: skip
+"""Headings of the page of Python, and the modules whose names they hold; the first that fits."""
 
 HEAD = """# Command line
 
@@ -68,12 +89,40 @@ def section(path: tuple[str, ...], member: Any) -> str:
     return "\n".join(lines)
 
 
+def python_reference() -> str:
+    """Return the page of Python: a directive for each public name, filled in by Sphinx."""
+    rooms: dict[str, list[str]] = {heading: [] for heading in ROOMS}
+    for name in sorted(set(vpem.__all__) - {"__version__"}, key=str.lower):
+        home = getattr(vpem, name).__module__
+        heading = next(
+            heading
+            for heading, prefixes in ROOMS.items()
+            if home.startswith(tuple(prefixes))
+        )
+        rooms[heading].append(name)
+    pages = [PYTHON_HEAD]
+    for heading, names in rooms.items():
+        pages += [f"## {heading}", "", "```{eval-rst}"]
+        for name in names:
+            kind = "class" if isinstance(getattr(vpem, name), type) else "function"
+            pages.append(f".. auto{kind}:: vpem.{name}")
+            if kind == "class" and not issubclass(getattr(vpem, name), Exception):
+                pages.append("   :members:")
+        pages += ["```", ""]
+    return "\n".join(pages)
+
+
 def reference() -> str:
-    """Return the whole page."""
+    """Return the page of the command line."""
     pages = [HEAD, *(section(path, member) for path, member in leaves(command(), ("vpem",)))]
     return "\n".join(pages)
 
 
+PAGES = {"cli.md": reference, "python.md": python_reference}
+"""What is written, and by what."""
+
+
 if __name__ == "__main__":
-    TARGET.write_text(reference(), encoding="utf-8")
-    print(f"wrote {TARGET.name}", file=sys.stderr)
+    for target, make in PAGES.items():
+        Path(__file__).with_name(target).write_text(make(), encoding="utf-8")
+        print(f"wrote {target}", file=sys.stderr)
