@@ -1,7 +1,8 @@
 """Run the sessions of a page: what stands under ``$ command`` is what the command prints.
 
 A line of three dots stands for any lines, lines that begin with ``> `` go on with the command above,
-and wall times may differ. Blocks of Python are run in the same folder, and must not fail.
+and wall times may differ. Blocks of Python are run in the same folder, and must not fail; a block of
+text right below one is what it prints.
 """
 
 import os
@@ -12,7 +13,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^```(console|python)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", flags=re.DOTALL | re.MULTILINE
+)
 
 
 def sessions():
@@ -70,12 +73,14 @@ def check(page, folder):
     """Run a page from its beginning to its end in an empty folder that has ``data/``."""
     shutil.copytree(ROOT / "data", folder / "data")
     for number, found in enumerate(BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))):
-        kind, block = found.groups()
+        kind, block, below = found.groups()
         if kind == "python":
             script = folder / f"lines{number}.py"
             script.write_text(block, encoding="utf-8")
             done = run(f"{sys.executable} -W error {script.name}", folder)
             assert done.returncode == 0, (page, done.stderr)
+            if below is not None:
+                assert agrees(comparable(done.stdout), comparable(below)), (page, done.stdout)
             continue
         for command, shown in pieces(block):
             done = run(command, folder)
