@@ -39,6 +39,8 @@ Written by `make docs` from the commands themselves; `vpem COMMAND --help` shows
 Data and results go to standard output, messages and progress to standard error. `--json` prints one
 JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only warnings and errors.
 
+## Exit codes
+
 | exit code | meaning |
 |---|---|
 | 0 | done |
@@ -48,6 +50,9 @@ JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only warning
 | 4 | a rank did not answer, with `--engine mpi --timeout` |
 | 130 | interrupted by Ctrl-C |
 | 143 | ended by SIGTERM |
+
+After 130 and 143 a run with `--checkpoint` has written its state. A rank that is killed ends the job with the code of the
+launcher (MPICH: 9).
 """
 
 
