@@ -16,9 +16,13 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["Thumbs.db"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+smartquotes = False  # two dashes of an option are not one long dash
+default_role = "py:obj"  # names in docstrings become links where they lead somewhere
 
 html_theme = "furo"
 html_title = "vpem"
+html_static_path = ["_static"]
+html_css_files = ["vpem.css"]
 html_copy_source = False
 html_show_sourcelink = False
 

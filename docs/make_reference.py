@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +80,7 @@ def section(path: tuple[str, ...], member: Any) -> str:
     options = [p for p in member.params if p.param_type_name == "option" and p.name != "help"]
     usage = " ".join([*path, *(p.name.upper() for p in arguments), "[OPTIONS]"])
     help_text = "\n".join(line.strip() for line in (member.help or "").splitlines())
+    help_text = re.sub(r"^Example: (.*)$", r"Example: `\1`", help_text, flags=re.MULTILINE)
     lines = [f"## {' '.join(path)}", "", f"    {usage}", "", help_text.strip(), ""]
     if arguments:
         lines += ["| argument | |", "|---|---|"]

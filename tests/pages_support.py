@@ -45,7 +45,12 @@ def agrees(printed, shown):
 def run(command, folder):
     """Run a command in a shell, as a reader would."""
     places = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    environment = {"PATH": os.pathsep.join(places), "COLUMNS": "80", "LC_ALL": "C.UTF-8"}
+    environment = {
+        "PATH": os.pathsep.join(places),
+        "COLUMNS": "80",
+        "LC_ALL": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",  # tests run in a process for each processor
+    }
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     return subprocess.run(
