@@ -11,7 +11,7 @@ help:
 	@echo "make test   build and run every test"
 	@echo "make lint   ruff, mypy, cython-lint"
 	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
-	@echo "make docs   write the command-line reference from the commands"
+	@echo "make docs   write the references from the code, and the site to build/site"
 	@echo "make clean  remove $(VENV) and everything built"
 
 $(VENV)/made:
@@ -50,6 +50,8 @@ bench: $(VENV)/benches
 
 docs: $(VENV)/built
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
+	@echo "build/site/index.html"
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info vpem/_core/*.c vpem/_core/*.so

@@ -1,17 +1,39 @@
-"""Write docs/cli.md, the reference of the command line, from the commands themselves."""
+"""Write the reference: docs/cli.md from the commands, docs/python.md from the public names."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import vpem
 from vpem_cli.app import command
 from vpem_cli.config import key_of
 from vpem_cli.headings import HEADINGS, grouped
 
-TARGET = Path(__file__).with_name("cli.md")
+PYTHON_HEAD = """# Python
+
+Written by `make docs` from the public names; `help(vpem.fit_vpem)` shows the same. Every name is imported from
+`vpem`, when it is first used: `import vpem` alone loads nothing heavy.
+"""
+
+ROOMS = {
+    "Estimators": ("vpem.estimators",),
+    "Recipes": (
+        "vpem.recipes", "vpem.row_split", "vpem.clusters.kmeans", "vpem.federated", "vpem.imputing.imputation",
+        "vpem.saem.recipes",
+    ),
+    "Data and models": (
+        "vpem.files", "vpem.mixture", "vpem.blocks", "vpem.partition", "vpem.workers", "vpem.clusters",
+        "vpem.imputing", "vpem.saem",
+    ),
+    "Networks": ("vpem.graphs", "vpem.joining"),
+    "Parties": ("vpem.parties",),
+    "Errors": ("vpem.errors",),
+}  # fmt: skip
+"""Headings of the page of Python, and the modules whose names they hold; the first that fits."""
 
 HEAD = """# Command line
 
@@ -24,6 +46,8 @@ Every command also has `--help`, `--config FILE` (its options from a TOML file) 
 (every option's value and where it is from). Every option has an environment variable, such as
 `VPEM_FIT_COMPONENTS`. Shells complete words. See [configuration](configuration.md).
 
+## Exit codes
+
 | exit code | meaning |
 |---|---|
 | 0 | done |
@@ -33,6 +57,9 @@ Every command also has `--help`, `--config FILE` (its options from a TOML file) 
 | 4 | a rank did not answer, with `--engine mpi --timeout` |
 | 130 | interrupted by Ctrl-C |
 | 143 | ended by SIGTERM |
+
+After 130 and 143 a run with `--checkpoint` has written its state. A rank that is killed ends the job with the code of the
+launcher (MPICH: 9).
 """
 
 
@@ -60,6 +87,7 @@ def section(path: tuple[str, ...], member: Any) -> str:
     own = [param for param in member.params if key_of(param) not in common]
     usage = " ".join([*path, *(p.name.upper() for p in arguments), "[OPTIONS]"])
     help_text = "\n".join(line.strip() for line in (member.help or "").splitlines())
+    help_text = re.sub(r"^Example: (.*)$", r"Example: `\1`", help_text, flags=re.MULTILINE)
     lines = [f"## {' '.join(path)}", "", f"    {usage}", "", help_text.strip(), ""]
     if arguments:
         lines += ["| argument | |", "|---|---|"]
@@ -75,12 +103,40 @@ def section(path: tuple[str, ...], member: Any) -> str:
     return "\n".join(lines)
 
 
+def python_reference() -> str:
+    """Return the page of Python: a directive for each public name, filled in by Sphinx."""
+    rooms: dict[str, list[str]] = {heading: [] for heading in ROOMS}
+    for name in sorted(set(vpem.__all__) - {"__version__"}, key=str.lower):
+        home = getattr(vpem, name).__module__
+        heading = next(
+            heading
+            for heading, prefixes in ROOMS.items()
+            if home.startswith(tuple(prefixes))
+        )
+        rooms[heading].append(name)
+    pages = [PYTHON_HEAD]
+    for heading, names in rooms.items():
+        pages += [f"## {heading}", "", "```{eval-rst}"]
+        for name in names:
+            kind = "class" if isinstance(getattr(vpem, name), type) else "function"
+            pages.append(f".. auto{kind}:: vpem.{name}")
+            if kind == "class" and not issubclass(getattr(vpem, name), Exception):
+                pages.append("   :members:")
+        pages += ["```", ""]
+    return "\n".join(pages)
+
+
 def reference() -> str:
-    """Return the whole page."""
+    """Return the page of the command line."""
     pages = [HEAD, *(section(path, member) for path, member in leaves(command(), ("vpem",)))]
     return "\n".join(pages)
 
 
+PAGES = {"cli.md": reference, "python.md": python_reference}
+"""What is written, and by what."""
+
+
 if __name__ == "__main__":
-    TARGET.write_text(reference(), encoding="utf-8")
-    print(f"wrote {TARGET.name}", file=sys.stderr)
+    for target, make in PAGES.items():
+        Path(__file__).with_name(target).write_text(make(), encoding="utf-8")
+        print(f"wrote {target}", file=sys.stderr)

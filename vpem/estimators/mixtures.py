@@ -106,7 +106,7 @@ class VPEM(FittedMixture):
         Iterations of the best restart.
     lower_bound_ : float
         Log-likelihood per sample in the E-step of the last iteration, mean over roots.
-    history_ : ndarray of shape (n_iter_, B)
+    history_ : ndarray of shape (iterations, B)
         Total log-likelihood a iteration and root; the first row belongs to the start.
     hubs_ : list of Hub
         Root and agents of each hub.

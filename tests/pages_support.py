@@ -1,0 +1,94 @@
+"""Run the sessions of a page: what stands under ``$ command`` is what the command prints.
+
+A line of three dots stands for any lines, lines that begin with ``> `` go on with the command above,
+and wall times may differ. Blocks of Python are run in the same folder, and must not fail; a block of
+text right below one is what it prints.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(
+    r"^```(console|python)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", flags=re.DOTALL | re.MULTILINE
+)
+
+
+def sessions():
+    """Pages that have blocks to run, by their names from the root."""
+    pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    return [
+        str(page.relative_to(ROOT))
+        for page in pages
+        if BLOCK.search(page.read_text(encoding="utf-8"))
+    ]
+
+
+def comparable(text):
+    """Lines without trailing blanks, blank lines, and wall times."""
+    lines = [re.sub(r"\d[\d.e-]* s\b", "SECONDS", line.rstrip()) for line in text.splitlines()]
+    return [re.sub(r" +", " ", line) for line in lines if line]
+
+
+def agrees(printed, shown):
+    """Whether printed lines are those that are shown, which may have lines of dots."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + r"\n" for line in shown
+    )
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
+
+
+def run(command, folder):
+    """Run a command in a shell, as a reader would."""
+    places = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    environment = {
+        "PATH": os.pathsep.join(places),
+        "COLUMNS": "80",
+        "LC_ALL": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",  # tests run in a process for each processor
+    }
+    if "PYTHONPATH" in os.environ:
+        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    return subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def pieces(block):
+    """Commands of a session, each with what is shown of it."""
+    for piece in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        first, *rest = piece.splitlines()
+        more = 0
+        while more < len(rest) and rest[more].startswith("> "):
+            more += 1
+        yield "\n".join([first, *(line[2:] for line in rest[:more])]), "\n".join(rest[more:])
+
+
+def check(page, folder):
+    """Run a page from its beginning to its end in an empty folder that has ``data/``."""
+    shutil.copytree(ROOT / "data", folder / "data")
+    for number, found in enumerate(BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))):
+        kind, block, below = found.groups()
+        if kind == "python":
+            script = folder / f"lines{number}.py"
+            script.write_text(block, encoding="utf-8")
+            done = run(f"{sys.executable} -W error {script.name}", folder)
+            assert done.returncode == 0, (page, done.stderr)
+            if below is not None:
+                assert agrees(comparable(done.stdout), comparable(below)), (page, done.stdout)
+            continue
+        for command, shown in pieces(block):
+            done = run(command, folder)
+            printed = comparable(done.stdout + done.stderr)
+            assert agrees(printed, comparable(shown)), (command, "\n".join(printed))
+            assert (done.returncode != 0) == ("vpem: error" in shown), (command, done.returncode)

@@ -1,0 +1,63 @@
+"""The site can be built: links lead somewhere, and the commands that pages show exist."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from .pages_support import ROOT
+
+from vpem_cli.app import command
+
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+FENCES = re.compile(r"^```[a-z]*\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+
+
+def test_site_is_built_without_warnings(tmp_path):
+    build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    front = (tmp_path / "index.html").read_text(encoding="utf-8")
+    for page in PAGES[1:]:
+        made = page.relative_to(ROOT / "docs").with_suffix(".html")
+        assert (tmp_path / made).exists()
+        assert page.stem == "index" or str(made) in front, page
+    for asset in tmp_path.rglob("*.html"):
+        text = asset.read_text(encoding="utf-8")
+        assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=\"https?:", text), asset.name
+
+
+def shown(page):
+    """Lines of a page's code that call vpem."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    fenced = [line for block in FENCES.findall(text) for line in block.splitlines()]
+    indented = [line[4:] for line in FENCES.sub("", text).splitlines() if line.startswith("    ")]
+    for line in (*fenced, *indented):
+        found = re.match(r"(?:\$ )?(?:mpiexec .*?|srun .*?)?\bvpem ((?:[a-z][a-z-]*) .*)", line.strip())
+        if found and "[OPTIONS]" not in line:
+            yield found.group(1)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_a_page_shows_exist(page):
+    for line in shown(page):
+        # A variable of the shell may be any number.
+        words = shlex.split(re.sub(r"\$\{?\w+\}?", "1", line), comments=True)
+        ends = [i for i, word in enumerate(words) if word in (">", "|", "&&", ";", "2>", "<", "||")]
+        words = words[: min(ends, default=len(words))]
+        parse(command(), "vpem", words, line)
+
+
+def parse(member, name, words, line):
+    """Parse words as the command does, without a run."""
+    try:
+        with member.make_context(name, list(words)) as context:
+            if hasattr(member, "commands"):
+                rest = [*context._protected_args, *context.args]
+                inner, found, rest = member.resolve_command(context, rest)
+                parse(found, inner, rest, line)
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            pytest.fail(f"{line}: {error.format_message()}")
+        raise
