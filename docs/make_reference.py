@@ -13,19 +13,19 @@ from vpem_cli.app import command
 
 PYTHON_HEAD = """# Python
 
-Written by `make docs` from the public names; `help(vpem.fit_vpem)` shows the same. Every name is imported from
-`vpem`, when it is first used: `import vpem` alone loads nothing heavy.
+Written by `make docs` from the public names; `help(vpem.fit_vpem)` shows the same. Every name is
+imported from `vpem`, when it is first used: `import vpem` alone loads nothing heavy.
 """
 
 ROOMS = {
     "Estimators": ("vpem.estimators",),
     "Recipes": (
-        "vpem.recipes", "vpem.row_split", "vpem.clusters.kmeans", "vpem.federated", "vpem.imputing.imputation",
-        "vpem.saem",
+        "vpem.recipes", "vpem.row_split", "vpem.clusters.kmeans", "vpem.federated",
+        "vpem.imputing.imputation", "vpem.saem",
     ),
     "Data and models": (
-        "vpem.files", "vpem.mixture", "vpem.blocks", "vpem.partition", "vpem.workers", "vpem.clusters",
-        "vpem.imputing",
+        "vpem.files", "vpem.mixture", "vpem.blocks", "vpem.partition", "vpem.workers",
+        "vpem.clusters", "vpem.imputing",
     ),
     "Networks": ("vpem.graphs", "vpem.joining"),
     "Parties": ("vpem.parties",),
@@ -52,8 +52,8 @@ JSON object for programs. `NO_COLOR` is respected, `--quiet` leaves only warning
 | 130 | interrupted by Ctrl-C |
 | 143 | ended by SIGTERM |
 
-After 130 and 143 a run with `--checkpoint` has written its state. A rank that is killed ends the job with the code of the
-launcher (MPICH: 9).
+After 130 and 143 a run with `--checkpoint` has written its state. A rank that is killed ends the
+job with the code of the launcher (MPICH: 9).
 """
 
 
@@ -102,9 +102,7 @@ def python_reference() -> str:
     for name in sorted(set(vpem.__all__) - {"__version__"}, key=str.lower):
         home = getattr(vpem, name).__module__
         heading = next(
-            heading
-            for heading, prefixes in ROOMS.items()
-            if home.startswith(tuple(prefixes))
+            heading for heading, prefixes in ROOMS.items() if home.startswith(tuple(prefixes))
         )
         rooms[heading].append(name)
     pages = [PYTHON_HEAD]
