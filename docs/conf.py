@@ -8,7 +8,7 @@ import vpem
 
 project = "vpem"
 author = "the developers of vpem"
-copyright = "the developers of vpem"  # noqa: A001
+copyright = "the developers of vpem"
 version = release = vpem.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]

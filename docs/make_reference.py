@@ -15,19 +15,19 @@ from vpem_cli.headings import HEADINGS, grouped
 
 PYTHON_HEAD = """# Python
 
-Written by `make docs` from the public names; `help(vpem.fit_vpem)` shows the same. Every name is imported from
-`vpem`, when it is first used: `import vpem` alone loads nothing heavy.
+Written by `make docs` from the public names; `help(vpem.fit_vpem)` shows the same. Every name is
+imported from `vpem`, when it is first used: `import vpem` alone loads nothing heavy.
 """
 
 ROOMS = {
     "Estimators": ("vpem.estimators",),
     "Recipes": (
-        "vpem.recipes", "vpem.row_split", "vpem.clusters.kmeans", "vpem.federated", "vpem.imputing.imputation",
-        "vpem.saem.recipes",
+        "vpem.recipes", "vpem.row_split", "vpem.clusters.kmeans", "vpem.federated",
+        "vpem.imputing.imputation", "vpem.saem.recipes",
     ),
     "Data and models": (
-        "vpem.files", "vpem.mixture", "vpem.blocks", "vpem.partition", "vpem.workers", "vpem.clusters",
-        "vpem.imputing", "vpem.saem",
+        "vpem.files", "vpem.mixture", "vpem.blocks", "vpem.partition", "vpem.workers",
+        "vpem.clusters", "vpem.imputing", "vpem.saem",
     ),
     "Networks": ("vpem.graphs", "vpem.joining"),
     "Parties": ("vpem.parties",),
@@ -58,8 +58,8 @@ Every command also has `--help`, `--config FILE` (its options from a TOML file) 
 | 130 | interrupted by Ctrl-C |
 | 143 | ended by SIGTERM |
 
-After 130 and 143 a run with `--checkpoint` has written its state. A rank that is killed ends the job with the code of the
-launcher (MPICH: 9).
+After 130 and 143 a run with `--checkpoint` has written its state. A rank that is killed ends the
+job with the code of the launcher (MPICH: 9).
 """
 
 
@@ -109,9 +109,7 @@ def python_reference() -> str:
     for name in sorted(set(vpem.__all__) - {"__version__"}, key=str.lower):
         home = getattr(vpem, name).__module__
         heading = next(
-            heading
-            for heading, prefixes in ROOMS.items()
-            if home.startswith(tuple(prefixes))
+            heading for heading, prefixes in ROOMS.items() if home.startswith(tuple(prefixes))
         )
         rooms[heading].append(name)
     pages = [PYTHON_HEAD]

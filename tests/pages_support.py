@@ -1,8 +1,8 @@
 """Run the sessions of a page: what stands under ``$ command`` is what the command prints.
 
-A line of three dots stands for any lines, lines that begin with ``> `` go on with the command above,
-and wall times may differ. Blocks of Python are run in the same folder, and must not fail; a block of
-text right below one is what it prints.
+A line of three dots stands for any lines, lines that begin with ``> `` go on with the command
+above, and wall times may differ. Blocks of Python are run in the same folder, and must not fail; a
+block of text right below one is what it prints.
 """
 
 import os

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from .pages_support import ROOT, agrees, check, comparable, run, sessions
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from .pages_support import ROOT
 
 from vpem_cli.app import command
+
+from .pages_support import ROOT
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 FENCES = re.compile(r"^```[a-z]*\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
@@ -34,7 +35,7 @@ def shown(page):
     fenced = [line for block in FENCES.findall(text) for line in block.splitlines()]
     indented = [line[4:] for line in FENCES.sub("", text).splitlines() if line.startswith("    ")]
     for line in (*fenced, *indented):
-        found = re.match(r"(?:\$ )?(?:mpiexec .*?|srun .*?)?\bvpem ((?:[a-z][a-z-]*) .*)", line.strip())
+        found = re.match(r"(?:\$ )?(?:mpiexec .*?|srun .*?)?\bvpem ([a-z][a-z-]* .*)", line.strip())
         if found and "[OPTIONS]" not in line:
             yield found.group(1)
 
