@@ -128,12 +128,21 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> dict[str, Any]:
 
     import numpy as np
 
+    from vpem.errors import shorten
+
     model, likelihood, rates = fit.model, fit.log_likelihood, fit.acceptance
     errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
-    if None in errors.values():
+    lacking = [name for name, value in errors.items() if value is None]
+    if len(lacking) == len(errors):
         screen.warn(
             "there are no standard errors, for the observed information is not positive definite "
             f"at the estimates; {_advice(fit)}"
+        )
+    elif lacking:
+        screen.warn(
+            f"there are no standard errors of {shorten(lacking)}, of which draws tell too little; "
+            "those of the others take them as known, and may be too small; "
+            f"{_advice(fit)}"
         )
     device_of = [held.names[device] for device in held.worker_of]
     effective = float(np.min(likelihood.effective))

@@ -225,7 +225,7 @@ HOSTILE = {
         "positive semi-definite",
     ),
     "information": (replace_array("information", lambda a: -a), "positive semi-definite"),
-    "errors": (replace_array("standard_errors", at(2, -1.0)), "must be positive"),
+    "errors": (replace_array("standard_errors", at(2, -1.0)), "must not be negative"),
     "interval": (replace_array("lower", lambda a: a + 100), "lower must not be above upper"),
     "shrinkage": (replace_array("shrinkage", at(0, 1.5)), "between 0 and 1"),
     "acceptance": (replace_array("acceptance", at(0, np.nan)), "between 0 and 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from scipy.linalg import null_space
 
 from vpem.saem.conditional import Conditional
 from vpem.saem.models.protocol import Counts, SaemModel, Vector
@@ -91,11 +92,19 @@ def _nudge(density: Callable[[Vector], float], theta: Vector, here: float, i: in
     return size
 
 
-def standard_errors(information: Vector) -> Vector:
+def standard_errors(information: Vector, constraints: Vector | None = None) -> Vector:
     """Standard errors (p,) of an information matrix; NaN where it is.
 
     Rows and columns are scaled before, so that units do not matter. Parameters whose information is
     NaN are taken as known; where the others' is not positive definite all are NaN.
+
+    Parameters
+    ----------
+    information : ndarray of shape (p, p)
+        Of parameters as if each could change alone.
+    constraints : ndarray of shape (c, p), optional
+        Sums of changes of parameters that are zero (`SaemModel.constraints`): errors are those
+        of changes that keep to them.
     """
     found = np.full(len(information), np.nan)
     keep = np.flatnonzero(~np.isnan(np.diag(information)))
@@ -103,7 +112,11 @@ def standard_errors(information: Vector) -> Vector:
     sizes = np.sqrt(np.maximum(np.diag(part), 0.0))
     if not len(keep) or not (sizes > 0).all() or not np.isfinite(part).all():
         return found
-    values, vectors = np.linalg.eigh(part / np.outer(sizes, sizes))
-    if values[0] > 1e-10:
-        found[keep] = np.sqrt(((vectors**2) / values).sum(axis=1)) / sizes
+    free = np.eye(len(keep))  # directions in which parameters can change
+    if constraints is not None and len(constraints):
+        free = null_space(constraints[:, keep] / sizes)
+        free[np.abs(free) < 1e-12] = 0.0
+    values, vectors = np.linalg.eigh(free.T @ (part / np.outer(sizes, sizes)) @ free)
+    if len(values) and values[0] > 1e-10:
+        found[keep] = np.sqrt((((free @ vectors) ** 2) / values).sum(axis=1)) / sizes
     return found

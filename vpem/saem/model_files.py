@@ -337,7 +337,10 @@ def _read_parts(file: Any) -> SavedSaem:
     read["bytes"] = read["bytes"].astype(np.int64)
     need(_semidefinite(read["covariances"]), "covariances must be positive semi-definite")
     errors = read["standard_errors"]
-    need(not (errors <= 0).any() and not np.isinf(errors).any(), "standard_errors must be positive")
+    need(
+        not (errors < 0).any() and not np.isinf(errors).any(),
+        "standard_errors must not be negative or infinite",
+    )
     if np.isfinite(errors).all():
         need(_semidefinite(read["information"][None]), "information must be positive semi-definite")
     if find(file, "acceptance") is not None:

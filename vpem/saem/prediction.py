@@ -184,6 +184,8 @@ class Predictor:
             try:
                 model = make_model(saved.model, individuals, **options)
             except (TypeError, ValueError, KeyError, IndexError) as error:
+                if isinstance(error, InputError) and str(error).startswith(individuals.source):
+                    raise  # a fault of the data
                 raise InputError(
                     f"the options of the fit make no model {saved.model} of {individuals.source} "
                     f"({error}); fit it again"

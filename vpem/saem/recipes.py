@@ -212,9 +212,11 @@ def fit_saem(
         told = f"changed by {run.change:.2g} in the last {window}, more than tol {tol:g}"
         if np.isnan(run.change):
             told = f"are looked at from iteration {burn_in + 2 * window} on"
+        elif run.change < tol:
+            told = "are flat, but some variances are as good as zero, and stay there"
         warnings.warn(
             f"SAEM has not converged in {run.n_iter} iterations: the averaged parameters {told}; "
-            "take more iterations",
+            f"take {'more iterations' if not run.change < tol else 'a simpler model'}",
             NotConvergedWarning,
             stacklevel=2,
         )
@@ -252,7 +254,7 @@ def fit_saem(
     return SaemFit(
         made,
         theta,
-        standard_errors(information),
+        standard_errors(information, made.constraints(theta)),
         information,
         likelihood,
         given,
@@ -291,6 +293,8 @@ def _made(
             "a model of your own is a function of the individuals that returns a SaemModel, with "
             f"no model_options; got {type(made).__name__}"
         )
+    if not made.pieces:
+        raise InputError(f"model {type(made).__name__} has no pieces, the parts of a statistic")
     return made
 
 

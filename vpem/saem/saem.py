@@ -17,7 +17,7 @@ from vpem.checks import check_int, check_number
 from vpem.errors import InputError, NotConvergedWarning, NumericalError, check_choice
 from vpem.saem.chains import Chains, Sampler
 from vpem.saem.devices import Reports, Units
-from vpem.saem.models.protocol import Counts, SaemModel, Vector, check_model
+from vpem.saem.models.protocol import Counts, SaemModel, Vector, begin_model, check_model
 from vpem.saem.streams import Streams
 from vpem.workers import Workers
 
@@ -155,7 +155,7 @@ def run_saem(
     """
     _check(model, devices, reports, n_iter, burn_in, decay, average, shares)
     check_number("participation", participation, least=1e-6, most=1)
-    theta, z = model.start()
+    theta, z = begin_model(model)
     if start is not None:
         theta = np.array(start, dtype=np.float64)
     check_model(model, theta, z)
@@ -195,7 +195,7 @@ def run_saem(
                 reports.gather(local, smoothed[active], active, step, participation, rng)
                 total = reports.statistic * model.n
                 run.holds = model.holds(total, model.counts)
-                theta = model.maximize(total, model.counts)
+                theta = np.asarray(model.maximize(total, model.counts))
         if not np.isfinite(theta).all():
             raise NumericalError(
                 f"parameters are not finite after iteration {r}; take another start, or a finer "

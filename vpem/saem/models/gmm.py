@@ -178,6 +178,10 @@ class GmmModel(SaemModel):
             found -= 0.5 * float(sizes[k] * constant + inner)
         return found
 
+    def constraints(self, theta: Vector) -> Vector:
+        """Weights add up to 1."""
+        return (np.arange(len(theta)) < self.n_components)[None] * 1.0
+
     def marginal(self, theta: Vector) -> Vector:
         """Log-likelihood of each individual: the sum over components."""
         joint = self._log_joint(theta)

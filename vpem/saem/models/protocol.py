@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError, NumericalError
+from vpem.errors import InputError, NumericalError, VpemError
 from vpem.saem.individuals import Individuals
 from vpem.saem.streams import Stream
 
-__all__ = ["Counts", "SaemModel", "Vector", "check_model"]
+__all__ = ["Counts", "SaemModel", "Vector", "begin_model", "check_model"]
 
 Vector = NDArray[np.float64]
 
@@ -104,6 +104,10 @@ class SaemModel(ABC):
         """Whether `maximize` takes a total (P,) as it is; False: it must make parameters valid."""
         return True
 
+    def constraints(self, theta: Vector) -> Vector:
+        """Rows (c, p) of what changes of parameters add up to zero in: weights' have 1, say."""
+        return np.zeros((0, len(theta)))
+
     def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
         """Means (n, q) and covariances (n, q, q) of the latents given the rows, if Gaussian."""
         raise InputError(
@@ -189,6 +193,27 @@ class SaemModel(ABC):
         return theta, z
 
 
+def begin_model(model: SaemModel) -> tuple[Vector, Vector]:
+    """Return a model's parameters (p,) and latents (n, q) to begin with.
+
+    Raises
+    ------
+    InputError
+        If its methods do not fit each other, so that `start` fails.
+    """
+    name = type(model).__name__
+    try:
+        theta, z = model.start()
+    except VpemError:
+        raise
+    except (ValueError, IndexError, TypeError, KeyError) as error:
+        raise InputError(
+            f"start of model {name} fails: {error}; statistics, pieces (of {model.size} numbers "
+            "together) and maximize must fit each other, see SaemModel"
+        ) from error
+    return np.asarray(theta), np.asarray(z)
+
+
 def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
     """Check that a model's functions fit each other, before they are run many times.
 
@@ -216,10 +241,26 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
     check("statistics", statistics, (n, P))
     try:
         found = model.maximize(statistics.sum(axis=0), model.counts)
-    except (ValueError, IndexError, TypeError) as error:
+    except VpemError:
+        raise
+    except (ValueError, IndexError, TypeError, KeyError) as error:
         raise InputError(
             f"maximize of model {name} cannot take its statistics of shape {(P,)}: {error}"
         ) from error
     check("maximize", found, (p,))
-    check("log_complete", model.log_complete(chains, theta), (2, n))
+    complete = model.log_complete(chains, theta)
+    check("log_complete", complete, (2, n))
+    if np.isnan(complete).any():
+        raise InputError(f"log_complete of model {name} is not a number at its start")
     check("log_density", model.log_density(statistics.sum(axis=0), model.counts, theta), ())
+    if model.discrete:
+        return
+    try:
+        slope = model.gradient(chains, theta)
+    except (VpemError, NotImplementedError):  # not every sampler asks for it
+        return
+    except (ValueError, IndexError, TypeError, KeyError) as error:
+        raise InputError(f"gradient of model {name} fails at its start: {error}") from error
+    check("gradient", slope, (2, n, q))
+    if np.isnan(np.asarray(slope)[np.isfinite(complete)]).any():
+        raise InputError(f"gradient of model {name} is not a number at its start")
