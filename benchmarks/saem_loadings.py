@@ -17,7 +17,7 @@ from .saem_shared import Finding, style
 __all__ = ["bifactor", "dense_optimum", "drawn_items"]
 
 SEEDS = {"small": 1, "full": 4}
-ITERATIONS = {"small": (60, 30), "full": (1500, 500)}
+ITERATIONS = {"small": (40, 20), "full": (1500, 500)}
 CHAINS = {"small": 1, "full": 6}
 SHAPE = {"small": (200, 8, 2), "full": (500, 15, 3)}
 """Individuals, items, groups."""
