@@ -25,11 +25,11 @@ __all__ = ["compression"]
 SEEDS = {"small": (1, 1), "full": (3, 1)}
 """Of the boys, and of the bi-factor data, which take longer."""
 
-ITERATIONS = {"small": (30, 10), "full": (300, 80)}
+ITERATIONS = {"small": (24, 8), "full": (300, 80)}
 ITEMS = {"small": (120, 8, 2), "full": (300, 16, 4)}
 """Individuals, items and groups of the bi-factor data."""
 
-MOST = {"small": 300, "full": 20_000}
+MOST = {"small": 100, "full": 20_000}
 """Iterations of EM to the maximum."""
 
 CODECS = {

@@ -131,9 +131,11 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> dict[str, Any]:
     model, likelihood, rates = fit.model, fit.log_likelihood, fit.acceptance
     errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
     if None in errors.values():
+        without = [name for name, value in errors.items() if value is None]
+        of = f" of {' and '.join(without)}" if len(without) < len(errors) else ""
         screen.warn(
-            "there are no standard errors, for the observed information is not positive definite "
-            f"at the estimates; {_advice(fit)}"
+            f"there are no standard errors{of}, for the observed information is not positive "
+            f"definite at the estimates; {_advice(fit)}"
         )
     device_of = [held.names[device] for device in held.worker_of]
     effective = float(np.min(likelihood.effective))
