@@ -26,7 +26,7 @@ __all__ = ["averaging", "dealt_by_size"]
 SEEDS = {"small": 2, "full": 10}
 ITERATIONS = {"small": (30, 15), "full": (300, 80)}
 PEOPLE = {"small": 40, "full": 200}
-MOST = {"small": 50, "full": 1000}
+MOST = {"small": 10, "full": 1000}
 """Iterations of EM on one device's individuals."""
 
 PARTS = (0.5, 0.25, 0.15, 0.10)
@@ -67,7 +67,7 @@ def averaging(size: str) -> Finding:
     drawn = []
     for seed in range(n_seeds):
         data, truth = fixed_effects_data(PEOPLE[size], np.random.default_rng(seed))
-        drawn.append((data, log_likelihood_top(LinearModel(data), truth)))
+        drawn.append((data, log_likelihood_top(LinearModel(data), truth, most=20 * MOST[size])))
     problems.append((f"simulated, {PEOPLE[size]} individuals", drawn))
     rows: list[dict[str, Any]] = []
     for case, sets in problems:
