@@ -17,7 +17,17 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-__all__ = ["VPEM", "Options", "call", "compare", "dgemm", "environment", "iteration", "stopwatch"]
+__all__ = [
+    "VPEM",
+    "Options",
+    "call",
+    "compare",
+    "dgemm",
+    "environment",
+    "iteration",
+    "processor",
+    "stopwatch",
+]
 
 OWN = ("vpem", "kernel")
 """Contenders of these names are ours; ``--once`` runs no others."""
@@ -71,6 +81,17 @@ def call(function: Callable[[], Any]) -> Callable[[], float]:
         with stopwatch(taken):
             function()
         return taken[0]
+
+    return seconds
+
+
+def processor(function: Callable[[], Any]) -> Callable[[], float]:
+    """Return a contender: seconds of this thread's processor a call, whoever else is running."""
+
+    def seconds() -> float:
+        began = time.thread_time()
+        function()
+        return time.thread_time() - began
 
     return seconds
 

@@ -31,6 +31,7 @@ PARTS = {
     "compression": "saem_codecs",
     "bifactor": "saem_loadings",
     "speed": "saem_speed",
+    "moves": "saem_moves",
 }
 """Experiments and where they are."""
 

@@ -24,8 +24,11 @@ from .saem_shared import (
 __all__ = ["averaging", "dealt_by_size"]
 
 SEEDS = {"small": 2, "full": 10}
-ITERATIONS = {"small": (40, 20), "full": (300, 80)}
+ITERATIONS = {"small": (30, 15), "full": (300, 80)}
 PEOPLE = {"small": 40, "full": 200}
+MOST = {"small": 10, "full": 1000}
+"""Iterations of EM on one device's individuals."""
+
 PARTS = (0.5, 0.25, 0.15, 0.10)
 """Of the individuals, on each device."""
 
@@ -44,12 +47,12 @@ def dealt_by_size(data: Individuals) -> Workers:
     return Workers(held, tuple(f"device {i}" for i in range(len(held))))
 
 
-def within_devices(data: Individuals, held: Workers, alike: bool) -> Vector:
+def within_devices(data: Individuals, held: Workers, alike: bool, most: int) -> Vector:
     """Mean of devices' own maximum likelihood: where averaged models would be, on their own."""
     found = []
     for rows in held.rows:
         model = LinearModel(data.take(rows))
-        found.append(log_likelihood_top(model, model.start()[0], most=1000))
+        found.append(log_likelihood_top(model, model.start()[0], most=most))
     weights = np.ones(len(found)) if alike else held.counts / held.n_samples
     return np.average(found, axis=0, weights=weights)
 
@@ -64,7 +67,7 @@ def averaging(size: str) -> Finding:
     drawn = []
     for seed in range(n_seeds):
         data, truth = fixed_effects_data(PEOPLE[size], np.random.default_rng(seed))
-        drawn.append((data, log_likelihood_top(LinearModel(data), truth)))
+        drawn.append((data, log_likelihood_top(LinearModel(data), truth, most=20 * MOST[size])))
     problems.append((f"simulated, {PEOPLE[size]} individuals", drawn))
     rows: list[dict[str, Any]] = []
     for case, sets in problems:
@@ -92,7 +95,7 @@ def averaging(size: str) -> Finding:
             )  # fmt: skip
     data, held = boys(), dealt_by_size(boys())
     for word, alike in (("individuals", False), ("devices", True)):
-        ideal = 100 * (within_devices(data, held, alike) / BOYS - 1)
+        ideal = 100 * (within_devices(data, held, alike, MOST[size]) / BOYS - 1)
         rows.append({"name": f"Oxford boys: mean of devices' own maximum, shares of {word}"}
                     | {f"{name} (%)": f"{one:+.2f}" for name, one in zip(names, ideal, strict=True)}
                     | {"off": [ideal.tolist()]})  # fmt: skip

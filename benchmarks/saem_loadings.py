@@ -17,7 +17,7 @@ from .saem_shared import Finding, style
 __all__ = ["bifactor", "dense_optimum", "drawn_items"]
 
 SEEDS = {"small": 1, "full": 4}
-ITERATIONS = {"small": (60, 30), "full": (1500, 500)}
+ITERATIONS = {"small": (20, 10), "full": (1500, 500)}
 CHAINS = {"small": 1, "full": 6}
 SHAPE = {"small": (200, 8, 2), "full": (500, 15, 3)}
 """Individuals, items, groups."""
@@ -102,7 +102,8 @@ def bifactor(size: str) -> Finding:
             fit = fit_saem(
                 from_matrix(X), "bifactor", model_options={"groups": groups}, sampler=sampler,
                 devices=4, n_iter=n_iter, burn_in=burn_in, decay=0.7, tol=0.0, seed=seed,
-                n_chains=CHAINS[size], n_importance=1000, n_conditional=100,
+                n_chains=CHAINS[size], n_importance=1000,
+                n_conditional=20 if size == "small" else 100,
             )  # fmt: skip
             took = time.perf_counter() - began
             d = X.shape[1]

@@ -18,7 +18,7 @@ __all__ = ["oxford"]
 SEEDS = {"small": (1, 2), "full": (4, 10)}
 """Of the fits on several devices, and of each step."""
 
-ITERATIONS = {"small": (40, 20), "full": (500, 100)}
+ITERATIONS = {"small": (24, 12), "full": (500, 100)}
 STEPS = {"small": (1.0,), "full": (0.1, 0.25, 0.5, 1.0, 2.0)}
 
 
@@ -56,7 +56,7 @@ def oxford(size: str) -> Finding:
         "n_iter": n_iter,
         "burn_in": burn_in,
         "tol": 0.0,
-        "n_conditional": 40,
+        "n_conditional": 10 if size == "small" else 40,
         "n_importance": 200 if size == "small" else 5000,
     }
     rows: list[dict[str, Any]] = []
