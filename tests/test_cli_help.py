@@ -73,6 +73,17 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         assert vpem_cli.run([*examples(("fit",))[0][1:], "--quiet"]) == 0
+        for name in ("saem", "kmeans"):  # used by examples of other commands
+            assert (
+                vpem_cli.run(
+                    [
+                        *examples((name,))[0][1:],
+                        "--quiet",
+                        *(["--iterations", "60"] if name == "saem" else []),
+                    ]
+                )
+                == 0
+            )
     assert (home / "model.h5").exists()
     (home / "fits").mkdir()
     for number in range(2):

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vpem.checks import check_int
-from vpem.files.hdf5 import atomic_write
-from vpem.plots import COLOURS, check_picture
+from vpem.plots import COLOURS, check_picture, save_figure
 from vpem.saem.individuals import Individuals
 from vpem.saem.model_files import SavedSaem, as_saved
 from vpem.saem.prediction import Maker, Predictor
 from vpem.saem.recipes import SaemFit
 
-__all__ = ["plot_curves", "plot_traces"]
+__all__ = ["draw_curves", "draw_traces", "plot_curves", "plot_traces"]
 
 MOST_PANELS = 36
 """Parameters, or individuals, up to which all are drawn."""
+
+DOTS = 150
+"""An inch, of pictures made of dots."""
 
 DARK, LIGHT = COLOURS[6], COLOURS[5]
 """Blue and vermilion: far apart in grey where one is broken."""
@@ -50,6 +51,11 @@ def plot_traces(
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_picture(path, force)
+    save_figure(path, draw_traces(fit), force=force, dpi=DOTS)
+
+
+def draw_traces(fit: SaemFit | SavedSaem) -> Any:
+    """Return the figure of `plot_traces`."""
     saved = as_saved(fit)
     burn_in = _burn_in(saved)
     shown = min(len(saved.parameters), MOST_PANELS)
@@ -67,7 +73,6 @@ def plot_traces(
                 steps[burn_in + 1 :], means[:, j], color="black", linewidth=1.3,
                 linestyle=(0, (5, 3)), label="mean since the burn-in", zorder=4,
             )  # fmt: skip
-        error = saved.standard_errors[j]
         axes.plot(
             [saved.n_iter * 1.04], [saved.theta[j]], color=LIGHT, marker="D", markersize=5.5,
             markeredgecolor="black", markeredgewidth=0.6, linestyle="", label="estimate", zorder=5,
@@ -86,7 +91,7 @@ def plot_traces(
         handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
         frameon=False, fontsize=9,
     )  # fmt: skip
-    _save(path, figure, force)
+    return figure
 
 
 def _burn_in(saved: SavedSaem) -> int:
@@ -119,19 +124,6 @@ def _plain(text: str) -> str:
     """Text of a user: dollars would begin a formula, and a long name fills the picture."""
     short = text if len(text) <= 32 else text[:31] + "\N{HORIZONTAL ELLIPSIS}"
     return short.replace("$", r"\$")
-
-
-def _save(path: str | os.PathLike[str], figure: Any, force: bool) -> None:
-    """Write a picture that depends on its content only."""
-    import matplotlib as mpl
-
-    ending = Path(path).suffix.lower()[1:]
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-    with (
-        mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
-        atomic_write(path, force) as temporary,
-    ):
-        figure.savefig(temporary, format=ending, dpi=150, metadata=undated)
 
 
 def plot_curves(
@@ -172,9 +164,22 @@ def plot_curves(
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_picture(path, force)
+    save_figure(path, draw_curves(fit, individuals, model=model, n_times=n_times), force=force,
+                dpi=DOTS)  # fmt: skip
+
+
+def draw_curves(
+    fit: SaemFit | SavedSaem,
+    individuals: Individuals,
+    *,
+    model: Maker | None = None,
+    n_times: int = 120,
+    most: int = MOST_PANELS,
+) -> Any:
+    """Return the figure of `plot_curves`, of the first ``most`` individuals."""
     saved = as_saved(fit)
     predictor = Predictor(fit, model)
-    shown = min(individuals.n_individuals, MOST_PANELS)
+    shown = min(individuals.n_individuals, most)
     some = individuals.take(np.arange(shown))
     times = np.linspace(some.times.min(), some.times.max(), check_int("times", n_times, least=2))
     given = predictor.curves(some, times)
@@ -212,4 +217,4 @@ def plot_curves(
         handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
         frameon=False, fontsize=9,
     )  # fmt: skip
-    _save(path, figure, force)
+    return figure
