@@ -322,6 +322,7 @@ def saem(
                 level=level,
                 seed=seed,
                 callback=progress,
+                announce=progress.announce,
             )
         finally:
             progress.close()
