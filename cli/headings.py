@@ -23,12 +23,13 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "individual", "times", "population", "latents", "id", "time", "value", "covariates",
     ),
     "Model": (
-        "model", "slopes", "error", "random", "spread", "first", "groups", "components", "clusters", "covariance", "reg-covar", "scale", "rank", "ridge", "law",
-        "variance",
+        "model", "slopes", "error", "random", "spread", "first", "groups", "components",
+        "clusters", "covariance", "reg-covar", "scale", "rank", "ridge", "law", "variance",
     ),
     "Network": (
-        "devices", "device-individuals", "average", "shares", "topology", "graph", "radius", "mean-degree", "graph-seed", "hops", "rounds",
-        "acceleration", "eigenvalue", "consensus-tol", "weights", "consensus",
+        "devices", "device-individuals", "average", "shares", "topology", "graph", "radius",
+        "mean-degree", "graph-seed", "hops", "rounds", "acceleration", "eigenvalue",
+        "consensus-tol", "weights", "consensus",
     ),
     "Messages and faults": (
         "compress", "gradient-compress", "feedback", "link-failure", "agent-dropout", "stragglers",
@@ -39,14 +40,14 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "sampler", "sampler-steps", "target", "step-decay", "no-precondition", "chains",
     ),
     "Method": (
-        "burn-in", "decay",
-        "method", "batch-size", "step-size", "variance-reduction", "inner", "memory", "alpha",
-        "weighting", "copies", "every-weight",
+        "burn-in", "decay", "method", "batch-size", "step-size", "variance-reduction", "inner",
+        "memory", "alpha", "weighting", "copies", "every-weight",
     ),
     "Stopping": ("tol", "window", "max-iter", "iterations", "epochs", "strict"),
     "Draws at the estimates": ("conditional-draws", "importance-draws", "level"),
     "Running": (
-        "jobs", "dtype", "threads", "memory-limit", "processes", "engine", "ranks", "timeout", "shards",
+        "jobs", "dtype", "threads", "memory-limit", "processes", "engine", "ranks", "timeout",
+        "shards",
     ),
     "Checkpoints": ("state", "checkpoint", "checkpoint-every", "resume", "resume-if-any"),
     "Output": ("output", "individuals", "traces", "plot", "record-every", "force", "json", "quiet"),

@@ -70,7 +70,7 @@ def plot(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw a model: how the fit went, who took part, what was sent, how it fits the data.
+    """Draw a model: how the fit went, what was sent, how it fits.
 
     Colours are told apart by the colour-blind, and in grey by lines, marks, hatches or numbers.
 

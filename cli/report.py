@@ -32,7 +32,7 @@ def report(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write one page: what was fitted, how well, what was sent, with all pictures.
+    """Write a page on a model: how well it fits, with all pictures.
 
     The page is one file that needs no network and runs nothing; it can be printed.
 

@@ -30,12 +30,13 @@ def home(tmp_path_factory):
     boys = read_individuals(BOYS)
     table = np.random.default_rng(0).standard_normal((40, 4))
     items = from_matrix(table + 3.0 * (np.arange(40) % 2)[:, None])
+    pairs = from_matrix(items.values.reshape(40, 4)[:, :2])
     write_individuals(home / "items.h5", items)
     write_individuals(home / "boys.h5", boys)
     for name, data, model, options in (
         ("growth", boys, "linear", {}),
         ("factors", items, "bifactor", {"groups": [0, 0, 1, 1]}),
-        ("mixture", items, "gmm", {"n_components": 2, "rows": [0, 1]}),
+        ("mixture", pairs, "gmm", {"n_components": 2, "rows": [0, 1]}),
         ("own", boys, LinearModel, None),
     ):
         devices = 2 if name == "growth" else 1
