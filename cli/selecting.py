@@ -102,7 +102,7 @@ class SearchProgress(Progress):
         self.to_do = to_do
         self.began = self.last_line = time.monotonic()
 
-    def __call__(self, trial: Trial, result: Result) -> None:
+    def __call__(self, trial: Trial, result: Result) -> None:  # type: ignore[override]
         """Take note of a trial that is over."""
         self.done += 1
         self.failed += result["status"] == "failed"

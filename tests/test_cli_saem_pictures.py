@@ -2,6 +2,7 @@
 
 import base64
 import re
+import shutil
 from html import unescape
 from xml.etree import ElementTree
 
@@ -17,7 +18,7 @@ from vpem.saem.models.linear import LinearModel
 from vpem.saem.recipes import fit_saem
 
 from .cli_support import ROOT, done, listing, run
-from .pictures_support import fitted
+from .pictures_support import fitted, shared_folder
 
 BOYS = ROOT / "data" / "oxford_boys.csv"
 QUICK = {"n_iter": 20, "burn_in": 10, "tol": 0.0, "n_conditional": 10, "n_importance": 20}
@@ -27,6 +28,7 @@ QUICK = {"n_iter": 20, "burn_in": 10, "tol": 0.0, "n_conditional": 10, "n_import
 def home(tmp_path_factory):
     """Fits of several models, a mixture, and data."""
     home = tmp_path_factory.mktemp("saem")
+    shutil.copy(fitted(shared_folder(tmp_path_factory), "graph"), home)
     boys = read_individuals(BOYS)
     table = np.random.default_rng(0).standard_normal((40, 4))
     items = from_matrix(table + 3.0 * (np.arange(40) % 2)[:, None])
@@ -128,8 +130,6 @@ def test_traces_of_every_model(capsys, home, tmp_path, name):
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(capsys, home, tmp_path, words, sentence):
-    if words[0] == "graph":
-        fitted(home, "graph")
     with h5py.File(tmp_path / "broken.h5", "w") as file:
         file.attrs["encoding-type"] = "vpem-saem"
     before = listing(tmp_path)
@@ -229,8 +229,6 @@ def test_warnings_come_first_and_hostile_words_are_text(capsys, home, tmp_path):
     ids=["labels", "id", "mixture"],
 )
 def test_pages_that_are_refused(capsys, home, tmp_path, words, sentence):
-    if words[0] == "graph":
-        fitted(home, "graph")
     result = run(capsys, "report", home / f"{words[0]}.h5", *words[1:], "-o", tmp_path / "r.html")
     assert result.code == 2
     assert sentence in result.sentence

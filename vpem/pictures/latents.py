@@ -87,7 +87,7 @@ def draw_saem(
         )
         alt = (
             f"{shown} parameters of the model {saved.model} over {saved.n_iter} iterations, and "
-            f"the estimates: {some}"
+            f"the estimates: {some}."
         )
         return Picture(draw_traces(saved), alt, notes)
     if not has_curves(saved):
@@ -106,7 +106,7 @@ def draw_saem(
     alt = (
         f"Measured values, fitted curves with {100 * saved.level:.3g} % intervals, and the "
         f"population's curve, of {shown} of {individuals.n_individuals} individuals, times "
-        f"{individuals.times.min():.4g} to {individuals.times.max():.4g}"
+        f"{individuals.times.min():.4g} to {individuals.times.max():.4g}."
     )
     notes = _left_out(shown, individuals.n_individuals, "individuals")
     return Picture(draw_curves(saved, individuals, most=most), alt, notes)
