@@ -83,7 +83,7 @@ def test_flags_mean_the_same_everywhere(path):
     for name in path:
         node = node.commands[name]
     short = {"-o": "--output", "-q": "--quiet", "-k": None, "-n": None, "-j": "--jobs",
-             "-h": "--help", "-r": "--rank", "-d": "--features"}  # fmt: skip
+             "-h": "--help", "-r": "--rank", "-d": "--features", "-p": None}  # fmt: skip
     for param in getattr(node, "params", []):
         for opt in param.opts:
             if opt.startswith("-") and not opt.startswith("--"):
