@@ -80,4 +80,4 @@ app.add_typer(topology.app, name="topology")
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    return finish(typer.main.get_command(dress(app)))
+    return finish(dress(app))

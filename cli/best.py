@@ -33,9 +33,9 @@ def best(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print which of several models of the same data is best, such as of fits with other seeds.
+    """Print which of several models of the same data is best.
 
-    Of several that are equally good it is the first.
+    They may be of fits with other seeds. Of several that are equally good it is the first.
 
     Example: vpem model best fits/0.h5 fits/1.h5 -o best.h5
     """

@@ -14,8 +14,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .completing import complete_values
-from .config import FILE, check_environment, is_flag, leaves, read_config, variables
+from .config import FILE, check_environment, is_flag, read_config, variables
 from .headings import grouped, split_examples
+from .members import tree
 from .sources import agree, near_file, show_config, where_from
 
 __all__ = ["Command", "Group", "dress", "finish"]
@@ -167,6 +168,12 @@ class Command(_Manners, TyperCommand):
 class Group(_Manners, TyperGroup):
     """A group of commands."""
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write names and first sentences, for which no command is made."""
+        rows = list(self.commands.helps.items())  # type: ignore[attr-defined]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
 
 def _not_required(param: Any) -> Any:
     if not param.required:
@@ -188,13 +195,17 @@ def dress(app: typer.Typer) -> typer.Typer:
     return app
 
 
-def finish(root: Any) -> Any:
-    """Name the variables and choices of all options below ``root``, the tree; return it."""
-    for path, command in leaves(root):
-        for name, param in variables(path, command).items():
-            param.envvar = name
-            param.show_envvar = False
-        complete_values(path, command)
+def _finish_one(path: tuple[str, ...], command: Any) -> None:
+    """Name the variables and choices of a command's options."""
+    for name, param in variables(path, command).items():
+        param.envvar = name
+        param.show_envvar = False
+    complete_values(path, command)
+
+
+def finish(app: typer.Typer) -> Any:
+    """Return the tree of an app, whose options have variables and choices."""
+    root = tree(app, _finish_one)
     for param in root.params:
         # A flag that is not given is False: its type then needs no library to be checked.
         if is_flag(param) and param.default is None:

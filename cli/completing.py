@@ -16,6 +16,7 @@ __all__ = ["CHOICES", "complete_values", "listed_in", "words_of"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "acceleration": ("chebyshev", "none"),
+    "average": ("statistics", "models"),
     "align": ("none", "ids", "hmac", "psi"),
     "compress": (
         "natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",
@@ -27,16 +28,28 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": ("float64", "float32"),
     "eigenvalue": ("computed", "estimated"),
     "engine": ("simulator", "mpi"),
+    "error": ("constant", "proportional"),
+    "feedback": ("memory", "error", "change", "none"),
     "init": ("random", "k-means++", "kmeans"),
+    "kind": (
+        "history", "graph", "sparsity", "communication", "marginals", "pairs", "responsibilities",
+        "confusion", "traces", "curves",
+    ),
     "kmeans init": ("k-means++", "random"),
     "law": ("gaussian", "poisson", "bernoulli"),
     "memory": ("first", "zero", "none"),
     "method": ("lloyd", "grid"),
     "missing": ("refuse", "marginalize"),
+    "criterion": ("bic", "aic", "icl", "heldout"),
+    "data fetch name": ("htru2",),
     "data import missing": ("refuse", "keep"),
+    "model": ("linear", "one-compartment", "bifactor", "gmm"),
     "model best criterion": ("log-likelihood", "bic", "aic"),
     "rounds": ("auto",),
+    "saem covariance": ("diagonal", "full"),
+    "sampler": ("metropolis", "exact", "langevin", "mala"),
     "scale": ("none", "standard"),
+    "shares": ("individuals", "devices"),
     "split": ("features", "rows"),
     "impute split": ("random", "rows"),
     "topology": (

@@ -52,9 +52,9 @@ def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def key_of(param: Any) -> str:
-    """Name of an option or argument in files: the long option without its dashes."""
-    longest = max(param.opts, key=len)
-    return str(longest.lstrip("-").replace("_", "-"))
+    """Name of an option or argument in files: the first long option without its dashes."""
+    long = [opt for opt in param.opts if opt.startswith("--")]
+    return str((long or param.opts)[0].lstrip("-").replace("_", "-"))
 
 
 def variable_of(path: tuple[str, ...], param: Any) -> str:
@@ -170,6 +170,7 @@ def _values(content: dict[str, Any], command: Any, table: str) -> dict[str, Any]
     from vpem.errors import InputError, did_you_mean
 
     known = {key_of(param): param for param in command.params}
+    known |= {opt[2:]: param for param in command.params for opt in param.opts if opt[:2] == "--"}
     known = {key: param for key, param in known.items() if key not in NOT_IN_FILES}
     found: dict[str, Any] = {}
     for name, value in content.items():

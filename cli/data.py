@@ -29,8 +29,8 @@ app = typer.Typer(
 MOST_ROWS = 100  # rows of one table; --json has them all
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The HDF5 file to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")]
 
 
 @app.command("import")
@@ -135,9 +135,10 @@ def simulate(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw a dataset from a random Gaussian mixture with full covariances.
+    """Draw a dataset from a random Gaussian mixture.
 
-    The labels are the true components; the true parameters are stored in the group "truth".
+    Covariances are full. The labels are the true components; the true parameters are stored in the
+    group "truth".
 
     Example: vpem data simulate -n 5000 -d 12 -k 4 --overlap 0.1 --agents 6 -o mixture.h5
     """
@@ -170,7 +171,9 @@ def repack(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a dataset anew in chunks of whole rows, which are quick to read; memory stays small.
+    """Write a dataset anew in chunks of whole rows.
+
+    These are quick to read. Memory stays small.
 
     Example: vpem data repack data/wine.h5 -o repacked.h5
     """
@@ -202,7 +205,7 @@ def describe(
         bool, typer.Option("--json", help="Print one JSON object instead of tables.")
     ] = False,
 ) -> None:
-    """Show what a dataset holds: its size, agents, labels, graph and features.
+    """Show a dataset's size, agents, labels, graph and features.
 
     Example: vpem data describe data/breast_cancer.h5
     """

@@ -13,7 +13,9 @@ __all__ = ["doctor"]
 
 
 def doctor(json: Json = False) -> None:
-    """Look at this installation: problems first, one line of advice each, then the facts.
+    """Look at this installation: first problems, then facts.
+
+    A problem comes with a line of advice.
 
     Versions, processors and threads, BLAS, OpenMP, the instructions that the kernels use and
     whether they agree with NumPy, MPI, what is installed besides, terminal, temporary folder.

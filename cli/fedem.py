@@ -187,7 +187,7 @@ def fedem(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a Gaussian mixture to rows that workers hold by FedEM, or VR-FedEM.
+    """Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.
 
     Workers send quantized corrections of their mean statistics to a server, not all of them in
     every iteration and not of all their rows; memories make up for workers unlike each other.

@@ -14,7 +14,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="Which dataset: htru2 (pulsar candidates, UCI).")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The HDF5 file to write; NAME.h5 if absent."),
+        typer.Option("-o", "--output", help="Write here (HDF5). Default: NAME.h5."),
     ] = None,
     given: Annotated[
         Path | None,
@@ -25,17 +25,16 @@ def fetch(
     cache: Annotated[
         Path | None,
         typer.Option(
-            help="Folder where the download is kept [default: $VPEM_CACHE, or the user's cache]"
+            help="Folder where the download is kept. Default: $VPEM_CACHE, or the user's cache."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
 ) -> None:
-    """Write an open dataset, downloaded once and checked by its SHA-256.
+    """Write an open dataset, downloaded once and checked.
 
-    One agent holds each feature. Downloads need pooch: pip install 'vpem[fetch]'.
+    It is checked by its SHA-256. One agent holds each feature. Downloads need pooch: pip install
+    'vpem[fetch]'.
 
     Example: vpem data fetch htru2 --from pulsars.csv -o htru2.h5
     """

@@ -131,7 +131,9 @@ def fit(
     ] = "kmeans",
     init_rows: InitRows = None,
     init_model: InitModel = None,
-    n_init: Annotated[int, typer.Option(help="Restarts; the best is kept.")] = 1,
+    n_init: Annotated[
+        int, typer.Option("--n-init", "--restarts", help="Restarts; the best is kept.")
+    ] = 1,
     covariance: Annotated[
         str,
         typer.Option(
@@ -198,11 +200,12 @@ def fit(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a Gaussian mixture to features spread over agents (VP-EM), or to rows over workers.
+    """Fit a Gaussian mixture to features, or rows, that are spread.
 
-    Hubs of agents share features within --hops; nothing else leaves an agent but terms of one
-    sum, taken at a server (star) or by consensus rounds between neighbours. With --split rows
-    every worker sends sums over its rows; what the star then fits is what pooled rows would give.
+    Features are spread over agents (VP-EM), rows over workers (--split rows). Hubs of agents share
+    features within --hops; nothing else leaves an agent but terms of one sum, taken at a server
+    (star) or by consensus rounds between neighbours. With --split rows every worker sends sums over
+    its rows; what the star then fits is what pooled rows would give.
 
     Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 -o model.h5
 

@@ -12,34 +12,45 @@ __all__ = ["FEW", "HEADINGS", "grouped", "split_examples"]
 
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Options": (),
+    "Selection": ("criterion", "folds", "one-standard-error"),
     "Data": (
         "parties", "align", "align-key", "missing-parties", "split", "agents", "partition",
         "workers", "worker-rows", "sort-by-label", "dataset", "labels", "missing", "label-column",
         "id-column", "worker-column", "drop-column", "no-header", "delimiter", "holdout",
         "samples", "features",
     ),
+    "Individuals": (
+        "individual", "times", "population", "latents", "id", "time", "value", "covariates",
+    ),
     "Model": (
-        "components", "clusters", "covariance", "reg-covar", "scale", "rank", "ridge", "law",
-        "variance",
+        "model", "slopes", "error", "random", "spread", "first", "groups", "components",
+        "clusters", "covariance", "reg-covar", "scale", "rank", "ridge", "law", "variance",
     ),
     "Network": (
-        "topology", "graph", "radius", "mean-degree", "graph-seed", "hops", "rounds",
-        "acceleration", "eigenvalue", "consensus-tol", "weights", "consensus",
+        "devices", "device-individuals", "average", "shares", "topology", "graph", "radius",
+        "mean-degree", "graph-seed", "hops", "rounds", "acceleration", "eigenvalue",
+        "consensus-tol", "weights", "consensus",
     ),
     "Messages and faults": (
-        "compress", "link-failure", "agent-dropout", "stragglers", "participation",
+        "compress", "gradient-compress", "feedback", "link-failure", "agent-dropout", "stragglers",
+        "participation",
     ),
-    "Start": ("init", "init-rows", "init-model", "n-init", "seed"),
+    "Start": ("init", "init-rows", "init-individuals", "init-model", "n-init", "seed"),
+    "Sampler": (
+        "sampler", "sampler-steps", "target", "step-decay", "no-precondition", "chains",
+    ),
     "Method": (
-        "method", "batch-size", "step-size", "variance-reduction", "inner", "memory", "alpha",
-        "weighting", "copies", "every-weight",
+        "burn-in", "decay", "method", "batch-size", "step-size", "variance-reduction", "inner",
+        "memory", "alpha", "weighting", "copies", "every-weight",
     ),
-    "Stopping": ("tol", "max-iter", "epochs", "strict"),
+    "Stopping": ("tol", "window", "max-iter", "iterations", "epochs", "strict"),
+    "Draws at the estimates": ("conditional-draws", "importance-draws", "level"),
     "Running": (
-        "dtype", "threads", "memory-limit", "processes", "engine", "ranks", "timeout", "shards",
+        "jobs", "dtype", "threads", "memory-limit", "processes", "engine", "ranks", "timeout",
+        "shards",
     ),
-    "Checkpoints": ("checkpoint", "checkpoint-every", "resume", "resume-if-any"),
-    "Output": ("output", "plot", "record-every", "force", "json", "quiet"),
+    "Checkpoints": ("state", "checkpoint", "checkpoint-every", "resume", "resume-if-any"),
+    "Output": ("output", "individuals", "traces", "plot", "record-every", "force", "json", "quiet"),
     "Configuration": ("config", "show-config", "help"),
 }  # fmt: skip
 """Options that belong together, by name; those of no list come first."""
@@ -65,6 +76,8 @@ def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     if sum(key_of(option) not in last for option in options) <= FEW:
         return [("Options", options)]
     home = {name: heading for heading, names in HEADINGS.items() for name in names}
+    if any(key_of(option) == "sampler" for option in options):
+        home["step-size"] = "Sampler"
     found: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
     for option in options:
         found[home.get(key_of(option), "Options")].append(option)

@@ -155,9 +155,10 @@ def impute(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Impute a matrix from the parts of it that observers saw (FedMissEM).
+    """Impute a matrix from the parts of it that observers saw.
 
-    Entries stay with their observers, who send corrections of a filled matrix to a server.
+    This is FedMissEM. Entries stay with their observers, who send corrections of a filled matrix to
+    a server.
 
     Example: vpem impute data/wine.h5 -r 3 --scale standard --workers 5 --holdout 0.1 -o imputed.h5
     """

@@ -101,7 +101,9 @@ def kmeans(
         str | None,
         typer.Option(help="Start with centres at these rows, counted from 0: 3,77,120."),
     ] = None,
-    n_init: Annotated[int, typer.Option(help="Restarts; the best is kept.")] = 1,
+    n_init: Annotated[
+        int, typer.Option("--n-init", "--restarts", help="Restarts; the best is kept.")
+    ] = 1,
     max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 300,
     scale: Annotated[
         str,
@@ -144,11 +146,11 @@ def kmeans(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Cluster rows by k-means, rows or features being spread over workers or agents.
+    """Cluster rows by k-means, rows or features being spread.
 
-    Over rows every worker sends the size and the sum of its part of each cluster; over features
-    the squared distances are summed. At a server (star) either is Lloyd's algorithm on pooled
-    data, from the same start; on any other graph the sums are taken by consensus rounds.
+    Over rows every worker sends the size and the sum of its part of each cluster; over features the
+    squared distances are summed. At a server (star) either is Lloyd's algorithm on pooled data,
+    from the same start; on any other graph the sums are taken by consensus rounds.
 
     Example: vpem kmeans data/breast_cancer.h5 -k 2 --workers 7 -o clusters.h5
 

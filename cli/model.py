@@ -38,9 +38,9 @@ def show(
     model: ResultFile,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the hubs, mixing weights, means and history of a model, or the centres of clusters.
+    """Show a model: hubs, mixing weights, means, history.
 
-    Of a fit of SAEM: estimates with standard errors, shrinkage.
+    Of clusters: centres. Of a fit of SAEM: estimates with standard errors, shrinkage.
 
     Example: vpem model show model.h5
     """
@@ -265,7 +265,9 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
 ) -> None:
-    """Write the assembled mixture, or the arrays of a fit of SAEM, as a NumPy archive; all as JSON.
+    """Write a model as a NumPy archive or as JSON.
+
+    The archive has the assembled mixture, or the arrays of a fit of SAEM; JSON has all.
 
     Example: vpem model export model.h5 -o model.npz
     """
@@ -300,7 +302,9 @@ def join(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
 ) -> None:
-    """Join the shards of a fit, where one may have them all, to one model.
+    """Join the shards of a fit to one model.
+
+    Do so where one may have them all.
 
     Example: vpem model join model.hospital.h5 model.lab.h5 -o model.h5
     """

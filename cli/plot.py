@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .pictures_saem import SomeIndividuals
 from .use import Force, Inside, Json, Quiet
+from .use_saem import Covariates, Id, Time, Value
 
 if TYPE_CHECKING:
     from vpem.pictures.samples import Rows
@@ -17,10 +19,14 @@ __all__ = ["FeatureList", "LabelPlace", "OptionalData", "features_of", "plot", "
 
 FittedFile = Annotated[
     Path,
-    typer.Argument(help="Model or clusters, from 'vpem fit', 'vpem fedem' or 'vpem kmeans'."),
+    typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit."),
 ]
 OptionalData = Annotated[
-    Path | None, typer.Argument(help="Dataset with the model's features, for what is of rows.")
+    Path | None,
+    typer.Argument(
+        help="Dataset with the model's features, for what is of rows; individuals for a fit of "
+        "SAEM."
+    ),
 ]
 LabelPlace = Annotated[
     str,
@@ -45,54 +51,74 @@ def plot(
     output: Annotated[Path, typer.Option("-o", "--output", help="Write here: .png, .svg or .pdf.")],
     data: OptionalData = None,
     kind: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="history, graph, sparsity, communication; marginals and pairs, best with DATA; "
-            "responsibilities, of DATA; confusion, of DATA with labels."
+            "responsibilities, of DATA; confusion, of DATA with labels. Fits of SAEM: traces; "
+            "curves, of DATA. Default: history, or traces."
         ),
-    ] = "history",
+    ] = None,
     features: FeatureList = None,
     labels: LabelPlace = "labels",
     dataset: Inside = None,
+    individual: SomeIndividuals = None,
+    id: Id = None,
+    time: Time = None,
+    value: Value = None,
+    covariates: Covariates = None,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw a model: how the fit went, who took part, what was sent, how it fits the data.
+    """Draw a model: how the fit went, what was sent, how it fits.
 
     Colours are told apart by the colour-blind, and in grey by lines, marks, hatches or numbers.
 
     Example: vpem plot model.h5 --kind history -o history.png
 
     Example: vpem plot model.h5 data/breast_cancer.h5 --kind marginals -o marginals.svg
+
+    Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
     """
     from .output import Screen, print_json
 
     with Screen(quiet) as screen:
-        from vpem.errors import check_choice
         from vpem.files.hdf5 import check_distinct
         from vpem.plots import check_picture, save_figure
+        from vpem.saem.model_files import is_saem
+
+        from .pictures_saem import draw_of_saem, options_of_saem
+        from .use_saem import refuse_options
 
         check_distinct(output, model, data)
         check_picture(output, force)
+        columns = {"id": id, "time": time, "value": value}
+        if is_saem(model):
+            others = {"--labels": labels != "labels", "--dataset": dataset, "--features": features}
+            kind, picture, next_ones = draw_of_saem(
+                kind, model, data, columns, covariates, individual, others
+            )
+        else:
+            from vpem.pictures.kinds import KINDS, draw, next_kinds
+            from vpem.pictures.latents import check_kind
+            from vpem.pictures.saved import read_saved
 
-        from vpem.pictures.kinds import KINDS, draw, next_kinds
-        from vpem.pictures.saved import read_saved
-
-        check_choice("--kind", kind, KINDS)
-        # Files of other encodings have pictures of their own: `encoding_of(model)` tells.
-        saved = read_saved(model)
-        rows = read_rows(saved, data, dataset, labels, KINDS[kind].labels)
-        picture = draw(kind, saved, rows, features_of(features))
+            kind = kind or "history"
+            check_kind(kind, model, saem=False)
+            given = {"--individual": individual, **options_of_saem(columns, covariates)}
+            refuse_options(model, given)
+            saved = read_saved(model)
+            rows = read_rows(saved, data, dataset, labels, KINDS[kind].labels)
+            picture = draw(kind, saved, rows, features_of(features))
+            next_ones = next_kinds(kind, saved, rows)
         save_figure(output, picture.figure, force=force)
         for note in picture.notes:
             screen.say(f"note: {note}")
         screen.say(f"wrote {output}")
-        others = next_kinds(kind, saved, rows)
-        if others:
+        if next_ones:
             told = "; ".join(
                 f"{f'with {needs}: ' if needs else ''}{', '.join(names)}"
-                for needs, names in others.items()
+                for needs, names in next_ones.items()
             )
             screen.say(f"next, --kind: {told}")
         if json:
@@ -101,7 +127,7 @@ def plot(
                 "kind": kind,
                 "description": picture.alt,
                 "notes": picture.notes,
-                "next": [name for names in others.values() for name in names],
+                "next": [name for names in next_ones.values() for name in names],
                 "warnings": list(screen.warnings),
             }
             print_json(report)

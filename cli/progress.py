@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Progress", "is_terminal", "take_away"]
+__all__ = ["Progress", "is_terminal", "span", "take_away"]
 
 _line: LiveLine | None = None
 """The live line there is, which other messages take away before they are printed."""
@@ -118,16 +118,18 @@ class Progress:
 
     def tell(self, line: str) -> None:
         """Show a line, in place of the last one in a terminal, if it is time for one."""
+        if self.is_due():
+            self._show(line)
+
+    def _show(self, line: str) -> None:
         global _line
-        if not self.is_due():
-            return
         self.last_line = time.monotonic()
         if is_terminal():
             if _line is None:
                 _line = LiveLine()
             _line.draw(line)
         else:
-            spent = _span(self.last_line - self.began)
+            spent = span(self.last_line - self.began)
             with suppress(OSError):
                 print(
                     f"{time.strftime('%Y-%m-%d %H:%M:%S')} (after {spent})  {line}",
@@ -135,7 +137,10 @@ class Progress:
                     flush=True,
                 )
 
-    _status = tell
+    def announce(self, line: str) -> None:
+        """Show at once what a run does now, if it has been long enough to be shown at all."""
+        if not self.quiet and time.monotonic() - self.began >= 1.0:
+            self._show(line)
 
     def close(self) -> None:
         """Take the live line away."""
@@ -144,7 +149,7 @@ class Progress:
         _line = None
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """Write a time for a reader: 12 s, 3 min 05 s, 2 h 07 min."""
     whole = round(seconds)
     if whole < 60:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .plot import FittedFile, LabelPlace, OptionalData, read_rows
-from .use import Force, Inside, Quiet
+from .use import Force, Inside, Json, Quiet
+from .use_saem import Covariates, Id, Time, Value
 
 if TYPE_CHECKING:
     from vpem.pictures.saved import Saved
@@ -23,16 +24,23 @@ def report(
     data: OptionalData = None,
     labels: LabelPlace = "labels",
     dataset: Inside = None,
+    id: Id = None,
+    time: Time = None,
+    value: Value = None,
+    covariates: Covariates = None,
     force: Force = False,
+    json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write one page: what was fitted, how well, what was sent, with all pictures.
+    """Write a page on a model: how well it fits, with all pictures.
 
     The page is one file that needs no network and runs nothing; it can be printed.
 
     Example: vpem report model.h5 data/breast_cancer.h5 --output report.html
+
+    Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
     """
-    from .output import Screen
+    from .output import Screen, print_json
 
     with Screen(quiet) as screen:
         from vpem.errors import InputError
@@ -45,16 +53,29 @@ def report(
         check_writable(output, force)
         check_matplotlib()
 
-        from vpem.pictures.page import write_page
-        from vpem.pictures.saved import read_saved
+        from vpem.saem.model_files import is_saem
 
-        # Files of other encodings would have pages of their own: `encoding_of(model)` tells.
-        saved = read_saved(model)
-        rows = read_rows(saved, data, dataset, labels, needs_labels=False)
-        left_out = write_page(output, saved, rows, command=command_of(saved), force=force)
+        from .pictures_saem import options_of_saem, report_of_saem
+        from .use_saem import refuse_options
+
+        columns = {"id": id, "time": time, "value": value}
+        if is_saem(model):
+            others = {"--labels": labels != "labels", "--dataset": dataset}
+            left_out = report_of_saem(output, model, data, columns, covariates, others, force)
+        else:
+            from vpem.pictures.page import write_page
+            from vpem.pictures.saved import read_saved
+
+            refuse_options(model, options_of_saem(columns, covariates))
+            saved = read_saved(model)
+            rows = read_rows(saved, data, dataset, labels, needs_labels=False)
+            left_out = write_page(output, saved, rows, command=command_of(saved), force=force)
         screen.say(f"wrote {output}")
         for one in left_out:
             screen.say(f"not drawn: {one}")
+        if json:
+            told = {"report": str(output), "not_drawn": left_out}
+            print_json({**told, "warnings": list(screen.warnings)})
 
 
 _COMMANDS = {

@@ -158,7 +158,9 @@ def saem(
         ),
     ] = None,
     chains: Annotated[int, typer.Option(help="Chains of each individual.")] = 4,
-    iterations: Annotated[int, typer.Option(help="Most iterations.")] = 1000,
+    iterations: Annotated[
+        int, typer.Option("--iterations", "--max-iter", help="Most iterations.")
+    ] = 1000,
     burn_in: Annotated[
         int | None,
         typer.Option(
@@ -168,7 +170,7 @@ def saem(
     ] = None,
     decay: Annotated[
         float,
-        typer.Option(help="Then the step is k^-D in the k-th iteration; above 0.5 and at most 1."),
+        typer.Option(help="After the burn-in the k-th step is k^-D; D above 0.5 and at most 1."),
     ] = 1.0,
     average: Annotated[
         str,
@@ -194,10 +196,10 @@ def saem(
     feedback: Annotated[
         str | None,
         typer.Option(
-            help="What devices do about a codec's error: memory: send how far they are from what "
+            help="What devices do about a codec's error. memory: send how far they are from what "
             "the server has of them; error: from what it has of all, and add what was left out to "
-            "the next; change: the same without; none: send statistics as they are, which "
-            "loses the fit with coarse codecs. Default: memory with --compress."
+            "the next; change: as error, but add nothing; none: send statistics as they are, "
+            "which loses the fit with coarse codecs. Default: memory with --compress."
         ),
     ] = None,
     participation: Annotated[
@@ -210,7 +212,9 @@ def saem(
             "this part of each in the last --window iterations; 0: never."
         ),
     ] = 1e-3,
-    window: Annotated[int, typer.Option(help="Iterations between looks at that mean.")] = 50,
+    window: Annotated[
+        int, typer.Option(help="Iterations from one look at that mean to the next.")
+    ] = 50,
     strict: Strict = False,
     conditional_draws: Annotated[
         int,
@@ -227,7 +231,8 @@ def saem(
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Not exact: threads; results do not depend on it. Default: all processors."
+            help="Threads of samplers that are not exact; results do not depend on it. Default: "
+            "all processors."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seeds samplers, codecs and participation.")] = 0,
@@ -247,10 +252,10 @@ def saem(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a model with latent variables by stochastic approximation EM (SAEM).
+    """Fit a model with latent variables by stochastic EM (SAEM).
 
-    Devices hold individuals, sample their latents, and send statistics, which the server
-    averages; not their rows. Standard errors and the log-likelihood follow from draws at the end.
+    Devices hold individuals, sample their latents, and send statistics, which the server averages;
+    not their rows. Standard errors and the log-likelihood follow from draws at the end.
 
     Example: vpem saem data/oxford_boys.csv --model linear --devices 4 -o growth.h5
 
@@ -322,6 +327,7 @@ def saem(
                 level=level,
                 seed=seed,
                 callback=progress,
+                announce=progress.announce,
             )
         finally:
             progress.close()

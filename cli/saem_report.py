@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from .output import Progress, Screen, communication, number, plural, show, table
@@ -24,7 +22,7 @@ FLAT = 0.9
 
 
 class SaemCounter(Progress):
-    """How far a long run is: a live line in a terminal, a line at times in logs.
+    """How far a long run is: iterations, and then the draws at the estimates.
 
     Parameters
     ----------
@@ -41,19 +39,12 @@ class SaemCounter(Progress):
     def __call__(self, progress: Any) -> None:
         """Take note of one iteration (`vpem.saem.saem.SaemProgress`)."""
         self.iterations += 1
-        now = time.monotonic()
-        if self.quiet or now - self.began < 1.0:
+        if not self.is_due():
             return
         where = "  burn-in" if progress.iteration <= self.burn_in else ""
-        line = (
-            f"iteration {progress.iteration} of at most {progress.n_iter}{where}  "
-            f"{self.iterations / (now - self.began):.3g} iterations/s"
+        self.tell(
+            f"iteration {progress.iteration} of at most {progress.n_iter}{where}  {self.rate()}"
         )
-        if sys.stderr.isatty():
-            self._status(line)
-        elif now - self.last_line >= self.LOG_EVERY:
-            self.last_line = now
-            print(line, file=sys.stderr, flush=True)
 
 
 def _individuals(fit: SaemFit, device_of: list[str]) -> list[dict[str, Any]]:

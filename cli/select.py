@@ -178,10 +178,11 @@ def select(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a grid of models and choose one: how many components, hops, and which covariance.
+    """Fit a grid of models and choose the best by a criterion.
 
-    All other options are those of 'vpem fit'. What did not converge is shown and not chosen while
-    something else did. A search that is ended goes on when the command is given again.
+    The grid has numbers of components, numbers of hops, and kinds of covariance. All other options
+    are those of 'vpem fit'. What did not converge is shown and not chosen while something else did.
+    A search that is ended goes on when the command is given again.
 
     Example: vpem select data/wine.h5 -k 1-4 --scale standard --jobs 1 -o best.h5
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemError
 
-from .output import _tell, number, plural, show, table
+from .output import Progress, number, plural, show, table
+from .progress import span
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,7 +83,7 @@ class Stopping:
             raise _Signal(self._pending)
 
 
-class SearchProgress:
+class SearchProgress(Progress):
     """How far a search is: a live line in a terminal, a line at times in logs.
 
     Parameters
@@ -91,61 +92,32 @@ class SearchProgress:
         Show nothing.
     """
 
-    LOG_EVERY = 10.0
-
     def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet
+        super().__init__(quiet)
         self.done = self.failed = self.went_on = 0
-        self.began = self.last_line = time.monotonic()
-        self._live: Any = None
         self.to_do = 0
 
     def start(self, to_do: int) -> None:
-        """Begin to show."""
+        """Begin to count time and trials."""
         self.to_do = to_do
         self.began = self.last_line = time.monotonic()
-        if not self.quiet and to_do and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.status import Status
 
-            self._live = Status(self._line(None), console=Console(stderr=True, highlight=False))
-            self._live.start()
-
-    def __call__(self, trial: Trial, result: Result) -> None:
+    def __call__(self, trial: Trial, result: Result) -> None:  # type: ignore[override]
         """Take note of a trial that is over."""
         self.done += 1
         self.failed += result["status"] == "failed"
         self.went_on += result["status"] == "not converged"
-        if self._live is not None:
-            self._live.update(self._line(trial))
-        elif not self.quiet and time.monotonic() - self.last_line >= self.LOG_EVERY:
-            self.last_line = time.monotonic()
-            _tell(self._line(trial))
+        if self.is_due():
+            self.tell(self._line(trial))
 
-    def _line(self, trial: Trial | None) -> str:
+    def _line(self, trial: Trial) -> str:
+        left = (time.monotonic() - self.began) / self.done * (self.to_do - self.done)
         parts = [f"{self.done} of {plural(self.to_do, 'fit')} done"]
         if self.failed:
             parts.append(f"{self.failed} failed")
         if self.went_on:
             parts.append(f"{self.went_on} not converged")
-        if trial is not None:
-            parts.append(f"last: {trial}")
-            left = (time.monotonic() - self.began) / self.done * (self.to_do - self.done)
-            parts.append(f"about {_span(left)} to go")
-        return "; ".join(parts)
-
-    def close(self) -> None:
-        """Take the live line away."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-
-def _span(seconds: float) -> str:
-    """Write a time for a reader."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        return "; ".join([*parts, f"about {span(left)} to go", f"last: {trial}"])
 
 
 def cell_name(cell: dict[str, Any], over_rows: bool) -> str:

@@ -39,9 +39,10 @@ def split(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Cut a dataset into one file a party, with ids, to try 'vpem fit --parties'.
+    """Cut a dataset into one file a party, with ids.
 
-    Labels go to the first party; rows without ids are called by their numbers.
+    The files are there to try 'vpem fit --parties'. Labels go to the first party; rows without ids
+    are called by their numbers.
 
     Example: vpem data split data/breast_cancer.h5 --agents 5 --shuffle --drop-ids 0.05 -o parties
     """

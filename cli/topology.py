@@ -107,7 +107,7 @@ def describe(
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
 ) -> None:
-    """Show hubs, mixing, the rounds that an accuracy takes, and what a fit will send.
+    """Show hubs, mixing, rounds, and what a fit will send.
 
     Messages and bytes are counted as a fit counts them that starts at given rows: the setup, every
     iteration (with --batch-size a pass over all batches), and the last E-step, which finds the

@@ -100,7 +100,9 @@ def predict(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Assign each row to its most responsible component, or to its nearest centre.
+    """Assign rows to components or centres; predict individuals.
+
+    A row goes to its most responsible component, or to its nearest centre.
 
     With a fit of SAEM: the curve of each individual given its rows, with an interval of the curve
     (not of new measurements); the classes of a mixture; the factors of bifactor.
@@ -212,9 +214,10 @@ def score(
     covariates: Covariates = None,
     json: Json = False,
 ) -> None:
-    """Log-likelihood, BIC and AIC of data under a model; inertia of data under clusters.
+    """Compute log-likelihood, BIC and AIC of data under a model.
 
-    Under a fit of SAEM: log-likelihood of individuals, by formula or importance sampling.
+    Under clusters: inertia. Under a fit of SAEM: log-likelihood of individuals, by formula or
+    importance sampling.
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
@@ -288,7 +291,7 @@ def sample(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw rows from a model, with the component of each as its label.
+    """Draw rows from a model, each labelled with its component.
 
     Example: vpem sample model.h5 -n 1000 -o drawn.h5
     """
@@ -339,9 +342,10 @@ def evaluate(
     dataset: Inside = None,
     json: Json = False,
 ) -> None:
-    """Compare a model's components, or clusters, with labels that fitting never saw.
+    """Compare components or clusters with labels.
 
-    Accuracy is taken under the best one-to-one mapping of components to labels.
+    The labels are those that fitting never saw. Accuracy is taken under the best one-to-one mapping
+    of components to labels.
 
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """

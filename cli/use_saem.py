@@ -25,6 +25,7 @@ __all__ = [
     "Times",
     "Value",
     "predict_saem",
+    "read_some",
     "refuse_options",
     "refuse_saem",
     "score_saem",
@@ -146,7 +147,7 @@ def values_of(text: str | None) -> dict[str, float]:
     return found
 
 
-def _read(
+def read_some(
     saved: SavedSaem, data: Path, columns: Columns, covariates: str | None, wanted: list[str] | None
 ) -> Individuals:
     """Read the individuals, or those of them that are wanted."""
@@ -208,7 +209,7 @@ def predict_saem(
         raise InputError("the fit knows its individuals' covariates; leave out --covariates")
     if data is None and population and individual is not None:
         raise InputError("--individual without DATA is one of the fit; leave out --population")
-    found = None if data is None else _read(saved, data, columns, covariates, individual)
+    found = None if data is None else read_some(saved, data, columns, covariates, individual)
     if curves:
         report, table = _curves(predictor, found, grid, population, individual, covariates)
         kind = "vpem-saem-curves"
@@ -340,7 +341,7 @@ def score_saem(
 
     saved = read_saem(model)
     predictor = Predictor(saved)
-    found = _read(saved, data, columns, covariates, None)
+    found = read_some(saved, data, columns, covariates, None)
     likelihood = predictor.score(found)
     value, p = likelihood.value, len(saved.parameters)
     effective = float(np.min(likelihood.effective))

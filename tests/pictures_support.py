@@ -38,6 +38,16 @@ def make_labelled(path, names=NAMES, n_samples=90, seed=0):
     return path
 
 
+_folders = []
+
+
+def shared_folder(factory):
+    """Folder of the whole test run, in which every fit is made once."""
+    if not _folders:
+        _folders.append(factory.mktemp("pictures"))
+    return _folders[0]
+
+
 @cache
 def fitted(folder, name):
     """File of one of the fits, made once a folder of the whole test run."""

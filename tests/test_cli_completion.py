@@ -52,6 +52,16 @@ def completed(capsys, monkeypatch):
         ("kmeans d.h5 --hops x --init k", {"k-means++"}),
         ("data import --missing ", {"refuse", "keep"}),
         ("topology describe c", {"cycle", "complete"}),
+        ("plot m.h5 --kind c", {"communication", "confusion", "curves"}),
+        ("saem d.csv --sampler m", {"metropolis", "mala"}),
+        ("saem d.csv --model ", {"linear", "one-compartment", "bifactor", "gmm"}),
+        ("saem d.csv --covariance ", {"diagonal", "full"}),
+        ("saem d.csv --feedback e", {"error"}),
+        ("saem d.csv --average m", {"models"}),
+        ("saem d.csv --shares d", {"devices"}),
+        ("select d.h5 --criterion h", {"heldout"}),
+        ("model best --criterion ", {"log-likelihood", "bic", "aic"}),
+        ("data fetch h", {"htru2"}),
         ("fit --graph ", set()),
         ("fit ", set()),
     ],
@@ -110,16 +120,31 @@ def from_the_library():
     from vpem import mixture, patterns, scaling, starts
     from vpem.clusters import clusterings, kmeans
     from vpem.federated import fedem
-    from vpem.files import importers
+    from vpem.files import fetching, importers
     from vpem.graphs import mixing, topologies
     from vpem.imputing import imputation, laws, observations
     from vpem.joining import EIGENVALUES
     from vpem.parties import alignment
+    from vpem.pictures import kinds, latents
+    from vpem.saem import devices, sampling
+    from vpem.saem import saem as loop
+    from vpem.saem.models import catalogue, one_compartment
+    from vpem.selection import criteria
     from vpem.sums import consensus
     from vpem_cli import best, engine
 
     return {
         "acceleration": consensus.ACCELERATIONS,
+        "average": loop.AVERAGES,
+        "criterion": criteria.CRITERIA,
+        "data fetch name": fetching.OPEN,
+        "error": one_compartment.ERRORS,
+        "feedback": devices.FEEDBACKS,
+        "kind": (*kinds.KINDS, *latents.ABOUT),
+        "model": catalogue.MODELS,
+        "saem covariance": ("diagonal", "full"),
+        "sampler": sampling.SAMPLERS,
+        "shares": loop.SHARES,
         "align": alignment.LEVELS,
         "consensus": consensus.PATHS,
         "copies": imputation.COPIES,

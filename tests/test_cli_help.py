@@ -12,6 +12,7 @@ import vpem_cli
 from vpem import connect, fit_vpem, make_graph
 from vpem.partition import contiguous
 from vpem.shards import shard_path, write_shard
+from vpem_cli import app
 from vpem_cli.app import command
 
 from .cli_support import MAIN, ROOT, done, run
@@ -53,6 +54,47 @@ def test_help_has_usage_options_and_an_example(capsys, path, flag):
     assert "\x1b" not in result.out
 
 
+@pytest.mark.parametrize("group", [(), ("data",), ("model",), ("topology",)], ids=" ".join)
+def test_lists_of_commands_have_whole_sentences(capsys, monkeypatch, group):
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = done(capsys, *group, "--help").out.partition("Commands:\n")[2].splitlines()
+    below = [path for path in HELP if len(path) == len(group) + 1 and path[:-1] == group]
+    assert len(rows) == len(below)
+    for path, row in zip(below, rows, strict=True):
+        name, told = row.split(maxsplit=1)
+        assert name == path[-1]
+        assert told == HELP[path].partition("\n\n")[0]
+        assert told.endswith(".")
+        assert len(row) < 80
+
+
+def test_only_the_command_that_is_asked_for_is_made():
+    parser = app.command.__wrapped__()
+    assert list(parser.commands)[:2] == ["fit", "select"]
+    assert parser.commands._made.keys() <= {"data", "model", "topology"}
+    assert parser.commands["saem"] is parser.commands["saem"]
+    assert "fit" not in parser.commands._made
+
+
+@pytest.mark.parametrize("path", HELP, ids=" ".join)
+def test_flags_mean_the_same_everywhere(path):
+    """Short names, and what they stand for; what is alike is called alike."""
+    node = command()
+    for name in path:
+        node = node.commands[name]
+    short = {"-o": "--output", "-q": "--quiet", "-k": None, "-n": None, "-j": "--jobs",
+             "-h": "--help", "-r": "--rank", "-d": "--features", "-p": None}  # fmt: skip
+    for param in getattr(node, "params", []):
+        for opt in param.opts:
+            if opt.startswith("-") and not opt.startswith("--"):
+                assert opt in short
+                assert short[opt] is None or short[opt] in param.opts
+        if "--n-init" in param.opts:
+            assert "--restarts" in param.opts
+        if param.name in ("output", "quiet") and param.param_type_name == "option":
+            assert any(not opt.startswith("--") for opt in param.opts), param.opts
+
+
 @pytest.mark.parametrize("path", HELP, ids=" ".join)
 def test_an_example_is_of_the_command_it_stands_at(path):
     for words in examples(path):
@@ -73,6 +115,17 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         assert vpem_cli.run([*examples(("fit",))[0][1:], "--quiet"]) == 0
+        for name in ("saem", "kmeans"):  # used by examples of other commands
+            assert (
+                vpem_cli.run(
+                    [
+                        *examples((name,))[0][1:],
+                        "--quiet",
+                        *(["--iterations", "60"] if name == "saem" else []),
+                    ]
+                )
+                == 0
+            )
     assert (home / "model.h5").exists()
     (home / "fits").mkdir()
     for number in range(2):

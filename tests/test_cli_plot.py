@@ -13,14 +13,14 @@ from vpem.files.models import read_model, write_model
 from vpem.pictures.kinds import KINDS
 
 from .cli_support import done, listing, run
-from .pictures_support import fitted, make_labelled
+from .pictures_support import fitted, make_labelled, shared_folder
 
 BEGINS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("cli_plot")
+    return shared_folder(tmp_path_factory)
 
 
 @pytest.fixture

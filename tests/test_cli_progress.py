@@ -8,6 +8,8 @@ import pytest
 
 from vpem_cli import progress as showing
 from vpem_cli.output import Progress, Screen, fail
+from vpem_cli.saem_report import SaemCounter
+from vpem_cli.selecting import SearchProgress
 
 
 @pytest.fixture
@@ -152,3 +154,87 @@ def test_the_width_of_a_terminal_that_does_not_know_it(monkeypatch):
     for value, wanted in (("100", 100), ("", 80), ("wide", 80), ("0", 80)):
         monkeypatch.setenv("COLUMNS", value)
         assert showing._columns() == wanted
+
+
+# ---- searches and SAEM --------------------------------------------------------------------------
+
+
+def search(clock, seconds, quiet=False):
+    """Show a search of a hundred trials, each of which takes a second; some fail."""
+    made = SearchProgress(quiet)
+    made.start(100)
+    for number in range(seconds):
+        clock.time += 1
+        status = ("converged", "failed", "not converged")[number % 3]
+        made(f"K = {number}", {"status": status})
+    return made
+
+
+def test_a_search_is_logged_now_and_then(capsys, clock):
+    clock.time += 500  # what came before the search counts for nothing
+    search(clock, 60).close()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 6
+    assert lines[-1].endswith(
+        "(after 1 min 00 s)  60 of 100 fits done; 20 failed; 20 not converged; about 40 s to go; "
+        "last: K = 59"
+    )
+
+
+def test_a_search_in_a_terminal_has_one_line_and_none_at_the_end(capsys, clock, terminal):
+    made = search(clock, 5)
+    text = capsys.readouterr().err
+    assert "\n" not in text
+    assert text.count("\r\x1b[J") == 5
+    made.close()
+    assert capsys.readouterr().err == "\r\x1b[J"
+    search(clock, 5, quiet=True).close()
+    assert capsys.readouterr().err == ""
+
+
+def test_saem_tells_where_it_is_and_what_comes_after(capsys, clock):
+    made = SaemCounter(False, burn_in=40)
+    made.announce("too early to be shown")
+    for number in range(1, 101):
+        clock.time += 0.5
+        made(SimpleNamespace(iteration=number, n_iter=200))
+    made.announce("drawing latents")
+    made.close()
+    lines = [line.partition(")  ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert lines[0] == "iteration 20 of at most 200  burn-in  2 iterations/s"
+    assert lines[-2] == "iteration 100 of at most 200  2 iterations/s"
+    assert lines[-1] == "drawing latents"
+    assert len(lines) == 6
+
+
+def test_saem_in_a_terminal(capsys, clock, terminal):
+    made = SaemCounter(False, burn_in=2)
+    clock.time += 2
+    made(SimpleNamespace(iteration=1, n_iter=9))
+    made.announce("drawing latents")
+    assert capsys.readouterr().err.endswith("\r\x1b[Jdrawing latents")
+    made.close()
+    quiet = SaemCounter(True, burn_in=2)
+    clock.time += 20
+    quiet(SimpleNamespace(iteration=1, n_iter=9))
+    quiet.announce("drawing latents")
+    assert capsys.readouterr().err == "\r\x1b[J"
+
+
+def test_what_comes_after_the_iterations_is_told_in_order():
+    from vpem import fit_saem, read_individuals
+
+    from .cli_support import ROOT
+
+    told = []
+    fit_saem(
+        read_individuals(ROOT / "data" / "oxford_boys.csv"), n_iter=4, burn_in=2, tol=0.0,
+        n_conditional=7, n_importance=11, callback=lambda one: told.append(one.iteration),
+        announce=told.append,
+    )  # fmt: skip
+    assert told[:4] == [1, 2, 3, 4]
+    assert [text.split(",")[0] for text in told[4:]] == [
+        "drawing latents at the estimates", "computing the log-likelihood",
+        "computing standard errors",
+    ]  # fmt: skip
+    assert "7 draws of each chain" in told[4]

@@ -17,7 +17,7 @@ from vpem.pictures.saved import read_saved
 from vpem_cli.report import command_of
 
 from .cli_support import done, listing, run
-from .pictures_support import FITS, fitted, make_labelled
+from .pictures_support import FITS, fitted, make_labelled, shared_folder
 
 HOSTILE = ("<script>alert(1)</script>", "\"' onerror=alert(1) x='", "</td></table><img src=x>",
            "&amp;\x1b[2J")  # fmt: skip
@@ -56,7 +56,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("report")
+    return shared_folder(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,8 @@
 """`vpem select`: its table and JSON, the model it writes, what it keeps and what it refuses."""
 
+import contextlib
+import io
+import json
 import signal
 import subprocess
 import sys
@@ -7,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+import vpem_cli
 from vpem import read_model
 from vpem.checkpoints.checkpoint_files import read_state
 
@@ -220,12 +224,21 @@ if __name__ == "__main__":
 """Does two fits, and is then busy with the third for a minute."""
 
 
+@pytest.fixture(scope="module")
+def whole(data):
+    """JSON of the search that nobody ends."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert vpem_cli.run(["select", str(data), *map(str, SEARCH), "--jobs", "1"]) == 0
+    return json.loads(out.getvalue())
+
+
 @pytest.mark.parametrize(
     ("sign", "jobs", "code"),
     [(signal.SIGINT, 1, 130), (signal.SIGTERM, 2, 143), (signal.SIGKILL, 1, -9)],
     ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
 )
-def test_a_search_that_is_ended_goes_on(capsys, data, tmp_path, sign, jobs, code):
+def test_a_search_that_is_ended_goes_on(capsys, data, whole, tmp_path, sign, jobs, code):
     state = tmp_path / "state.h5"
     words = ["select", data, *SEARCH, "--state", state, "--jobs"]
     process = subprocess.Popen(
@@ -245,7 +258,6 @@ def test_a_search_that_is_ended_goes_on(capsys, data, tmp_path, sign, jobs, code
         )
     again = done(capsys, *words, 1).json
     assert again["n_kept"] == 2
-    whole = done(capsys, "select", data, *SEARCH, "--jobs", 1).json
     assert without_times(again["cells"]) == without_times(whole["cells"])
     assert again["best"] == whole["best"]
 

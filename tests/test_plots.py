@@ -19,12 +19,12 @@ from vpem.pictures.samples import Rows, choose_rows, spread_features
 from vpem.pictures.saved import Saved, read_saved
 from vpem.pictures.style import COLOURS, colour, line, marker, of_bytes, words
 
-from .pictures_support import CLUSTERS, FITS, load
+from .pictures_support import CLUSTERS, FITS, load, shared_folder
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("plots")
+    return shared_folder(tmp_path_factory)
 
 
 # ---- every kind on every recipe -----------------------------------------------------------------

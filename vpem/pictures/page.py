@@ -6,7 +6,7 @@ import base64
 import io
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -24,7 +24,18 @@ from vpem.pictures.style import said_bytes
 from vpem.pictures.traffic import MEANINGS
 from vpem.plots import check_matplotlib, metadata_of
 
-__all__ = ["make_page", "write_page"]
+__all__ = [
+    "as_source",
+    "fill_page",
+    "list_left_out",
+    "list_warnings",
+    "make_page",
+    "sent_by_phase",
+    "show_picture",
+    "table",
+    "text",
+    "write_page",
+]
 
 MOST_FEATURES = 60
 """Rows of the table of means."""
@@ -180,14 +191,19 @@ def make_page(
         ("sent", "What was sent", _sent(saved)),
         ("pictures", "Pictures", pictures),
     ]
-    there = [section for section in sections if section[2]]
     name = os.path.basename(saved.path)
     noun = "component" if saved.model is not None else "cluster"
     k, d = saved.n_components, len(saved.feature_names)
     title = f"{name}: {k} {noun}{'' if k == 1 else 's'}, {d} feature{'' if d == 1 else 's'}"
-    page = PAGE.format(
+    return fill_page(title, _lead(saved), sections), left_out
+
+
+def fill_page(title: str, lead: str, sections: Sequence[tuple[str, str, str]]) -> str:
+    """Return a page of sections: name, heading and HTML of each; those that are empty are not."""
+    there = [section for section in sections if section[2]]
+    return PAGE.format(
         title=text(title),
-        lead=text(_lead(saved)),
+        lead=text(lead),
         style=STYLE,
         version=text(vpem.__version__),
         contents="".join(f'<li><a href="#{key}">{text(head)}</a></li>' for key, head, _ in there),
@@ -197,7 +213,6 @@ def make_page(
             for key, head, body in there
         ),
     )
-    return page, left_out
 
 
 # ---- what is said -------------------------------------------------------------------------------
@@ -241,6 +256,11 @@ def _warnings(saved: Saved) -> str:
         listed = saved.told(name, list) or []
         if listed:
             said.append(f"{len(listed)} {what}.")
+    return list_warnings(said)
+
+
+def list_warnings(said: Sequence[str]) -> str:
+    """Return warnings as a list, each once; or that there are none."""
     if not said:
         return "<p>None were given.</p>"
     unique = list(dict.fromkeys(said))
@@ -383,24 +403,13 @@ def _sent(saved: Saved) -> str:
         kinds = saved.sent_by_kind()
     except VpemError as error:
         return f"<p>{text(error)}</p>"
+    body = sent_by_phase(kinds)
     if not kinds:
-        return "<p>Nothing was sent.</p>"
-    made = [
-        (
-            MEANINGS.get(kind, kind),
-            f"{counted['messages']:,.0f}",
-            said_bytes(counted["bytes"]),
-            f"{counted['rounds']:,.0f}",
-        )
-        for kind, counted in kinds.items()
-    ]
-    totals = [sum(counted[name] for counted in kinds.values())
-              for name in ("messages", "bytes", "rounds")]  # fmt: skip
-    made.append(("all", f"{totals[0]:,.0f}", said_bytes(totals[1]), f"{totals[2]:,.0f}"))
-    body = table(made, ["phase", "messages", "payload", "rounds"], "By phase")
+        return body
+    total_bytes = sum(counted["bytes"] for counted in kinds.values())
     setup = kinds.get("setup", {}).get("bytes", 0.0)
-    if totals[1]:
-        told = f"The setup took {said_bytes(setup)}, {100 * setup / totals[1]:.3g} % of all."
+    if total_bytes:
+        told = f"The setup took {said_bytes(setup)}, {100 * setup / total_bytes:.3g} % of all."
         each = _sent_each(saved)
         if each is not None:
             told += (
@@ -421,6 +430,25 @@ def _sent(saved: Saved) -> str:
     ]
     caption = f"Busiest of {len(total)} links, both directions"
     return body + table(listed, ["link", "payload"], caption)
+
+
+def sent_by_phase(kinds: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a table of messages, bytes and rounds by kind, with their sums."""
+    if not kinds:
+        return "<p>Nothing was sent.</p>"
+    made = [
+        (
+            MEANINGS.get(kind, kind),
+            f"{counted['messages']:,.0f}",
+            said_bytes(counted["bytes"]),
+            f"{counted['rounds']:,.0f}",
+        )
+        for kind, counted in kinds.items()
+    ]
+    totals = [sum(counted[name] for counted in kinds.values())
+              for name in ("messages", "bytes", "rounds")]  # fmt: skip
+    made.append(("all", f"{totals[0]:,.0f}", said_bytes(totals[1]), f"{totals[2]:,.0f}"))
+    return table(made, ["phase", "messages", "payload", "rounds"], "By phase")
 
 
 def _sent_each(saved: Saved) -> float | None:
@@ -445,23 +473,32 @@ def _pictures(saved: Saved, rows: Rows | None) -> tuple[str, list[str]]:
     for name, kind in KINDS.items():
         try:
             picture = draw(name, saved, rows)
-            source = _as_source(picture.figure)
+            source = as_source(picture.figure)
         except VpemError as error:
             left_out.append(f"{name}: {error}")
             continue
-        notes = f"{kind.about[:1].upper()}{kind.about[1:]}."
-        notes += "".join(f" Note: {note}." for note in picture.notes)
-        made.append(
-            f"<h3>{text(kind.title)}</h3>\n<figure><img src='{source}' alt='{text(picture.alt)}'>"
-            f"<figcaption>{text(notes)}</figcaption></figure>"
-        )
-    if left_out:
-        items = "".join(f"<li>{text(one)}</li>" for one in left_out)
-        made.append(f"<h3>Not drawn</h3>\n<ul>{items}</ul>")
-    return "\n".join(made), left_out
+        made.append(show_picture(kind.title, source, picture.alt, kind.about, picture.notes))
+    return "\n".join([*made, *list_left_out(left_out)]), left_out
 
 
-def _as_source(figure: Any) -> str:
+def show_picture(title: str, source: str, alt: str, about: str, notes: Sequence[str]) -> str:
+    """Return a picture of a page, with its heading and what is said below it."""
+    said = f"{about[:1].upper()}{about[1:]}." + "".join(f" Note: {note}." for note in notes)
+    return (
+        f"<h3>{text(title)}</h3>\n<figure><img src='{source}' alt='{text(alt)}'>"
+        f"<figcaption>{text(said)}</figcaption></figure>"
+    )
+
+
+def list_left_out(left_out: Sequence[str]) -> list[str]:
+    """Return the list of pictures that were not drawn, and why; nothing where all were."""
+    if not left_out:
+        return []
+    items = "".join(f"<li>{text(one)}</li>" for one in left_out)
+    return [f"<h3>Not drawn</h3>\n<ul>{items}</ul>"]
+
+
+def as_source(figure: Any) -> str:
     """Return a figure as an address that holds it: lines as SVG, or dots where they are many."""
     import matplotlib as mpl
 

@@ -19,7 +19,7 @@ from vpem.graphs.graph import Graph
 from vpem.graphs.hubs import Hub
 from vpem.network.ledger import KINDS
 
-__all__ = ["Links", "Record", "Saved", "encoding_of", "numbers", "read_saved"]
+__all__ = ["Links", "Record", "Saved", "counted_by_kind", "encoding_of", "numbers", "read_saved"]
 
 
 @dataclass(frozen=True)
@@ -262,17 +262,9 @@ class Saved:
 
     def sent_by_kind(self) -> dict[str, dict[str, float]]:
         """Messages, bytes and rounds of each kind that sent anything."""
-        listed = self.communication.get("by_kind")
-        found: dict[str, dict[str, float]] = {}
-        try:
-            assert isinstance(listed, dict)
-            for kind in (*KINDS, *(name for name in listed if name not in KINDS)):
-                if kind in listed and listed[kind]["messages"]:
-                    counted = {n: float(listed[kind][n]) for n in ("messages", "bytes", "rounds")}
-                    assert all(0 <= value < float("inf") for value in counted.values())
-                    found[str(kind)] = counted
-        except (AssertionError, KeyError, TypeError, ValueError):
-            raise self.missing("what was sent") from None
+        found = counted_by_kind(self.communication)
+        if found is None:
+            raise self.missing("what was sent")
         return found
 
     def sent_by_agent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -297,6 +289,22 @@ class Saved:
         if len(found) < len(by_kind):
             raise self.missing(what)
         return Links(ends, found)
+
+
+def counted_by_kind(communication: dict[str, Any]) -> dict[str, dict[str, float]] | None:
+    """Messages, bytes and rounds of each kind that sent anything; None where that is not told."""
+    listed = communication.get("by_kind")
+    found: dict[str, dict[str, float]] = {}
+    try:
+        assert isinstance(listed, dict)
+        for kind in (*KINDS, *(name for name in listed if name not in KINDS)):
+            if kind in listed and listed[kind]["messages"]:
+                counted = {n: float(listed[kind][n]) for n in ("messages", "bytes", "rounds")}
+                assert all(0 <= value < float("inf") for value in counted.values())
+                found[str(kind)] = counted
+    except (AssertionError, KeyError, TypeError, ValueError):
+        return None
+    return found
 
 
 def numbers(value: Any) -> NDArray[np.float64] | None:
@@ -334,5 +342,5 @@ def read_saved(path: str | os.PathLike[str]) -> Saved:
         return Saved(str(path), read_clustering(path))
     raise FileError(
         f"{path} is neither a model nor a clustering; 'vpem fit', 'vpem fedem' and 'vpem kmeans' "
-        "write them with --output"
+        "write them with --output, and 'vpem saem' fits of SAEM"
     )

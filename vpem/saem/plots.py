@@ -14,10 +14,13 @@ from vpem.saem.model_files import SavedSaem, as_saved
 from vpem.saem.prediction import Maker, Predictor
 from vpem.saem.recipes import SaemFit
 
-__all__ = ["plot_curves", "plot_traces"]
+__all__ = ["draw_curves", "draw_traces", "plot_curves", "plot_traces"]
 
 MOST_PANELS = 36
 """Parameters, or individuals, up to which all are drawn."""
+
+DOTS = 150
+"""An inch, of pictures made of dots."""
 
 DARK, LIGHT = COLOURS[6], COLOURS[5]
 """Blue and vermilion: far apart in grey where one is broken."""
@@ -48,6 +51,11 @@ def plot_traces(
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_picture(path, force)
+    save_figure(path, draw_traces(fit), force=force, dpi=DOTS)
+
+
+def draw_traces(fit: SaemFit | SavedSaem) -> Any:
+    """Return the figure of `plot_traces`."""
     saved = as_saved(fit)
     burn_in = _burn_in(saved)
     shown = min(len(saved.parameters), MOST_PANELS)
@@ -65,7 +73,6 @@ def plot_traces(
                 steps[burn_in + 1 :], means[:, j], color="black", linewidth=1.3,
                 linestyle=(0, (5, 3)), label="mean since the burn-in", zorder=4,
             )  # fmt: skip
-        error = saved.standard_errors[j]
         axes.plot(
             [saved.n_iter * 1.04], [saved.theta[j]], color=LIGHT, marker="D", markersize=5.5,
             markeredgecolor="black", markeredgewidth=0.6, linestyle="", label="estimate", zorder=5,
@@ -84,7 +91,7 @@ def plot_traces(
         handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
         frameon=False, fontsize=9,
     )  # fmt: skip
-    save_figure(path, figure, force=force)
+    return figure
 
 
 def _burn_in(saved: SavedSaem) -> int:
@@ -157,9 +164,22 @@ def plot_curves(
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_picture(path, force)
+    save_figure(path, draw_curves(fit, individuals, model=model, n_times=n_times), force=force,
+                dpi=DOTS)  # fmt: skip
+
+
+def draw_curves(
+    fit: SaemFit | SavedSaem,
+    individuals: Individuals,
+    *,
+    model: Maker | None = None,
+    n_times: int = 120,
+    most: int = MOST_PANELS,
+) -> Any:
+    """Return the figure of `plot_curves`, of the first ``most`` individuals."""
     saved = as_saved(fit)
     predictor = Predictor(fit, model)
-    shown = min(individuals.n_individuals, MOST_PANELS)
+    shown = min(individuals.n_individuals, most)
     some = individuals.take(np.arange(shown))
     times = np.linspace(some.times.min(), some.times.max(), check_int("times", n_times, least=2))
     given = predictor.curves(some, times)
@@ -197,4 +217,4 @@ def plot_curves(
         handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
         frameon=False, fontsize=9,
     )  # fmt: skip
-    save_figure(path, figure, force=force)
+    return figure

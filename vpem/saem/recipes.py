@@ -123,6 +123,7 @@ def fit_saem(
     level: float = 0.95,
     seed: int = 0,
     callback: Callable[[SaemProgress], None] | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> SaemFit:
     """Fit a model with latent variables by SAEM, on one machine or on devices with a server.
 
@@ -162,6 +163,8 @@ def fit_saem(
         Probability of individuals' intervals.
     seed : int
         Of all random numbers, from 0 to 2^64 - 1.
+    announce : callable, optional
+        Told in words of each part of the work that comes after the iterations, when it begins.
 
     Returns
     -------
@@ -227,6 +230,8 @@ def fit_saem(
         trace = np.array([made.canonical(one, run.chains.z)[0] for one in run.trace])
     run.chains.z = first
     streams = Streams.of(individuals.names, seed)
+    tell = announce or (lambda _: None)
+    tell(f"drawing latents at the estimates, {n_conditional} draws of each chain")
     given = sample_conditional(
         made,
         theta,
@@ -238,9 +243,11 @@ def fit_saem(
         n_iter=n_conditional,
         level=level,
     )
+    tell(f"computing the log-likelihood, {n_importance} draws of each individual")
     likelihood = importance_log_likelihood(
         made, theta, given, streams, after=run.n_iter + n_conditional, n_draws=n_importance
     )
+    tell("computing standard errors")
     information = observed_information(made, theta, given)
     reports.sum_up()
     named = isinstance(model, str)

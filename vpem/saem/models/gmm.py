@@ -180,7 +180,8 @@ class GmmModel(SaemModel):
 
     def constraints(self, theta: Vector) -> Vector:
         """Weights add up to 1."""
-        return (np.arange(len(theta)) < self.n_components)[None] * 1.0
+        sums: Vector = (np.arange(len(theta)) < self.n_components)[None].astype(np.float64)
+        return sums
 
     def marginal(self, theta: Vector) -> Vector:
         """Log-likelihood of each individual: the sum over components."""

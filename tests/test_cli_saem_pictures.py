@@ -1,0 +1,235 @@
+"""`vpem plot` and `vpem report` of fits of SAEM: what is drawn and said is what the fit says."""
+
+import base64
+import re
+import shutil
+from html import unescape
+from xml.etree import ElementTree
+
+import h5py
+import numpy as np
+import pytest
+
+from vpem.pictures.latents import ABOUT
+from vpem.saem.individual_files import read_individuals, write_individuals
+from vpem.saem.individuals import from_matrix
+from vpem.saem.model_files import as_saved, read_saem, save_saem
+from vpem.saem.models.linear import LinearModel
+from vpem.saem.recipes import fit_saem
+
+from .cli_support import ROOT, done, listing, run
+from .pictures_support import fitted, shared_folder
+
+BOYS = ROOT / "data" / "oxford_boys.csv"
+QUICK = {"n_iter": 20, "burn_in": 10, "tol": 0.0, "n_conditional": 10, "n_importance": 20}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Fits of several models, a mixture, and data."""
+    home = tmp_path_factory.mktemp("saem")
+    shutil.copy(fitted(shared_folder(tmp_path_factory), "graph"), home)
+    boys = read_individuals(BOYS)
+    table = np.random.default_rng(0).standard_normal((40, 4))
+    items = from_matrix(table + 3.0 * (np.arange(40) % 2)[:, None])
+    pairs = from_matrix(items.values.reshape(40, 4)[:, :2])
+    write_individuals(home / "items.h5", items)
+    write_individuals(home / "boys.h5", boys)
+    for name, data, model, options in (
+        ("growth", boys, "linear", {}),
+        ("factors", items, "bifactor", {"groups": [0, 0, 1, 1]}),
+        ("mixture", pairs, "gmm", {"n_components": 2, "rows": [0, 1]}),
+        ("own", boys, LinearModel, None),
+    ):
+        devices = 2 if name == "growth" else 1
+        fit = fit_saem(data, model, model_options=options, devices=devices, **QUICK)
+        save_saem(home / f"{name}.h5", fit)
+    return home
+
+
+def words_of(path):
+    """Text of a drawing."""
+    return [
+        "".join(node.itertext())
+        for node in ElementTree.parse(path).iter()
+        if node.tag.endswith("}text")
+    ]
+
+
+# ---- pictures -----------------------------------------------------------------------------------
+
+
+def test_traces_are_drawn_unless_another_kind_is_asked_for(capsys, home, tmp_path):
+    path = tmp_path / "t.svg"
+    result = done(capsys, "plot", home / "growth.h5", "-o", path)
+    assert result.err.splitlines() == [f"wrote {path}", "next, --kind: with DATA: curves"]
+    words = " ".join(words_of(path))
+    for name, estimate in read_saem(home / "growth.h5").estimates.items():
+        assert f"{name}: {estimate:.4g}" in words
+    named = tmp_path / "n.svg"
+    told = done(capsys, "plot", home / "growth.h5", "--kind", "traces", "-o", named, "--json", "-q")
+    assert (told.json["kind"], told.json["next"], told.err) == ("traces", ["curves"], "")
+    assert named.read_bytes() == path.read_bytes()
+
+
+def test_curves_of_the_individuals_that_are_wanted(capsys, home, tmp_path):
+    path = tmp_path / "c.svg"
+    words = ("plot", home / "growth.h5", BOYS, "--kind", "curves", "-o", path)
+    result = done(capsys, *words, "--individual", 7, "--individual", 3)
+    assert result.err.splitlines()[1:] == ["next, --kind: traces"]
+    shown = words_of(path)
+    assert {"7", "3", "measured", "population", "95 % interval of the curve"} <= set(shown)
+    assert "2 of 2 individuals" in done(
+        capsys, *words, "--individual", 7, "--individual", 3, "--force", "--json", "-q"
+    ).json["description"]  # fmt: skip
+
+
+def test_columns_of_other_names(capsys, home, tmp_path):
+    text = BOYS.read_text().splitlines()
+    heads = text[0].split(",")
+    other = [{"id": "who", "time": "when", "value": "what"}.get(head, head) for head in heads]
+    (tmp_path / "b.csv").write_text("\n".join([",".join(other), *text[1:]]) + "\n")
+    names = ("--id", "who", "--time", "when", "--value", "what", "--individual", 3)
+    made = []
+    for data, more in ((BOYS, ("--individual", 3)), (tmp_path / "b.csv", names)):
+        path = tmp_path / f"{len(more)}.svg"
+        done(capsys, "plot", home / "growth.h5", data, "--kind", "curves", "-o", path, *more)
+        made.append(path.read_bytes())
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("name", ["factors", "mixture", "own"])
+def test_traces_of_every_model(capsys, home, tmp_path, name):
+    result = done(capsys, "plot", home / f"{name}.h5", "-o", tmp_path / "t.pdf")
+    assert "next" not in result.err
+    assert (tmp_path / "t.pdf").read_bytes().startswith(b"%PDF-")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("growth", "--kind", "history"), "history is drawn of mixtures and clusters, and"),
+        (("growth", "--kind", "curves"), "curves are drawn over rows of individuals: give the"),
+        (("growth", "--kind", "trace"), "(did you mean 'traces'?)"),
+        (("growth", "{boys}", "--labels", "x"), "--labels is for mixtures and clusters"),
+        (("growth", "{boys}", "--dataset", "x"), "--dataset is for mixtures and clusters"),
+        (("growth", "--features", "x"), "--features is for mixtures and clusters"),
+        (("growth", "--id", "who"), "--id is about the data: give them after the model"),
+        (("growth", "--individual", "3"), "--individual is about the data"),
+        (("growth", "{boys}", "--kind", "curves", "--individual", "99"), "has no individual '99'"),
+        (("growth", "{boys}", "--id", "who"), "--id name columns of a CSV table"),
+        (("factors", "{items}", "--kind", "curves"), "have no curves over time; take --kind trac"),
+        (("mixture", "{items}", "--kind", "curves"), "have no curves over time; take --kind trac"),
+        (("own", "{boys}", "--kind", "curves"), "a user's own model, which a file does not hold"),
+        (("graph", "--kind", "traces"), "traces are drawn of fits of SAEM"),
+        (("graph", "--kind", "curves"), "curves are those of fits of SAEM"),
+        (("graph", "--individual", "3"), "--individual is for fits of SAEM"),
+        (("graph", "--covariates", "x"), "--covariates is for fits of SAEM"),
+        (("broken",), "broken.h5"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_drawn_is_refused_in_a_sentence(capsys, home, tmp_path, words, sentence):
+    with h5py.File(tmp_path / "broken.h5", "w") as file:
+        file.attrs["encoding-type"] = "vpem-saem"
+    before = listing(tmp_path)
+    name, *rest = words
+    folder = tmp_path if name == "broken" else home
+    places = {"items": home / "items.h5", "boys": home / "boys.h5"}
+    given = [word.format(**places) for word in rest]
+    result = run(capsys, "plot", folder / f"{name}.h5", *given, "-o", tmp_path / "p.png")
+    assert (result.code, result.out) == (2, "")
+    assert sentence in result.sentence
+    assert listing(tmp_path) == before
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def text_of(page):
+    """What a reader reads."""
+    body = re.sub("base64,[A-Za-z0-9+/=]+", "", page).partition("<header>")[2]
+    return " ".join(unescape(re.sub("<[^>]+>", " ", body)).split())
+
+
+def test_the_page_says_what_the_fit_says(capsys, home, tmp_path):
+    path = tmp_path / "r.html"
+    result = done(capsys, "report", home / "growth.h5", BOYS, "-o", path)
+    assert result.err == f"wrote {path}\n"
+    page, saved = path.read_text(encoding="utf-8"), read_saem(home / "growth.h5")
+    text, likelihood = text_of(page), saved.log_likelihood
+    for name, error in saved.errors.items():
+        assert f"{name} {saved.estimates[name]:.7g} {error:.3g}" in text
+    for told in (
+        "growth.h5: linear, 6 parameters, 26 individuals", "26 individuals, 234 rows",
+        f"{likelihood.value:.9g}, Monte Carlo error {likelihood.error:.2g}",
+        "converged not asked for", "20, of which 10 burn-in", "accepted moves",
+        "sums at the server", "the first 12 of 26 individuals are drawn",
+        f"{saved.communication['messages']:,}", *(f"{share:.3f}" for share in saved.shrinkage),
+    ):  # fmt: skip
+        assert told in text, told
+    score = done(capsys, "score", home / "growth.h5", BOYS, "--json").json["log_likelihood"]
+    assert f"{score['value']:.9g}" in text
+    pictures = re.findall("<img src='data:image/svg[+]xml;base64,([^']+)' alt='([^']+)'", page)
+    assert len(pictures) == len(ABOUT)
+    for content, alt in pictures:
+        assert ElementTree.fromstring(base64.b64decode(content)).tag.endswith("svg")
+        assert len(alt) > 30
+
+
+def test_a_page_without_data_and_of_other_models(capsys, home, tmp_path):
+    for name, reason in (
+        ("growth", "give the data after the model"),
+        ("mixture", "have no curves over time"),
+        ("own", "which a file does not hold"),
+    ):
+        path = tmp_path / f"{name}.html"
+        told = done(capsys, "report", home / f"{name}.h5", "-o", path, "--json", "-q")
+        assert (told.json["report"], told.err) == (str(path), "")
+        assert [reason in one for one in told.json["not_drawn"]] == [True]
+        text = text_of(path.read_text(encoding="utf-8"))
+        assert "Not drawn" in text
+        assert "No data were given" in text
+        assert ("shrinkage" in text) == (name != "mixture")
+
+
+def test_warnings_come_first_and_hostile_words_are_text(capsys, home, tmp_path):
+    from dataclasses import replace
+
+    saved = as_saved(read_saem(home / "growth.h5"))
+    evil = "<script>alert(1)</script>"
+    other = replace(
+        saved,
+        settings={**saved.settings, "tol": 1e-3, "data": evil, "sampler": evil, "codec": evil},
+        parameters=(evil, *saved.parameters[1:]),
+        standard_errors=np.full(6, np.nan),
+        shrinkage=np.array([0.1, 0.95]),
+        communication={},
+        names=("$x_1$", *saved.names[1:]),
+    )
+    save_saem(tmp_path / "evil.h5", other)
+    done(capsys, "report", tmp_path / "evil.h5", "-o", tmp_path / "r.html", "-q")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    text = text_of(page)
+    assert "<script" not in page
+    assert text.count(evil) >= 3
+    assert "has not converged: the averaged parameters still moved after 20 iterations" in text
+    assert "no standard errors" in text
+    assert "slope hardly varies" in text
+    assert "does not say what was sent" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("growth", "--labels", "x"), "--labels is for mixtures and clusters"),
+        (("growth", "--id", "x"), "--id is about the data"),
+        (("graph", "--time", "x"), "--time is for fits of SAEM"),
+    ],
+    ids=["labels", "id", "mixture"],
+)
+def test_pages_that_are_refused(capsys, home, tmp_path, words, sentence):
+    result = run(capsys, "report", home / f"{words[0]}.h5", *words[1:], "-o", tmp_path / "r.html")
+    assert result.code == 2
+    assert sentence in result.sentence
+    assert not listing(tmp_path)
