@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int
 from vpem.codecs import Codec, parse_codec
-from vpem.errors import InputError, NotConvergedWarning
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.network.ledger import Ledger
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.devices import Reports
@@ -27,6 +28,10 @@ from vpem.saem.streams import Streams
 from vpem.workers import Workers, evenly
 
 __all__ = ["MODELS", "SaemFit", "fit_saem", "make_model"]
+
+
+FEWEST = 0.01
+"""Share of importance draws that weighted ones are worth, below which chains are doubted."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,8 @@ def fit_saem(
     -----
     NotConvergedWarning
         If the averaged parameters had not flattened.
+    VpemWarning
+        If importance draws are worth few: the latents' law is not well known.
     """
     check_int("seed", seed, least=0, most=2**64 - 1)
     check_int("chains", n_chains, least=1, most=10_000)
@@ -212,9 +219,10 @@ def fit_saem(
         callback=callback,
     )
     if tol > 0 and not run.converged:
-        told = f"changed by {run.change:.2g} in the last {window}, more than tol {tol:g}"
+        looks = math.ceil(window / participation)
+        told = f"changed by {run.change:.2g} in the last {looks}, more than tol {tol:g}"
         if np.isnan(run.change):
-            told = f"are looked at from iteration {burn_in + 2 * window} on"
+            told = f"are looked at from iteration {burn_in + 2 * looks} on"
         elif run.change < tol:
             told = "are flat, but some variances are as good as zero, and stay there"
         warnings.warn(
@@ -248,6 +256,7 @@ def fit_saem(
         made, theta, given, streams, after=run.n_iter + n_conditional, n_draws=n_importance
     )
     tell("computing standard errors")
+    _warn_of_few(likelihood, individuals.names, n_importance)
     information = observed_information(made, theta, given)
     reports.sum_up()
     named = isinstance(model, str)
@@ -276,6 +285,20 @@ def fit_saem(
         all_options(str(model), model_options or {}) if named else {},
         settings,
     )
+
+
+def _warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -> None:
+    """Warn where the draws of latents cannot be those of their law: chains that hardly move."""
+    who = int(np.argmin(likelihood.effective))
+    if likelihood.effective[who] < FEWEST * n_draws:
+        warnings.warn(
+            f"the {n_draws} importance draws of individual {names[who]!r} are worth "
+            f"{likelihood.effective[who]:.1f}: its chains have not seen all of the latents' law, "
+            "and estimates may be off; take the sampler exact where the model has it, centre "
+            "times, or make more sampling steps",
+            VpemWarning,
+            stacklevel=3,
+        )
 
 
 def _told(sampler: Sampler) -> dict[str, Any]:

@@ -6,6 +6,7 @@ and what reaches the server, in `vpem.saem.devices`, are statistics (or models).
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -129,7 +130,7 @@ def run_saem(
         Stop when the mean of the parameters since the burn-in has changed by less than this,
         relative to size and noise, in the last ``window`` iterations; 0: never.
     window : int
-        See ``tol``.
+        See ``tol``; where a part of the devices takes part, so many in which each does.
     seed : int
         Of all random numbers.
     start : ndarray of shape (p,), optional
@@ -170,6 +171,7 @@ def run_saem(
     everyone = np.arange(devices.n_workers)
     models = np.tile(theta, (len(everyone), 1))  # the last of each device
     known = np.zeros(len(everyone), dtype=np.bool_)
+    looks = math.ceil(window / participation)  # as much is seen of each device in between
     for r in range(1, n_iter + 1):
         step = step_size(r, burn_in, decay)
         active = everyone
@@ -207,7 +209,7 @@ def run_saem(
         run.n_active.append(len(active))
         if callback is not None:
             callback(SaemProgress(r, n_iter, theta))
-        if _flat(run, burn_in, window, tol):
+        if _flat(run, burn_in, looks, tol):
             break
     if reports.codec is not None and not run.holds:
         warnings.warn(

@@ -61,7 +61,8 @@ class LinearModel(SaemModel):
         slopes: Sequence[str] = ("time",),
         shift: Vector | None = None,
     ) -> None:
-        individuals.need_rows(2)
+        if shift is None:
+            individuals.need_rows(2)
         self.individuals = individuals
         self.slopes = tuple(slopes)
         columns = self._columns(individuals)

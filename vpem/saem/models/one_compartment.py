@@ -89,7 +89,8 @@ class OneCompartmentModel(SaemModel):
         if self.first is not None and self.first.shape != (3,):
             raise InputError(f"first must be log ka, log cl and log ke, got {first!r}")
         self.individuals = individuals
-        individuals.need_rows(2)
+        if shift is None:
+            individuals.need_rows(2)
         individuals.need_rising_times()
         self._dose = individuals.constant("dose")[individuals.individual_of]
         self._check(individuals, self._dose)
