@@ -12,7 +12,7 @@ from .options import Json
 __all__ = ["doctor"]
 
 
-def doctor(json: Json = False) -> None:
+def doctor(context: typer.Context, json: Json = False) -> None:
     """Look at this installation: first problems, then facts.
 
     A problem comes with a line of advice.
@@ -24,11 +24,14 @@ def doctor(json: Json = False) -> None:
     Example: vpem doctor
     """
     from . import checkup
-    from .app import command
     from .config import leaves, variables
     from .output import print_json
 
-    known = {name for path, member in leaves(command()) for name in variables(path, member)}
+    known = {
+        name
+        for path, member in leaves(context.find_root().command)
+        for name in variables(path, member)
+    }
     problems: checkup.Problems = []
     with warnings.catch_warnings():
         # What libraries say of themselves when they are loaded is nobody's problem here.

@@ -19,6 +19,7 @@ __all__ = ["command_of", "report"]
 
 
 def report(
+    context: typer.Context,
     model: FittedFile,
     output: Annotated[Path, typer.Option("-o", "--output", help="Write here: .html.")],
     data: OptionalData = None,
@@ -69,7 +70,13 @@ def report(
             refuse_options(model, options_of_saem(columns, covariates))
             saved = read_saved(model)
             rows = read_rows(saved, data, dataset, labels, needs_labels=False)
-            left_out = write_page(output, saved, rows, command=command_of(saved), force=force)
+            left_out = write_page(
+                output,
+                saved,
+                rows,
+                command=command_of(saved, context.find_root().command),
+                force=force,
+            )
         screen.say(f"wrote {output}")
         for one in left_out:
             screen.say(f"not drawn: {one}")
@@ -87,16 +94,14 @@ _COMMANDS = {
 }
 
 
-def command_of(saved: Saved) -> str | None:
+def command_of(saved: Saved, root: Any) -> str | None:
     """Return the command that fitted a model, made of its options; None where it is not known."""
-    from .app import command
-
     name = _COMMANDS.get(str(saved.report.get("algorithm")))
     options = saved.stored.options
     if name is None or not options.get("data"):
         return None
     words = ["vpem", name]
-    for parameter in command().commands[name].params:
+    for parameter in root.commands[name].params:
         value = options.get(parameter.name)
         if parameter.param_type_name == "argument":
             words += str(value).split(", ") if value is not None else []

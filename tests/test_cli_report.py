@@ -14,6 +14,7 @@ from vpem.files.datasets import read_dataset
 from vpem.files.models import read_model, write_model
 from vpem.pictures.page import _warnings, table, text
 from vpem.pictures.saved import read_saved
+from vpem_cli.app import command
 from vpem_cli.report import command_of
 
 from .cli_support import done, listing, run
@@ -180,7 +181,7 @@ def test_the_command_fits_the_same_again(home, capsys, tmp_path, name):
     import shlex
 
     saved = read_saved(fitted(home, name))
-    program, *words = shlex.split(command_of(saved))
+    program, *words = shlex.split(command_of(saved, command()))
     assert program == "vpem"
     done(capsys, *words, "-o", tmp_path / "again.h5", "-q")
     again = read_saved(tmp_path / "again.h5")
