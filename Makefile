@@ -37,7 +37,7 @@ demo: $(VENV)/built
 
 # Threads that wait give way: the tests run in a process for each processor.
 test: $(VENV)/built
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: $(VENV)/built $(VENV)/linters
 	$(BIN)/ruff check .

@@ -5,12 +5,18 @@ above, and wall times may differ. Blocks of Python are run in the same folder, a
 block of text right below one is what it prints.
 """
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
+
+import vpem_cli
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(
@@ -42,8 +48,14 @@ def agrees(printed, shown):
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
 
 
+SHELL = re.compile(r"[|&;<>$`*?~(){}\[\]\n#\\]")
+"""What a shell makes something of."""
+
+
 def run(command, folder):
-    """Run a command in a shell, as a reader would."""
+    """Run a command in a shell, as a reader would; one of vpem alone without a new process."""
+    if command.startswith("vpem ") and not SHELL.search(command):
+        return inside(shlex.split(command), folder)
     places = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = {
         "PATH": os.pathsep.join(places),
@@ -62,6 +74,24 @@ def run(command, folder):
         text=True,
         check=False,
     )
+
+
+def inside(words, folder):
+    """Run a command of vpem in this process: to load its libraries takes longer than most fits."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    told = {"COLUMNS": "80", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    with (
+        contextlib.chdir(folder),
+        mock.patch.dict(os.environ, told),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = vpem_cli.run(words[1:])
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode("utf-8"))
+    return subprocess.CompletedProcess(words, code, *texts)
 
 
 def pieces(block):

@@ -204,6 +204,6 @@ def test_describe_another_matrix(target):
 # help ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [[], ["import"], ["simulate"], ["describe"]])
+@pytest.mark.parametrize("command", [["import"], ["simulate"], ["describe"]])
 def test_every_help_has_an_example(command):
     assert "Example: vpem data " in works(*command, "--help").stdout

@@ -348,7 +348,7 @@ def test_options_of_fit(refused, folder, words, said):
         ("model shwo m.h5", "no such command: shwo (did you mean 'show'?)"),
         ("data imprt x", "no such command: imprt (did you mean 'import'?)"),
         ("fit", "missing argument"),
-        ("predict m.h5", "missing argument"),
+        ("score m.h5", "missing argument"),
         ("model export m.h5", "missing option"),
         ("predict m.h5 d.h5 --prob", "did you mean '--proba'?"),
         ("sample m.h5 -n 0", "-n must be an integer of at least 1, got 0"),

@@ -1,10 +1,8 @@
 """`vpem fit --parties` and `vpem data split`: each party with its own file."""
 
-import glob
 import json
 import re
 import secrets
-import shutil
 
 import h5py
 import numpy as np
@@ -337,18 +335,6 @@ def test_errors(capsys, monkeypatch, tmp_path, words, sentence):
 def fenced(language):
     page = (ROOT / "docs" / "parties.md").read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
-
-
-def test_the_page_does_what_it_shows(capsys, monkeypatch, tmp_path):
-    shutil.copytree(ROOT / "data", tmp_path / "data")
-    monkeypatch.chdir(tmp_path)
-    for line in fenced("sh")[0].splitlines():
-        _, *words = line.split()
-        words = [file for word in words for file in (sorted(glob.glob(word)) or [word])]
-        result = done(capsys, *words)
-    assert result.err == fenced("text")[0]
-    exec(fenced("python")[0], {})
-    assert capsys.readouterr().out.startswith("487 [{'name': 'party0', 'rows': 541, 'lost': 54")
 
 
 def test_the_manifest_of_the_page(tmp_path):

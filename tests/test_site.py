@@ -43,7 +43,8 @@ def shown(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_that_a_page_shows_exist(page):
     for line in shown(page):
-        line = re.sub(r"--config \S+", "", line)  # read at once, and pages show none
+        if "--config" in line:  # the rest may stand in the file
+            continue
         # A variable of the shell may be any number.
         words = shlex.split(re.sub(r"\$\{?\w+\}?", "1", line), comments=True)
         ends = [i for i, word in enumerate(words) if word in (">", "|", "&&", ";", "2>", "<", "||")]
