@@ -33,6 +33,10 @@ def _load(context: typer.Context, value: Path | None) -> Path | None:
     return value
 
 
+AS_JSON = " (with --json as JSON)"
+"""What --show-config says where there is --json."""
+
+
 def _own(
     config: Annotated[
         Path | None,
@@ -52,8 +56,8 @@ def _own(
             "--show-config",
             is_eager=True,
             expose_value=False,
-            help="Print every option's value and where it comes from, as TOML (with --json as "
-            "JSON), and do nothing else.",
+            help=f"Print every option's value and where it comes from, as TOML{AS_JSON}, and do "
+            "nothing else.",
         ),
     ] = False,
 ) -> None:
@@ -102,7 +106,11 @@ class Command(_Manners, TyperCommand):
     """A command whose options may stand in a file or in the environment."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        super().__init__(*args, params=[*(params or []), *map(copy, _own_params())], **options)
+        own = [copy(param) for param in _own_params()]
+        if not any("--json" in param.opts for param in params or []):
+            for param in own:
+                param.help = param.help.replace(AS_JSON, "")
+        super().__init__(*args, params=[*(params or []), *own], **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; nothing is missing where the values are only shown."""

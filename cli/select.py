@@ -235,6 +235,8 @@ def select(
             if state is None:
                 return "nothing was kept (give --state or --output)"
             count = sum(trial.key in record.results for trial in wanted)
+            if not count:
+                return "no fit was over yet"
             return (
                 f"{count} of {plural(len(wanted), 'fit')} are in {state}: give the same command "
                 "to go on"

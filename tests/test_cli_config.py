@@ -1,5 +1,6 @@
 """Options from files and the environment: the order, the checks, and what --show-config tells."""
 
+import json
 import re
 import subprocess
 import sys
@@ -349,3 +350,11 @@ def test_a_file_that_was_meant(capsys, folder):
     assert said == "'x.h5' does not exist", "an ending makes no likeness"
     said = run(capsys, "fit", "nowhere/breast_cancer.h5").sentence
     assert said == "'nowhere/breast_cancer.h5' does not exist"
+
+
+@pytest.mark.parametrize(("path", "member"), LEAVES, ids=[" ".join(p) for p, _ in LEAVES])
+def test_json_is_promised_where_it_is_taken(capsys, folder, path, member):
+    promised = "(with --json as JSON)" in " ".join(done(capsys, *path, "--help").out.split())
+    assert promised == any("--json" in param.opts for param in member.params)
+    if promised:
+        assert json.loads(done(capsys, *path, "--show-config", "--json").out)["options"]

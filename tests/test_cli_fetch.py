@@ -179,6 +179,7 @@ def test_a_table_that_does_not_fit(capsys, known, text, why):
     (known / "t.csv").write_bytes(text)
     sentence = refused(capsys, known, "--from", known / "t.csv")
     assert "is not HTRU2: that has 9 columns of numbers without heads" in sentence
+    assert "usecols" not in sentence, "advice for programmers"
     assert why in sentence
     assert sentence.endswith("for another table take 'vpem data import'")
 

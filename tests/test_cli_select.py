@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -260,6 +261,46 @@ def test_a_search_that_is_ended_goes_on(capsys, data, whole, tmp_path, sign, job
     assert again["n_kept"] == 2
     assert without_times(again["cells"]) == without_times(whole["cells"])
     assert again["best"] == whole["best"]
+
+
+def test_a_search_that_is_ended_before_its_first_fit_says_so(capsys, data, tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("vpem.selection.search.search", stopped)
+    state = tmp_path / "state.h5"
+    told = run(capsys, "select", data, *SEARCH, "--state", state)
+    assert (told.code, told.out) == (143, "")
+    assert told.err == "vpem: error: interrupted by SIGTERM; no fit was over yet\n"
+    assert not state.exists()
+
+
+def test_signals_wait_until_a_process_has_been_begun(monkeypatch):
+    """One that comes while the problem is being sent would leave it truncated."""
+    from multiprocessing.process import BaseProcess
+
+    from vpem.selection.jobs import _Process
+
+    begun = []
+    start = BaseProcess.start
+
+    def interrupted(process):
+        os.kill(os.getpid(), signal.SIGTERM)
+        start(process)
+        begun.append(process)
+
+    def raising(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BaseProcess, "start", interrupted)
+    before = signal.signal(signal.SIGTERM, raising)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _Process(None)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    (process,) = begun
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_signals_wait_for_what_is_being_written():

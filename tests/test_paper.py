@@ -180,6 +180,13 @@ def test_sentences_turn_with_the_numbers(paper, made):
     for run in found["runs"]:
         run["VP-EM"]["history"][3] += 0.5
     assert "VP-EM follows EM" in told(paper, "figure6", found)[1]
+    # Narrower in two samples of three, and wider in the mean.
+    ends = {3: (1.0, 1.0, 1.0), 10: (0.9, 0.9, 9.0)}
+    found["by k"] = [{"k": k, "EM": gap, "VP-EM": 0.0} for k in ends for gap in ends[k]]
+    found["components"] = [3, 10]
+    assert "to narrow the gap" in told(paper, "figure6", found)[1]
+    found["by k"][-1]["EM"] = 0.9
+    assert "to narrow the gap" in told(paper, "figure6", found)[0]
 
 
 def test_pulsar_sentences_turn_with_the_numbers(paper, made):

@@ -77,7 +77,8 @@ def tell(found: dict[str, Any]) -> Report:
     )
     first, last = K if max(found["components"]) > K else 2, max(found["components"])
     narrower = gaps_of(found, last) < gaps_of(found, first)
-    (agrees if narrower.mean() > 0.5 else differs).append(
+    closer = gaps_of(found, last).mean() < gaps_of(found, first).mean()
+    (agrees if closer and narrower.mean() > 0.5 else differs).append(
         f"The paper expects more components to narrow the gap: from K = {first} to {last} it goes "
         f"from {gaps_of(found, first).mean():.3f} to {gaps_of(found, last).mean():.3f}, and is "
         f"narrower in {int(narrower.sum())} of {len(narrower)} samples."
@@ -86,8 +87,8 @@ def tell(found: dict[str, Any]) -> Report:
                if any(_ends(found, after, m) < _ends(found, k, m) for m in ("EM", "VP-EM"))
                ]  # fmt: skip
     (agrees if not falling else differs).append(
-        "It also says that more components should not lower the likelihood if several starts are "
-        f"tried: with {found['starts']} they "
+        "The paper says that more components should not lower the likelihood if several starts "
+        f"are tried: with {found['starts']} they "
         + (f"do after K = {', '.join(map(str, falling))}." if falling else "never do.")
     )
     return Report(

@@ -275,7 +275,7 @@ def _table(content: bytes, wanted: OpenData, path: Path) -> NDArray[Any]:
         if not np.isin(table[:, -1], wanted.labels).all():
             raise ValueError("the last column holds other values")
     except ValueError as error:
-        reason = str(error).split("\n")[0].removesuffix(".")
+        reason = str(error).split("\n")[0].split("; use ")[0].removesuffix(".")
         raise FileError(
             f"{path} is not {wanted.title}: that has {columns} columns of numbers without heads, "
             f"the last {' or '.join(map(str, wanted.labels))}, but {reason}; for another table "

@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -98,13 +99,19 @@ class _Process:
         context = multiprocessing.get_context("spawn")
         self.answers, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, problem), daemon=True)
-        # Ctrl-C is for the first process; the others are born deaf to it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Ctrl-C is for the first process; the others are born deaf to it. Signals wait until the
+        # problem has been sent whole. The tracker's own start would let them through.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             self._process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
+            theirs.close()
+            try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            except BaseException:  # a signal that waited
+                self.end()
+                raise
 
     def ask(self, trial: Trial) -> None:
         """Give it a trial to do."""
@@ -143,6 +150,7 @@ class _Process:
 
 def _work(questions: Any, problem: Problem) -> None:
     """Do trials in a process of its own until there are no more."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with one_thread(), suppress(EOFError, OSError):
         while True:
