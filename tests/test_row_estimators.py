@@ -23,8 +23,9 @@ def X():
     "estimator",
     [
         DistributedGaussianMixture(),
-        DistributedGaussianMixture(covariance_type="diag", init="random"),
-        DistributedGaussianMixture(graph="complete", scale="standard"),
+        DistributedGaussianMixture(
+            covariance_type="diag", init="random", graph="complete", scale="standard"
+        ),
     ],
     ids=str,
 )
