@@ -54,18 +54,6 @@ def saem_blocks():
     return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
 
 
-def test_saem_walk_runs(saem_blocks, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").symlink_to(ROOT / "data")
-    names = {}
-    exec(saem_blocks[0], names)
-    assert names["fit"].estimates["intercept"] == pytest.approx(149.372, rel=1e-3)
-    assert names["curves"].fitted.shape == (26 * 3,)
-    assert {"boys.h5", "traces.svg", "curves.svg"} <= {path.name for path in tmp_path.iterdir()}
-    assert "intercept" in capsys.readouterr().out
-
-
 def test_own_model_reaches_the_top_of_its_likelihood(saem_blocks, tmp_path, capsys):
     """Against the likelihood by quadrature."""
     from vpem import read_saem, save_saem

@@ -17,6 +17,9 @@ from vpem.selection.trials import Problem, Result, Trial
 
 __all__ = ["one_thread", "run_trials"]
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end a search."""
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -102,16 +105,20 @@ class _Process:
         # Ctrl-C is for the first process; the others are born deaf to it. Signals wait until the
         # problem has been sent whole. The tracker's own start would let them through.
         resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, set(ENDINGS))
         try:
-            self._process.start()
-        finally:
-            theirs.close()
-            try:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            except BaseException:  # a signal that waited
+            with _waiting() as waited:
+                try:
+                    self._process.start()
+                finally:
+                    theirs.close()
+                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            for one in waited[:1]:
+                signal.raise_signal(one)
+        except BaseException:
+            if self._process.pid is not None:
                 self.end()
-                raise
+            raise
 
     def ask(self, trial: Trial) -> None:
         """Give it a trial to do."""
@@ -146,6 +153,24 @@ class _Process:
         self._process.kill()
         self._process.join()
         self.answers.close()
+
+
+@contextmanager
+def _waiting() -> Iterator[list[int]]:
+    """Note signals that would end this process, for later.
+
+    A mask is of one thread: another, of BLAS say, may take the signal all the same.
+    """
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    handlers = {one: signal.signal(one, lambda number, _: noted.append(number)) for one in ENDINGS}
+    try:
+        yield noted
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
 
 
 def _work(questions: Any, problem: Problem) -> None:
