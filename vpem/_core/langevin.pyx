@@ -5,22 +5,14 @@ threads do not show.
 """
 from cython.parallel cimport prange
 from libc.float cimport FLT_MAX
-from libc.math cimport INFINITY, exp, fabs, fmax, fmin, isfinite, nextafterf, sqrt
+from libc.math cimport INFINITY, exp, fabs, fmax, isfinite, nextafterf, sqrt
 from libc.stdint cimport uint64_t
 
-from scipy.special.cython_special cimport ndtri
-
 from vpem._core.codecs cimport draw, draw_uniform, stir
+from vpem._core.latents cimport curve, normal_of
 
 cdef enum:
     MOST_LATENTS = 16
-
-
-cdef inline double normal_of(uint64_t stream, uint64_t index) noexcept nogil:
-    """Standard normal number of one index."""
-    return ndtri(
-        (<double>(<long long>(draw(stream, index) >> 11)) + 0.5) * (1.0 / 9007199254740992.0)
-    )
 
 
 cdef inline int dither(
@@ -134,30 +126,6 @@ def langevin_linear(
 
 # ---- one compartment ----------------------------------------------------------------------------
 
-cdef inline void curve(
-    double t, double dose, double ka, double cl, double ke, double* f, double* slopes,
-) noexcept nogil:
-    """Concentration and its derivatives in log ka, log cl and log ke."""
-    cdef double low = fmin(ka, ke), high = fmax(ka, ke), x = (high - low) * t
-    cdef double mean, bend, gone, decay, of_high, of_low
-    if x < 0.05:
-        mean = 1 + x * (-1.0 / 2 + x * (1.0 / 6 + x * (-1.0 / 24 + x * (
-            1.0 / 120 + x * (-1.0 / 720 + x / 5040)))))
-        bend = -1.0 / 2 + x * (1.0 / 3 + x * (-1.0 / 8 + x * (1.0 / 30 + x * (
-            -1.0 / 144 + x * (1.0 / 840 - x / 5760)))))
-    else:
-        gone = exp(-x)
-        mean = (1 - gone) / x
-        bend = (gone - mean) / x
-    decay = dose / cl * exp(-low * t) * t
-    f[0] = ka * ke * decay * mean
-    of_high = ka * ke * decay * t * bend * high
-    of_low = -low * t * f[0] - ka * ke * decay * t * bend * low
-    slopes[0] = f[0] + (of_high if ka >= ke else of_low)
-    slopes[1] = -f[0]
-    slopes[2] = f[0] + (of_low if ka >= ke else of_high)
-
-
 cdef int curve_chain(
     double* z,                        # IN, OUT (3,)
     Py_ssize_t i, Py_ssize_t n, Py_ssize_t chain, Py_ssize_t n_steps,
@@ -180,7 +148,7 @@ cdef int curve_chain(
         cl = exp(z[1])
         ke = exp(z[2])
         for row in range(n_rows):
-            curve(times[row], doses[row], ka, cl, ke, &f, bends)
+            f = curve(times[row], doses[row], ka, cl, ke, bends, True)
             if proportional:
                 weight = ((values[row] - f) / f * values[row] / (f * sd * sd) - 1) / f
             else:

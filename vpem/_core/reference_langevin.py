@@ -106,21 +106,7 @@ def langevin_one_compartment(
     of = np.repeat(np.arange(len(first) - 1), np.diff(first))
 
     def gradient(at: Floats) -> Floats:
-        ka, cl, ke = (np.exp(at[:, of, j]) for j in range(3))
-        low, high = np.minimum(ka, ke), np.maximum(ka, ke)
-        x = (high - low) * times
-        small = x < 0.05
-        safe = np.where(small, 1.0, x)
-        m = np.where(small, np.polyval(_SERIES, x), -np.expm1(-safe) / safe)
-        slope = np.where(small, np.polyval(np.polyder(_SERIES), x), (np.exp(-safe) - m) / safe)
-        common = doses * ka * ke / cl * times * np.exp(-low * times)
-        f = common * m
-        of_high = common * times * slope * high
-        of_low = -low * times * f - common * times * slope * low
-        fast = ka >= ke
-        parts = (
-            f + np.where(fast, of_high, of_low), -f, f + np.where(fast, of_low, of_high),
-        )  # fmt: skip
+        f, parts = curve(times, doses, at[:, of])
         rest = values - f
         weight: Any = rest / sd**2
         if proportional:
@@ -129,6 +115,23 @@ def langevin_one_compartment(
         return np.stack(added, axis=-1) - (at - mean) @ precision
 
     _steps(gradient, scales, noise, dithers, step, levels, z, faults)
+
+
+def curve(times: Floats, doses: Floats, z: Floats) -> tuple[Floats, tuple[Floats, ...]]:
+    """Concentrations and their derivatives in the latents."""
+    ka, cl, ke = (np.exp(z[..., j]) for j in range(3))
+    low, high = np.minimum(ka, ke), np.maximum(ka, ke)
+    x = (high - low) * times
+    small = x < 0.05
+    safe = np.where(small, 1.0, x)
+    m = np.where(small, np.polyval(_SERIES, x), -np.expm1(-safe) / safe)
+    slope = np.where(small, np.polyval(np.polyder(_SERIES), x), (np.exp(-safe) - m) / safe)
+    common = doses * ka * ke / cl * times * np.exp(-low * times)
+    f = common * m
+    of_high = common * times * slope * high
+    of_low = -low * times * f - common * times * slope * low
+    fast = ka >= ke
+    return f, (f + np.where(fast, of_high, of_low), -f, f + np.where(fast, of_low, of_high))
 
 
 _SERIES = np.array([1 / 40320 * -1, 1 / 5040, -1 / 720, 1 / 120, -1 / 24, 1 / 6, -1 / 2, 1.0])

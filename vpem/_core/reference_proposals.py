@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem._core.reference_codecs import _draw
+from vpem._core.reference_langevin import curve
 
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint64]
@@ -145,7 +146,7 @@ def propose_one_compartment(
 
     def density(at: Floats) -> tuple[Floats, Floats]:
         with np.errstate(all="ignore"):
-            f, slopes = _curve(times, doses, at[:, of])
+            f, slopes = curve(times, doses, at[:, of])
             rest = values - f
             weight: Any = rest / sd**2
             each = -0.5 * (rest / sd) ** 2
@@ -159,24 +160,3 @@ def propose_one_compartment(
         return np.where(np.isfinite(found), found, -np.inf), np.stack(added, axis=-1) - prior
 
     _propose(density, scales, steps, moves, chances, gain, target, z, accepted)
-
-
-def _curve(times: Floats, doses: Floats, z: Floats) -> tuple[Floats, tuple[Floats, ...]]:
-    """Concentrations and their derivatives in the latents."""
-    ka, cl, ke = (np.exp(z[..., j]) for j in range(3))
-    low, high = np.minimum(ka, ke), np.maximum(ka, ke)
-    x = (high - low) * times
-    small = x < 0.05
-    safe = np.where(small, 1.0, x)
-    m = np.where(small, np.polyval(_SERIES, x), -np.expm1(-safe) / safe)
-    slope = np.where(small, np.polyval(np.polyder(_SERIES), x), (np.exp(-safe) - m) / safe)
-    common = doses * ka * ke / cl * times * np.exp(-low * times)
-    f = common * m
-    of_high = common * times * slope * high
-    of_low = -low * times * f - common * times * slope * low
-    fast = ka >= ke
-    return f, (f + np.where(fast, of_high, of_low), -f, f + np.where(fast, of_low, of_high))
-
-
-_SERIES = np.array([1 / 40320 * -1, 1 / 5040, -1 / 720, 1 / 120, -1 / 24, 1 / 6, -1 / 2, 1.0])
-"""Of m(x), highest power first."""
