@@ -164,13 +164,10 @@ def check_flow(given: Mapping[str, Any]) -> int:
     from vpem.checks import check_int, check_number
     from vpem.errors import InputError, check_choice
     from vpem.saem.devices import FEEDBACKS
-    from vpem.saem.saem import AVERAGES, SHARES
+    from vpem.saem.saem import AVERAGES, SHARES, burn_in_of
 
     iterations = check_int("--iterations", given["iterations"], least=1)
-    burn_in = given["burn_in"]
-    if burn_in is None:
-        burn_in = min(200, 2 * iterations // 5)
-    burn_in = check_int("--burn-in", burn_in, least=0)
+    burn_in = check_int("--burn-in", burn_in_of(iterations, given["burn_in"]), least=0)
     if burn_in >= iterations:
         raise InputError(
             f"--burn-in must be below --iterations, else no step decreases, got {burn_in} of "

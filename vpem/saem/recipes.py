@@ -22,7 +22,7 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import MODELS, OWN, all_options, make_model
 from vpem.saem.models.protocol import SaemModel, Vector
-from vpem.saem.saem import SaemProgress, run_saem
+from vpem.saem.saem import SaemProgress, burn_in_of, run_saem
 from vpem.saem.sampling import Sampler, sampler_of
 from vpem.saem.streams import Streams
 from vpem.workers import Workers, evenly
@@ -112,7 +112,7 @@ def fit_saem(
     sampler_options: Mapping[str, Any] | None = None,
     n_chains: int = 4,
     n_iter: int = 1000,
-    burn_in: int = 200,
+    burn_in: int | None = None,
     decay: float = 1.0,
     average: str = "statistics",
     shares: str = "individuals",
@@ -190,6 +190,8 @@ def fit_saem(
         If importance draws are worth few: the latents' law is not well known.
     """
     check_int("seed", seed, least=0, most=2**64 - 1)
+    n_iter = check_int("iterations", n_iter, least=1)
+    burn_in = burn_in_of(n_iter, burn_in)
     check_int("chains", n_chains, least=1, most=10_000)
     made = _made(individuals, model, model_options)
     held = evenly(made.n, devices) if not isinstance(devices, Workers) else devices

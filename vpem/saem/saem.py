@@ -22,7 +22,7 @@ from vpem.saem.models.protocol import Counts, SaemModel, Vector, begin_model, ch
 from vpem.saem.streams import Streams
 from vpem.workers import Workers
 
-__all__ = ["AVERAGES", "SHARES", "SaemProgress", "SaemRun", "run_saem", "step_size"]
+__all__ = ["AVERAGES", "SHARES", "SaemProgress", "SaemRun", "burn_in_of", "run_saem", "step_size"]
 
 AVERAGES = ("statistics", "models")
 """What the server averages: statistics, of which it makes one model; or models of the devices."""
@@ -77,6 +77,11 @@ class SaemRun:
     holds: bool = True
 
 
+def burn_in_of(n_iter: int, burn_in: int | None = None) -> int:
+    """Iterations of burn-in: as many as are given, else 200, or two fifths of fewer than 500."""
+    return min(200, 2 * n_iter // 5) if burn_in is None else burn_in
+
+
 def step_size(iteration: int, burn_in: int, decay: float) -> float:
     """Step of the stochastic approximation: 1 in the burn-in, then ``(r - burn_in)^-decay``."""
     return 1.0 if iteration <= burn_in else float((iteration - burn_in) ** -decay)
@@ -88,14 +93,14 @@ def run_saem(
     sampler: Sampler,
     reports: Reports,
     *,
-    n_iter: int = 300,
-    burn_in: int = 150,
+    n_iter: int = 1000,
+    burn_in: int | None = None,
     decay: float = 1.0,
-    n_chains: int = 1,
+    n_chains: int = 4,
     average: str = "statistics",
     shares: str = "individuals",
     participation: float = 1.0,
-    tol: float = 0.0,
+    tol: float = 1e-3,
     window: int = 50,
     seed: int = 0,
     start: Vector | None = None,
@@ -114,7 +119,8 @@ def run_saem(
     reports : Reports
         How devices reach the server.
     n_iter, burn_in : int
-        Most iterations, and those of them with step 1 in which samplers adapt.
+        Most iterations, and those of them with step 1 in which samplers adapt; None: 200, or two
+        fifths of fewer than 500.
     decay : float
         Power of the steps after it, above 1/2 and at most 1.
     n_chains : int
@@ -154,7 +160,9 @@ def run_saem(
     NotConvergedWarning
         If compressed statistics end as none that latents have.
     """
-    _check(model, devices, reports, n_iter, burn_in, decay, average, shares)
+    n_iter = check_int("iterations", n_iter, least=1)
+    burn_in = check_int("burn-in", burn_in_of(n_iter, burn_in), least=0, most=n_iter)
+    _check(model, devices, reports, decay, average, shares)
     check_number("participation", participation, least=1e-6, most=1)
     theta, z = begin_model(model)
     if start is not None:
@@ -265,15 +273,11 @@ def _check(
     model: SaemModel,
     devices: Workers,
     reports: Reports,
-    n_iter: int,
-    burn_in: int,
     decay: float,
     average: str,
     shares: str,
 ) -> None:
     """Refuse options that do not fit each other."""
-    check_int("iterations", n_iter, least=1)
-    check_int("burn-in", burn_in, least=0, most=n_iter)
     check_choice("average", average, AVERAGES)
     check_choice("shares", shares, SHARES)
     if check_number("decay", decay, least=0, most=1) <= 0.5:
