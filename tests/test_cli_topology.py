@@ -295,12 +295,12 @@ def test_without_matplotlib_the_extra_is_named(capsys, monkeypatch, tmp_path):
 
 
 def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
-    from matplotlib.figure import Figure
+    from matplotlib.backends.backend_agg import FigureCanvas
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Figure, "savefig", full)
+    monkeypatch.setattr(FigureCanvas, "print_png", full)
     path = tmp_path / "net.png"
     path.write_bytes(b"before")
     result = run(capsys, *DESCRIBE, "cycle", "-n", "5", "--plot", path, "--force")

@@ -3,6 +3,7 @@
 import io
 import re
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
@@ -18,6 +19,7 @@ from vpem.pictures.kinds import draw, next_kinds
 from vpem.pictures.samples import Rows, choose_rows, spread_features
 from vpem.pictures.saved import Saved, read_saved
 from vpem.pictures.style import COLOURS, colour, line, marker, of_bytes, words
+from vpem.plots import render
 
 from .pictures_support import CLUSTERS, FITS, load, shared_folder
 
@@ -53,6 +55,23 @@ def test_a_picture_is_the_same_every_time(home):
         stream = io.BytesIO()
         draw("confusion", saved, rows).figure.savefig(stream, format="png", dpi=40)
         made.append(stream.getvalue())
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("kind", ["pairs", "graph"])
+def test_figures_are_drawn_once_to_the_bytes_of_matplotlib(home, kind, ending):
+    saved, rows = load(home, "graph")
+    made = []
+    with mpl.rc_context({"svg.hashsalt": "vpem"}):
+        for own in (True, False):
+            stream, figure = io.BytesIO(), draw(kind, saved, rows).figure
+            if own:
+                render(figure, stream, ending, 70)
+            else:
+                told = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+                figure.savefig(stream, format=ending, dpi=70, metadata=told[ending])
+            made.append(stream.getvalue())
     assert made[0] == made[1]
 
 

@@ -22,8 +22,8 @@ __all__ = [
     "check_matplotlib",
     "check_picture",
     "draw_hubs",
-    "metadata_of",
     "plot_hubs",
+    "render",
     "save_figure",
 ]
 
@@ -60,9 +60,31 @@ def check_matplotlib() -> None:
         ) from error
 
 
-def metadata_of(ending: str) -> dict[str, None] | None:
+def _metadata_of(ending: str) -> dict[str, None] | None:
     """Return what keeps the time of day out of a picture, by the ending of its file."""
     return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
+
+
+def render(figure: Any, target: Any, ending: str, dpi: int) -> None:
+    """Draw a figure once, the same bytes as its ``savefig``, which draws it twice to lay it out.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        What to draw.
+    target : path or binary stream
+        Where to.
+    ending : {"png", "svg", "pdf"}
+        The format.
+    dpi : int
+        Dots an inch of "png", and of what is drawn as dots in others.
+    """
+    from importlib import import_module
+
+    backend = import_module(f"matplotlib.backends.backend_{'agg' if ending == 'png' else ending}")
+    figure.set_dpi(dpi)
+    canvas = backend.FigureCanvas(figure)
+    getattr(canvas, f"print_{ending}")(target, metadata=_metadata_of(ending))
 
 
 def save_figure(
@@ -100,7 +122,7 @@ def save_figure(
             mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
             atomic_write(path, force) as temporary,
         ):
-            figure.savefig(temporary, format=ending, dpi=dpi, metadata=metadata_of(ending))
+            render(figure, temporary, ending, dpi)
     for one in caught:
         if not str(one.message).startswith("Glyph "):
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)

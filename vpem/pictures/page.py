@@ -22,7 +22,7 @@ from vpem.pictures.samples import Rows
 from vpem.pictures.saved import Saved, numbers
 from vpem.pictures.style import said_bytes
 from vpem.pictures.traffic import MEANINGS
-from vpem.plots import check_matplotlib, metadata_of
+from vpem.plots import check_matplotlib, render
 
 __all__ = [
     "as_source",
@@ -509,11 +509,10 @@ def as_source(figure: Any) -> str:
     ):
         warnings.filterwarnings("ignore", "Glyph ")
         stream = io.BytesIO()
-        metadata = metadata_of("svg")
-        figure.savefig(stream, format="svg", dpi=DOTS, metadata=metadata)
+        render(figure, stream, "svg", DOTS)
         kind = "svg+xml"
         if stream.tell() > LARGEST_SVG:
             stream = io.BytesIO()
-            figure.savefig(stream, format="png", dpi=DOTS)
+            render(figure, stream, "png", DOTS)
             kind = "png"
     return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
