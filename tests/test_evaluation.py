@@ -75,19 +75,6 @@ def test_rows_without_labels_are_refused(truth, clusters):
         compare(np.array(truth), np.array(clusters), 2)
 
 
-@pytest.mark.parametrize(
-    ("truth", "clusters"),
-    [([0], [0]), ([0, 0], [0, 0]), ([0, 1], [0, 1]), ([0, 0], [0, 1]), ([0, 1], [0, 0]),
-     ([0, 0, 1, 1], [0, 1, 0, 1])],
-    ids=str,
-)  # fmt: skip
-def test_measures_at_their_edges_are_those_of_scikit_learn(truth, clusters):
-    found = compare(truth, clusters, 3)
-    assert found.adjusted_rand_index == pytest.approx(adjusted_rand_score(truth, clusters))
-    wanted = normalized_mutual_info_score(truth, clusters)
-    assert found.normalized_mutual_information == pytest.approx(wanted, abs=1e-15)
-
-
 def test_labels_that_all_differ_draw_no_warning():
     found = compare(np.arange(40) + 0.5, np.arange(40) % 2, 2)
     assert found.accuracy == 2 / 40

@@ -66,6 +66,7 @@ def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreemen
         If the lengths differ or there are no rows.
     """
     from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     truth = np.asarray(labels)
     found = np.asarray(clusters)
@@ -77,41 +78,14 @@ def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreemen
     rows, columns = linear_sum_assignment(confusion, maximize=True)
     return Agreement(
         accuracy=float(confusion[rows, columns].sum() / len(truth)),
-        adjusted_rand_index=_adjusted_rand(confusion),
-        normalized_mutual_information=_mutual_information(confusion),
+        adjusted_rand_index=float(adjusted_rand_score(codes, found)),
+        normalized_mutual_information=float(normalized_mutual_info_score(codes, found)),
         classes=classes,
         confusion=confusion,
         mapping={
             int(column): classes[row].item() for row, column in zip(rows, columns, strict=True)
         },
     )
-
-
-# Both are those of scikit-learn, whose import takes longer than the rest of `vpem evaluate`.
-
-
-def _adjusted_rand(confusion: NDArray[np.intp]) -> float:
-    """Rand index of a table of counts (L, K), adjusted for chance (Hubert and Arabie 1985)."""
-    counts = confusion.astype(np.float64)
-    n = counts.sum()
-    both = (counts**2).sum() - n
-    of_labels, of_clusters = ((counts.sum(axis=axis) ** 2).sum() - n for axis in (1, 0))
-    by_chance = of_labels * of_clusters / max(n * (n - 1), 1.0)
-    most = (of_labels + of_clusters) / 2
-    # One class and one cluster, or every row apart in both: they agree.
-    return float((both - by_chance) / (most - by_chance)) if most > by_chance else 1.0
-
-
-def _mutual_information(confusion: NDArray[np.intp]) -> float:
-    """Mutual information of a table of counts (L, K) over the mean of both entropies."""
-    share = confusion / confusion.sum()
-    outer = np.outer(share.sum(axis=1), share.sum(axis=0))
-    there = share > 0
-    mutual = float((share[there] * np.log(share[there] / outer[there])).sum())
-    entropies = [-float((p[p > 0] * np.log(p[p > 0])).sum())
-                 for p in (share.sum(axis=1), share.sum(axis=0))]  # fmt: skip
-    mean = sum(entropies) / 2
-    return max(mutual, 0.0) / mean if mean > 0 else 1.0
 
 
 def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> NDArray[Any]:
