@@ -187,7 +187,9 @@ def batch(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
     """Batches against all rows in every iteration, and the cost of an iteration as M grows."""
     m = {"small": 5_000, "full": 150_000}[size]
     star = connect(make_graph("star", 100), contiguous(100, 100), hops=0)
-    dense = connect(make_graph("geometric", 100, seed=0, mean_degree=31), contiguous(100, 100))
+    dense = connect(
+        make_graph("geometric", 100, seed=0, mean_degree=31), contiguous(100, 100), hops=1
+    )
     X = mixture_rows(m, 100, 3)
     cases = [
         (f"{m:,} x 100, star", X, star, [0, 1, 2]),
@@ -218,7 +220,7 @@ def batch(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
     shown = list(found)
     for rows in (10_000, 100_000, 1_000_000)[: 2 if size == "small" else 3]:
         few = mixture_rows(rows, 8, 3)
-        cycle = connect(make_graph("cycle", 8), contiguous(8, 8))
+        cycle = connect(make_graph("cycle", 8), contiguous(8, 8), hops=1)
         common = {"n_components": 3, "init": [0, 1, 2], "tol": 1e-3}
         one = run(f"{rows:,} x 8, batches of 1,000", few, cycle, batch_size=1000, **common)
         n_iterations = one["iterations"] * -(-rows // 1000)

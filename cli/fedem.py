@@ -237,7 +237,7 @@ def fedem(
         # Each rank reads its own rows.
         limit = 0 if isinstance(run_on, Ranks) else None
         source = read_dataset(data, dataset, memory_limit=limit)
-        held = workers_of(source, workers, worker_rows, sort_by_label)
+        held = workers_of(source, workers, worker_rows, screen, sort_by_label)
         joined = graph_of(held.n_workers, held.names, topology, graph, radius, mean_degree, seed)
         network = connect_workers(
             joined,

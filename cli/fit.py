@@ -293,7 +293,7 @@ def fit(
         }
         held: Any
         if over_rows:
-            held = workers_of(source, workers, worker_rows)
+            held = workers_of(source, workers, worker_rows, screen)
             network = connect_workers(
                 graph_of(
                     held.n_workers, held.names, topology, graph, radius, mean_degree, graph_seed

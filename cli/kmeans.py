@@ -242,7 +242,7 @@ def kmeans(
         try:
             with catching(saver):
                 if over_rows:
-                    held = workers_of(source, workers, worker_rows)
+                    held = workers_of(source, workers, worker_rows, screen)
                     joined = graph_of(
                         held.n_workers, held.names, topology, graph, radius, mean_degree, graph_seed
                     )

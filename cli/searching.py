@@ -193,7 +193,7 @@ class Task:
             given["graph_seed"],
         )
         if over_rows:
-            held = workers_of(self.source, given["workers"], given["worker_rows"])
+            held = workers_of(self.source, given["workers"], given["worker_rows"], self._screen)
             graph = graph_of(held.n_workers, held.names, *drawn)
             networks = {0: connect_workers(graph, **sums)}
             self._warnings[0] = list(self._screen.warnings)

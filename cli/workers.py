@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from vpem.graphs.graph import Graph
     from vpem.workers import Workers
 
+    from .output import Screen
+
 __all__ = ["WorkerFile", "WorkersOption", "graph_of", "workers_of"]
 
 WorkersOption = Annotated[
     int | None,
     typer.Option(
         help="Split the rows into this many contiguous, nearly equal parts. Default: the workers "
-        "stored in the dataset."
+        "stored in the dataset, or else one."
     ),
 ]
 WorkerFile = Annotated[
@@ -29,9 +31,13 @@ WorkerFile = Annotated[
 
 
 def workers_of(
-    source: Dataset, number: int | None, file: Path | None, sort_by_label: bool = False
+    source: Dataset,
+    number: int | None,
+    file: Path | None,
+    screen: Screen,
+    sort_by_label: bool = False,
 ) -> Workers:
-    """Choose who holds which rows."""
+    """Choose who holds which rows; where nobody says, one worker does, which is told."""
     from vpem.errors import InputError
     from vpem.workers import by_label, evenly, read_workers
 
@@ -49,9 +55,10 @@ def workers_of(
         return evenly(source.n_samples, number)
     if source.workers is not None:
         return source.workers
-    raise InputError(
-        f"{source.source} does not say which worker holds which rows; give --workers N"
+    screen.say(
+        "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows FILE"
     )
+    return evenly(source.n_samples, 1)
 
 
 def graph_of(

@@ -138,7 +138,6 @@ def test_strict(capsys, data):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "give --workers N"),
         (("--workers", "121"), "121 workers cannot share 120 rows"),
         (("--workers", "3", "--worker-rows", "x.json"), "--workers or --worker-rows, not both"),
         (("--workers", "3", "--participation", "0"), "participation must be a number above 0"),

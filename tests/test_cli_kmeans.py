@@ -173,7 +173,6 @@ def test_no_features_differ(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "give --workers N"),
         (("--workers", 91), "91 workers cannot share 90 rows"),
         (("--workers", 0), "workers must be"),
         (("--workers", 2, "-k", 0), "--clusters must be an integer of at least 1"),

@@ -33,6 +33,34 @@ def test_a_star_of_workers_is_one_agent(capsys, data):
         assert ours["disagreement"] == {"log_likelihood": 0.0, "mixing_weights": 0.0}
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "--split", "rows"),
+        ("kmeans",),
+        ("fedem", "--max-iter", "3"),
+        ("select", "--split", "rows", "-k", "1", "--jobs", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_one_worker_holds_all_rows_where_nobody_says(capsys, data, command):
+    name, *words = command
+    told = done(capsys, name, data, *words, "--json")
+    assert told.err == (
+        "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows FILE\n"
+    )
+    quiet = done(capsys, name, data, *words, "--json", "--quiet")
+    assert quiet.err == ""
+    asked = done(capsys, name, data, *words, "--json", "--workers", 1)
+    assert asked.err == ""
+    for other in (quiet, asked):
+        for key in ("log_likelihood", "inertia", "worker_rows", "warnings", "cells"):
+            one, two = told.json.get(key), other.json.get(key)
+            if key == "cells" and one is not None:
+                one, two = one[0]["bic"], two[0]["bic"]
+            assert one == two
+
+
 def test_peers_and_their_model(capsys, data, tmp_path):
     out = tmp_path / "m.h5"
     words = ("--workers", 5, "--topology", "cycle", "--init-rows", "3,40", "-o", out)
@@ -89,7 +117,6 @@ def test_from_disk(capsys, data):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--split", "rows"], "does not say which worker holds which rows; give --workers N"),
         (["--split", "cells"], "--split must be one of features, rows"),
         (["--workers", "3"], "--workers is for data split by rows; add --split rows"),
         (["--split", "rows", "--workers", "3", "--hops", "1"], "--hops is for data split by"),

@@ -329,7 +329,7 @@ def test_agents_that_only_relay_add_nothing(overlapping, iterate):
 @pytest.mark.parametrize("kind", [*KINDS, *TIED[1:]])
 def test_threads_change_nothing_but_rounding(kind, overlapping, iterate):
     X = overlapping(10, 700, 6)
-    network = connect(make_graph("cycle", 6), contiguous(6, 6), n_rounds=60)
+    network = connect(make_graph("cycle", 6), contiguous(6, 6), hops=1, n_rounds=60)
     options = {"n_components": 3, "covariance_type": kind, "init": [1, 2, 3]}
     one, two = (iterate(X, network, 10, n_threads=n, **options) for n in (1, 2))
     np.testing.assert_allclose(one.history, two.history, rtol=1e-11)
@@ -339,7 +339,7 @@ def test_threads_change_nothing_but_rounding(kind, overlapping, iterate):
 @pytest.mark.parametrize("kind", [*KINDS, *TIED[1:]])
 def test_single_precision_is_close_to_double(kind, overlapping, iterate):
     X = overlapping(11, 700, 6)
-    network = connect(make_graph("cycle", 6), contiguous(6, 6), n_rounds=60)
+    network = connect(make_graph("cycle", 6), contiguous(6, 6), hops=1, n_rounds=60)
     options = {"n_components": 2, "covariance_type": kind, "init": [1, 2]}
     double, single = (iterate(X, network, 8, dtype=t, **options) for t in (np.float64, np.float32))
     np.testing.assert_allclose(single.history, double.history, rtol=1e-5)

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.utils.estimator_checks import check_estimator
 
 from vpem import (
     DistributedKMeans,
     InputError,
 )
+
+from .estimator_support import EXCUSED, check_as_scikit_learn_does
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +36,7 @@ def digits():
     ids=str,
 )
 def test_scikit_learns_own_checks(estimator):
-    # A weight is as many rows from the same start, but rows in another order draw other starts;
-    # scikit-learn's own KMeans is excused from this one for the same reason.
-    name = "check_sample_weight_equivalence_on_dense_data"
-    excused = {name: "the draw of the start depends on the order of the rows"}
-    told = check_estimator(estimator, on_skip=None, expected_failed_checks=excused)
-    assert sum(check["status"] == "passed" for check in told) > 40
-    assert not [check["check_name"] for check in told if check["status"] == "failed"]
+    check_as_scikit_learn_does(estimator, EXCUSED)
 
 
 def test_the_estimators_methods(digits):

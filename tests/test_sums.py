@@ -191,10 +191,10 @@ def test_too_few_rounds_are_warned_about_with_a_number_that_does(seed):
     graph = make_graph("tree", 14, seed=seed)
     partition = contiguous(14, 14)
     with pytest.warns(VpemWarning, match=r"5 rounds are too few .* (\d+) rounds would do") as told:
-        few = connect(graph, partition, n_rounds=5, seed=seed)
+        few = connect(graph, partition, hops=1, n_rounds=5, seed=seed)
     assert few.consensus_error > 1e-3
     enough = int(str(told[0].message).split("; ")[-1].split()[0])
-    network = connect(graph, partition, n_rounds=enough, seed=seed)
+    network = connect(graph, partition, hops=1, n_rounds=enough, seed=seed)
     assert network.consensus_error <= 1e-3
 
 

@@ -180,7 +180,7 @@ networks = pytest.mark.parametrize("topology", NETWORKS)
 def network_of(topology):
     if topology == "star":
         return connect(make_graph("star", 5), contiguous(5, 5), hops=0)
-    return connect(make_graph("cycle", 5), contiguous(5, 5), n_rounds=60, path=topology)
+    return connect(make_graph("cycle", 5), contiguous(5, 5), hops=1, n_rounds=60, path=topology)
 
 
 def assert_same_fit(one, two):

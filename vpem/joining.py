@@ -143,7 +143,7 @@ def connect(
     graph: Graph,
     partition: Partition,
     *,
-    hops: int = 1,
+    hops: int = 0,
     n_rounds: int | str = "auto",
     weights: str = "metropolis",
     acceleration: str | None = None,
@@ -166,7 +166,7 @@ def connect(
     partition : Partition
         Features of each agent.
     hops : int
-        Agents at most this many hops from a root send it their features, once.
+        Agents at most this many hops from a root send it their features, once; 0: nobody does.
     n_rounds : int or "auto"
         Consensus rounds of each average. "auto" takes the fewest that reach ``consensus_tol``;
         with ``compress``, as many as the codec needs from one iteration to the next.

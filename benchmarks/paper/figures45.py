@@ -59,7 +59,7 @@ def errors_by_rounds(graph: Graph) -> dict[str, list[float]]:
     """Return the consensus error ``max |C - 1|`` after numbers of rounds, plain and accelerated."""
     return {
         acceleration: [
-            quiet_connect(graph, n_rounds=s, acceleration=acceleration).consensus_error
+            quiet_connect(graph, hops=1, n_rounds=s, acceleration=acceleration).consensus_error
             for s in JUDGED_ROUNDS
         ]
         for acceleration in ("none", "chebyshev")

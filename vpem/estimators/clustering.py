@@ -34,7 +34,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     Parameters
     ----------
-    n_clusters : int, default=8
+    n_clusters : int, default=2
         Number of clusters, K.
     split : {"rows", "features"}, default="rows"
         What is spread: rows over workers, or features over agents.
@@ -68,8 +68,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Whether rounds are accelerated. Default: they are.
     consensus_tol : float, default=1e-6
         Consensus error to reach, where the number of rounds is "auto".
-    random_state : int, Generator, RandomState or None, default=None
-        Seeds the graph and the start.
+    random_state : int, Generator, RandomState or None, default=0
+        Seeds the graph and the start; None: another one in every fit.
     n_threads : int or None, default=None
         Threads of the kernels; results do not depend on it.
 
@@ -98,7 +98,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def __init__(
         self,
-        n_clusters: int = 8,
+        n_clusters: int = 2,
         split: str = "rows",
         workers: Any = 1,
         agents: Any = None,
@@ -114,7 +114,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         weights: str = "metropolis",
         acceleration: str | None = None,
         consensus_tol: float = 1e-6,
-        random_state: Any = None,
+        random_state: Any = 0,
         n_threads: int | None = None,
     ) -> None:
         self.n_clusters = n_clusters

@@ -68,8 +68,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Most iterations. Default: 1000 where steps are whole, as many more as they are shorter.
     tol : float, default=1e-5
         Stop when the statistic moves by less than this part of its norm.
-    random_state : int, Generator, RandomState or None, default=None
-        Deals out entries, draws observers, batches and noise.
+    random_state : int, Generator, RandomState or None, default=0
+        Deals out entries, draws observers, batches and noise; None: another seed in every fit.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         variance_reduction: bool = False,
         max_iter: int | None = None,
         tol: float = 1e-5,
-        random_state: Any = None,
+        random_state: Any = 0,
     ) -> None:
         self.rank = rank
         self.ridge = ridge

@@ -25,7 +25,7 @@ class FedEM(FittedMixture):
 
     Parameters
     ----------
-    n_components : int, default=1
+    n_components : int, default=2
         Number of components, K.
     workers : int, sequence or vpem.Workers, default=1
         Who holds which rows: that many contiguous nearly equal parts, the worker of each row
@@ -70,8 +70,8 @@ class FedEM(FittedMixture):
         Of the rounds on a graph; see `vpem.VPEM`.
     record_every : int, default=1
         Iterations from one record of the history to the next.
-    random_state : int, Generator, RandomState or None, default=None
-        Seeds everything that is drawn.
+    random_state : int, Generator, RandomState or None, default=0
+        Seeds everything that is drawn; None: another one in every fit.
     n_threads : int or None, default=None
         Threads of the kernels.
 
@@ -111,7 +111,7 @@ class FedEM(FittedMixture):
 
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: int = 2,
         workers: Any = 1,
         graph: Any = "star",
         compress: str | None = None,
@@ -140,7 +140,7 @@ class FedEM(FittedMixture):
         link_failure: float = 0.0,
         stragglers: float = 0.0,
         record_every: int = 1,
-        random_state: Any = None,
+        random_state: Any = 0,
         n_threads: int | None = None,
     ) -> None:
         self.n_components = n_components

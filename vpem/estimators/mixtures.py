@@ -34,14 +34,14 @@ class VPEM(FittedMixture):
 
     Parameters
     ----------
-    n_components : int, default=1
+    n_components : int, default=2
         Number of components, K.
     agents : None, int or list of lists of int, default=None
         Which agent holds which features: one feature each, that many contiguous nearly equal parts,
         or the feature indices of each agent.
-    graph : str, networkx.Graph or vpem.Graph, default="cycle"
+    graph : str, networkx.Graph or vpem.Graph, default="star"
         Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
-    hops : int, default=1
+    hops : int, default=0
         Agents at most this many hops from a root send it their features, once; 0: nobody does.
     n_rounds : int or "auto", default="auto"
         Consensus rounds of each average.
@@ -86,8 +86,8 @@ class VPEM(FittedMixture):
         in all that is asked afterwards.
     warm_start : bool, default=False
         Start from the last fit instead of `init`.
-    random_state : int, Generator, RandomState or None, default=None
-        Seeds the graph, the ties between hubs, and the start.
+    random_state : int, Generator, RandomState or None, default=0
+        Seeds the graph, the ties between hubs, and the start; None: another one in every fit.
     n_threads : int or None, default=None
         Threads of the kernels.
 
@@ -137,10 +137,10 @@ class VPEM(FittedMixture):
 
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: int = 2,
         agents: int | Sequence[Sequence[int]] | None = None,
-        graph: Any = "cycle",
-        hops: int = 1,
+        graph: Any = "star",
+        hops: int = 0,
         n_rounds: int | str = "auto",
         init: Any = "kmeans",
         *,
@@ -163,7 +163,7 @@ class VPEM(FittedMixture):
         consensus: str = "auto",
         missing: str = "refuse",
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: Any = 0,
         n_threads: int | None = None,
     ) -> None:
         self.n_components = n_components

@@ -47,7 +47,7 @@ class DistributedGaussianMixture(FittedMixture):
 
     Parameters
     ----------
-    n_components : int, default=1
+    n_components : int, default=2
         Number of components, K.
     workers : int, sequence or vpem.Workers, default=1
         Who holds which rows: that many contiguous nearly equal parts, the worker of each row
@@ -91,7 +91,7 @@ class DistributedGaussianMixture(FittedMixture):
 
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: int = 2,
         workers: Any = 1,
         graph: Any = "star",
         n_rounds: int | str = "auto",
@@ -112,7 +112,7 @@ class DistributedGaussianMixture(FittedMixture):
         scale: str = "none",
         missing: str = "refuse",
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: Any = 0,
         n_threads: int | None = None,
     ) -> None:
         self.n_components = n_components

@@ -102,7 +102,7 @@ def fit_fedem(
     n_components: int = 2,
     covariance_type: str = "full",
     known_covariance: Any = None,
-    init: str | Sequence[int] | NDArray[Any] | Mixture = "random",
+    init: str | Sequence[int] | NDArray[Any] | Mixture = "kmeans",
     max_iter: int = 100,
     n_epochs: float | None = None,
     tol: float = 0.0,

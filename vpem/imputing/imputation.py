@@ -330,7 +330,7 @@ def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = Fal
 def fit_imputation(
     observations: Observations,
     *,
-    rank: int,
+    rank: int = 2,
     ridge: float = 1.0,
     law: str = "gaussian",
     variance: float = 1.0,
