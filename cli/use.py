@@ -102,7 +102,8 @@ def predict(
 ) -> None:
     """Assign rows to components or centres; predict individuals.
 
-    A row goes to its most responsible component, or to its nearest centre.
+    A row goes to its most responsible component, or to its nearest centre, whose distance is told
+    (of clusters fitted with --scale standard that of standardized features).
 
     With a fit of SAEM: the curve of each individual given its rows, with an interval of the curve
     (not of new measurements); the classes of a mixture; the factors of bifactor.
@@ -155,7 +156,8 @@ def predict(
                     f"{model} holds clusters, whose rows have no responsibilities; leave out "
                     "--proba, or fit a mixture with 'vpem fit'"
                 )
-            labels, more["distance"] = found.assign(X)
+            labels, squared = found.assign(X)
+            more["distance"] = np.sqrt(squared)
             n_labels = len(found.centres)
         else:
             responsibilities = found.mixture.predict_proba(X, missing=missing)

@@ -42,9 +42,11 @@ def test_labels_of_the_same_and_of_new_rows(capsys, held, clusters, tmp_path):
     assert (stored.scaling is None) == (clusters[1] == "none")
     found = done(capsys, "predict", clusters[0], path, "--json").json
     assert found["labels"] == stored.labels.tolist()
-    np.testing.assert_allclose(found["distances"], stored.distances)
+    units = stored.scaling.scale if stored.scaling is not None else 1.0
+    off = (X - stored.centres[stored.labels]) / units
+    np.testing.assert_allclose(found["distances"], np.linalg.norm(off, axis=1), rtol=1e-6)
     assert found["counts"] == np.bincount(stored.labels, minlength=3).tolist()
-    assert sum(found["distances"]) == pytest.approx(stored.report["inertia"])
+    assert np.sum(np.square(found["distances"])) == pytest.approx(stored.report["inertia"])
     # Features in another order, and one more.
     other = tmp_path / "new.h5"
     new = np.column_stack([X[::-1, 2], np.zeros(120), X[::-1, 0], X[::-1, 1]])
@@ -53,6 +55,8 @@ def test_labels_of_the_same_and_of_new_rows(capsys, held, clusters, tmp_path):
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [int(row["label"]) for row in rows] == stored.labels[::-1].tolist()
     assert set(rows[0]) == {"row", "label", "distance"}
+    listed = [float(row["distance"]) for row in rows]
+    np.testing.assert_allclose(listed, found["distances"][::-1], rtol=1e-6)
 
 
 def test_score_and_evaluate(capsys, held, clusters):
