@@ -47,7 +47,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model best criterion": ("log-likelihood", "bic", "aic"),
     "rounds": ("auto",),
     "saem covariance": ("diagonal", "full"),
-    "sampler": ("metropolis", "exact", "langevin", "mala"),
+    "sampler": ("auto", "exact", "metropolis", "langevin", "mala"),
     "scale": ("none", "standard"),
     "shares": ("individuals", "devices"),
     "split": ("features", "rows"),

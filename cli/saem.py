@@ -108,13 +108,13 @@ def saem(
         typer.Option(help='Individuals of each device, JSON: {"name": ["individual", ...], ...}.'),
     ] = None,
     sampler: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="exact (where the posterior is normal: linear, bifactor; and gmm), metropolis, "
-            "langevin (unadjusted: biased by its step), mala (adjusted). Default: metropolis; for "
-            "gmm exact."
+            help="exact (independent draws: linear, bifactor, gmm), metropolis, langevin "
+            "(unadjusted: biased by its step), mala (adjusted). auto: exact where the model has "
+            "it, metropolis for others or with --sampler-steps or --target."
         ),
-    ] = None,
+    ] = "auto",
     sampler_steps: Annotated[
         int | None,
         typer.Option(
@@ -282,8 +282,7 @@ def saem(
             "spread": spread, "first": first, "groups": groups, "n_components": components,
             "rows": init_individuals, "reg_covar": reg_covar,
         })  # fmt: skip
-        usual = "exact" if model == "gmm" else "metropolis"
-        moves = choices.sampler_of_options(sampler or usual, {
+        moves = choices.sampler_of_options(sampler, model, {
             "n_steps": sampler_steps, "target": target, "step": step_size, "decay": step_decay,
             "precondition": False if no_precondition else None, "codec": gradient_compress,
             "n_threads": threads,

@@ -124,23 +124,29 @@ def model_options_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return taken
 
 
-def sampler_of_options(name: str, given: Mapping[str, Any]) -> Sampler:
-    """Make the sampler; ``given`` as for `model_options_of`."""
+def sampler_of_options(name: str, model: str, given: Mapping[str, Any]) -> Sampler:
+    """Make the sampler for a model; ``given`` as for `model_options_of`."""
     from vpem.checks import check_int, check_number
     from vpem.codecs import parse_codec
     from vpem.errors import InputError, check_choice
-    from vpem.saem.sampling import SAMPLERS, sampler_of
+    from vpem.saem.models.catalogue import model_class
+    from vpem.saem.sampling import AUTO, SAMPLERS, sampler_of, usual_sampler
     from vpem.threads import thread_count
 
     known = {one: set(kind.__dataclass_fields__) for one, kind in SAMPLERS.items()}
-    check_choice("--sampler", name, SAMPLERS)
+    check_choice("--sampler", name, (AUTO, *SAMPLERS))
     taken = {one: value for one, value in given.items() if value is not None}
+    asked = name
+    if name == AUTO:
+        name = usual_sampler(model_class(model), taken)
     for one in taken:
-        if one not in known[name]:
+        if one not in known[name] and (asked != AUTO or one != "n_threads"):
             others = [other for other in SAMPLERS if one in known[other]]
             kinds = "sampler" if len(others) == 1 else "samplers"
+            advice = f"; give --sampler {others[0]}" if asked == AUTO else ""
             raise InputError(
                 f"{SAMPLER_FLAGS[one]} is for the {kinds} {' and '.join(others)}, not {name}"
+                f"{advice}"
             )
     if "n_steps" in taken:
         check_int("--sampler-steps", taken["n_steps"], least=1, most=10_000)
@@ -156,6 +162,8 @@ def sampler_of_options(name: str, given: Mapping[str, Any]) -> Sampler:
         taken["codec"] = parse_codec(taken["codec"])
     if "n_threads" in known[name]:
         taken["n_threads"] = thread_count(taken.get("n_threads"))
+    else:
+        taken.pop("n_threads", None)
     return sampler_of(name, **taken)
 
 

@@ -143,7 +143,7 @@ def from_the_library():
         "kind": (*kinds.KINDS, *latents.ABOUT),
         "model": catalogue.MODELS,
         "saem covariance": ("diagonal", "full"),
-        "sampler": sampling.SAMPLERS,
+        "sampler": (sampling.AUTO, *sampling.SAMPLERS),
         "shares": loop.SHARES,
         "align": alignment.LEVELS,
         "consensus": consensus.PATHS,

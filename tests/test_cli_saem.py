@@ -88,7 +88,7 @@ def answers(n=60, seed=1):
 
 
 def test_everything_promised_is_there(saem):
-    found = saem("--devices", "4")
+    found = saem("--devices", "4", "--sampler", "metropolis")
     assert set(found) >= KEYS
     assert found["algorithm"] == "saem"
     assert set(found["log_likelihood"]) >= {"value", "error"}
@@ -146,6 +146,32 @@ def test_it_is_the_function(saem, words, options):
     assert list(found["shrinkage"].values()) == wanted.given.shrinkage.tolist()
     for one, mean in zip(found["individuals"], wanted.given.means, strict=True):
         assert [latent["mean"] for latent in one["latents"].values()] == mean.tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "taken"),
+    [
+        ((), {}, "exact"),
+        (("--compress", "topk:0.5"), {"codec": "topk:0.5"}, "exact"),
+        (("--threads", "2"), {"sampler_options": {"n_threads": 2}}, "exact"),
+        (("--target", "0.3"), {"sampler_options": {"target": 0.3}}, "metropolis"),
+        (("--sampler-steps", "2"), {"sampler_options": {"n_steps": 2}}, "metropolis"),
+        (("--sampler", "metropolis"), {"sampler": "metropolis"}, "metropolis"),
+    ],
+    ids=["default", "compress", "threads", "target", "steps", "asked"],
+)  # fmt: skip
+def test_exact_draws_where_there_are_any_and_nothing_else_is_asked_for(
+    saem, words, options, taken
+):
+    found = saem(*words)
+    wanted = fit_saem(read_individuals(BOYS), "linear", **SAME, **options)
+    assert found["settings"]["sampler"] == wanted.settings["sampler"] == taken
+    assert found["estimates"] == wanted.estimates
+
+
+def test_metropolis_where_there_are_no_exact_draws(saem):
+    found = saem("--model", "one-compartment", "--threads", "2", data=DOSES)
+    assert found["settings"]["sampler"] == "metropolis"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +292,7 @@ def test_device_files_that_are_refused(sentence, tmp_path, text, words):
 
 
 def test_what_a_person_reads(capsys):
-    result = done(capsys, "saem", BOYS, *SHORT, "--devices", "4")
+    result = done(capsys, "saem", BOYS, *SHORT, "--devices", "4", "--sampler", "metropolis")
     for words in ("26 individuals, 234 rows", "linear, 6 parameters", "6 to 7 individuals each",
                   "metropolis", "Monte Carlo error", "12, of which 6 burn-in", "standard error",
                   "var(intercept)", "shrinkage", "of the moves", "messages"):  # fmt: skip
@@ -275,7 +301,7 @@ def test_what_a_person_reads(capsys):
 
 
 def test_a_table_of_individuals(saem, tmp_path):
-    found = saem("--individuals", tmp_path / "i.csv")
+    found = saem("--individuals", tmp_path / "i.csv", "--sampler", "metropolis")
     assert found["individuals_file"] == str(tmp_path / "i.csv")
     with open(tmp_path / "i.csv") as stream:
         rows = list(csv.DictReader(stream))
@@ -412,12 +438,12 @@ def test_as_a_process_of_its_own():
         (("--compress", "topk:2"), "fraction of topk"),
         (("--participation", "0"), "--participation must be"),
         (("--participation", "1.5"), "--participation must be"),
-        (("--sampler", "gibbs"), "--sampler must be one of exact, metropolis, langevin, mala"),
+        (("--sampler", "gibbs"), "--sampler must be one of auto, exact, metropolis, langevin"),
         (("--sampler", "exact", "--target", "0.4"),
          "--target is for the samplers metropolis and mala, not exact"),
-        (("--step-size", "1"), "--step-size is for the samplers langevin and mala, not metropolis"),
+        (("--step-size", "1"), "is for the samplers langevin and mala, not exact; give --sampler "),
         (("--gradient-compress", "qsgd:4bits"),
-         "--gradient-compress is for the sampler langevin, not metropolis"),
+         "--gradient-compress is for the sampler langevin, not exact; give --sampler langevin"),
         (("--sampler", "mala", "--gradient-compress", "qsgd:4bits"), "is for the sampler langevin"),
         (("--sampler", "langevin", "--gradient-compress", "qsgd"), "qsgd"),
         (("--sampler", "exact", "--threads", "2"), "--threads is for the samplers"),

@@ -41,8 +41,8 @@ def home(tmp_path_factory):
         ("mixture", pairs, "gmm", {"n_components": 2, "rows": [0, 1]}),
         ("own", boys, LinearModel, None),
     ):
-        devices = 2 if name == "growth" else 1
-        fit = fit_saem(data, model, model_options=options, devices=devices, **QUICK)
+        how = {"devices": 2, "sampler": "metropolis"} if name == "growth" else {}
+        fit = fit_saem(data, model, model_options=options, **how, **QUICK)
         save_saem(home / f"{name}.h5", fit)
     return home
 

@@ -29,7 +29,10 @@ def boys():
 
 @pytest.fixture(scope="module")
 def fit(boys):
-    return fit_saem(boys, "linear", devices=3, codec="qsgd:8bits", feedback="memory", **QUICK)
+    return fit_saem(
+        boys, "linear", devices=3, sampler="metropolis", codec="qsgd:8bits", feedback="memory",
+        **QUICK,
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -28,9 +28,13 @@ def test_chains_that_have_not_seen_the_law_are_doubted():
     far = from_long(
         np.repeat(BOYS.names, BOYS.counts), BOYS.times + 100, BOYS.values, source="far boys"
     )
+    quick = {
+        "sampler": "metropolis", "n_iter": 60, "burn_in": 30, "tol": 0.0, "n_conditional": 20,
+        "n_importance": 2000,
+    }  # fmt: skip
     with pytest.warns(VpemWarning, match="importance draws of individual '.*' are worth"):
-        fit_saem(far, n_iter=60, burn_in=30, tol=0.0, n_conditional=20, n_importance=2000)
-    fit_saem(BOYS, n_iter=60, burn_in=30, tol=0.0, n_conditional=20, n_importance=2000)
+        fit_saem(far, **quick)
+    fit_saem(BOYS, **quick)
 
 
 def test_one_row_of_a_new_individual_moves_its_curve_by_the_formula():

@@ -23,7 +23,7 @@ from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import MODELS, OWN, all_options, make_model
 from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.saem import SaemProgress, burn_in_of, run_saem
-from vpem.saem.sampling import Sampler, sampler_of
+from vpem.saem.sampling import AUTO, Sampler, sampler_of, usual_sampler
 from vpem.saem.streams import Streams
 from vpem.workers import Workers, evenly
 
@@ -108,7 +108,7 @@ def fit_saem(
     *,
     model_options: Mapping[str, Any] | None = None,
     devices: int | Workers = 1,
-    sampler: str | Sampler | None = None,
+    sampler: str | Sampler = AUTO,
     sampler_options: Mapping[str, Any] | None = None,
     n_chains: int = 4,
     n_iter: int = 1000,
@@ -146,8 +146,9 @@ def fit_saem(
         Of a model that is named.
     devices : int or Workers
         How many hold runs of the individuals; or who holds which.
-    sampler : {"exact", "metropolis", "langevin", "mala"} or Sampler, optional
-        Default: ``exact`` where latents are discrete, else ``metropolis``.
+    sampler : {"auto", "exact", "metropolis", "langevin", "mala"} or Sampler
+        With ``auto`` it is ``exact`` where the model's latents can be drawn so and no option is
+        given that only others have, else ``metropolis``; settings say which.
     sampler_options : mapping, optional
         Of a sampler that is named, see `vpem.saem.sampling`.
     n_chains, n_iter, burn_in, decay, average, shares, participation, tol, window, start, callback
@@ -332,18 +333,21 @@ def _made(
 
 def _sampler(
     model: SaemModel,
-    sampler: str | Sampler | None,
+    sampler: str | Sampler,
     options: Mapping[str, Any] | None,
     gradient_codec: str | Codec | None,
 ) -> Sampler:
-    if sampler is None:
-        sampler = "exact" if model.discrete else "metropolis"
+    options = dict(options or {})
+    if sampler == AUTO:
+        sampler = usual_sampler(type(model), options)
+        if sampler == "exact":
+            options.pop("n_threads", None)  # the result does not depend on them
     if isinstance(gradient_codec, str):
         gradient_codec = parse_codec(gradient_codec)
     more = {} if gradient_codec is None else {"codec": gradient_codec}
     if not isinstance(sampler, str) and (options or more):
         raise InputError("a sampler that is made has its options; give a name, or no options")
-    found = sampler_of(sampler, **(options or {}), **more)
+    found = sampler_of(sampler, **options, **more)
     if model.discrete and found.name != "exact":
         raise InputError(
             f"latents of {type(model).__name__} are discrete, which {found.name} cannot move; take "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,18 @@ from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.streams import Streams
 from vpem.threads import thread_count
 
-__all__ = ["SAMPLERS", "Chains", "Exact", "Langevin", "Mala", "Metropolis", "Sampler", "sampler_of"]
+__all__ = [
+    "AUTO",
+    "SAMPLERS",
+    "Chains",
+    "Exact",
+    "Langevin",
+    "Mala",
+    "Metropolis",
+    "Sampler",
+    "sampler_of",
+    "usual_sampler",
+]
 
 WIDTH = 2.4
 """First proposals, in standard deviations: the best for a normal law."""
@@ -102,6 +114,32 @@ SAMPLERS: dict[str, Any] = {
     "mala": Mala,
 }
 """Samplers by name."""
+
+AUTO = "auto"
+"""Stands for what `usual_sampler` chooses."""
+
+
+def usual_sampler(model: type[SaemModel], options: Iterable[str]) -> str:
+    """Name of the sampler that is taken where none is asked for.
+
+    Parameters
+    ----------
+    model : type
+        Class of the model.
+    options : iterable of str
+        Names of a sampler's options that were given.
+
+    Returns
+    -------
+    str
+        ``exact`` where the model's latents can be drawn so, unless an option was given that
+        ``metropolis`` has and it has not; else ``metropolis``. Threads make no difference.
+    """
+    asked = {one for one in options if one != "n_threads"}
+    known = set(Metropolis.__dataclass_fields__)
+    if model.is_drawn_exactly() and (model.discrete or not asked & known):
+        return Exact.name
+    return Metropolis.name
 
 
 def sampler_of(name: str | Sampler, **options: Any) -> Sampler:

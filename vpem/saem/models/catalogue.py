@@ -13,7 +13,7 @@ from vpem.errors import check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.protocol import SaemModel
 
-__all__ = ["MODELS", "OWN", "all_options", "make_model"]
+__all__ = ["MODELS", "OWN", "all_options", "make_model", "model_class"]
 
 MODELS = {
     "linear": ("vpem.saem.models.linear", "LinearModel"),
@@ -35,7 +35,7 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
     InputError
         If there is none, the data do not fit it, or an option is unknown.
     """
-    kind = _kind(name)
+    kind = model_class(name)
     known = list(signature(kind).parameters)[1:]
     for option in options:
         check_choice(f"option of the model {name}", option, known)
@@ -43,7 +43,8 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
     return made
 
 
-def _kind(name: str) -> Any:
+def model_class(name: str) -> Any:
+    """Return the class of a model by its name."""
     module, word = MODELS[check_choice("model", name, MODELS)]
     return getattr(import_module(module), word)
 
@@ -53,9 +54,8 @@ def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
     Options that are None, because data decide, are left out.
     """
-    asked = {
-        one: known.default for one, known in list(signature(_kind(name)).parameters.items())[1:]
-    }
+    known = list(signature(model_class(name)).parameters.values())[1:]
+    asked = {one.name: one.default for one in known}
     told = {**asked, **options}
     return {one: _plain(value) for one, value in told.items() if value is not None}
 

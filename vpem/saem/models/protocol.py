@@ -100,6 +100,11 @@ class SaemModel(ABC):
 
     # ---- what some models have ----------------------------------------------------------------
 
+    @classmethod
+    def is_drawn_exactly(cls) -> bool:
+        """Whether latents can be drawn from their law given the rows: `posterior` or `draw`."""
+        return cls.posterior is not SaemModel.posterior or cls.draw is not SaemModel.draw
+
     def holds(self, total: Vector, counts: Counts) -> bool:
         """Whether `maximize` takes a total (P,) as it is; False: it must make parameters valid."""
         return True
