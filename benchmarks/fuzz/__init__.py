@@ -1,0 +1,1 @@
+"""Damaged files of every kind, given to the commands that read them."""
