@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import Force, Json, Quiet
+from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
@@ -19,7 +20,7 @@ CRITERIA = {"log-likelihood": "log_likelihood", "bic": "bic", "aic": "aic"}
 
 
 def best(
-    models: Annotated[list[Path], typer.Argument(help="Models, from 'vpem fit --output'.")],
+    models: Annotated[list[Path], READ, typer.Argument(help="Models, from 'vpem fit --output'.")],
     criterion: Annotated[
         str,
         typer.Option(
@@ -27,7 +28,7 @@ def best(
         ),
     ] = "log-likelihood",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Copy the best model here.")
+        Path | None, WRITTEN, typer.Option("-o", "--output", help="Copy the best model here.")
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -43,12 +44,11 @@ def best(
 
     with Screen(quiet) as screen:
         from vpem.errors import check_choice
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.files.models import read_model
 
         check_choice("--criterion", criterion, CRITERIA)
         if output is not None:
-            check_distinct(output, *models)
             check_writable(output, force)
         found = [_judged(file, read_model(file)) for file in models]
         for one in found[1:]:

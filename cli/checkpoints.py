@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .roles import Role
+
 if TYPE_CHECKING:
     from vpem.checkpoints.savers import FileSaver
 
@@ -19,8 +21,24 @@ __all__ = ["CheckpointEvery", "CheckpointFile", "Resume", "ResumeIfAny", "catchi
 SAME_KEY = 1.0
 """Seconds in which a second Ctrl-C is the first one once more: launchers pass it on."""
 
+
+def _kept(value: Path | None, options: object) -> list[Path]:
+    """Return all files that a checkpoint is kept in, and what they are before they are whole."""
+    if value is None:
+        return []
+    from vpem.checkpoints.checkpoint_files import part_of
+    from vpem.checkpoints.savers import files_of
+
+    from .engine import joined
+
+    ranks = joined()
+    files = files_of(value, 1 if ranks is None else ranks.size)
+    return [*files, *map(part_of, files)]
+
+
 CheckpointFile = Annotated[
     Path | None,
+    Role(writes=True, files=_kept),
     typer.Option(help="Keep the state of the run here, to go on with --resume if it is ended."),
 ]
 CheckpointEvery = Annotated[
@@ -43,7 +61,6 @@ def saver_of(
     resume: bool,
     if_any: bool,
     force: bool,
-    *others: Path | None,
     **processes: Any,
 ) -> FileSaver | None:
     """Make what keeps checkpoints, or None where none are asked for.
@@ -56,8 +73,6 @@ def saver_of(
         Iterations from one to the next.
     resume, if_any, force : bool
         As typed.
-    *others : path or None
-        Files that the command reads or writes, which the checkpoint must not be.
     **processes
         For a run of several processes; see `vpem.checkpoints.savers.FileSaver`.
 
@@ -68,7 +83,7 @@ def saver_of(
     FileError
         If the checkpoint cannot be used.
     """
-    from vpem.errors import FileError, InputError
+    from vpem.errors import InputError
 
     if resume and if_any:
         raise InputError("give --resume or --resume-if-any, not both")
@@ -81,13 +96,8 @@ def saver_of(
             if given:
                 raise InputError(f"{name} needs --checkpoint FILE")
         return None
-    from vpem.checkpoints.savers import EVERY, FileSaver, files_of
-    from vpem.files.hdf5 import check_distinct
+    from vpem.checkpoints.savers import EVERY, FileSaver
 
-    for kept in files_of(file, processes.get("size", 1)):
-        check_distinct(kept, *others)
-        if any(other is not None and kept.resolve() == other.resolve() for other in others):
-            raise FileError(f"{kept} is to be the checkpoint and another file too; give two names")
     return FileSaver(
         file,
         every=EVERY if every is None else every,

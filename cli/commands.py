@@ -17,6 +17,7 @@ from .completing import complete_values
 from .config import FILE, check_environment, is_flag, read_config, variables
 from .headings import grouped, split_examples
 from .members import tree
+from .roles import READ, Role, begin, roles_of
 from .sources import agree, near_file, show_config, where_from
 
 __all__ = ["Command", "Group", "dress", "finish"]
@@ -40,6 +41,7 @@ AS_JSON = " (with --json as JSON)"
 def _own(
     config: Annotated[
         Path | None,
+        READ,
         typer.Option(
             "--config",
             metavar="FILE",
@@ -158,6 +160,10 @@ class Command(_Manners, TyperCommand):
                     kept = [(row[0], row[1].replace("-", KEPT)) for row in rows if row]
                     formatter.write_dl(kept)
 
+    def roles(self) -> dict[str, Role]:
+        """Return what becomes of the files that options name, by the names of parameters."""
+        return roles_of(_own) | roles_of(self.callback)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; sentences about a value say where it came from."""
         from vpem.errors import FileError, InputError
@@ -166,6 +172,7 @@ class Command(_Manners, TyperCommand):
         if ctx.meta[SHOW]:
             return show_config(ctx)
         try:
+            begin(ctx, self.roles())
             return super().invoke(ctx)
         except (InputError, FileError) as error:
             for note in [*near_file(str(error)), *where_from(ctx, str(error))]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .fetch import fetch
+from .roles import READ, WRITTEN
 from .split import split
 
 if TYPE_CHECKING:
@@ -28,14 +29,16 @@ app = typer.Typer(
 
 MOST_ROWS = 100  # rows of one table; --json has them all
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="The HDF5 file to write.")]
+Output = Annotated[Path, WRITTEN, typer.Option("--output", "-o", help="The HDF5 file to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")]
 
 
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(help="A .csv, .tsv, .txt (also .gz) or .parquet file.")],
+    source: Annotated[
+        Path, READ, typer.Argument(help="A .csv, .tsv, .txt (also .gz) or .parquet file.")
+    ],
     output: Output,
     label_column: Annotated[
         str | None,
@@ -69,7 +72,9 @@ def import_(
         int | None, typer.Option(help="Divide the features among so many agents, in order.")
     ] = None,
     partition: Annotated[
-        Path | None, typer.Option(help="JSON file that says which agent holds which features.")
+        Path | None,
+        READ,
+        typer.Option(help="JSON file that says which agent holds which features."),
     ] = None,
     force: Force = False,
     quiet: Quiet = False,
@@ -87,13 +92,12 @@ def import_(
 
         from vpem.errors import InputError
         from vpem.files.datasets import write_dataset
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.files.importers import read_table
         from vpem.partition import contiguous, read_partition
 
         if agents is not None and partition is not None:
             raise InputError("give --agents or --partition, not both")
-        check_distinct(output, source, partition)
         check_writable(output, force)
         dataset = read_table(
             source,
@@ -162,7 +166,7 @@ def simulate(
 
 @app.command()
 def repack(
-    source: Annotated[Path, typer.Argument(help="Dataset (HDF5).")],
+    source: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5).")],
     output: Output,
     dataset: Annotated[
         str | None,
@@ -182,9 +186,8 @@ def repack(
     with Screen(quiet) as screen:
         from vpem.files.about import read_about
         from vpem.files.datasets import read_dataset, read_truth, write_dataset
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
 
-        check_distinct(output, source)
         check_writable(output, force)
         found = read_dataset(source, dataset, memory_limit=0)
         write_dataset(output, found, force, truth=read_truth(source), about=read_about(source))
@@ -197,7 +200,9 @@ app.command("split")(split)
 
 @app.command()
 def describe(
-    data: Annotated[Path, typer.Argument(help="A dataset: vpem HDF5, dense .h5ad, or any HDF5.")],
+    data: Annotated[
+        Path, READ, typer.Argument(help="A dataset: vpem HDF5, dense .h5ad, or any HDF5.")
+    ],
     dataset: Annotated[
         str | None, typer.Option(help="Path of a 2-D dataset inside the file, instead of X.")
     ] = None,

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from .roles import reads, writes, written
+
 if TYPE_CHECKING:
     from vpem.blocks import Blocks
     from vpem.files.datasets import Dataset
@@ -190,7 +192,7 @@ class Ranks:
         return self.team
 
     def share_parties(
-        self, parties: Sequence[Party], output: Path | None, written: Sequence[Path], **how: Any
+        self, parties: Sequence[Party], output: Path | None, **how: Any
     ) -> tuple[Share, Alignment]:
         """Open the files of the parties of this rank, and align all by what ranks tell each other.
 
@@ -200,37 +202,30 @@ class Ranks:
             All of them, as this rank was told.
         output : path or None
             The model that the first rank is going to write, or all in shards.
-        written : sequence of path
-            Files that this rank is going to write besides. None of all these may be a party's.
         **how
             As for `vpem.parties.sharing.share_parties`.
         """
         from vpem.parties.sharing import share_parties
 
-        return share_parties(parties, self._agree_on(parties, output, written), **how)
+        return share_parties(parties, self._agree_on(parties, output), **how)
 
-    def share_rows(
-        self, parties: Sequence[Party], output: Path | None, written: Sequence[Path], **how: Any
-    ) -> RowShare:
+    def share_rows(self, parties: Sequence[Party], output: Path | None, **how: Any) -> RowShare:
         """Open the files of the parties of this rank, which hold rows of the same features.
 
         Parameters
         ----------
-        parties, output, written
+        parties, output
             As for `share_parties`.
         **how
             As for `vpem.parties.sharing.share_rows`.
         """
         from vpem.parties.sharing import share_rows
 
-        return share_rows(parties, self._agree_on(parties, output, written), **how)
+        return share_rows(parties, self._agree_on(parties, output), **how)
 
-    def _agree_on(
-        self, parties: Sequence[Party], output: Path | None, written: Sequence[Path]
-    ) -> MpiTeam:
+    def _agree_on(self, parties: Sequence[Party], output: Path | None) -> MpiTeam:
         """Return the parties' ranks, once all were told of the same and none is written over."""
         from vpem.errors import InputError
-        from vpem.files.hdf5 import check_distinct
         from vpem.network.team import for_each
         from vpem.shards import shard_path
 
@@ -243,17 +238,15 @@ class Ranks:
                     f"{', '.join(told)}; give all ranks the same, in the same order"
                 )
         team = self.gather_team(names)
-        own = list(written)
         if output is not None and self.shards:
             agents = [names[agent] for agent in team.own]
-            own += [shard_path(output, name) for name in ([] if self.rank else ["server"]) + agents]
-        elif output is not None and self.speaks:
-            own.append(output)
-        paths = self.crew.everyones([os.path.realpath(path) for path in own])
+            both = ([] if self.rank else ["server"]) + agents
+            writes("--shards", *(shard_path(output, name) for name in both))
+        for option, path in self.crew.everyones(written()):
+            writes(option, path)
 
         def check(number: int) -> None:
-            for path in paths:
-                check_distinct(path, *parties[number].find())
+            reads(f"party {names[number]!r}", *parties[number].find())
 
         for_each(team, range(len(parties)), check)
         return team
@@ -301,16 +294,14 @@ class Ranks:
                 if text not in screen.warnings:
                     screen.warn(text, f"{self.team.describe(rank)}: ")
 
-    def check_shards(
-        self, output: Path, network: Network, held: Partition, force: bool, *inputs: Path | None
-    ) -> None:
+    def check_shards(self, output: Path, network: Network, held: Partition, force: bool) -> None:
         """Raise FileError or InputError where a shard of this rank cannot be written."""
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
 
         team = self.gather_team(held.names)
         for number, path in _shards_of(output, network.blocks, held).items():
             if team.mine(network.hubs[number].root):
-                check_distinct(path, *inputs)
+                writes("--shards", path)
                 check_writable(path, force)
 
     def write_shards(

@@ -35,6 +35,7 @@ from .options import (
     Strict,
     Weights,
 )
+from .roles import READ, WRITTEN
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ __all__ = ["fedem"]
 
 
 def fedem(
-    data: Annotated[Path, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
+    data: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
     components: Annotated[
         int | None,
         typer.Option(
@@ -165,6 +166,7 @@ def fedem(
     ] = 1,
     plot: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option(help="Draw mean field and objective against epochs and bytes here."),
     ] = None,
     threads: Annotated[
@@ -174,7 +176,7 @@ def fedem(
         int, typer.Option(help="Seeds start, workers, batches, codec, and random graphs.")
     ] = 0,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
+        Path | None, WRITTEN, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
     checkpoint: CheckpointFile = None,
     checkpoint_every: CheckpointEvery = None,
@@ -204,25 +206,19 @@ def fedem(
         from vpem.errors import InputError
         from vpem.federated.fedmixture import describe_fedem, fit_fedem
         from vpem.files.datasets import read_dataset
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.joining import connect_workers
 
         run_on = engine_of(engine, ranks, timeout, False, screen)
-        for target in (output, plot):
-            if target is not None and run_on.speaks:
-                check_distinct(target, data, worker_rows, graph)
         if output is not None and run_on.speaks:
             check_writable(output, force)
         if plot is not None and run_on.speaks:
             from vpem.plots import check_picture
 
             check_picture(plot, force)
-            check_distinct(plot, output)
-        inputs = (data, output, plot, worker_rows, graph, init_model)
         saver = saver_of(
-            checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs,
-            **run_on.processes(),
-        )  # fmt: skip
+            checkpoint, checkpoint_every, resume, resume_if_any, force, **run_on.processes()
+        )
         seed = check_int("--seed", seed, least=0)
         if strict and tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")

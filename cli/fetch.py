@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .roles import FOLDER, READ, Role, reads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = ["fetch"]
+
+
+def _target(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+    """Return where the dataset is written."""
+    return [value or Path(f"{options['name']}.h5")]
 
 
 def fetch(
     name: Annotated[str, typer.Argument(help="Which dataset: htru2 (pulsar candidates, UCI).")],
     output: Annotated[
         Path | None,
+        Role(writes=True, files=_target),
         typer.Option("-o", "--output", help="Write here (HDF5). Default: NAME.h5."),
     ] = None,
     given: Annotated[
         Path | None,
+        READ,
         typer.Option(
             "--from", help="Read this copy (CSV, or the zip it comes in) and download nothing."
         ),
     ] = None,
     cache: Annotated[
         Path | None,
+        FOLDER,
         typer.Option(
             help="Folder where the download is kept. Default: $VPEM_CACHE, or the user's cache."
         ),
@@ -43,14 +56,15 @@ def fetch(
     with Screen(quiet) as screen:
         from vpem.errors import InputError, check_choice
         from vpem.files.datasets import write_dataset
-        from vpem.files.fetching import OPEN, fetch
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.fetching import OPEN, fetch, kept_in
+        from vpem.files.hdf5 import check_writable
 
         check_choice("dataset", name, OPEN)
         if given is not None and cache is not None:
             raise InputError("--cache is where downloads are kept, but with --from there is none")
-        target = output or Path(f"{name}.h5")
-        check_distinct(target, given)
+        if given is None:
+            reads("--cache", kept_in(OPEN[name], cache))
+        (target,) = _target(output, {"name": name})
         check_writable(target, force)
         dataset, about = fetch(name, given, cache)
         write_dataset(target, dataset, force, about=about)

@@ -43,6 +43,7 @@ from .options import (
     Weights,
 )
 from .parties import Align, AlignKey, DataFiles, MissingParties, PartiesFlag
+from .roles import READ, Role
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ if TYPE_CHECKING:
 
 __all__ = ["fit"]
 
-NETWORK = "Network"
-MODEL = "Model"
-RUN = "Run"
-OUTPUT = "Output"
+MODEL_FILE = Role(
+    writes=True,
+    # Names of shards are known later: see `Ranks.check_shards`.
+    files=lambda value, options: () if value is None or options["shards"] else (value,),
+)
 
 
 def fit(
@@ -121,6 +123,7 @@ def fit(
     ] = None,
     partition: Annotated[
         Path | None,
+        READ,
         typer.Option(help='Features of each agent, JSON: {"name": [feature, ...], ...}.'),
     ] = None,
     workers: WorkersOption = None,
@@ -186,7 +189,7 @@ def fit(
     ] = 0,
     graph_seed: GraphSeed = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
+        Path | None, MODEL_FILE, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
     checkpoint: CheckpointFile = None,
     checkpoint_every: CheckpointEvery = None,
@@ -218,7 +221,7 @@ def fit(
     with Screen(quiet) as screen:
         from vpem.checks import check_int
         from vpem.errors import InputError, check_choice
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.files.models import Model, current_versions, write_model
         from vpem.joining import connect_workers
         from vpem.recipes import connect
@@ -228,14 +231,10 @@ def fit(
 
         run_on = engine_of(engine, ranks, timeout, shards, screen)
         if output is not None and run_on.speaks and not shards:
-            # A model may be continued in its own file: no check against init_model.
-            check_distinct(output, *data, partition, graph, worker_rows, align_key)
             check_writable(output, force)
-        inputs = (*data, output, partition, graph, worker_rows, init_model)
         saver = saver_of(
-            checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs,
-            **run_on.processes(),
-        )  # fmt: skip
+            checkpoint, checkpoint_every, resume, resume_if_any, force, **run_on.processes()
+        )
         check_choice("--dtype", dtype, ("float64", "float32"))
         check_choice("--split", split, ("features", "rows"))
         over_rows = split == "rows"
@@ -275,7 +274,6 @@ def fit(
             output,
             screen,
             run_on,
-            [] if saver is None else saver.files,
         )  # fmt: skip
         sums: dict[str, Any] = {
             "n_rounds": options["rounds"],
@@ -309,7 +307,7 @@ def fit(
                 **sums,
             )
         if isinstance(run_on, Ranks) and shards and output is not None:
-            run_on.check_shards(output, network, held, force, *data, init_model)
+            run_on.check_shards(output, network, held, force)
         start: Any = init
         if init_rows is not None:
             start = rows_of(init_rows)

@@ -17,6 +17,7 @@ from .checkpoints import (
 )
 from .options import Json, Quiet, Strict
 from .output import Progress
+from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
     from vpem.imputing.imputation import Imputation
@@ -30,6 +31,7 @@ LISTED = 20
 def impute(
     data: Annotated[
         Path,
+        READ,
         typer.Argument(
             help="Entries seen: a .csv table with the columns observer, row, column, value; HDF5 "
             "with the group observers; or a dataset whose X has NaN where nothing was seen."
@@ -141,10 +143,12 @@ def impute(
     ] = 0,
     output: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option("-o", "--output", help="Write matrices, factors and trends here (HDF5)."),
     ] = None,
     plot: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option(help="Draw trends and convergence: .png, .svg or .pdf (needs matplotlib)."),
     ] = None,
     checkpoint: CheckpointFile = None,
@@ -170,8 +174,8 @@ def impute(
         import numpy as np
 
         from vpem.checks import check_int
-        from vpem.errors import FileError, InputError, VpemWarning
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.errors import InputError, VpemWarning
+        from vpem.files.hdf5 import check_writable
         from vpem.imputing.holdouts import score_holdout
         from vpem.imputing.imputation import fit_imputation
         from vpem.imputing.imputation_files import (
@@ -187,15 +191,10 @@ def impute(
 
         seed = check_int("--seed", seed, least=0)
         if output is not None:
-            check_distinct(output, data)
             check_writable(output, force)
         if plot is not None:
-            check_distinct(plot, data)
             check_picture(plot, force)
-            if output is not None and plot.resolve() == output.resolve():
-                raise FileError(f"--output and --plot are both {plot}; write to two files")
-        inputs = (data, output, plot)
-        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs)
+        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force)
         if split is not None and workers is None:
             raise InputError(
                 "--split says how --workers deals entries out; give --workers N, or leave --split "

@@ -34,6 +34,7 @@ from .options import (
     Weights,
 )
 from .output import Progress, plural
+from .roles import READ, WRITTEN
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ __all__ = ["kmeans"]
 
 
 def kmeans(
-    data: Annotated[Path, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
+    data: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
     clusters: Annotated[int, typer.Option("-k", "--clusters", help="Number of clusters.")] = 2,
     split: Annotated[
         str,
@@ -68,6 +69,7 @@ def kmeans(
     ] = None,
     partition: Annotated[
         Path | None,
+        READ,
         typer.Option(help='Features of each agent, JSON: {"name": [feature, ...], ...}.'),
     ] = None,
     topology: Annotated[
@@ -133,6 +135,7 @@ def kmeans(
     graph_seed: GraphSeed = None,
     output: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option("-o", "--output", help="Write centres and labels here (HDF5)."),
     ] = None,
     checkpoint: CheckpointFile = None,
@@ -171,21 +174,18 @@ def kmeans(
         from vpem.clusters.kmeans import METHODS, kmeans_features, kmeans_rows
         from vpem.errors import InputError, check_choice
         from vpem.files.datasets import read_dataset
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.files.models import current_versions
         from vpem.joining import connect, connect_workers
         from vpem.rows import available_memory, parse_bytes
 
         run_on = engine_of(engine, ranks, timeout, False, screen)
         if output is not None and run_on.speaks:
-            check_distinct(output, data, worker_rows, partition, graph)
             check_writable(output, force)
         given = dict(locals())
-        inputs = (data, output, worker_rows, partition, graph)
         saver = saver_of(
-            checkpoint, checkpoint_every, resume, resume_if_any, force, *inputs,
-            **run_on.processes(),
-        )  # fmt: skip
+            checkpoint, checkpoint_every, resume, resume_if_any, force, **run_on.processes()
+        )
         check_choice("--split", split, ("rows", "features"))
         check_choice("--method", method, METHODS)
         check_choice("--dtype", dtype, ("float64", "float32"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .best import best
+from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,9 +28,9 @@ MOST_ROWS = 50  # rows of one table; --json has them all
 
 app.command("best")(best)
 
-ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
+ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
 ResultFile = Annotated[
-    Path, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
+    Path, READ, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
 ]
 
 
@@ -260,7 +261,7 @@ def _name(names: list[str], agent: int) -> str:
 def export(
     model: ModelFile,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="File to write: .npz (NumPy) or .json.")
+        Path, WRITTEN, typer.Option("-o", "--output", help="File to write: .npz (NumPy) or .json.")
     ],
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
@@ -275,7 +276,7 @@ def export(
 
     with Screen(quiet) as screen:
         from vpem.errors import InputError
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.files.models import read_model, write_json, write_npz
         from vpem.saem.model_files import is_saem
 
@@ -284,7 +285,6 @@ def export(
         writers = {".npz": write_npz, ".json": write_json}
         if output.suffix not in writers:
             raise InputError(f"a model is exported to .npz or .json, got {output}")
-        check_distinct(output, model)
         check_writable(output, force)
         if is_saem(model):
             export_saem(model, output, force)
@@ -296,9 +296,13 @@ def export(
 @app.command("join")
 def join(
     shards: Annotated[
-        list[Path], typer.Argument(help="Shards of one fit (vpem fit ... --shards), in any order.")
+        list[Path],
+        READ,
+        typer.Argument(help="Shards of one fit (vpem fit ... --shards), in any order."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write the model here (HDF5).")],
+    output: Annotated[
+        Path, WRITTEN, typer.Option("-o", "--output", help="Write the model here (HDF5).")
+    ],
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
 ) -> None:
@@ -311,11 +315,10 @@ def join(
     from .output import Screen, plural
 
     with Screen(quiet) as screen:
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.files.models import write_model
         from vpem.shards import join_shards
 
-        check_distinct(output, *shards)
         check_writable(output, force)
         model = join_shards(shards)
         write_model(output, model, force)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .roles import READ, Role
+
 __all__ = [
     "Acceleration",
     "AgentDropout",
@@ -35,6 +37,7 @@ __all__ = [
 
 GraphFile = Annotated[
     Path | None,
+    READ,
     typer.Option(help="Graph from a file: edge list, GraphML, or node-link JSON."),
 ]
 Radius = Annotated[
@@ -108,7 +111,12 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit with 3 if not conve
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages and no progress.")]
-InitModel = Annotated[Path | None, typer.Option(help="Start from the parameters of a model.")]
+InitModel = Annotated[
+    Path | None,
+    # A model may be continued in its own file.
+    Role(writes=False, goes_on_in="--output"),
+    typer.Option(help="Start from the parameters of a model."),
+]
 InitRows = Annotated[
     str | None, typer.Option(help="Start with means at these rows, counted from 0: 3,77,120.")
 ]

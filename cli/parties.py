@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .roles import READ, reads
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -29,6 +31,7 @@ __all__ = [
 
 DataFiles = Annotated[
     list[Path],
+    READ,
     typer.Argument(
         help="Dataset (HDF5; see 'vpem data import'); with --parties a file each, or a manifest.",
     ),
@@ -50,6 +53,7 @@ Align = Annotated[
 ]
 AlignKey = Annotated[
     Path | None,
+    READ,
     typer.Option(help="With --align hmac: file of the key that all parties share."),
 ]
 MissingParties = Annotated[
@@ -82,7 +86,6 @@ def read_data(
     output: Path | None,
     screen: Screen,
     run_on: Simulator | Ranks,
-    written: Sequence[Path],
 ) -> tuple[Dataset, dict[str, Any] | None]:
     """Read the one dataset, or join those of the parties.
 
@@ -103,13 +106,11 @@ def read_data(
     limit : int, optional
         Memory for one dataset, bytes.
     output : path, optional
-        What will be written, which must be no party's file.
+        The model that will be written.
     screen : Screen
         Where what became of the rows is told.
     run_on : Simulator or Ranks
         Where the command runs.
-    written : sequence of path
-        Files that will be written besides, of which the same holds.
 
     Returns
     -------
@@ -120,7 +121,6 @@ def read_data(
     """
     from vpem.errors import InputError
     from vpem.files.datasets import read_dataset
-    from vpem.files.hdf5 import check_distinct
     from vpem.parties.opening import choose_parties, join_parties, stack_parties
 
     from .engine import Ranks
@@ -133,10 +133,10 @@ def read_data(
             raise InputError(f"--{name} is for one file; with --parties leave it out")
     parties = choose_parties(files)
     if not isinstance(run_on, Ranks):
-        for path in written if output is None else (output, *written):
-            check_distinct(path, *(file for party in parties for file in party.find()))
+        for party in parties:
+            reads(f"party {party.name!r}", *party.find())
     if over_rows and isinstance(run_on, Ranks):
-        return run_on.share_rows(parties, output, written, keep_empty=missing), None
+        return run_on.share_rows(parties, output, keep_empty=missing), None
     if over_rows:
         return stack_parties(parties, keep_empty=missing), None
     how: dict[str, Any] = {
@@ -147,7 +147,7 @@ def read_data(
     }
     joined: Dataset
     if isinstance(run_on, Ranks):
-        joined, found = run_on.share_parties(parties, output, written, **how)
+        joined, found = run_on.share_parties(parties, output, **how)
     else:
         joined, found = join_parties(parties, **how)
     alignment = found.describe()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .pictures_saem import SomeIndividuals
+from .roles import READ, WRITTEN
 from .use import Force, Inside, Json, Quiet
 from .use_saem import Covariates, Id, Time, Value
 
@@ -19,10 +20,12 @@ __all__ = ["FeatureList", "LabelPlace", "OptionalData", "features_of", "plot", "
 
 FittedFile = Annotated[
     Path,
+    READ,
     typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit."),
 ]
 OptionalData = Annotated[
     Path | None,
+    READ,
     typer.Argument(
         help="Dataset with the model's features, for what is of rows; individuals for a fit of "
         "SAEM."
@@ -30,6 +33,7 @@ OptionalData = Annotated[
 ]
 LabelPlace = Annotated[
     str,
+    READ,
     typer.Option(
         "--labels",
         help="Where the labels are: a dataset inside the HDF5 file, or a text file with one a "
@@ -48,7 +52,9 @@ FeatureList = Annotated[
 
 def plot(
     model: FittedFile,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write here: .png, .svg or .pdf.")],
+    output: Annotated[
+        Path, WRITTEN, typer.Option("-o", "--output", help="Write here: .png, .svg or .pdf.")
+    ],
     data: OptionalData = None,
     kind: Annotated[
         str | None,
@@ -83,14 +89,12 @@ def plot(
     from .output import Screen, print_json
 
     with Screen(quiet) as screen:
-        from vpem.files.hdf5 import check_distinct
         from vpem.plots import check_picture, save_figure
         from vpem.saem.model_files import is_saem
 
         from .pictures_saem import draw_of_saem, options_of_saem
         from .use_saem import refuse_options
 
-        check_distinct(output, model, data)
         check_picture(output, force)
         columns = {"id": id, "time": time, "value": value}
         if is_saem(model):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .plot import FittedFile, LabelPlace, OptionalData, read_rows
+from .roles import WRITTEN
 from .use import Force, Inside, Json, Quiet
 from .use_saem import Covariates, Id, Time, Value
 
@@ -21,7 +22,7 @@ __all__ = ["command_of", "report"]
 def report(
     context: typer.Context,
     model: FittedFile,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write here: .html.")],
+    output: Annotated[Path, WRITTEN, typer.Option("-o", "--output", help="Write here: .html.")],
     data: OptionalData = None,
     labels: LabelPlace = "labels",
     dataset: Inside = None,
@@ -45,12 +46,11 @@ def report(
 
     with Screen(quiet) as screen:
         from vpem.errors import InputError
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.plots import check_matplotlib
 
         if output.suffix.lower() not in (".html", ".htm"):
             raise InputError(f"a report is written to an .html file, got {output}")
-        check_distinct(output, model, data)
         check_writable(output, force)
         check_matplotlib()
 

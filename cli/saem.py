@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .options import Force, InitModel, Json, Quiet, Strict
+from .roles import READ, WRITTEN
 
 __all__ = ["saem"]
 
@@ -15,6 +16,7 @@ __all__ = ["saem"]
 def saem(
     data: Annotated[
         Path,
+        READ,
         typer.Argument(
             help="Individuals: CSV with a line a measurement and names of the columns in its first "
             "line, or HDF5 of individuals."
@@ -105,6 +107,7 @@ def saem(
     ] = None,
     device_individuals: Annotated[
         Path | None,
+        READ,
         typer.Option(help='Individuals of each device, JSON: {"name": ["individual", ...], ...}.'),
     ] = None,
     sampler: Annotated[
@@ -237,16 +240,17 @@ def saem(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seeds samplers, codecs and participation.")] = 0,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the model here (HDF5).")
+        Path | None, WRITTEN, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
     individuals: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option(
             help="Write means and intervals of the individuals' latents here: .csv or .h5."
         ),
     ] = None,
     traces: Annotated[
-        Path | None, typer.Option(help="Draw the parameters against iterations here.")
+        Path | None, WRITTEN, typer.Option(help="Draw the parameters against iterations here.")
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -288,9 +292,7 @@ def saem(
             "n_threads": threads,
         })  # fmt: skip
         codec = None if compress is None else parse_codec(compress)
-        choices.check_outputs(
-            output, individuals, traces, force, data, device_individuals, init_model
-        )
+        choices.check_outputs(output, individuals, traces, force)
         needed = choices.needed_covariates(model, model_options)
         columns = {"id": id, "time": time, "value": value}
         source = choices.individuals_of(data, columns, covariates, needed)

@@ -213,23 +213,13 @@ def check_flow(given: Mapping[str, Any]) -> int:
 
 
 def check_outputs(
-    output: Path | None,
-    individuals: Path | None,
-    traces: Path | None,
-    force: bool,
-    *inputs: Path | None,
+    output: Path | None, individuals: Path | None, traces: Path | None, force: bool
 ) -> None:
-    """Check that all results can be written, each to a place of its own."""
-    from vpem.errors import InputError
-    from vpem.files.hdf5 import check_distinct, check_writable
+    """Check that all results can be written."""
+    from vpem.files.hdf5 import check_writable
     from vpem.plots import check_picture
     from vpem.tables import check_format
 
-    targets = [target for target in (output, individuals, traces) if target is not None]
-    for target in targets:
-        check_distinct(target, *inputs)
-    if len({target.resolve() for target in targets}) < len(targets):
-        raise InputError("--output, --individuals and --traces must be different files")
     if output is not None:
         check_writable(output, force)
     if individuals is not None:

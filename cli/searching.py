@@ -23,28 +23,11 @@ def processors() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def check_files(
-    output: Path | None,
-    state: Path | None,
-    plot: Path | None,
-    inputs: Sequence[Path | None],
-    force: bool,
-) -> None:
-    """Raise an error unless what will be written can be, and takes the place of nothing else."""
-    from vpem.errors import FileError
-    from vpem.files.hdf5 import check_distinct, check_writable
+def check_files(output: Path | None, plot: Path | None, force: bool) -> None:
+    """Raise an error unless what will be written can be."""
+    from vpem.files.hdf5 import check_writable
     from vpem.plots import check_picture
 
-    made = {"--output": output, "--state": state, "--plot": plot}
-    seen: dict[Path, str] = {}
-    for option, path in made.items():
-        if path is None:
-            continue
-        check_distinct(path, *inputs)
-        real = path.resolve()
-        if real in seen:
-            raise FileError(f"{path} is given as {seen[real]} and as {option}; give two names")
-        seen[real] = option
     if output is not None:
         check_writable(output, force)
     if plot is not None:
@@ -129,7 +112,6 @@ class Task:
         self.given = given
         self.run_on = Simulator()
         self._screen = screen
-        written = [path for path in (given["state"], given["plot"]) if path is not None]
         self.source, self.alignment = read_data(
             given["data"],
             Asked(given["parties"], given["align"], given["align_key"], given["missing_parties"]),
@@ -142,7 +124,6 @@ class Task:
             given["output"],
             screen,
             self.run_on,
-            written,
         )  # fmt: skip
         self._warnings: dict[int, list[str]] = {}
         networks, held, self.names = self._networks(over_rows, hops)

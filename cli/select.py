@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,9 +29,21 @@ from .options import (
     Weights,
 )
 from .parties import Align, AlignKey, DataFiles, MissingParties, PartiesFlag
+from .roles import READ, WRITTEN, Role
 from .workers import WorkerFile, WorkersOption
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = ["select"]
+
+
+def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+    """Return where a search is kept: the file asked for, or one beside the model."""
+    output = options["output"]
+    if value is None and output is not None:
+        value = output.parent / f"{output.stem}.select.h5"
+    return [] if value is None else [value]
 
 
 def select(
@@ -87,6 +99,7 @@ def select(
     ] = None,
     state: Annotated[
         Path | None,
+        Role(writes=True, files=_kept),
         typer.Option(
             help="Keep every finished fit here; the same command goes on from it. Default: beside "
             "--output, NAME.select.h5."
@@ -94,10 +107,12 @@ def select(
     ] = None,
     plot: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option(help="Draw the criterion by components (.png, .svg, .pdf; needs matplotlib)."),
     ] = None,
     output: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option(
             "-o", "--output", help="Write the chosen model here, as 'vpem fit' would fit it."
         ),
@@ -135,6 +150,7 @@ def select(
     ] = None,
     partition: Annotated[
         Path | None,
+        READ,
         typer.Option(help='Features of each agent, JSON: {"name": [feature, ...], ...}.'),
     ] = None,
     workers: WorkersOption = None,
@@ -217,11 +233,8 @@ def select(
             parse_numbers("--hops", hops),
             parse_names("--covariance", covariance, COVARIANCE_TYPES),
         )
-        if state is None and output is not None:
-            state = output.with_name(f"{output.stem}.select.h5")
-            given["state"] = state
-        inputs = (*data, partition, graph, worker_rows, align_key)
-        check_files(output, state, plot, inputs, force)
+        state = given["state"] = next(iter(_kept(state, given)), None)
+        check_files(output, plot, force)
         task = Task(given, [cell.hops for cell in cells], screen)
         problem, source = task.problem, task.source
         record = Record(state, facts_of(problem), force)

@@ -13,7 +13,9 @@ from typing import Any
 
 from .config import FILE, NOT_IN_FILES, key_of, path_of
 
-__all__ = ["agree", "given", "near_file", "show_config", "told_by", "toml", "where_from"]
+__all__ = [
+    "agree", "given", "name_of", "near_file", "show_config", "told_by", "toml", "where_from",
+]  # fmt: skip
 
 SOURCES = {
     "COMMANDLINE": "command line",
@@ -47,7 +49,7 @@ MOST_FILES = 10_000
 def told_by(context: Any, param: Any) -> str | None:
     """Say where a value that is not from the command line is from, or None."""
     kind, place = _source(context, param)
-    return None if place is None else f"{_name(param)} is from {kind} {place}"
+    return None if place is None else f"{name_of(param)} is from {kind} {place}"
 
 
 def given(context: Any, param: Any, words: list[str]) -> object:
@@ -70,7 +72,7 @@ def given(context: Any, param: Any, words: list[str]) -> object:
     return context.command.make_parser(context).parse_args(list(words))[0].get(param.name)
 
 
-def _name(param: Any) -> str:
+def name_of(param: Any) -> str:
     """Return an option or argument as its user calls it."""
     if param.param_type_name == "argument":
         return str(param.name).upper()
@@ -98,7 +100,7 @@ def where_from(context: Any, sentence: str) -> list[str]:
         value = context.params.get(param.name)
         values = value if isinstance(value, list | tuple) else [value]
         plain = "[-_ ]".join(key_of(param).split("-"))
-        named = re.search(rf"(?<![\w-]){_name(param)}(?![\w-])", text)
+        named = re.search(rf"(?<![\w-]){name_of(param)}(?![\w-])", text)
         if named or any(repr(str(each)) in text for each in values):
             found[True].append(said)
         elif re.search(rf"(?<![\w-]){plain}(?![\w-])", text):
@@ -142,7 +144,7 @@ def agree(context: Any) -> None:
     for param in context.command.params:
         kind, place = _source(context, param)
         if place is not None:
-            own[_name(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
+            own[name_of(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
     everyones = ranks.crew.everyones([own])
     for name in sorted({name for told in everyones for name in told}):
         values = [told.get(name) for told in everyones]

@@ -8,14 +8,17 @@ from typing import Annotated
 import typer
 
 from .options import DatasetPath, Force, Json, Quiet
+from .roles import FOLDER, READ, writes
 
 __all__ = ["split"]
 
 
 def split(
-    source: Annotated[Path, typer.Argument(help="Dataset (HDF5).")],
+    source: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5).")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the files; made if it is not there.")
+        Path,
+        FOLDER,
+        typer.Option("--output", "-o", help="Folder for the files; made if it is not there."),
     ],
     agents: Annotated[
         int | None,
@@ -25,7 +28,7 @@ def split(
         ),
     ] = None,
     partition: Annotated[
-        Path | None, typer.Option(help="JSON file that says which party gets which features.")
+        Path | None, READ, typer.Option(help="JSON file that says which party gets which features.")
     ] = None,
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="Put each party's rows in an order of its own.")
@@ -51,7 +54,7 @@ def split(
     with Screen(quiet) as screen:
         from vpem.errors import FileError, InputError
         from vpem.files.datasets import read_dataset, write_dataset
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.parties.cutting import cut, file_stems
         from vpem.partition import contiguous, read_partition
 
@@ -72,12 +75,12 @@ def split(
             )
         parts = cut(whole, held, shuffle=shuffle, drop_ids=drop_ids, seed=seed)
         files = [output / f"{stem}.h5" for stem in file_stems(held.names)]
+        writes("--output", *files)
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"folder {output} cannot be made: {error.strerror}") from None
         for file in files:
-            check_distinct(file, source, partition)
             check_writable(file, force)
         for file, part in zip(files, parts, strict=True):
             write_dataset(file, part, force)

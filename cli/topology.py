@@ -22,6 +22,7 @@ from .options import (
     Stragglers,
     Weights,
 )
+from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,6 +48,7 @@ MOST_MEMBERS = 12  # agents of a hub shown
 def describe(
     source: Annotated[
         str | None,
+        READ,
         typer.Argument(
             help="Name of a topology (with -n), or a dataset: the graph and partition stored there."
         ),
@@ -65,6 +67,7 @@ def describe(
     graph: GraphFile = None,
     partition: Annotated[
         Path | None,
+        READ,
         typer.Option(help='For a dataset: features of each agent, JSON: {"name": [...], ...}.'),
     ] = None,
     radius: Radius = None,
@@ -99,6 +102,7 @@ def describe(
     ] = "float64",
     plot: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option(help="Draw the graph coloured by hub (.png, .svg, .pdf; needs matplotlib)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False,
@@ -121,7 +125,6 @@ def describe(
     with Screen(quiet) as screen:
         from vpem.checks import check_int
         from vpem.errors import check_choice
-        from vpem.files.hdf5 import check_distinct
         from vpem.planning import plan
 
         from .choices import rounds_of
@@ -134,7 +137,6 @@ def describe(
         if plot is not None:
             from vpem.plots import check_picture
 
-            check_distinct(plot, graph, partition, source)
             check_picture(plot, force)
         network, held, stored = _network(
             source, agents, topology, graph, partition, radius, mean_degree, graph_seed, features

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import Missing
+from .roles import READ, WRITTEN
 from .use_saem import (
     Covariates,
     Id,
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "predict", "sample", "score"]
 
-ModelFile = Annotated[Path, typer.Argument(help="Model, from 'vpem fit --output'.")]
+ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
 AnyModelFile = Annotated[
-    Path, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
+    Path, READ, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
 ]
-DataFile = Annotated[Path, typer.Argument(help="Dataset with the model's features.")]
+DataFile = Annotated[Path, READ, typer.Argument(help="Dataset with the model's features.")]
 Inside = Annotated[
     str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
 ]
@@ -74,6 +75,7 @@ def predict(
     model: AnyModelFile,
     data: Annotated[
         Path | None,
+        READ,
         typer.Argument(
             help="Dataset with the model's features; individuals for a fit of SAEM, which can do "
             "without.",
@@ -81,6 +83,7 @@ def predict(
     ] = None,
     output: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option("-o", "--output", help="Write here: .csv or .h5. Default: CSV on stdout."),
     ] = None,
     proba: Annotated[
@@ -121,7 +124,7 @@ def predict(
 
         from vpem.clusters.cluster_files import StoredClustering
         from vpem.errors import InputError
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.saem.model_files import is_saem
         from vpem.tables import check_format, write_columns
 
@@ -129,7 +132,6 @@ def predict(
 
         if output is not None:
             check_format(output)
-            check_distinct(output, model, data)
             check_writable(output, force)
         columns_of = {"id": id, "time": time, "value": value}
         if is_saem(model):
@@ -287,6 +289,7 @@ def sample(
     n: Annotated[int, typer.Option("-n", "--samples", help="Rows to draw.")] = 100,
     output: Annotated[
         Path | None,
+        WRITTEN,
         typer.Option("-o", "--output", help="Write here: .csv or .h5. Default: CSV on stdout."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
@@ -305,7 +308,7 @@ def sample(
 
         from vpem.checks import check_int
         from vpem.files.datasets import Dataset, write_dataset
-        from vpem.files.hdf5 import check_distinct, check_writable
+        from vpem.files.hdf5 import check_writable
         from vpem.files.models import read_model
         from vpem.tables import check_format, write_columns
 
@@ -313,7 +316,6 @@ def sample(
         rng = np.random.default_rng(check_int("seed", seed, least=0))
         if output is not None:
             check_format(output)
-            check_distinct(output, model)
             check_writable(output, force)
         refuse_saem(model, "from which no rows are drawn; 'vpem predict' has its curves")
         found = read_model(model)
@@ -336,6 +338,7 @@ def evaluate(
     data: DataFile,
     labels: Annotated[
         str,
+        READ,
         typer.Option(
             help="Where the labels are: a dataset inside the HDF5 file, or a text file with one a "
             "line."

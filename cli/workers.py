@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .roles import READ
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,7 +28,7 @@ WorkersOption = Annotated[
     ),
 ]
 WorkerFile = Annotated[
-    Path | None, typer.Option(help='Rows of each worker, JSON: {"name": [row, ...], ...}.')
+    Path | None, READ, typer.Option(help='Rows of each worker, JSON: {"name": [row, ...], ...}.')
 ]
 
 

@@ -489,16 +489,11 @@ def test_a_damaged_older_state_does_not_matter(tmp_path):
     assert saver.saved["count"] == 3 * ranks.every
 
 
-@pytest.mark.parametrize("name", ["c", "c.before", "c.rank1", "c.rank1.before"])
-def test_no_file_of_any_rank_takes_the_place_of_another(tmp_path, name):
-    from vpem_cli.checkpoints import saver_of
-
-    taken = tmp_path / name
-    taken.write_bytes(b"data")
-    with pytest.raises(FileError, match=name):
-        saver_of(tmp_path / "c", None, False, False, True, taken, rank=0, size=2)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_files_of_ranks_are_not_replaced_unasked(tmp_path, rank):
     assert files_of("c", 2) == [Path(n) for n in ("c", "c.before", "c.rank1", "c.rank1.before")]
-    assert taken.read_bytes() == b"data"
-    if name.endswith("before"):
-        with pytest.raises(FileError, match="exists"):
-            FileSaver(tmp_path / "c", rank=int("rank1" in name), size=2)
+    before = files_of(tmp_path / "c", 2)[2 * rank + 1]
+    before.write_bytes(b"data")
+    with pytest.raises(FileError, match="exists"):
+        FileSaver(tmp_path / "c", rank=rank, size=2)
+    assert before.read_bytes() == b"data"

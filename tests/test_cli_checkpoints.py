@@ -296,7 +296,7 @@ def test_what_does_not_go_together(capsys, tmp_path, data):
     assert "does not exist" in run(capsys, *command, "--resume").sentence
     assert "at least 1" in run(capsys, *command, "--checkpoint-every", 0).sentence
     both = run(capsys, *words("exact", data, file, "--checkpoint", file))
-    assert "another file too" in both.sentence
+    assert "are one file; give two names" in both.sentence
     over = run(capsys, *words("exact", data, model, "--checkpoint", data, "--force"))
     assert "is the input" in over.sentence
     done(capsys, *command, "--max-iter", 3)

@@ -241,7 +241,7 @@ SENTENCES = [
     ("birds.csv -o birds.csv --force", "is the input"),
     ("birds.csv -o one.h5", "exists"),
     ("birds.csv --plot p.txt", "pictures are written to"),
-    ("birds.csv -o a.svg --plot a.svg", "write to two files"),
+    ("birds.csv -o a.svg --plot a.svg", "are one file; give two names"),
     ("birds.csv --init-rows 1,2", "no such option: --init-rows"),
     ("hidden.csv", "has the value ''"),
     ("gap.h5", "nobody saw any entry of row 'row 3'"),

@@ -156,7 +156,7 @@ def test_nothing_takes_the_place_of_a_file_of_a_manifest(capsys, five, option, s
     words = ("--parties", "--split", split, option, target, "--force", "--max-iter", 2)
     result = run(capsys, "fit", home / "all.toml", *words)
     assert result.code == 2
-    assert "party3.h5 itself; write to another name" in result.sentence
+    assert "party3.h5 (party 'p') itself; write to another name" in result.sentence
     assert listing(home) == before
 
 

@@ -388,10 +388,8 @@ def test_what_would_be_overwritten(sentence, tmp_path):
         (tmp_path / name).write_text("kept")
         assert "exists" in sentence(flag, tmp_path / name)
     words = ("--output", tmp_path / "a.h5", "--individuals", tmp_path / "a.h5")
-    assert "must be different files" in sentence(*words)
+    assert "are one file; give two names" in sentence(*words)
     assert "pictures are written to" in sentence("--traces", tmp_path / "t.txt")
-    assert "is the input" in sentence("--init-model", tmp_path / "m.h5", "--output",
-                                      tmp_path / "m.h5", "--force")  # fmt: skip
 
 
 def test_as_a_process_of_its_own():

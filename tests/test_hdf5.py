@@ -322,19 +322,6 @@ def test_metadata_have_checksums(path):
     assert content.count(b"OHDR") >= 2  # headers of the version that has one
 
 
-def test_a_result_is_told_from_its_inputs(tmp_path, path):
-    path.touch()
-    other = tmp_path / "other.h5"
-    other.touch()
-    link = tmp_path / "link.h5"
-    link.symlink_to(path)
-    hdf5.check_distinct(path, other, None, tmp_path / "nothing.h5", "nul\0", "x" * 5000)
-    hdf5.check_distinct(tmp_path / "nothing.h5", tmp_path / "nothing.h5")
-    for one, two in ((path, path), (link, path), (path, link), (str(path), path)):
-        with pytest.raises(FileError, match="itself; write to another name"):
-            hdf5.check_distinct(one, other, two)
-
-
 def test_writing_replaces_the_target_only_when_complete(tmp_path):
     target = tmp_path / "result.csv"
     with hdf5.atomic_write(target) as temporary:

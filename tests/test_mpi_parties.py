@@ -167,15 +167,15 @@ def test_what_cannot_be_aligned_is_said_at_all_ranks(whole, tmp_path):
         (("all.toml",), "rank 0 is told of the parties a, b, rank 1 of a; give all ranks the same"),
         (
             (*FILES[::2], "-o", "../rank1/lab.h5", "--force"),
-            "rank1/lab.h5 is the input lab.h5 itself; write to another name",
+            "rank1/lab.h5 is the input lab.h5 (DATA) itself; write to another name",
         ),
         (
             (*FILES[::2], "--checkpoint", "../rank1/lab.h5", "--force"),
-            "rank1/lab.h5 is the input lab.h5 itself; write to another name",
+            "rank1/lab.h5 is the input lab.h5 (DATA) itself; write to another name",
         ),
         (
             (*FILES[::2], "--align", "ids", "-o", "../rank1/m.h5", "--shards", "--force"),
-            "m.lab.h5 itself; write to another name",
+            "m.lab.h5 (party 'lab') itself; write to another name",
         ),
         ((*FILES[::2], "--split", "rows"), "party 'lab' has no feature 'age', which party"),
     ],

@@ -34,7 +34,7 @@ from vpem.files.hdf5 import (
     write_attribute,
 )
 
-__all__ = ["ENCODING", "State", "read_state", "write_state"]
+__all__ = ["ENCODING", "State", "part_of", "read_state", "write_state"]
 
 State = dict[str, Any]
 
@@ -178,6 +178,15 @@ def _digest(text: NDArray[np.uint8], pools: dict[str, NDArray[Any]]) -> str:
     return made.hexdigest()
 
 
+def part_of(path: PathLike) -> Path:
+    """Return what a state is written to before it takes the place of the one before.
+
+    Always the same name: what a killed process has left is used by the next.
+    """
+    target = Path(os.path.realpath(path))
+    return target.with_name(f".{target.name}.part")
+
+
 def write_state(path: PathLike, state: State, keep: PathLike | None = None) -> None:
     """Write a state in place of the one before, all or nothing.
 
@@ -205,8 +214,7 @@ def write_state(path: PathLike, state: State, keep: PathLike | None = None) -> N
     if "b1" in pools:
         pools["b1"] = pools["b1"].view(np.uint8)
     target = check_writable(path, force=True)
-    # Always the same name: what a killed process has left is used by the next.
-    temporary = target.with_name(f".{target.name}.part")
+    temporary = part_of(target)
     try:
         temporary.unlink(missing_ok=True)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

@@ -20,7 +20,7 @@ from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import check_readable
 from vpem.partition import contiguous
 
-__all__ = ["CACHE", "OPEN", "OpenData", "digest", "download", "fetch"]
+__all__ = ["CACHE", "OPEN", "OpenData", "digest", "download", "fetch", "kept_in"]
 
 CACHE = "VPEM_CACHE"
 """Environment variable: the folder where downloads are kept."""
@@ -166,6 +166,25 @@ def fetch(
     return dataset, {"source": source, **terms, "sha256": found}
 
 
+def kept_in(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
+    """Return the file that a dataset's download is kept in, whether it is there already or not.
+
+    Raises
+    ------
+    InputError
+        If pooch is not installed.
+    """
+    try:
+        import pooch
+    except ImportError as error:
+        raise InputError(
+            "downloads are made by pooch, which is not installed: pip install 'vpem[fetch]', or "
+            f"give a copy of {wanted.member} with --from"
+        ) from error
+    folder = Path(cache or os.environ.get(CACHE) or pooch.os_cache("vpem")).expanduser()
+    return folder / wanted.url.rsplit("/", 1)[-1]
+
+
 def download(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
     """Download a dataset's zip file unless it is there already, and return where it is kept.
 
@@ -176,25 +195,20 @@ def download(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> P
     FileError
         If it cannot be downloaded, or kept.
     """
-    try:
-        import pooch
-    except ImportError as error:
-        raise InputError(
-            "downloads are made by pooch, which is not installed: pip install 'vpem[fetch]', or "
-            f"give a copy of {wanted.member} with --from"
-        ) from error
-    folder = Path(cache or os.environ.get(CACHE) or pooch.os_cache("vpem")).expanduser()
+    file = kept_in(wanted, cache)
+    import pooch
+
     pooch.get_logger().setLevel("WARNING")
     try:
         kept = pooch.retrieve(
             wanted.url,
             known_hash=None,  # the checksum is of the CSV file inside, which is what is read
-            fname=wanted.url.rsplit("/", 1)[-1],
-            path=folder,
+            fname=file.name,
+            path=file.parent,
             downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
         )
     except OSError as error:
-        _explain(error, wanted, folder)
+        _explain(error, wanted, file.parent)
     return Path(kept)
 
 

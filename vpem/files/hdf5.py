@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "atomic_write",
-    "check_distinct",
     "check_encoding",
     "check_matrix",
     "check_memory",
@@ -505,29 +504,6 @@ def write_strings(group: h5py.Group, name: str, values: Sequence[str] | NDArray[
     packing = {"compression": "gzip", "compression_opts": 1} if data.nbytes > LARGE_TEXT else {}
     dataset = group.create_dataset(name, data=data, track_times=False, **packing)
     describe_element(dataset, "string-array", "0.2.0")
-
-
-def check_distinct(output: PathLike, *inputs: PathLike | None) -> None:
-    """Check that a result does not take the place of what it is made from.
-
-    Parameters
-    ----------
-    output : path
-        The file to write.
-    *inputs : path or None
-        The files to read; None stands for none.
-
-    Raises
-    ------
-    FileError
-        If the output is one of them, by whatever name.
-    """
-    for path in inputs:
-        same = False
-        with suppress(OSError, ValueError):  # a file that is not there is no other file
-            same = path is not None and os.path.samefile(output, path)
-        if same:
-            raise FileError(f"{output} is the input {path} itself; write to another name")
 
 
 def check_writable(path: PathLike, force: bool = False) -> Path:

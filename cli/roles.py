@@ -1,0 +1,170 @@
+"""What commands do with files: no result takes the place of an input or of another result.
+
+Every option or argument that names a file says in its annotation what becomes of the file: `READ`,
+`WRITTEN`, or a `Role` of its own. Before a command runs, `begin` holds the files of all of them
+against each other; what is found out later (the files of a manifest, the names of shards) is added
+by `reads` and `writes`, which hold it against all before it.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from .config import FILE
+from .sources import name_of
+
+__all__ = ["FOLDER", "READ", "WRITTEN", "Role", "begin", "reads", "roles_of", "writes", "written"]
+
+
+def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:
+    """Return the files that a value names."""
+    if value is None:
+        return ()
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What becomes of the file that an option names.
+
+    Attributes
+    ----------
+    writes : bool
+        Whether it is written; it may be read before, too.
+    files : callable
+        Given the option's value, or None, and the values of all options by name, the files that
+        the value stands for; by default those that it names.
+    goes_on_in : str
+        Name of the option that may name the same file, since it is written in place of this one.
+    """
+
+    writes: bool
+    files: Callable[[Any, Mapping[str, Any]], Iterable[Any]] = _named
+    goes_on_in: str = ""
+
+
+READ = Role(writes=False)
+WRITTEN = Role(writes=True)
+FOLDER = Role(writes=False, files=lambda value, options: ())
+"""A folder; whoever knows the files in it tells of them."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A file, and what for."""
+
+    option: str
+    path: str
+    writes: bool
+    goes_on_in: str = ""
+
+
+_uses: dict[tuple[Any, ...], list[_Use]] = {}
+"""What the command that runs does with which files, by what identifies these."""
+
+
+def roles_of(function: Any) -> dict[str, Role]:
+    """Return the roles of a command's options, by the names of its function's parameters."""
+    hints = get_type_hints(function, include_extras=True)
+    return {
+        name: extra
+        for name, hint in hints.items()
+        for extra in getattr(hint, "__metadata__", ())
+        if isinstance(extra, Role)
+    }
+
+
+def begin(context: Any, roles: Mapping[str, Role]) -> None:
+    """Hold the files of all options of a command against each other.
+
+    Parameters
+    ----------
+    context : Context
+        Of the command.
+    roles : mapping of str to Role
+        Of the options that name files.
+
+    Raises
+    ------
+    FileError
+        If one is to be written that is read or written under another name, however it is spelled.
+    """
+    _uses.clear()
+    values = {**context.params, "config": context.meta.get(FILE)}
+    for param in context.command.params:
+        if param.name in roles:
+            role = roles[param.name]
+            for path in role.files(values.get(param.name), values):
+                _add(_Use(name_of(param), os.fspath(path), role.writes, role.goes_on_in))
+
+
+def reads(option: str, *paths: str | os.PathLike[str]) -> None:
+    """Note files that the command will read, which must be none that it writes."""
+    for path in paths:
+        _add(_Use(option, os.fspath(path), writes=False))
+
+
+def writes(option: str, *paths: str | os.PathLike[str]) -> None:
+    """Note files that the command will write, which must be none that it reads or writes."""
+    for path in paths:
+        _add(_Use(option, os.fspath(path), writes=True))
+
+
+def written() -> list[tuple[str, str]]:
+    """Return the files that the command will write, with the options that they are of."""
+    uses = [use for those in _uses.values() for use in those if use.writes]
+    return [(use.option, os.path.realpath(use.path)) for use in uses]
+
+
+def _add(use: _Use) -> None:
+    """Note what is done with a file, or raise FileError if that does not go with the rest."""
+    from vpem.errors import FileError
+
+    same = _uses.setdefault(_identity(use.path), [])
+    for other in same:
+        one, two = (use, other) if use.writes else (other, use)
+        if not one.writes or two.goes_on_in == one.option or _are_one(one, two):
+            continue
+        if two.writes:
+            raise FileError(
+                f"{two.option} {two.path} and {one.option} {one.path} are one file; give two names"
+            )
+        raise FileError(
+            f"{one.option} {one.path} is the input {two.path} ({two.option}) itself; write to "
+            "another name"
+        )
+    same.append(use)
+
+
+def _are_one(one: _Use, two: _Use) -> bool:
+    """Whether two processes told of the same use."""
+    return one.option == two.option and os.path.realpath(one.path) == os.path.realpath(two.path)
+
+
+def _identity(path: str) -> tuple[Any, ...]:
+    """Return what all names of a file have in common, whether it exists already or not."""
+    try:
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    except (OSError, ValueError):
+        pass
+    try:
+        folder, name = os.path.split(os.path.realpath(path))
+        home = os.stat(folder)
+    except (OSError, ValueError):  # it cannot be written, as will be told
+        return (path,)
+    if _ignores_case(folder):
+        name = unicodedata.normalize("NFC", name).casefold()
+    return home.st_dev, home.st_ino, name
+
+
+def _ignores_case(folder: str) -> bool:
+    """Whether the file system of a folder knows the folder in other letters, too."""
+    try:
+        return folder.swapcase() != folder and os.path.samefile(folder, folder.swapcase())
+    except OSError:
+        return False

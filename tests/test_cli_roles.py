@@ -1,0 +1,171 @@
+"""No result takes the place of an input, or of another result, by whatever name."""
+
+import re
+import typing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import vpem_cli.app
+from vpem.errors import FileError
+from vpem_cli import engine, roles
+from vpem_cli.config import leaves
+
+from .cli_support import done, listing, make_data, run
+
+COMMANDS = {" ".join(path): leaf for path, leaf in leaves(vpem_cli.app.command())}
+NAMES_PLACES = {"dataset", "data fetch name"}
+"""Options whose help speaks of files, and which name none."""
+
+
+def name_of(param):
+    return max(param.opts, key=len) if param.param_type_name == "option" else param.name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_that_is_a_file_says_whether_it_is_written(command):
+    leaf = COMMANDS[command]
+    known, hints = leaf.roles(), typing.get_type_hints(leaf.callback)
+    for param in leaf.params:
+        kind = str(hints.get(param.name, Path if param.name == "config" else ""))
+        speaks = re.search(r"\bfiles?\b", param.help or "") and "str" in kind
+        named = {param.name, f"{command} {param.name}"} & NAMES_PLACES
+        if "Path" in kind or (speaks and not named):
+            assert param.name in known, f"vpem {command}: {name_of(param)} has no role"
+
+
+# ---- all pairs ----------------------------------------------------------------------------------
+
+
+def words_of(leaf, one, first, two, second):
+    """A command line in which two options name these files, and all that must be given is."""
+    words = []
+    known = leaf.roles()
+    for param in leaf.params:
+        value = {one.name: first, two.name: second}.get(param.name)
+        if value is None and (param.required or param.param_type_name == "argument"):
+            value = f"other-{param.name}.h5" if param.name in known else "htru2"
+        if value is None:
+            continue
+        words += [value] if param.param_type_name == "argument" else [name_of(param), value]
+    return words
+
+
+def pairs_of(leaf):
+    """Pairs of options of which the first is written and the second is read or written."""
+    known = leaf.roles()
+    files = [p for p in leaf.params if p.name in known and known[p.name] is not roles.FOLDER]
+    for one in files:
+        for two in files:
+            goes_on = known[two.name].goes_on_in == name_of(one)
+            if known[one.name].writes and one is not two and not goes_on:
+                yield one, two
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if list(pairs_of(COMMANDS[name]))])
+def test_no_option_takes_the_place_of_another(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "aside").mkdir()
+    leaf = COMMANDS[command]
+    force = ["--force"] if any("--force" in param.opts for param in leaf.params) else []
+    (tmp_path / "aside" / "link").symlink_to("../it.toml")
+    for one, two in pairs_of(leaf):
+        told = "are one file; give two names" if leaf.roles()[two.name].writes else "is the input"
+        # A file that options are read from is looked at before anything else.
+        for there in (True, False) if two.name != "config" else (True,):
+            Path("it.toml").write_text("") if there else Path("it.toml").unlink()
+            for spelled in ("aside/../it.toml", "aside/link")[not there :]:
+                before = listing(tmp_path)
+                words = words_of(leaf, one, spelled, two, "it.toml")
+                result = run(capsys, *command.split(), *words, *force)
+                assert result.code == 2, words
+                assert told in result.sentence, words
+                for option in (one, two):
+                    assert name_of(option).lower() in result.sentence.lower()
+                assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["it.h5", "{}/it.h5", "hard.h5"])
+def test_names_of_one_file(capsys, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    make_data(tmp_path / "it.h5")
+    (tmp_path / "hard.h5").hardlink_to("it.h5")
+    before = listing(tmp_path)
+    result = run(capsys, "data", "repack", "it.h5", "-o", name.format(tmp_path), "--force")
+    assert (result.code, "is the input it.h5 (SOURCE)" in result.sentence) == (2, True)
+    assert listing(tmp_path) == before
+
+
+# ---- files that no option names as they are -----------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return make_data(tmp_path / "d.h5")
+
+
+def begin(leaf, *words):
+    """Hold the files of a command line against each other; nothing is run."""
+    with leaf.make_context("fit", list(words)) as context:
+        roles.begin(context, leaf.roles())
+
+
+@pytest.mark.parametrize("name", ["c", "c.before", "c.rank1", "c.rank1.before", ".c.rank1.part"])
+def test_no_file_of_a_checkpoint_is_another(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    leaf = COMMANDS["fit"]
+    if name != "c":
+        begin(leaf, name, "--checkpoint", "c")
+    monkeypatch.setattr(engine, "joined", lambda: SimpleNamespace(size=2))
+    with pytest.raises(FileError, match=re.escape(f"{name} is the input {name} (DATA) itself")):
+        begin(leaf, name, "--checkpoint", "c")
+    with pytest.raises(FileError, match="are one file"):
+        begin(leaf, "d.h5", "--checkpoint", "c", "-o", name)
+
+
+def test_where_letters_count_for_nothing_results_differ_in_more(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("d.h5", "-o", "Caf\u00e9.h5", "--checkpoint", "CAFE\u0301.h5")
+    begin(COMMANDS["fit"], *words)
+    monkeypatch.setattr(roles, "_ignores_case", lambda folder: True)
+    with pytest.raises(FileError, match="are one file"):
+        begin(COMMANDS["fit"], *words)
+
+
+def test_a_model_goes_on_in_its_own_file_and_in_no_picture(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_data(tmp_path / "d.h5")
+    words = ("d.h5", "--workers", "3", "--max-iter", "2", "-q", "--force")
+    done(capsys, "fedem", *words, "-o", "m.h5")
+    done(capsys, "fedem", *words, "-o", "m.h5", "--init-model", "m.h5")
+    before = listing(tmp_path)
+    result = run(capsys, "fedem", *words, "--plot", "m.h5", "--init-model", "m.h5")
+    assert (result.code, "is the input" in result.sentence) == (2, True)
+    assert listing(tmp_path) == before
+
+
+def test_a_file_that_a_variable_or_another_file_names_is_one_too(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all.toml").write_text('[fit]\ngraph = "g.json"\n')
+    before = listing(tmp_path)
+    result = run(capsys, "fit", "d.h5", "--config", "all.toml", "-o", "g.json", "--force")
+    assert result.code == 2
+    assert result.sentence == (
+        "--output g.json is the input g.json (--graph) itself; write to another name; --graph is "
+        "from file all.toml"
+    )
+    monkeypatch.setenv("VPEM_FIT_CHECKPOINT", "all.toml")
+    result = run(capsys, "fit", "d.h5", "--config", "all.toml", "--force")
+    assert "--checkpoint is from environment VPEM_FIT_CHECKPOINT" in result.sentence
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "loop", "nowhere/x.h5"])
+def test_names_that_are_none_are_not_the_same(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    begin(COMMANDS["fit"], "d.h5", "-o", name)
+    with pytest.raises(FileError, match="is the input"):
+        begin(COMMANDS["fit"], name, "-o", name)
