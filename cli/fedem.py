@@ -335,14 +335,9 @@ def _write(
     force: bool,
 ) -> None:
     """Write the model; its history is the total log-likelihood of the iterations recorded."""
-    import numpy as np
+    from vpem.files.models import model_of, write_model
 
-    from vpem.files.models import Model, current_versions, write_model
-
-    kept = {name: value for name, value in report.items() if name != "history"}
-    history = np.array(report["history"])[:, None] * report["n_samples"]
-    model = Model(found.mixture, names, kept, history, options, current_versions())
-    write_model(output, model, force)
+    write_model(output, model_of(found.mixture, found.history, names, report, options), force)
 
 
 def _name(report: dict[str, Any]) -> str:

@@ -222,7 +222,7 @@ def fit(
         from vpem.checks import check_int
         from vpem.errors import InputError, check_choice
         from vpem.files.hdf5 import check_writable
-        from vpem.files.models import Model, current_versions, write_model
+        from vpem.files.models import model_of, write_model
         from vpem.joining import connect_workers
         from vpem.recipes import connect
         from vpem.reports import describe_fit, describe_row_fit
@@ -364,21 +364,8 @@ def fit(
             report["alignment"] = alignment
         report.update(ran)
         if output is not None and not shards:
-            kept = {name: value for name, value in report.items() if name != "history"}
-            write_model(
-                output,
-                Model(
-                    found.mixture,
-                    source.feature_names,
-                    kept,
-                    # A model of rows has one hub.
-                    found.history.mean(axis=1, keepdims=True) if over_rows else found.history,
-                    options,
-                    current_versions(),
-                    found.history if over_rows and found.history.shape[1] > 1 else None,
-                ),
-                force,
-            )
+            model = model_of(found.mixture, found.history, source.feature_names, report, options)
+            write_model(output, model, force)
         report["model"] = None if output is None else str(output)
         if shards and output is not None:
             report["model"] = f"{output.with_name(output.stem)}.*{output.suffix}, a shard a hub"

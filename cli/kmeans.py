@@ -167,7 +167,7 @@ def kmeans(
     with Screen(quiet) as screen:
         from vpem.checks import check_int
         from vpem.clusters.cluster_files import (
-            StoredClustering,
+            clustering_of,
             describe_clustering,
             write_clustering,
         )
@@ -175,7 +175,6 @@ def kmeans(
         from vpem.errors import InputError, check_choice
         from vpem.files.datasets import read_dataset
         from vpem.files.hdf5 import check_writable
-        from vpem.files.models import current_versions
         from vpem.joining import connect, connect_workers
         from vpem.rows import available_memory, parse_bytes
 
@@ -270,18 +269,7 @@ def kmeans(
         report["data"] = str(data)
         report.update(ran)
         if output is not None:
-            stored = StoredClustering(
-                found.centres,
-                found.labels,
-                found.distances,
-                tuple(source.feature_names),
-                source.ids,
-                found.root_centres,
-                report,
-                options,
-                current_versions(),
-                found.scaling,
-            )
+            stored = clustering_of(found, source.feature_names, report, options, source.ids)
             write_clustering(output, stored, force)
         report["model"] = None if output is None else str(output)
         if json:

@@ -191,7 +191,7 @@ class Task:
 
     def write(self, output: Path, found: Selection, chosen: int) -> None:
         """Fit one of the models as `vpem fit` does, on one thread, and write it."""
-        from vpem.files.models import Model, current_versions, write_model
+        from vpem.files.models import model_of, write_model
         from vpem.reports import describe_fit, describe_row_fit
 
         from .fit import _OPTIONS
@@ -211,7 +211,6 @@ class Task:
         if self.alignment is not None:
             report["alignment"] = self.alignment
         report |= self.run_on.ran(fit.network)
-        del report["history"]
         options = {name: given.get(name) for name in _OPTIONS} | {
             "components": cell.n_components,
             "hops": cell.hops,
@@ -223,8 +222,7 @@ class Task:
             name: str(value) if isinstance(value, Path) else value
             for name, value in options.items()
         }
-        history = fit.history.mean(axis=1, keepdims=True) if over_rows else fit.history
-        model = Model(fit.mixture, features, report, history, options, current_versions())
+        model = model_of(fit.mixture, fit.history, features, report, options)
         write_model(output, model, given["force"])
 
 

@@ -13,6 +13,7 @@ from vpem.errors import InputError
 
 __all__ = [
     "as_array",
+    "as_kept",
     "check_data",
     "check_finite",
     "check_int",
@@ -24,6 +25,31 @@ __all__ = [
 
 BLOCK_VALUES = 1 << 20
 LARGEST_WEIGHT = 1e100
+
+
+def as_kept(value: Any, wanted: type, sentence: str) -> Any:
+    """Return what a file keeps of ``value``: itself, or that of a fitted estimator.
+
+    Parameters
+    ----------
+    value : object
+        A ``wanted``, or an estimator with a method ``kept()`` that returns one.
+    wanted : type
+        What the file keeps.
+    sentence : str
+        Beginning of the error: what can be written.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or not fitted.
+    """
+    kept = getattr(value, "kept", None)
+    found = kept() if callable(kept) and not isinstance(value, type) else value
+    if not isinstance(found, wanted):
+        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise InputError(f"{sentence}, got {got}")
+    return found
 
 
 def check_int(what: str, value: object, *, least: int, most: int | None = None) -> int:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.clusters.clusterings import nearest
+from vpem.checks import as_kept
+from vpem.clusters.clusterings import Clustering, nearest
 from vpem.errors import FileError
 from vpem.files.hdf5 import (
     atomic_write,
@@ -27,12 +28,14 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
+from vpem.files.models import current_versions
 from vpem.scaling import Scaling
 from vpem.threads import thread_count
 
 __all__ = [
     "ENCODING",
     "StoredClustering",
+    "clustering_of",
     "describe_clustering",
     "is_clustering",
     "read_clustering",
@@ -104,23 +107,62 @@ class StoredClustering:
         return nearest(X, self.centres, scaling, thread_count(n_threads))
 
 
-def write_clustering(path: PathLike, stored: StoredClustering, force: bool = False) -> None:
+def clustering_of(
+    found: Clustering,
+    feature_names: Sequence[str],
+    report: dict[str, Any],
+    options: dict[str, Any],
+    ids: NDArray[Any] | None = None,
+) -> StoredClustering:
+    """Return a clustering of `vpem.clusters.kmeans` as it is kept.
+
+    Parameters
+    ----------
+    found : Clustering
+        What was found.
+    feature_names : sequence of str
+        Names of the features (d,).
+    report, options : dict
+        What the run told, and how it was asked for.
+    ids : ndarray of shape (M,), optional
+        What the rows are called.
+    """
+    return StoredClustering(
+        found.centres,
+        found.labels,
+        found.distances,
+        tuple(feature_names),
+        ids,
+        found.root_centres,
+        report,
+        options,
+        current_versions(),
+        found.scaling,
+    )
+
+
+def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
     """Write a clustering, all or nothing.
 
     Parameters
     ----------
     path : path
         The file.
-    stored : StoredClustering
-        What to write.
+    stored : StoredClustering or fitted estimator
+        What to write: a clustering, or a `vpem.DistributedKMeans` after `fit`.
     force : bool
         Replace an existing file.
 
     Raises
     ------
+    InputError
+        If it is something else, or not fitted.
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
+    stored = as_kept(
+        stored, StoredClustering, "a clustering is written of a StoredClustering or fitted k-means"
+    )
     with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
         file.attrs["n_clusters"] = len(stored.centres)
         file.attrs["n_features"] = stored.centres.shape[1]
@@ -213,7 +255,7 @@ def _read_json(file: Any, name: str) -> dict[str, Any]:
 
 
 def describe_clustering(
-    found: Any, agent_names: Sequence[str], feature_names: Sequence[str]
+    found: Clustering, agent_names: Sequence[str], feature_names: Sequence[str]
 ) -> dict[str, Any]:
     """Summarize a clustering in values that JSON can hold.
 

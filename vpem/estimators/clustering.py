@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from vpem._core.assign import distances_to
 from vpem.checks import check_weights
+from vpem.clusters.cluster_files import StoredClustering, clustering_of, describe_clustering
 from vpem.clusters.clusterings import Clustering, nearest
 from vpem.clusters.kmeans import METHODS, kmeans_features, kmeans_rows
 from vpem.errors import InputError, check_choice
@@ -188,11 +189,13 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         }
         if over_rows:
             held = workers_of(self.workers, len(data))
+            self._holders = held.names
             network = connect_workers(self._graph(held.n_workers, seed), **sums)
             found = kmeans_rows(data, held, network, **options)
         else:
             partition = self._partition_of(self.agents, data.shape[1])
             graph = self._graph(partition.n_agents, seed)
+            self._holders = graph.names or partition.names
             network = connect(graph, partition, hops=self.hops, **sums)
             found = kmeans_features(data, network, method=self.method, **options)
         self.clustering_: Clustering = found
@@ -223,6 +226,27 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     ) -> NDArray[np.int32]:
         """Cluster the rows and return the cluster of each, shape (M,)."""
         return self.fit(X, y, sample_weight).labels_
+
+    def kept(self) -> StoredClustering:
+        """Return the clustering that a file keeps, as `vpem kmeans` writes it.
+
+        Returns
+        -------
+        StoredClustering
+            Its options are the estimator's parameters.
+
+        Raises
+        ------
+        InputError
+            If nothing was fitted.
+        """
+        self._refuse_unfitted("clustering_")
+        found = self.clustering_
+        names = self._names(found.centres.shape[1])
+        options = self._options()
+        report = describe_clustering(found, self._holders, names)
+        report["seed"] = options["random_state"]
+        return clustering_of(found, names, report, options)
 
     def _assign(self, X: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Nearest centre of each row and its squared distance."""

@@ -211,6 +211,12 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.history_ = np.array(fit.run.history.objective)
         return self
 
+    def kept(self) -> Imputation:
+        """Return the imputation that a file keeps; `InputError` if nothing was fitted."""
+        if not hasattr(self, "imputation_"):
+            raise InputError("this FedMissEM is not fitted: call fit, then write it")
+        return self.imputation_
+
     def impute(self) -> Matrix:
         """Return the matrix fitted: as seen (mean over observers), and as foretold elsewhere.
 

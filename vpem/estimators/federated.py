@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.estimators.fitted import FittedMixture
 from vpem.estimators.row_estimators import workers_of
-from vpem.federated.fedmixture import fit_fedem
+from vpem.federated.fedmixture import describe_fedem, fit_fedem
 from vpem.joining import connect_workers
 
 __all__ = ["FedEM"]
@@ -173,6 +174,9 @@ class FedEM(FittedMixture):
         self.record_every = record_every
         self.random_state = random_state
         self.n_threads = n_threads
+
+    def _report(self, names: Sequence[str]) -> dict[str, Any]:
+        return describe_fedem(self.fit_, names)
 
     def fit(self, X: ArrayLike, y: Any = None) -> FedEM:
         """Fit the mixture.

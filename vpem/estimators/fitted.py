@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import check_int
 from vpem.estimators.on_graph import OnGraph
+from vpem.files.models import Model, model_of
 from vpem.mixture import Mixture
 
 __all__ = ["FittedMixture"]
@@ -20,6 +22,30 @@ class FittedMixture(DensityMixin, OnGraph):
     """Estimator that has a ``mixture_`` after `fit`, and parameters ``graph``, ``random_state``."""
 
     mixture_: Mixture
+    fit_: Any
+
+    def kept(self) -> Model:
+        """Return the model that a file keeps, as `vpem fit` and `vpem fedem` write it.
+
+        Returns
+        -------
+        Model
+            Its options are the estimator's parameters.
+
+        Raises
+        ------
+        InputError
+            If nothing was fitted.
+        """
+        self._refuse_unfitted("mixture_")
+        names = self._names(self.mixture_.n_features)
+        options = self._options()
+        report = {**self._report(names), "seed": options["random_state"]}
+        return model_of(self.mixture_, self.fit_.history, names, report, options)
+
+    def _report(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return what the fit tells, in values that JSON can hold."""
+        raise NotImplementedError
 
     # ---- use -----------------------------------------------------------------------------------
 

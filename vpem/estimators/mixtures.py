@@ -18,6 +18,7 @@ from vpem.incremental import STEP_SIZE, check_step_size, step
 from vpem.mixture import Mixture
 from vpem.network.ledger import Ledger
 from vpem.recipes import Fit, Network, connect, fit_vpem
+from vpem.reports import describe_fit
 from vpem.starts import RowStream
 from vpem.terms.features import FeatureTerms
 from vpem.threads import one_blas_thread, thread_count
@@ -336,9 +337,13 @@ class VPEM(FittedMixture):
         self.mixing_rate_ = network.mixing_rate
         self.consensus_error_ = network.consensus_error
         self.n_batches_seen_ = 1
+        self._agent_names = network.graph.names or partition.names
         self._weight_seen = fit.total_weight
         self._draws = np.random.default_rng([seed, 0, 1])
         return self._take(fit)
+
+    def _report(self, names: Sequence[str]) -> dict[str, Any]:
+        return describe_fit(self.fit_, self._agent_names, names)
 
     def _take(self, fit: Fit) -> VPEM:
         self.fit_ = fit

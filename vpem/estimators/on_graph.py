@@ -14,12 +14,24 @@ from sklearn.utils.validation import validate_data
 
 from vpem.checks import check_data, check_int
 from vpem.errors import InputError
+from vpem.files.datasets import default_names
 from vpem.graphs.graph import Graph, from_networkx
 from vpem.graphs.topologies import make_graph
 from vpem.partition import Partition, contiguous, from_lists
 from vpem.patterns import check_missing
 
 __all__ = ["OnGraph"]
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON can hold it, or the name of its type where it cannot."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple | range):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | None) else type(value).__name__
 
 
 class OnGraph(BaseEstimator):
@@ -60,6 +72,20 @@ class OnGraph(BaseEstimator):
                 f"got {self.random_state!r}"
             ) from None
         return int(state.randint(np.iinfo(np.int32).max))
+
+    def _names(self, n_features: int) -> tuple[str, ...]:
+        """Names of the features, those of the data frame of `fit` if there was one."""
+        names = getattr(self, "feature_names_in_", None)
+        return default_names(n_features) if names is None else tuple(map(str, names))
+
+    def _options(self) -> dict[str, Any]:
+        """Return the parameters as JSON can hold them: the type's name of what it cannot."""
+        return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
+
+    def _refuse_unfitted(self, attribute: str) -> None:
+        """Raise InputError where there is nothing yet that a file could keep."""
+        if not hasattr(self, attribute):
+            raise InputError(f"this {type(self).__name__} is not fitted: call fit, then write it")
 
     def _graph(self, n_agents: int, seed: int) -> Graph:
         if isinstance(self.graph, Graph):

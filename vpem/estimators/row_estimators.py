@@ -13,6 +13,7 @@ from vpem import em
 from vpem.errors import InputError
 from vpem.estimators.fitted import FittedMixture
 from vpem.joining import connect_workers
+from vpem.reports import describe_row_fit
 from vpem.row_split.row_recipes import fit_em
 from vpem.workers import Workers, evenly, from_worker_of_row
 
@@ -137,6 +138,9 @@ class DistributedGaussianMixture(FittedMixture):
         self.warm_start = warm_start
         self.random_state = random_state
         self.n_threads = n_threads
+
+    def _report(self, names: Sequence[str]) -> dict[str, Any]:
+        return describe_row_fit(self.fit_, names)
 
     def fit(
         self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None

@@ -78,6 +78,11 @@ class FedFit:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def history(self) -> NDArray[np.float64]:
+        """Total log-likelihood of the iterations recorded, (n, 1)."""
+        return np.array(self.run.history.objective)[:, None] * self.workers.n_samples
+
+    @property
     def log_likelihood(self) -> float:
         """Log-likelihood per sample of the mixture, on all rows."""
         return self.run.history.objective[-1]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.blocks import Blocks
+from vpem.checks import as_kept
 from vpem.errors import (
     FileError,
     InputError,
@@ -40,7 +41,15 @@ from vpem.files.hdf5 import (
 from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
 from vpem.scaling import Scaling
 
-__all__ = ["Model", "match_features", "read_model", "write_json", "write_model", "write_npz"]
+__all__ = [
+    "Model",
+    "match_features",
+    "model_of",
+    "read_model",
+    "write_json",
+    "write_model",
+    "write_npz",
+]
 
 ENCODING = "vpem-model"
 VERSION = "0.1.0"
@@ -96,23 +105,62 @@ def current_versions() -> dict[str, str]:
     }
 
 
-def write_model(path: PathLike, model: Model, force: bool = False) -> None:
+def model_of(
+    mixture: Mixture,
+    history: NDArray[np.float64],
+    feature_names: Sequence[str],
+    report: dict[str, Any],
+    options: dict[str, Any],
+) -> Model:
+    """Return the model of a fit as it is kept.
+
+    Parameters
+    ----------
+    mixture : Mixture
+        The parameters.
+    history : ndarray of shape (n_iter, R)
+        Total log-likelihood a root and iteration; where there are more roots than hubs, the model
+        keeps their mean too.
+    feature_names : sequence of str
+        Names of the features (d,).
+    report : dict
+        What the fit reported; its ``history`` is left out.
+    options : dict
+        How the fit was asked for.
+    """
+    roots = history.shape[1] > mixture.blocks.n_blocks
+    return Model(
+        mixture,
+        tuple(feature_names),
+        {name: value for name, value in report.items() if name != "history"},
+        history.mean(axis=1, keepdims=True) if roots else history,
+        options,
+        current_versions(),
+        history if roots else None,
+    )
+
+
+def write_model(path: PathLike, model: Any, force: bool = False) -> None:
     """Write a model, all or nothing.
 
     Parameters
     ----------
     path : path
         The file.
-    model : Model
-        What to write.
+    model : Model or fitted estimator
+        What to write: a model, or a `vpem.VPEM`, `vpem.DistributedGaussianMixture` or `vpem.FedEM`
+        after `fit`, of which the file tells what it tells of `vpem fit`.
     force : bool
         Replace an existing file.
 
     Raises
     ------
+    InputError
+        If it is something else, or not fitted.
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
+    model = as_kept(model, Model, "a model is written of a Model or a fitted mixture")
     mixture = model.mixture
     blocks = mixture.blocks
     with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:

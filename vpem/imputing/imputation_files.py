@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from vpem.checks import as_kept
 from vpem.files.hdf5 import atomic_write, create, describe_element, write_array, write_strings
 from vpem.imputing.imputation import Imputation
 from vpem.imputing.observations import Hidden
@@ -74,8 +75,8 @@ def describe_imputation(found: Imputation) -> dict[str, Any]:
 
 def write_imputation(
     path: PathLike,
-    found: Imputation,
-    report: dict[str, Any],
+    found: Any,
+    report: dict[str, Any] | None = None,
     force: bool = False,
     hidden: Hidden | None = None,
 ) -> None:
@@ -85,10 +86,10 @@ def write_imputation(
     ----------
     path : path
         The file.
-    found : Imputation
-        What to write.
-    report : dict
-        Kept beside it, as JSON text.
+    found : Imputation or fitted estimator
+        What to write: an imputation, or a `vpem.FedMissEM` after `fit`.
+    report : dict, optional
+        Kept beside it, as JSON text. Default: `describe_imputation`.
     force : bool
         Replace an existing file.
     hidden : Hidden, optional
@@ -96,10 +97,14 @@ def write_imputation(
 
     Raises
     ------
+    InputError
+        If it is something else, or not fitted.
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
+    found = as_kept(found, Imputation, "an imputation is written of an Imputation or a FedMissEM")
     given = found.observations
+    report = describe_imputation(found) if report is None else report
     text = json.dumps(report, allow_nan=False).encode("utf-8")
     with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
         write_array(file, "imputed", found.imputed)
