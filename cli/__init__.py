@@ -138,10 +138,10 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
     """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
     from vpem.errors import VpemError
 
-    from .output import in_options
+    from .naming import in_options
 
     if isinstance(error, VpemError):
-        return "; ".join([in_options(str(error)), *getattr(error, "__notes__", ())])
+        return "; ".join([in_options(error), *getattr(error, "__notes__", ())])
     if isinstance(error, MemoryError):
         return f"not enough memory ({error}); try fewer rows or --dtype float32"
     if isinstance(error, OSError) and error.filename is None:
@@ -153,21 +153,22 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
 
 def _usage(error: Exception, words: list[str]) -> str:
     """One sentence for options and arguments the parser refuses, with the nearest name."""
-    from vpem.errors import did_you_mean
+    from .naming import name_of, nearest
 
     context = getattr(error, "ctx", None)
     path = _command_path(words) if context is None else context.command_path
     name = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and name and context is not None:
-        known = [word for option in context.command.params for word in option.opts]
+        options = context.command.get_params(context)
+        known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
         # A long option with one dash is read as short ones: it is looked for as it was typed.
-        typed = [f"-{word}" for word in words if word.startswith(name) and name[1] != "-"]
-        hint = did_you_mean(next(iter(typed), name), known)
-        sentence = f"no such option: {name}{hint}"
+        typed = [word for word in words if word.startswith(name) and name[1] != "-"]
+        near = nearest(next(iter(typed), name), known)
+        sentence = f"no such option: {name}{_hint(near and known[near])}"
     elif "No such command" in str(error) and context is not None:
         wanted = str(error).split("'")[1] if "'" in str(error) else ""
-        known = list(getattr(context.command, "commands", {}))
-        hint = _elsewhere(wanted, context) or did_you_mean(wanted, known)
+        commands = list(getattr(context.command, "commands", {}))
+        hint = _elsewhere(wanted, context) or _hint(nearest(wanted, commands))
         sentence = f"no such command: {wanted}{hint}"
     else:
         message = error.format_message()  # type: ignore[attr-defined]
@@ -184,6 +185,10 @@ def _usage(error: Exception, words: list[str]) -> str:
         origin = told_by(context, param)
         sentence = sentence if origin is None else f"{sentence}; {origin}"
     return f"{sentence}; see '{path} --help'"
+
+
+def _hint(meant: str | None) -> str:
+    return f" (did you mean {meant!r}?)" if meant else ""
 
 
 def _elsewhere(name: str, context: Any) -> str:

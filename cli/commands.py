@@ -17,6 +17,7 @@ from .completing import complete_values
 from .config import FILE, check_environment, is_flag, read_config, variables
 from .headings import grouped, split_examples
 from .members import tree
+from .naming import in_options, speak_of
 from .roles import READ, Role, begin, roles_of
 from .sources import agree, near_file, show_config, where_from
 
@@ -117,6 +118,7 @@ class Command(_Manners, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; nothing is missing where the values are only shown."""
         ctx.meta[SHOW] = "--show-config" in args
+        speak_of(self.params)
         if ctx.resilient_parsing:
             return self._parse_for_a_shell(ctx, args)
         check_environment(ctx)
@@ -175,7 +177,7 @@ class Command(_Manners, TyperCommand):
             begin(ctx, self.roles())
             return super().invoke(ctx)
         except (InputError, FileError) as error:
-            for note in [*near_file(str(error)), *where_from(ctx, str(error))]:
+            for note in [*near_file(str(error)), *where_from(ctx, in_options(error))]:
                 error.add_note(note)
             raise
 

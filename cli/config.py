@@ -7,7 +7,6 @@ Order: command line, environment, file, default. The parser of the commands does
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -167,7 +166,9 @@ def _tables(
 
 def _values(content: dict[str, Any], command: Any, table: str) -> dict[str, Any]:
     """Check the table of one command."""
-    from vpem.errors import InputError, did_you_mean
+    from vpem.errors import InputError
+
+    from .naming import nearest
 
     known = {key_of(param): param for param in command.params}
     known |= {opt[2:]: param for param in command.params for opt in param.opts if opt[:2] == "--"}
@@ -177,7 +178,8 @@ def _values(content: dict[str, Any], command: Any, table: str) -> dict[str, Any]
         key = name.replace("_", "-")
         param = known.get(key)
         if param is None:
-            hint = did_you_mean(key, known)
+            near = nearest(key, known)
+            hint = f" (did you mean {near!r}?)" if near else ""
             see = f"vpem {table.replace('.', ' ')} --help"
             raise InputError(f"[{table}] has no option {name!r}{hint}; see '{see}'")
         if param.name in found:
@@ -218,7 +220,9 @@ def _word(value: Any, where: str) -> str:
 
 def check_environment(context: Any) -> None:
     """Raise InputError where a variable is named like an option of the command but is none."""
-    from vpem.errors import InputError, did_you_mean
+    from vpem.errors import InputError
+
+    from .naming import nearest
 
     path = path_of(context)
     start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
@@ -226,12 +230,12 @@ def check_environment(context: Any) -> None:
     if not given:
         return
     root = context.find_root().command
-    known = variables(path, context.command)
+    known = {key_of(param): name for name, param in variables(path, context.command).items()}
     all_known = {name for at, leaf in leaves(root) for name in variables(at, leaf)}
     for name in sorted(given):
         if name not in all_known:
-            near = did_you_mean(name.lower(), [each.lower() for each in known])
-            hint = re.sub("'(.*)'", lambda found: found[1].upper(), near)
+            near = nearest(name.removeprefix(start), known)
+            hint = f" (did you mean {known[near]}?)" if near else ""
             raise InputError(
                 f"the environment has {name}, but '{context.command_path}' has no such option"
                 f"{hint}; unset it"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -11,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from .naming import in_options
 from .progress import Progress, take_away
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ __all__ = [
     "clean",
     "communication",
     "fail",
-    "in_options",
     "number",
     "plural",
     "print_json",
@@ -31,35 +30,6 @@ __all__ = [
     "size",
     "table",
 ]
-
-# What the library calls an option, and what the user types.
-OPTIONS = {
-    "n_samples": "--samples",
-    "n_features": "--features",
-    "n_components": "--components",
-    "n_clusters": "--clusters",
-    "n_init": "--n-init",
-    "max_iter": "--max-iter",
-    "reg_covar": "--reg-covar",
-    "mean_degree": "--mean-degree",
-    "radius": "--radius",
-    "consensus path": "--consensus",
-    "consensus_tol": "--consensus-tol",
-    "link_failure": "--link-failure",
-    "agent_dropout": "--agent-dropout",
-    "batch_size": "--batch-size",
-    "step_size": "--step-size",
-    "covariance type": "--covariance",
-    "checkpoint_every": "--checkpoint-every",
-    "n_threads": "--threads",
-}
-# Not inside quotes, names of files, or longer names.
-_NAMED = re.compile(rf"(?<![\w./'\"-])({'|'.join(OPTIONS)})(?![\w./'\"-])")
-
-
-def in_options(sentence: str) -> str:
-    """Return a sentence of the library in the words of the command line."""
-    return _NAMED.sub(lambda found: OPTIONS[found[1]], sentence)
 
 
 def clean(text: object) -> str:
@@ -200,8 +170,8 @@ class Screen:
         warnings.simplefilter("always", VpemWarning)
 
         def show(message: Any, *_: Any, **__: Any) -> None:
-            text = clean(in_options(str(message)))
-            self.warn(text)
+            known = isinstance(message, VpemWarning)
+            self.warn(clean(in_options(message) if known else message))
 
         warnings.showwarning = show
         return self

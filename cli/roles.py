@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from .config import FILE
-from .sources import name_of
+from .naming import name_of
 
 __all__ = ["FOLDER", "READ", "WRITTEN", "Role", "begin", "reads", "roles_of", "writes", "written"]
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from .config import FILE, NOT_IN_FILES, key_of, path_of
+from .naming import name_of
 
-__all__ = [
-    "agree", "given", "name_of", "near_file", "show_config", "told_by", "toml", "where_from",
-]  # fmt: skip
+__all__ = ["agree", "given", "near_file", "show_config", "told_by", "toml", "where_from"]
 
 SOURCES = {
     "COMMANDLINE": "command line",
@@ -72,13 +71,6 @@ def given(context: Any, param: Any, words: list[str]) -> object:
     return context.command.make_parser(context).parse_args(list(words))[0].get(param.name)
 
 
-def name_of(param: Any) -> str:
-    """Return an option or argument as its user calls it."""
-    if param.param_type_name == "argument":
-        return str(param.name).upper()
-    return str(max(param.opts, key=len))
-
-
 def where_from(context: Any, sentence: str) -> list[str]:
     """Say of the values that a sentence speaks of where they are from, unless they were typed.
 
@@ -87,11 +79,8 @@ def where_from(context: Any, sentence: str) -> list[str]:
     context : Context
         Of the command that refused them.
     sentence : str
-        What it said.
+        What it said, in the words of the command.
     """
-    from .output import in_options
-
-    text = in_options(sentence)
     found: dict[bool, list[str]] = {True: [], False: []}
     for param in context.command.params:
         said = told_by(context, param)
@@ -100,10 +89,10 @@ def where_from(context: Any, sentence: str) -> list[str]:
         value = context.params.get(param.name)
         values = value if isinstance(value, list | tuple) else [value]
         plain = "[-_ ]".join(key_of(param).split("-"))
-        named = re.search(rf"(?<![\w-]){name_of(param)}(?![\w-])", text)
-        if named or any(repr(str(each)) in text for each in values):
+        named = re.search(rf"(?<![\w-]){name_of(param)}(?![\w-])", sentence)
+        if named or any(repr(str(each)) in sentence for each in values):
             found[True].append(said)
-        elif re.search(rf"(?<![\w-]){plain}(?![\w-])", text):
+        elif re.search(rf"(?<![\w-]){plain}(?![\w-])", sentence):
             found[False].append(said)
     return found[True] or found[False]
 

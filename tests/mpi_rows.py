@@ -211,7 +211,7 @@ def check_refusals(compare, networks):
         fit_em(np.zeros((len(own) + 1, 3)), workers, star)
     graph = make_graph("cycle", N_WORKERS)
     for options in ({"compress": "natural:12bits"}, {"link_failure": 0.1}):
-        with pytest.raises(InputError, match="--engine simulator"):
+        with pytest.raises(InputError, match="take one process"):
             spread_workers(connect_workers(graph, **options), team)
     partition = contiguous(N_WORKERS, N_WORKERS)
     ranked = spread(connect(graph, partition, hops=0), partition, team)

@@ -307,7 +307,7 @@ def test_what_does_not_go_together(capsys, tmp_path, data):
         ("-k", 2): "--components was 3, now it is 2",
         ("--seed", 4): "seed was 3, now it is 4",
         ("--topology", "path"): "who is joined in the graph is not the same",
-        ("--covariance", "diag"): "covariance_type was 'full', now it is 'diag'",
+        ("--covariance", "diag"): "--covariance was 'full', now it is 'diag'",
         ("--agents", 2): "who is joined in the graph is not the same",
         ("--batch-size", 9): "--batch-size was None, now it is 9",
         ("--max-iter", 2): "3 iterations",

@@ -379,7 +379,7 @@ def test_a_process_ends_with_the_code_and_no_traceback(folder):
     result = spawn("fit", "d.h5", "--topology", "cyle", "-o", "new.h5", cwd=folder)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("vpem: error: topology must be one of ")
+    assert result.stderr.startswith("vpem: error: --topology must be one of ")
     assert listing(folder) == before
 
 

@@ -145,7 +145,7 @@ def test_strict(capsys, data):
         (("--workers", "3", "--compress", "qsgd:1bits"), "bits of qsgd"),
         (("--workers", "3", "--compress", "gzip"), "codec must be one of"),
         (("--workers", "3", "--compress", "topk:0.1", "--memory", "none"), "is biased"),
-        (("--workers", "3", "--step-size", "constant:2"), "constant step size"),
+        (("--workers", "3", "--step-size", "constant:2"), "constant --step-size"),
         (("--workers", "3", "--batch-size", "0"), "--batch-size must be"),
         (("--workers", "3", "--inner", "2"), "variance reduction"),
         (("--workers", "3", "--memory", "frist"), "did you mean 'first'"),

@@ -228,7 +228,7 @@ SENTENCES = [
     ("birds.csv --holdout 0", "holdout must be above 0 and below 1"),
     ("birds.csv --holdout 1", "holdout must be above 0 and below 1"),
     ("birds.csv --workers 3", "has 3 observers of its own"),
-    ("one.h5 --workers 0", "the number of workers must be"),
+    ("one.h5 --workers 0", "--workers must be"),
     ("one.h5 --workers 1000", "1000 workers cannot share"),
     ("one.h5 --workers 13 --split rows", "cannot share 12 rows"),
     ("one.h5 --split rows", "--split says how --workers deals entries out"),

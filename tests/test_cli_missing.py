@@ -52,7 +52,7 @@ def test_missing_values_are_refused_unless_asked_for(capsys, data, tmp_path):
     refused = run(capsys, "fit", data, *FIT)
     assert refused.code == 2
     assert "is NaN" in refused.sentence
-    assert "missing marginalize" in refused.sentence
+    assert "--missing marginalize" in refused.sentence
     model = tmp_path / "m.h5"
     done(capsys, "fit", data, *FIT, "--missing", "marginalize", "-o", model)
     for command in ("score", "predict"):

@@ -384,7 +384,7 @@ def test_split_by_a_file(capsys, tmp_path):
     [
         (("--agents", 2, "--partition", "x.json"), "give --agents or --partition, not both"),
         (("--agents", 31), "31 agents cannot share 6 features"),
-        (("--agents", 0), "the number of agents must be an integer of at least 1"),
+        (("--agents", 0), "--agents must be an integer of at least 1"),
         ((), "does not say which party gets which features"),
         (("--agents", 2, "--drop-ids", 1.5), "the share of ids to drop must be a number from 0"),
         (("--agents", 2, "--drop-ids", 0.999), "leaves none"),

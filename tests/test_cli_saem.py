@@ -160,9 +160,7 @@ def test_it_is_the_function(saem, words, options):
     ],
     ids=["default", "compress", "threads", "target", "steps", "asked"],
 )  # fmt: skip
-def test_exact_draws_where_there_are_any_and_nothing_else_is_asked_for(
-    saem, words, options, taken
-):
+def test_exact_draws_where_there_are_any_and_nothing_else_is_asked_for(saem, words, options, taken):
     found = saem(*words)
     wanted = fit_saem(read_individuals(BOYS), "linear", **SAME, **options)
     assert found["settings"]["sampler"] == wanted.settings["sampler"] == taken

@@ -256,7 +256,7 @@ def test_any_matrix_of_any_file(path):
     read = read_dataset(path, "deep/matrix")
     assert read.X.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert read.feature_names == ("feature 0", "feature 1", "feature 2")
-    with pytest.raises(FileError, match=r"--dataset: deep/matrix \(2 x 3\), other \(4 x 1\)"):
+    with pytest.raises(FileError, match=r"with dataset: deep/matrix \(2 x 3\), other \(4 x 1\)"):
         read_dataset(path)
     with pytest.raises(FileError, match=r"no deep/matrx; .* \(did you mean 'deep/matrix'\?\)"):
         read_dataset(path, "deep/matrx")

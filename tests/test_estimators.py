@@ -261,7 +261,7 @@ def test_graphs(X):
         ({"reg_covar": -1e-9}, "reg_covar"),
         ({"n_init": 0}, "n_init"),
         ({"scale": "robust"}, "scale must be one of"),
-        ({"consensus": "exact"}, "consensus path"),
+        ({"consensus": "exact"}, "consensus must be one of auto"),
         ({"hops": -1}, "hops"),
         ({"n_rounds": 0}, "rounds"),
         ({"weights": "equal"}, "weights must be one of"),

@@ -365,9 +365,9 @@ def test_an_existing_target_needs_force(tmp_path):
     target = tmp_path / "result.h5"
     target.write_text("old")
     target.chmod(0o600)
-    with pytest.raises(FileError, match="exists; pass --force to replace it"):
+    with pytest.raises(FileError, match="exists; pass force=True to replace it"):
         hdf5.check_writable(target)
-    with pytest.raises(FileError, match="exists; pass --force"), hdf5.atomic_write(target):
+    with pytest.raises(FileError, match="exists; pass force=True"), hdf5.atomic_write(target):
         pass
     assert target.read_text() == "old"
     with hdf5.atomic_write(target, force=True) as temporary:
@@ -384,7 +384,7 @@ def test_a_target_that_appears_meanwhile_is_not_replaced(tmp_path):
             temporary.write_text("mine")
             target.write_text("theirs")
 
-    with pytest.raises(FileError, match="exists; pass --force"):
+    with pytest.raises(FileError, match="exists; pass force=True"):
         write()
     assert target.read_text() == "theirs"
     assert os.listdir(tmp_path) == ["result.h5"]

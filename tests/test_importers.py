@@ -128,9 +128,9 @@ def test_types_may_change_late_in_a_long_file(table):
 
 
 def test_a_first_row_of_numbers_is_warned_about(table):
-    with pytest.warns(VpemWarning, match="first row was taken for names .* --no-header"):
+    with pytest.warns(VpemWarning, match="first row was taken for names .* header=False"):
         assert read_table(table("1.5,2\n3,4\n")).n_samples == 1
-    with pytest.warns(VpemWarning, match="--no-header"):
+    with pytest.warns(VpemWarning, match="header=False"):
         read_table(table("1.5,2,x\n3,4,y\n"), label_column="x")
 
 
@@ -143,9 +143,9 @@ def test_a_first_row_of_numbers_is_warned_about(table):
         ("a,b\n1,2\n3\n", FileError, r"row 1 \(counted from 0\) has 1 fields instead of 2"),
         ("a,b\n1,2\n3,4,5\n", FileError, "row 1 .* has 3 fields instead of 2"),
         ("a,a\n1,2\n", InputError, "columns 0 and 1 are both called 'a'"),
-        ("1,1\n1,2\n", InputError, "both called '1'; .* --no-header"),
-        (",a\n0,2\n", InputError, "column 0 .* has no name; .* --id-column 0"),
-        ("a,b\n1,x\n2,y\n", InputError, "column 'b' holds text .*'x' in row 0.* --drop-column"),
+        ("1,1\n1,2\n", InputError, "both called '1'; .* header=False"),
+        (",a\n0,2\n", InputError, "column 0 .* has no name; .* id_column=0"),
+        ("a,b\n1,x\n2,y\n", InputError, "column 'b' holds text .*'x' in row 0.* drop_columns"),
         ("a,b\n1,2\n2,?\n", InputError, r"column 'b' holds text \(for example '\?' in row 1"),
         ("a,b,c\nx,2,y\n", InputError, "columns 'a', 'c' hold text"),
         ("a,b\n1,2020-01-01\n", InputError, "column 'b' holds dates or times"),

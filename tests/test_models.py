@@ -119,7 +119,7 @@ WRITERS = {"m.h5": write_model, "m.npz": write_npz, "m.json": write_json}
 def test_an_existing_file_is_replaced_only_by_force(tmp_path, name):
     path = tmp_path / name
     path.write_text("precious")
-    with pytest.raises(FileError, match="exists; pass --force"):
+    with pytest.raises(FileError, match="exists; pass force=True"):
         WRITERS[name](path, make_model())
     assert path.read_text() == "precious"
     WRITERS[name](path, make_model(), force=True)

@@ -206,7 +206,7 @@ def test_options_of_ranks_need_the_engine(words, told, data, capsys):
         (("--memory-limit", "1GB"), "leave --memory-limit out"),
         (("--shards",), "--shards are named after --output"),
         (("--timeout", "-1"), "--timeout must be"),
-        (("--compress", "natural:12bits"), "--engine simulator"),
+        (("--compress", "natural:12bits"), "take one process"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused(words, told, data):

@@ -296,7 +296,7 @@ def test_units_fit_what_varies():
         ({"devices": evenly(25, 2)}, "devices hold 25 individuals"),
         ({"sampler": "gibs"}, "sampler must be one of"),
         ({"decay": 0.5}, "decay must be above 0.5"),
-        ({"burn_in": 1001}, "burn-in must be an integer"),
+        ({"burn_in": 1001}, "burn_in must be an integer"),
         ({"participation": 0}, "participation must be"),
         ({"average": "model"}, "did you mean 'models'"),
         ({"average": "models", "codec": "topk:0.5"}, "averaged models are sent exactly"),

@@ -123,7 +123,7 @@ def test_unknown_errors_are_kept(fit, tmp_path):
 
 def test_never_over_another_file(path, fit):
     before = path.read_bytes()
-    with pytest.raises(FileError, match="exists; pass --force"):
+    with pytest.raises(FileError, match="exists; pass force=True"):
         save_saem(path, fit)
     assert path.read_bytes() == before
     bad = dataclasses.replace(as_saved(fit), parameters=("nul\0", *"bcdef"))

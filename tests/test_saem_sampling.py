@@ -178,7 +178,7 @@ def test_steps_that_run_away_are_told(theophylline):
     [
         ("gibbs", {}, "sampler must be one of"),
         ("mala", {"decay": 1}, "takes no decay"),
-        ("mala", {"n_steps": 0}, "sampling steps must be"),
+        ("mala", {"n_steps": 0}, "n_steps must be"),
         ("langevin", {"step": -1}, "step must be"),
         ("metropolis", {"target": 1}, "target must be"),
     ],

@@ -64,7 +64,7 @@ def test_other_endings_are_refused_before_anything_is_written(tmp_path, name):
 def test_an_existing_file_is_replaced_only_by_force(tmp_path, name):
     path = tmp_path / name
     path.write_text("precious")
-    with pytest.raises(FileError, match="exists; pass --force"):
+    with pytest.raises(FileError, match="exists; pass force=True"):
         write_columns(path, COLUMNS, "vpem-predictions")
     assert path.read_text() == "precious"
     write_columns(path, COLUMNS, "vpem-predictions", force=True)

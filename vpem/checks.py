@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting, named
 
 __all__ = [
     "as_array",
@@ -55,6 +55,8 @@ def as_kept(value: Any, wanted: type, sentence: str) -> Any:
 def check_int(what: str, value: object, *, least: int, most: int | None = None) -> int:
     """Return ``value`` as an int of at least ``least`` (and at most ``most``).
 
+    ``what`` is the parameter, or words for what is none.
+
     Raises
     ------
     InputError
@@ -63,7 +65,9 @@ def check_int(what: str, value: object, *, least: int, most: int | None = None) 
     number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
     if number is None or number < least or (most is not None and number > most):
         upper = "" if most is None else f" and at most {most}"
-        raise InputError(f"{what} must be an integer of at least {least}{upper}, got {value!r}")
+        raise InputError(
+            named(what), f" must be an integer of at least {least}{upper}, got {value!r}"
+        )
     return number
 
 
@@ -84,7 +88,7 @@ def check_number(
             wanted = f"a finite number of at least {least:g}"
         else:
             wanted = f"a number from {least:g} to {most:g}"
-        raise InputError(f"{what} must be {wanted}, got {value!r}")
+        raise InputError(named(what), f" must be {wanted}, got {value!r}")
     return number
 
 
@@ -132,7 +136,9 @@ def check_data(
 
 
 def check_finite(
-    X: Any, feature_names: Sequence[str] | None = None, advice: str | None = None
+    X: Any,
+    feature_names: Sequence[str] | None = None,
+    advice: Sequence[str | Setting] = (),
 ) -> None:
     """Raise InputError if a value is not finite.
 
@@ -142,8 +148,8 @@ def check_finite(
         The values, looked at a block of rows at a time.
     feature_names : sequence of str, optional
         Names of the columns, for the message.
-    advice : str, optional
-        What else to try where values are missing.
+    advice : sequence of str or Setting, optional
+        What else to try where values are missing, in parts of a sentence.
 
     Raises
     ------
@@ -164,10 +170,11 @@ def check_finite(
         row, column, word = first
         name = "" if feature_names is None else f" ({feature_names[column]!r})"
         others = f"; {count} values in all are not finite" if count > 1 else ""
-        or_else = f", or {advice}" if advice and word == "NaN" else ""
+        or_else = (", or ", *advice) if advice and word == "NaN" else ()
         raise InputError(
             f"row {row}, feature {column}{name} is {word}{others}; fill in or remove such "
-            f"rows first{or_else}"
+            "rows first",
+            *or_else,
         )
 
 

@@ -693,7 +693,7 @@ def parse_codec(text: str) -> Codec:
     'qsgd:8bits'
     """
     kind, *options = text.split(":") if isinstance(text, str) else [text]
-    return CODECS[check_choice("codec", kind, CODECS)](text, options)
+    return CODECS[check_choice("the codec", kind, CODECS)](text, options)
 
 
 # ---- error feedback -----------------------------------------------------------------------------

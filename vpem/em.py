@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vpem.checkpoints.run_states import restore_run, run_state
 from vpem.checkpoints.savers import Saver
-from vpem.errors import NumericalError, PartitionedError
+from vpem.errors import NumericalError, PartitionedError, Setting
 from vpem.mixture import Mixture
 from vpem.network.crew import Crew
 
@@ -461,7 +461,8 @@ def _check_finite(found: NDArray[np.float64], iteration: int) -> None:
         root = int(np.flatnonzero(~np.isfinite(found))[0])
         raise NumericalError(
             f"the log-likelihood of root {root} is {found[root]} at iteration {iteration}: some "
-            "rows lie too far from every component; try scaled features or a larger reg_covar"
+            "rows lie too far from every component; try scaled features or a larger ",
+            Setting("reg_covar"),
         )
 
 
@@ -511,7 +512,9 @@ class _Repairs:
             if mixtures[0].is_tied and reason == "covariance":
                 raise NumericalError(
                     f"the tied covariance of hub {hub} is not positive definite at iteration "
-                    f"{iteration}; try a larger reg_covar, or fewer components"
+                    f"{iteration}; try a larger ",
+                    Setting("reg_covar"),
+                    ", or fewer components",
                 )
             self.counts[component] = self.counts.get(component, 0) + 1
             row = self.draw_row()
@@ -522,7 +525,8 @@ class _Repairs:
                 if len(self.given_up) == mixtures[0].n_components:
                     raise NumericalError(
                         f"every component has collapsed by iteration {iteration}; try fewer "
-                        "components or a larger reg_covar"
+                        "components or a larger ",
+                        Setting("reg_covar"),
                     )
             weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
             mixtures = self._placed(terms, mixtures, component, centre, weight)
@@ -537,8 +541,9 @@ class _Repairs:
         if still:
             raise NumericalError(
                 f"the sample covariance of hub {still[0][1]} is not positive definite: its "
-                "features are constant or linearly dependent; try a larger reg_covar, or scaled "
-                "features"
+                "features are constant or linearly dependent; try a larger ",
+                Setting("reg_covar"),
+                ", or scaled features",
             )
         return mixtures, factors, True
 

@@ -7,7 +7,8 @@ try. The command line prints it and exits with the code of the class.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 __all__ = [
     "FileError",
@@ -16,15 +17,58 @@ __all__ = [
     "NotConvergedWarning",
     "NumericalError",
     "PartitionedError",
+    "Setting",
     "VpemError",
     "VpemWarning",
     "check_choice",
     "did_you_mean",
+    "named",
     "shorten",
 ]
 
 
-class VpemError(Exception):
+@dataclass(frozen=True)
+class Setting:
+    """A parameter that a sentence speaks of: in Python its name, in a shell its option.
+
+    Parameters
+    ----------
+    name : str
+        As Python programs know it: ``"max_iter"``.
+    value : object, optional
+        That it has, or is to be given; None: no matter which.
+    """
+
+    name: str
+    value: object = None
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value!r}"
+
+
+class _Told(Exception):
+    """A sentence in parts, so that names of parameters are never mistaken for names of users'.
+
+    Parameters
+    ----------
+    *parts : str or Setting
+        In their order; ``str`` has them in Python's words.
+    """
+
+    parts: tuple[str | Setting, ...]
+
+    def __init__(self, *parts: str | Setting) -> None:
+        super().__init__("".join(map(str, parts)))
+        self.parts = parts
+
+    def told(self, name: Callable[[Setting], str]) -> str:
+        """Return the sentence with other words for the parameters that it speaks of."""
+        return "".join(
+            name(part) if isinstance(part, Setting) else str(part) for part in self.parts
+        )
+
+
+class VpemError(_Told):
     """Base of every error that vpem raises on purpose."""
 
 
@@ -58,8 +102,9 @@ class Interrupted(VpemError):
         if iteration is not None:
             what = f"the state after {iteration} iteration{'' if iteration == 1 else 's'}"
         super().__init__(
-            f"interrupted by {name}; {what} is in {path}: give the same command with --resume to "
-            "go on"
+            f"interrupted by {name}; {what} is in {path}: give the same command with ",
+            Setting("resume", True),
+            " to go on",
         )
 
 
@@ -71,7 +116,7 @@ class PartitionedError(VpemError):
     """A network of agents that fell apart during a sum, which therefore has no answer."""
 
 
-class VpemWarning(UserWarning):
+class VpemWarning(_Told, UserWarning):
     """Something a user should know although the computation goes on."""
 
 
@@ -85,13 +130,18 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def named(what: str) -> str | Setting:
+    """Return the parameter of this name; words for what is none ("levels of qsgd") stay text."""
+    return Setting(what) if what.isidentifier() else what
+
+
 def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``choices``.
 
     Parameters
     ----------
     what : str
-        What the value is, as the user knows it ("topology").
+        The parameter ("topology"), or words for what is none.
     value : object
         What was given.
     choices : iterable of str
@@ -111,7 +161,7 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
     if isinstance(value, str) and value in allowed:
         return value
     hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
-    raise InputError(f"{what} must be one of {', '.join(allowed)}, got {value!r}{hint}")
+    raise InputError(named(what), f" must be one of {', '.join(allowed)}, got {value!r}{hint}")
 
 
 def shorten(items: Iterable[object], most: int = 5) -> str:

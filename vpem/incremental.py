@@ -20,7 +20,7 @@ from vpem.checkpoints.run_states import restore_run, run_state
 from vpem.checkpoints.savers import Saver, State, restoring, set_stream, stream_state
 from vpem.checks import check_int
 from vpem.em import Progress, Run, Sum, Terms
-from vpem.errors import InputError, PartitionedError, check_choice
+from vpem.errors import InputError, PartitionedError, Setting, check_choice
 from vpem.mixture import Mixture
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "STEP_SIZE",
     "BatchRun",
     "BatchTerms",
+    "check_batches",
     "check_step_size",
     "fit_batches",
     "step",
@@ -93,10 +94,23 @@ def check_step_size(step_size: float) -> float:
         size = float(step_size)
     if not 0.5 < size <= 1:
         raise InputError(
-            f"step_size must be a number above 0.5 and at most 1, got {step_size!r}; "
-            f"try {STEP_SIZE:g}"
+            Setting("step_size"),
+            f" must be a number above 0.5 and at most 1, got {step_size!r}; try {STEP_SIZE:g}",
         )
     return size
+
+
+def check_batches(batch_size: object, step_size: float | None) -> tuple[int | None, float | None]:
+    """Return the rows of a batch and the exponent of its steps, or raise InputError."""
+    if step_size is not None:
+        step_size = check_step_size(step_size)
+        if batch_size is None:
+            raise InputError(
+                Setting("step_size"),
+                " is how far the statistics move toward a batch's, but there are no batches; give ",
+                Setting("batch_size"),
+            )
+    return None if batch_size is None else check_int("batch_size", batch_size, least=1), step_size
 
 
 def fit_batches(

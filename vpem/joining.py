@@ -10,7 +10,7 @@ from typing import Any
 from vpem.blocks import Blocks
 from vpem.checks import check_int, check_number
 from vpem.codecs import Codec, parse_codec
-from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.graphs.distances import diameter
 from vpem.graphs.graph import Graph, check_connected
 from vpem.graphs.hubs import Hub, find_hubs
@@ -232,12 +232,12 @@ def connect(
     automatic = n_rounds == "auto"
     if not automatic:
         most = MOST_ROUNDS[acceleration] if fixed else MOST_GOSSIP_ROUNDS
-        n_rounds = check_int("rounds", n_rounds, least=1, most=most)
+        n_rounds = check_int("n_rounds", n_rounds, least=1, most=most)
     consensus_tol = check_number("consensus_tol", consensus_tol, least=1e-12, most=1.0)
     check_choice("eigenvalue", eigenvalue, EIGENVALUES)
     seed = check_int("seed", seed, least=0)
     check_choice("weights", weights, WEIGHTS)
-    check_choice("consensus path", path, PATHS)
+    check_choice("consensus", path, PATHS)
     _refuse_what_makes_no_sense(graph, codec, faults, acceleration, path, eigenvalue, weights)
     check_connected(graph)
     threads = thread_count(n_threads)
@@ -441,24 +441,33 @@ def _refuse_what_makes_no_sense(
     if acceleration == "chebyshev" and faults is not None:
         raise InputError(
             f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
-            "change of the links adds; take acceleration none"
+            "change of the links adds; take ",
+            Setting("acceleration", "none"),
         )
     if path == "operator" and (codec is not None or faults is not None):
-        raise InputError(f"{why}: they have to be run; take the consensus path auto or rounds")
+        raise InputError(
+            f"{why}: they have to be run; take ",
+            Setting("consensus", "auto"),
+            " or ",
+            Setting("consensus", "rounds"),
+        )
     if faults is not None and weights != "metropolis":
         raise InputError(
             f"rounds with faults take the Metropolis weights of the links that are up, got weights "
-            f"{weights!r}; take weights metropolis"
+            f"{weights!r}; take ",
+            Setting("weights", "metropolis"),
         )
     if eigenvalue == "estimated" and codec is not None and not graph.has_server:
         raise InputError(
             "compressed rounds go by the spectral gap and the noise of the codec together, for "
-            "which the mixing rate must be known; take eigenvalue computed"
+            "which the mixing rate must be known; take ",
+            Setting("eigenvalue", "computed"),
         )
     if eigenvalue == "estimated" and acceleration != "chebyshev":
         raise InputError(
-            "the mixing rate is estimated for Chebyshev acceleration, which is not asked for; take "
-            "eigenvalue computed"
+            "the mixing rate is estimated for Chebyshev acceleration, which is not asked for; "
+            "take ",
+            Setting("eigenvalue", "computed"),
         )
     if eigenvalue == "estimated" and graph.has_server:
         raise InputError("a server's sum is exact: there is no mixing rate to estimate")

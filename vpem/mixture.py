@@ -142,7 +142,7 @@ class Mixture:
     scaling: Scaling
 
     def __post_init__(self) -> None:
-        check_choice("covariance type", self.covariance_type, COVARIANCE_TYPES)
+        check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
         d = self.blocks.n_features
         if self.weights.ndim != 2 or self.means.shape != (self.n_components, d):
             raise InputError(

@@ -92,7 +92,7 @@ def contiguous(n_features: int, n_agents: int, names: Sequence[str] | None = Non
         If there are no agents, or more of them than features.
     """
     n_features = check_int("n_features", n_features, least=1)
-    n_agents = check_int("the number of agents", n_agents, least=1)
+    n_agents = check_int("n_agents", n_agents, least=1)
     if n_agents > n_features:
         raise InputError(
             f"{n_agents} agents cannot share {n_features} features, since each needs at least one; "

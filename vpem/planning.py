@@ -140,7 +140,7 @@ def plan(
         seed=seed,
         n_threads=n_threads,
     )
-    _refuse_what_makes_no_sense(None, network, batch_size, None)
+    _refuse_what_makes_no_sense(None, network, batch_size)
     sent = communication(network, n_samples, n_components, ITEM_BYTES[dtype], batch_size)
     if sent["partitioned"] > MOST_PARTITIONED:
         warnings.warn(

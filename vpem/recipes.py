@@ -32,8 +32,8 @@ from vpem.checks import (
     check_weights,
     row_blocks,
 )
-from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice, shorten
-from vpem.incremental import BatchRun, check_step_size, fit_batches
+from vpem.errors import InputError, NotConvergedWarning, Setting, VpemWarning, check_choice, shorten
+from vpem.incremental import BatchRun, check_batches, fit_batches
 from vpem.joining import Network, connect
 from vpem.mixture import COVARIANCE_TYPES, Mixture
 from vpem.network.ledger import Ledger
@@ -56,7 +56,7 @@ ORDER_OF_BATCHES = 1
 LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
 
-MARGINALIZE = "integrate them out with missing marginalize"
+MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
 """Advice where values are missing."""
 
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
@@ -268,15 +268,13 @@ def fit_vpem(
         some=network.total.some,
     )
     first_restart = check_int("first_restart", first_restart, least=0)
-    if batch_size is not None:
-        batch_size = check_int("batch_size", batch_size, least=1)
-    if step_size is not None:
-        step_size = check_step_size(step_size)
-    _refuse_what_makes_no_sense(given.X, network, batch_size, step_size)
+    batch_size, step_size = check_batches(batch_size, step_size)
+    _refuse_what_makes_no_sense(given.X, network, batch_size)
     if given.misses and batch_size is not None:
         raise InputError(
             "batches keep statistics of which parts of the rows count alike, but values are "
-            "missing; fit all rows at once, without batch_size"
+            "missing; fit all rows at once, without ",
+            Setting("batch_size"),
         )
     threads = thread_count(n_threads)
     if saver is not None:
@@ -493,13 +491,13 @@ def prepare(
         if missing == "marginalize":
             misses = check_missing(data, names)
         else:
-            check_finite(data, names, None if missing is None else MARGINALIZE)
+            check_finite(data, names, () if missing is None else MARGINALIZE)
 
     if missing is not None:
         check_choice("missing", missing, MISSINGS)
     X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
     n_samples = len(X) if here is None else here.n_samples
-    check_choice("covariance type", covariance_type, COVARIANCE_TYPES)
+    check_choice("covariance_type", covariance_type, COVARIANCE_TYPES)
     check_choice("scale", scale, SCALES)
     check_int("n_init", n_init, least=1)
     check_int("max_iter", max_iter, least=1)
@@ -567,26 +565,26 @@ def prepare(
     return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
 
 
-def _refuse_what_makes_no_sense(
-    X: Any, network: Network, batch_size: int | None, step_size: float | None
-) -> None:
+def _refuse_what_makes_no_sense(X: Any, network: Network, batch_size: int | None) -> None:
     """Raise InputError where two options cannot both be had, saying why."""
-    if step_size is not None and batch_size is None:
-        raise InputError(
-            "step_size is how far the statistics move toward a batch's, but there are no batches; "
-            "give batch_size"
-        )
     if network.compress is None:
         return
     if batch_size is not None:
         raise InputError(
             "compressed sums send how terms differ from those of the iteration before, but each "
-            "batch has other rows; take batch_size without compress, or compress with all rows"
+            "batch has other rows; take ",
+            Setting("batch_size"),
+            " without ",
+            Setting("compress"),
+            ", or ",
+            Setting("compress"),
+            " with all rows",
         )
     if isinstance(X, FileMatrix):
         raise InputError(
             "compressed sums keep the state of every agent and row in memory, but the data are "
-            "read from disk; raise the memory limit, or fit without compress"
+            "read from disk; raise the memory limit, or fit without ",
+            Setting("compress"),
         )
 
 
@@ -665,9 +663,11 @@ def _inspect(
             repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
         )
         warnings.warn(
-            f"constant features carry nothing to tell rows apart: {listed}; their variance is "
-            f"reg_covar ({reg_covar:g}) alone",
-            VpemWarning,
+            VpemWarning(
+                f"constant features carry nothing to tell rows apart: {listed}; their variance is ",
+                Setting("reg_covar"),
+                f" ({reg_covar:g}) alone",
+            ),
             stacklevel=3,
         )
 
@@ -702,9 +702,11 @@ def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             for r in fit.recoveries
         )
         warnings.warn(
-            f"{len(fit.recoveries)} times a collapsed component was placed anew: {told}; "
-            "try fewer components or a larger reg_covar",
-            VpemWarning,
+            VpemWarning(
+                f"{len(fit.recoveries)} times a collapsed component was placed anew: {told}; "
+                "try fewer components or a larger ",
+                Setting("reg_covar"),
+            ),
             stacklevel=3,
         )
     if not fit.converged:

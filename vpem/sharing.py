@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import row_blocks
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.network.crew import Crew
 from vpem.rows import Rows
 from vpem.scaling import Scaling
@@ -174,5 +174,5 @@ def check_alone(crew: Crew, **given: Any) -> None:
     for name, value in given.items():
         if crew.apart and value is not None:
             raise InputError(
-                f"{name} over rows is for one process; leave it out, or take --engine simulator"
+                Setting(name), " over rows is for one process; leave it out, or take one process"
             )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vpem.blocks import Blocks
 from vpem.checks import check_data, check_finite
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.graphs.hubs import Hub
 from vpem.joining import MOST_GOSSIP_ROUNDS, Network
 from vpem.mixture import Mixture, block_views
@@ -362,12 +362,19 @@ def sum_over_ranks(
     if network.compress is not None:
         raise InputError(
             "compressed sums are not run on MPI: what they would save is for slow links to count; "
-            "leave --compress out, or take --engine simulator"
+            "leave ",
+            Setting("compress"),
+            " out, or take one process",
         )
     if network.faults is not None:
         raise InputError(
-            "links that fail are simulated, but on MPI links are real; leave --link-failure, "
-            "--agent-dropout and --stragglers out, or take --engine simulator"
+            "links that fail are simulated, but on MPI links are real; leave ",
+            Setting("link_failure"),
+            ", ",
+            Setting("agent_dropout"),
+            " and ",
+            Setting("stragglers"),
+            " out, or take one process",
         )
     if isinstance(total, ServerSum):
         return server(team, [hub.root for hub in network.hubs])

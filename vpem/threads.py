@@ -33,7 +33,7 @@ def thread_count(n_threads: int | None) -> int:
             return min(int(wanted), MOST)
         affinity = getattr(os, "sched_getaffinity", None)
         return len(affinity(0)) if affinity else os.cpu_count() or 1
-    return check_int("threads", n_threads, least=1, most=MOST)
+    return check_int("n_threads", n_threads, least=1, most=MOST)
 
 
 @cache

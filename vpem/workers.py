@@ -245,7 +245,7 @@ def read_workers(path: str | os.PathLike[str], n_samples: int) -> Workers:
 
 
 def _check_number(n_samples: int, n_workers: Any) -> int:
-    number = check_int("the number of workers", n_workers, least=1)
+    number = check_int("n_workers", n_workers, least=1)
     if number > n_samples:
         raise InputError(
             f"{number} workers cannot share {n_samples} rows, since each needs at least one; "

@@ -247,7 +247,7 @@ def read_state(path: PathLike) -> State:
     """
     with open_read(path) as file:
         if check_encoding(file, ENCODING, VERSION) != ENCODING:
-            raise FileError(f"{path} is not a vpem checkpoint; --checkpoint writes one")
+            raise FileError(f"{path} is not a vpem checkpoint; 'vpem fit --checkpoint' writes one")
         text = read_array(file, "structure", ndim=1, kinds="u")
         pools = {}
         numbers = find(file, "numbers")

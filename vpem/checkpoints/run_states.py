@@ -11,7 +11,7 @@ import numpy as np
 
 from vpem.blocks import Blocks
 from vpem.checkpoints.savers import Saver, State, restoring, set_stream, stream_state
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.mixture import Mixture
 from vpem.scaling import Scaling
 
@@ -120,7 +120,9 @@ def check_length(done: int, max_iter: int) -> int:
     """Return how many iterations there were, or raise InputError if those are too many."""
     if done > max_iter:
         raise InputError(
-            f"the checkpoint is of {done} iterations, max_iter is {max_iter}; give as many at least"
+            f"the checkpoint is of {done} iterations, ",
+            Setting("max_iter"),
+            f" is {max_iter}; give as many at least",
         )
     return done
 
@@ -222,8 +224,9 @@ class Restarts:
             self._ran_out, before = bool(saved["ran_out"]), int(saved["max_iter"])
         if self._ran_out and before != max_iter:
             raise InputError(
-                f"a restart that is over ran out of its {before} iterations, so that max_iter "
-                f"cannot be {max_iter} for those to come; leave it as it was"
+                f"a restart that is over ran out of its {before} iterations, so that ",
+                Setting("max_iter"),
+                f" cannot be {max_iter} for those to come; leave it as it was",
             )
 
     def drawn(self, key: str = "rows") -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 import vpem
 from vpem.checkpoints.checkpoint_files import State, read_state, write_state
 from vpem.checks import check_int
-from vpem.errors import FileError, InputError, Interrupted, VpemWarning
+from vpem.errors import FileError, InputError, Interrupted, Setting, VpemWarning, named
 from vpem.files.hdf5 import PathLike, check_writable
 
 __all__ = [
@@ -37,6 +37,9 @@ __all__ = [
 
 EVERY = 10
 """Iterations from one checkpoint to the next where nothing else is asked for."""
+
+ANEW = ("begin anew with ", Setting("force", True), " instead of ", Setting("resume"))
+"""What to do where a checkpoint cannot be gone on from, in parts of a sentence."""
 
 MAY_DIFFER = ("max_iter", "n_epochs", "n_threads")
 """What may be another when a run goes on."""
@@ -204,17 +207,20 @@ class FileSaver(Saver):
             # All that can be lost is what is written first.
             if if_any and newest <= self.every:
                 return
-            what = (
-                f"the checkpoint {self.name!r} does not exist; leave --resume out to begin, or "
-                "give --resume-if-any"
-            )
-            if self.size > 1:
-                what = (
-                    f"the {self.size} processes have no checkpoint {self.name!r} in common; bring "
-                    "the files of all back to where they were, or begin with --force and neither "
-                    "--resume nor --resume-if-any"
+            if self.size == 1:
+                raise FileError(
+                    f"the checkpoint {self.name!r} does not exist; leave ",
+                    Setting("resume"),
+                    " out to begin, or give ",
+                    Setting("resume", "if-any"),
                 )
-            raise FileError(what)
+            raise FileError(
+                f"the {self.size} processes have no checkpoint {self.name!r} in common; bring the "
+                "files of all back to where they were, or begin with ",
+                Setting("force", True),
+                " and without ",
+                Setting("resume"),
+            )
         file, self._found = states[chosen]
         self.generation = chosen
         if self.before is not None and file == self.before:
@@ -225,8 +231,8 @@ class FileSaver(Saver):
         if then != self.size:
             raise InputError(
                 f"the checkpoint {self.name!r} is of a run in {then} process"
-                f"{'' if then == 1 else 'es'}, not in {self.size}; take as many, or begin anew "
-                "with --force instead of --resume"
+                f"{'' if then == 1 else 'es'}, not in {self.size}; take as many, or ",
+                *ANEW,
             )
 
     def begin(self, facts: State) -> None:
@@ -246,12 +252,14 @@ class FileSaver(Saver):
             one, other = then.get(name), facts.get(name)
             if name in MAY_DIFFER or one == other:
                 continue
-            told = f"{name} was {one!r}, now it is {other!r}"
+            told = f" was {one!r}, now it is {other!r}"
             if _is_sum(one) and _is_sum(other):
-                told = f"{name} is not the same"
+                told = " is not the same"
             raise InputError(
-                f"the checkpoint {self.name!r} is of another run: {told}; give what it began with, "
-                "or begin anew with --force instead of --resume"
+                f"the checkpoint {self.name!r} is of another run: ",
+                named(name),
+                f"{told}; give what it began with, or ",
+                *ANEW,
             )
         threads = then.get("n_threads"), facts.get("n_threads")
         if threads[0] != threads[1]:
@@ -300,8 +308,7 @@ def restoring(what: object = "") -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         name = f" {what}" if str(what) else ""
         raise FileError(
-            f"the checkpoint{name} does not hold what this run needs ({error}); begin anew with "
-            "--force instead of --resume"
+            f"the checkpoint{name} does not hold what this run needs ({error}); ", *ANEW
         ) from error
 
 

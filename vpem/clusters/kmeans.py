@@ -335,9 +335,7 @@ feature_names
     began = time.perf_counter()
     check_network(network)
     if hasattr(network.total, "team"):
-        raise InputError(
-            "k-means over features runs in one process; take --engine simulator, or split rows"
-        )
+        raise InputError("k-means over features runs in one process; leave MPI out, or split rows")
     check_choice("method", method, METHODS)
     if network.blocks.n_features == 0:
         raise InputError("the network's agents hold no features; make it with vpem.connect")

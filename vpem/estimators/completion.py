@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.imputing.imputation import Imputation, fit_imputation
 from vpem.imputing.laws import Gaussian, Law
 from vpem.imputing.lowrank import fit_rows
@@ -174,8 +174,9 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             found = split(found, self.n_workers, self.split, np.random.default_rng([seed, 1]))
         elif self.n_workers != 1:
             raise InputError(
-                f"n_workers splits the matrix of one observer, but there are {found.n_observers}; "
-                "leave it at 1"
+                Setting("n_workers"),
+                f" splits the matrix of one observer, but there are {found.n_observers}; leave it "
+                "at 1",
             )
         rank = self.rank
         if isinstance(rank, Integral) and not isinstance(rank, bool):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vpem import em
+from vpem.checks import check_int
 from vpem.errors import InputError
 from vpem.estimators.fitted import FittedMixture
 from vpem.joining import connect_workers
@@ -31,7 +32,7 @@ def workers_of(workers: Any, n_samples: int) -> Workers:
     if isinstance(workers, Workers):
         return workers
     if isinstance(workers, Integral):
-        return evenly(n_samples, int(workers))
+        return evenly(n_samples, check_int("workers", workers, least=1))
     if isinstance(workers, Sequence | np.ndarray) and not isinstance(workers, str | bytes):
         return from_worker_of_row(workers)
     raise InputError(

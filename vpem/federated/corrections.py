@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vpem.codecs import Codec, draw_keys
 from vpem.em import add_vectors
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.graphs.topologies import make_graph
 from vpem.joining import Network
 from vpem.network.crew import Crew
@@ -295,13 +295,16 @@ class Between:
             )
         if quantizer.codec is not None:
             raise InputError(
-                "without a server workers send no corrections, but rounds of a sum: give compress "
-                "to connect_workers, not a codec to FedEM"
+                "without a server workers send no corrections, but rounds of a sum: give ",
+                Setting("compress"),
+                " to connect_workers, not a codec to FedEM",
             )
         if network.faults is not None and network.faults.agent_dropout > 0:
             raise InputError(
-                "a worker that drops out of FedEM is one that does not take part: give "
-                "participation, not agent_dropout"
+                "a worker that drops out of FedEM is one that does not take part: give ",
+                Setting("participation"),
+                ", not ",
+                Setting("agent_dropout"),
             )
         self.weights = weights
         self.quantizer = quantizer

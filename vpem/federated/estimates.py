@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 
 if TYPE_CHECKING:
     from vpem.federated.fedruns import StatisticModel
@@ -59,7 +59,10 @@ class Estimates:
             batch_size = ceil(sqrt(held.mean()))
         self.batch_size = batch_size
         if inner is not None and not reduced:
-            raise InputError("inner loops belong to variance reduction, which is not asked for")
+            raise InputError(
+                Setting("inner"), " is of variance reduction, which is not asked for; add ",
+                Setting("variance_reduction", True),
+            )  # fmt: skip
         self.inner = 0
         if reduced and batch_size is not None:
             pass_of_batches = max(2, ceil(held.mean() / (2 * batch_size)))

@@ -20,7 +20,7 @@ from vpem.checkpoints.run_states import check_length
 from vpem.checkpoints.savers import Saver
 from vpem.checks import check_int, check_number
 from vpem.codecs import Codec
-from vpem.errors import InputError, NumericalError, PartitionedError, check_choice
+from vpem.errors import InputError, NumericalError, PartitionedError, Setting, check_choice
 from vpem.federated.corrections import AtServer, Basis, Between, Quantizer
 from vpem.federated.estimates import ELSEWHERE, Estimates
 from vpem.federated.fedruns import (
@@ -166,12 +166,12 @@ def run_fedem(
     NumericalError
         If a statistic is no longer finite, or the network falls apart for long.
     """
-    n_iter = check_int("the number of iterations", n_iter, least=0)
+    n_iter = check_int("n_iter", n_iter, least=0)
     record_every = check_int("record_every", record_every, least=1)
     tol = check_number("tol", tol, least=0.0)
     most_epochs = inf if n_epochs is None else check_number("n_epochs", n_epochs, least=0.0)
     if most_epochs == 0:
-        raise InputError("n_epochs must be above 0, got 0: the start alone takes one")
+        raise InputError(Setting("n_epochs"), " must be above 0, got 0: the start alone takes one")
     participation = check_number("participation", participation, least=0.0, most=1.0, above=True)
     steps = parse_step_size(step_size)
     weights = _weights(model.counts, weighting)
@@ -300,22 +300,34 @@ def _memory_step(alpha: float | None, memory: str, quantizer: Quantizer) -> floa
     name = quantizer.name
     if memory == "none":
         if alpha is not None:
-            raise InputError("alpha is the step of the memories, of which memory none leaves none")
+            raise InputError(
+                Setting("alpha"),
+                " is the step of the memories, of which ",
+                Setting("memory", "none"),
+                " leaves none",
+            )
         if quantizer.biased:
             raise InputError(
-                f"the codec {name} is biased, which only memories make up for; take memory first, "
-                "or an unbiased codec such as qsgd:8bits or randk:0.1"
+                f"the codec {name} is biased, which only memories make up for; take ",
+                Setting("memory", "first"),
+                ", or an unbiased codec such as qsgd:8bits or randk:0.1",
             )
         return 0.0
     if alpha is None:
         return 1.0 if quantizer.biased else 1 / (1 + quantizer.omega)
     alpha = check_number("alpha", alpha, least=0.0, most=1.0)
     if alpha == 0:
-        raise InputError("alpha must be above 0: memories that never move are memory none")
+        raise InputError(
+            Setting("alpha"),
+            " must be above 0: memories that never move are ",
+            Setting("memory", "none"),
+        )
     if quantizer.biased and alpha != 1:
         raise InputError(
             f"the codec {name} is biased, and error feedback needs memories that take all of what "
-            f"is sent: alpha must be 1, got {alpha:g}"
+            "is sent: ",
+            Setting("alpha"),
+            f" must be 1, got {alpha:g}",
         )
     return alpha
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 
 __all__ = ["FedHistory", "FedProgress", "FedRun", "StatisticModel", "StepSize", "parse_step_size"]
 
@@ -88,7 +88,8 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
         kind, rest = "constant", kind
     if kind not in ("constant", "decreasing"):
         raise InputError(
-            f"a step size must be like constant:0.5, 0.5 or decreasing:0.8,0.6, got {str(text)!r}"
+            Setting("step_size"),
+            f" must be like constant:0.5, 0.5 or decreasing:0.8,0.6, got {str(text)!r}",
         )
     words = rest.split(",")
     most = 1 if kind == "constant" else 2
@@ -99,14 +100,19 @@ def parse_step_size(text: str | float | StepSize) -> StepSize:
     if not 1 <= len(numbers) <= most or not 0 < numbers[0] <= 1:
         example = "constant:0.5" if kind == "constant" else "decreasing:0.8,0.6"
         raise InputError(
-            f"a {kind} step size is {'a number' if most == 1 else 'one or two numbers'}, the first "
-            f"above 0 and at most 1, got {text!r}; try {example}"
+            f"a {kind} ",
+            Setting("step_size"),
+            f" is {'a number' if most == 1 else 'one or two numbers'}, the first above 0 and at "
+            f"most 1, got {text!r}; try {example}",
         )
     if kind == "constant":
         return lambda iteration: numbers[0]
     power = numbers[1] if len(numbers) == 2 else 0.5
     if not 0 <= power <= 1:
-        raise InputError(f"the power of a decreasing step size must be from 0 to 1, got {text!r}")
+        raise InputError(
+            "the power of a decreasing ", Setting("step_size"),
+            f" must be from 0 to 1, got {text!r}",
+        )  # fmt: skip
     return lambda iteration: float(numbers[0] * iteration**-power)
 
 

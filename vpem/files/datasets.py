@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from vpem.checks import row_blocks
-from vpem.errors import FileError, InputError, did_you_mean, shorten
+from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.about import write_about
 from vpem.files.hdf5 import (
     atomic_write,
@@ -302,9 +302,13 @@ def _read_matrix(
         present = _matrices(file)
         hint = did_you_mean(name, present)
         listed = shorten(f"{path} ({shape})" for path, shape in present.items())
-        advice = f"pass one of its 2-D numeric datasets with --dataset{hint}: {listed}"
+        told = f"{file.filename} has no {name}; "
+        if not present:
+            raise FileError(f"{told}nor another 2-D dataset")
         raise FileError(
-            f"{file.filename} has no {name}; {advice if present else 'nor another 2-D dataset'}"
+            f"{told}pass one of its 2-D numeric datasets with ",
+            Setting("dataset"),
+            f"{hint}: {listed}",
         )
     if isinstance(item, h5py.Group):
         encoding = read_attribute(item, "encoding-type") or read_attribute(item, "h5sparse_format")
@@ -352,7 +356,8 @@ def _index(file: h5py.File, group: str) -> tuple[str, ...]:
     if not isinstance(frame, h5py.Group):
         raise FileError(
             f"{file.filename}: {group} is not in the layout of current AnnData; save the file "
-            "again with a newer anndata, or pass --dataset X"
+            "again with a newer anndata, or pass ",
+            Setting("dataset", "X"),
         )
     name = read_attribute(frame, "_index") or "_index"
     values = f"{name}/values" if isinstance(find(frame, name), h5py.Group) else name

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import FileError, InputError, VpemWarning, check_choice
+from vpem.errors import FileError, InputError, Setting, VpemWarning, check_choice
 from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import check_readable
 from vpem.partition import contiguous
@@ -138,7 +138,8 @@ def fetch(
             raise FileError(
                 f"{wanted.url} holds another {wanted.member} than the one known: SHA-256 of its "
                 f"lines {found[:16]}... instead of {wanted.sha256[:16]}...; look at it, and if you "
-                "trust it give it with --from"
+                "trust it give it with ",
+                Setting("given"),
             )
     except FileError:
         if given is None:
@@ -179,7 +180,8 @@ def kept_in(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Pa
     except ImportError as error:
         raise InputError(
             "downloads are made by pooch, which is not installed: pip install 'vpem[fetch]', or "
-            f"give a copy of {wanted.member} with --from"
+            f"give a copy of {wanted.member} with ",
+            Setting("given"),
         ) from error
     folder = Path(cache or os.environ.get(CACHE) or pooch.os_cache("vpem")).expanduser()
     return folder / wanted.url.rsplit("/", 1)[-1]
@@ -219,7 +221,8 @@ def _explain(error: OSError, wanted: OpenData, folder: Path) -> NoReturn:
     if not isinstance(error, requests.RequestException):
         raise FileError(
             f"downloads cannot be kept in {folder} ({error.strerror or error}); name another "
-            "folder with --cache"
+            "folder with ",
+            Setting("cache"),
         ) from error
     reason = type(error).__name__
     if isinstance(error, requests.Timeout):
@@ -232,7 +235,8 @@ def _explain(error: OSError, wanted: OpenData, folder: Path) -> NoReturn:
         reason = f"the server answered {error.response.status_code}"
     raise FileError(
         f"{wanted.url} could not be downloaded: {reason}; get {wanted.member} by other means and "
-        "give it with --from"
+        "give it with ",
+        Setting("given"),
     ) from error
 
 

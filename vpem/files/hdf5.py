@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import FileError, InputError, VpemError
+from vpem.errors import FileError, InputError, Setting, VpemError
 
 if TYPE_CHECKING:
     import h5py
@@ -539,7 +539,7 @@ def check_writable(path: PathLike, force: bool = False) -> Path:
         if target.exists() and not target.is_file():
             raise FileError(f"{path} is not an ordinary file; write to another name")
         if target.exists() and not force:
-            raise FileError(f"{path} exists; pass --force to replace it")
+            raise FileError(f"{path} exists; pass ", Setting("force", True), " to replace it")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise FileError(f"{path} cannot be written: the folder {folder} is not writable")
     except FileError:

@@ -18,6 +18,7 @@ from vpem.checks import check_finite
 from vpem.errors import (
     FileError,
     InputError,
+    Setting,
     VpemError,
     VpemWarning,
     check_choice,
@@ -40,7 +41,7 @@ DELIMITER_NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "sp
 WIDE_ENCODINGS = (b"\xff\xfe", b"\xfe\xff")
 
 MISSINGS = ("refuse", "keep")
-KEEP = "say with --missing that they are to be kept as missing"
+KEEP = ("say with ", Setting("missing", "keep"), " that they are to be kept as missing")
 
 Column = str | int
 
@@ -140,7 +141,7 @@ def read_table(
         else:
             check_finite(dataset.X, dataset.feature_names, KEEP)
     except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+        raise InputError(f"{source}: ", *error.parts) from None
     return dataset
 
 
@@ -192,14 +193,19 @@ def _roles(names: list[str], chosen: Chosen, source: str) -> Roles:
         if not names[column] and column not in holders:
             raise InputError(
                 f"{source}: column {column} (counted from 0) has no name; if it numbers the rows "
-                f"pass --id-column {column}, or leave it out with --drop-column {column}"
+                "pass ",
+                Setting("id_column", column),
+                ", or leave it out with ",
+                Setting("drop_columns", [column]),
             )
     first = {name: names.index(name) for name in set(names)}
     for column, name in enumerate(names):
         if first[name] != column:
             raise InputError(
                 f"{source}: columns {first[name]} and {column} are both called {name!r}; rename "
-                "one, or pass --no-header if the first row is data"
+                "one, or pass ",
+                Setting("header", False),
+                " if the first row is data",
             )
     features = [column for column in used if column not in holders]
     if not features:
@@ -275,9 +281,11 @@ def _read_text(
         roles = _roles(names, chosen, source)
         if header and all(_is_number(names[column]) for column in roles[1]):
             warnings.warn(
-                f"{source}: the first row was taken for names although it holds numbers; if it "
-                "is data, pass --no-header",
-                VpemWarning,
+                VpemWarning(
+                    f"{source}: the first row was taken for names although it holds numbers; if it "
+                    "is data, pass ",
+                    Setting("header", False),
+                ),
                 stacklevel=3,
             )
         as_text = [raw[column] for column in roles[0] if column is not None]
@@ -363,7 +371,12 @@ def _matrix(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: str
             example = f" (for example {_example(bad[0][1])})" if refusal == "text" else ""
             raise InputError(
                 f"{source}: {columns_hold} {refusal}{example}, but features are numbers; name it "
-                "with --label-column or --id-column, or leave it out with --drop-column"
+                "with ",
+                Setting("label_column"),
+                " or ",
+                Setting("id_column"),
+                ", or leave it out with ",
+                Setting("drop_columns"),
             )
     small = all(column.type in (pa.float32(), pa.float16()) for _, column in plain)
     dtype = np.dtype(np.float32 if small else np.float64)
@@ -402,7 +415,8 @@ def _annotation(name: str, column: pa.ChunkedArray, source: str) -> NDArray[Any]
         row = int(np.argmax(missing.to_numpy()))
         raise InputError(
             f"{source}: row {row} (counted from 0) has no value in column {name!r}, which holds "
-            "labels, ids or workers; fill it in, or leave the column out with --drop-column"
+            "labels, ids or workers; fill it in, or leave the column out with ",
+            Setting("drop_columns"),
         )
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.errors import InputError
+from vpem.checks import check_int
+from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.hdf5 import check_memory
 from vpem.partition import contiguous
@@ -74,11 +75,10 @@ def simulate(
     InputError
         If an argument is out of its range, or the data would not fit in memory.
     """
-    n_samples = _count("n_samples", n_samples)
-    n_features = _count("n_features", n_features)
-    n_components = _count("n_components", n_components)
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(f"seed must be an integer of at least 0, got {seed!r}")
+    n_samples = check_int("n_samples", n_samples, least=1)
+    n_features = check_int("n_features", n_features, least=1)
+    n_components = check_int("n_components", n_components, least=1)
+    seed = check_int("seed", seed, least=0)
     pi = _weights(weights, n_components)
     if n_components > 1:
         _check_overlap(overlap, 1.0 - float(pi.max()))
@@ -235,13 +235,7 @@ def _check_overlap(overlap: Any, most: float) -> None:
     number = isinstance(overlap, int | float | np.number) and not isinstance(overlap, bool)
     if not number or not 0.0 < overlap < most * (1.0 - 1e-6):
         raise InputError(
-            f"overlap must lie above 0 and below {most:.4g} (one minus the largest weight), got "
-            f"{overlap!r}"
+            Setting("overlap"),
+            f" must lie above 0 and below {most:.4g} (one minus the largest weight), got "
+            f"{overlap!r}",
         )
-
-
-def _count(what: str, value: Any) -> int:
-    """Return ``value`` as an int if it is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{what} must be an integer of at least 1, got {value!r}")
-    return int(value)

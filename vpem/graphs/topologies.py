@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int
-from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.graphs.graph import Graph, agent_labels, check_seed, components, sorted_edges
 
 __all__ = ["TOPOLOGIES", "make_graph"]
@@ -92,8 +92,9 @@ def make_graph(
             return graph
     option = "mean_degree" if radius is None else "radius"
     raise InputError(
-        f"none of {DRAWS} {topology} graphs of {n} agents was connected: raise {option}"
-        f" (the last one had {graph.mean_degree:.3g} neighbours an agent)"
+        f"none of {DRAWS} {topology} graphs of {n} agents was connected: raise ",
+        Setting(option),
+        f" (the last one had {graph.mean_degree:.3g} neighbours an agent)",
     )
 
 
@@ -106,15 +107,20 @@ def _check_options(topology: str, n: int, radius: Any, mean_degree: Any) -> None
         if value is None:
             continue
         if topology not in users:
-            raise InputError(f"{option} is for {', '.join(users)}, a {topology} graph has none")
+            raise InputError(
+                Setting(option), f" is for {', '.join(users)}, a {topology} graph has none"
+            )
         if most == 0:
-            raise InputError(f"{option} says nothing about a single agent: leave it out")
+            raise InputError(Setting(option), " says nothing about a single agent: leave it out")
         number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if not (number and 0 < value < np.inf and (most is None or value <= most)):
             upper = "" if most is None else f" and at most {most} for {n} agents"
-            raise InputError(f"{option} must be a number above 0{upper}, got {value!r}")
+            raise InputError(Setting(option), f" must be a number above 0{upper}, got {value!r}")
     if radius is not None and mean_degree is not None:
-        raise InputError("give radius or mean_degree, not both: one follows from the other")
+        raise InputError(
+            "give ", Setting("radius"), " or ", Setting("mean_degree"),
+            ", not both: one follows from the other",
+        )  # fmt: skip
     most_connected = 2 * (n // 2) * ((n + 1) // 2) / n
     if topology == "scale-free" and mean_degree is not None and mean_degree > most_connected + 1:
         warnings.warn(

@@ -25,7 +25,7 @@ from vpem.checkpoints.run_states import OneRun
 from vpem.checkpoints.savers import Saver, checksum
 from vpem.checks import check_int, check_number
 from vpem.codecs import Codec, parse_codec
-from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
+from vpem.errors import InputError, NotConvergedWarning, Setting, VpemWarning, check_choice
 from vpem.federated.corrections import Quantizer
 from vpem.federated.fedem import FedProgress, FedRun, StepSize, parse_step_size, run_fedem
 from vpem.files.hdf5 import check_memory
@@ -583,13 +583,21 @@ def _warn(found: Imputation, tol: float, noise_stays: bool) -> None:
     """Say what should be known of a result."""
     run = found.run
     if tol > 0 and not run.converged:
-        advice = "try a larger tol or a larger max_iter"
+        advice: tuple[str | Setting, ...] = (
+            "try a larger ", Setting("tol"), " or a larger ", Setting("max_iter"),
+        )  # fmt: skip
         if noise_stays:
-            advice = "entries drawn anew keep it moving; try variance_reduction or all entries"
+            advice = (
+                "entries drawn anew keep it moving; try ",
+                Setting("variance_reduction", True),
+                " or all entries",
+            )
         warnings.warn(
-            f"not converged after {run.n_iter} iterations: the statistic is still corrected by "
-            f"more than {tol:g} of itself; {advice}",
-            NotConvergedWarning,
+            NotConvergedWarning(
+                f"not converged after {run.n_iter} iterations: the statistic is still corrected by "
+                f"more than {tol:g} of itself; ",
+                *advice,
+            ),
             stacklevel=3,
         )
     if not found.factors.singular_values.any():

@@ -363,7 +363,7 @@ def split(
         If there are several observers already, or more wanted than entries or rows.
     """
     check_choice("split", by, SPLITS)
-    n_observers = check_int("the number of workers", n_observers, least=1)
+    n_observers = check_int("n_workers", n_observers, least=1)
     if found.n_observers != 1:
         raise InputError(
             f"{found.source} has {found.n_observers} observers of its own; leave out the number of "

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_number
-from vpem.errors import InputError, PartitionedError, shorten
+from vpem.errors import InputError, PartitionedError, Setting, shorten
 from vpem.graphs.graph import Graph
 
 __all__ = ["Faults", "Links", "Weather", "failing_rounds"]
@@ -54,10 +54,11 @@ class Faults:
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            name = one.name.replace("_", " ")
-            value = check_number(name, getattr(self, one.name), least=0.0, most=1.0)
+            value = check_number(one.name, getattr(self, one.name), least=0.0, most=1.0)
             if value >= 1:
-                raise InputError(f"{name} must be a probability below 1, got {value:g}")
+                raise InputError(
+                    Setting(one.name), f" must be a probability below 1, got {value:g}"
+                )
             object.__setattr__(self, one.name, value)
 
     @property

@@ -19,7 +19,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from vpem.errors import VpemError
+from vpem.errors import Setting, VpemError
 from vpem.network.messages import decode, encode
 
 __all__ = ["MPI", "MpiTeam", "StalledError"]
@@ -342,6 +342,7 @@ class MpiTeam:
         time.sleep(min(0.3 * ahead, 3.0))
         who = ", ".join(self.describe(rank) for rank in sorted(silent)) or "no rank"
         raise StalledError(
-            f"{who} has not answered for {waited:.0f} s (--timeout {self.timeout:g}): it is "
-            "stopped, or still computing; look at its machine, or allow more time"
+            f"{who} has not answered for {waited:.0f} s (",
+            Setting("timeout", self.timeout),
+            "): it is stopped, or still computing; look at its machine, or allow more time",
         )

@@ -100,10 +100,14 @@ def for_each(team: Team, parties: Iterable[int], work: Callable[[int], T]) -> di
             try:
                 done[party] = work(party)
             except errors.VpemError as error:
-                failures[party] = [type(error).__name__, str(error)]
+                parts = [part if isinstance(part, str) else (part.name, part.value)
+                         for part in error.parts]  # fmt: skip
+                failures[party] = [type(error).__name__, parts]
     everywhere = team.collect(failures, None)
     assert everywhere is not None
     if everywhere:
-        kind, sentence = everywhere[min(everywhere)]
-        raise getattr(errors, kind, errors.InputError)(sentence)
+        kind, parts = everywhere[min(everywhere)]
+        raise getattr(errors, kind, errors.InputError)(
+            *(part if isinstance(part, str) else errors.Setting(*part) for part in parts)
+        )
     return done

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.files.hdf5 import check_readable
 from vpem.network.team import Team, for_each
 from vpem.parties.ids import Tokens, checksum, match, read_ids
@@ -235,8 +235,9 @@ def _check_kinds(facts: Sequence[dict[str, Any]], names: Sequence[str], level: s
     if level != "none" and "none" in kinds:
         raise InputError(
             f"party {names[kinds.index('none')]!r} has no ids, by which rows could be aligned; "
-            "store them in its file (ids), name their column in a manifest, or leave --align out "
-            "if rows are aligned already"
+            "store them in its file (ids), name their column in a manifest, or leave ",
+            Setting("align"),
+            " out if rows are aligned already",
         )
     of_kind = dict(zip(reversed(kinds), reversed(names), strict=True))
     of_kind.pop("none", None)
@@ -260,7 +261,9 @@ def _check_order(
         if size != sizes[0]:
             raise InputError(
                 f"party {name!r} has {size} rows, party {names[0]!r} {sizes[0]}, so they are not "
-                "aligned; align them by --align ids, hmac or psi"
+                "aligned; align them by ",
+                Setting("align", "ids"),
+                ", hmac or psi",
             )
     sums = team.collect(
         {party: [checksum(part), checksum(np.sort(part))] for party, part in tokens.items()}, None
@@ -273,7 +276,9 @@ def _check_order(
             how = "has the same ids in another order than" if same else "has other ids than"
             raise InputError(
                 f"party {names[party]!r} {how} party {names[having[0]]!r}, so their rows are not "
-                "aligned; align them by --align ids, hmac or psi"
+                "aligned; align them by ",
+                Setting("align", "ids"),
+                ", hmac or psi",
             )
 
 
@@ -291,7 +296,9 @@ def _hashed(
     def mark(party: int) -> str:
         if keys is None or party not in keys:
             raise InputError(
-                "align hmac needs a key that all parties share; give its file by --align-key"
+                Setting("align", "hmac"),
+                " needs a key that all parties share; give its file by ",
+                Setting("align_key"),
             )
         return hmac.digest(keys[party], b"vpem: which key", "sha256").hex()
 

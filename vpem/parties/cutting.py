@@ -50,7 +50,7 @@ def cut(
     InputError
         If an agent holds no feature, or a party would keep no row.
     """
-    drop_ids = check_number("the share of ids to drop", drop_ids, least=0.0, most=1.0)
+    drop_ids = check_number("drop_ids", drop_ids, least=0.0, most=1.0)
     rng = np.random.default_rng(check_int("seed", seed, least=0))
     n_samples = dataset.n_samples
     n_kept = n_samples - round(drop_ids * n_samples)

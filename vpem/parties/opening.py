@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import FileError, InputError, VpemError, did_you_mean, shorten
+from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean, shorten
 from vpem.files.datasets import Dataset, read_dataset
 from vpem.files.hdf5 import check_memory
 from vpem.files.importers import PARQUET_SUFFIXES, TEXT_SUFFIXES, read_table
@@ -144,9 +144,9 @@ def _open(party: Party, keep_empty: bool) -> Holding:
             raise FileError(f"no file fits {party.path}")
         datasets = [_read(party, file, keep_empty) for file in files]
     except VpemError as error:
-        advice = "; with --parties a manifest says so (ids, labels, columns)"
-        hint = advice if "-column" in str(error) else ""
-        raise type(error)(f"party {party.name!r}: {error}{hint}") from None
+        columns = any(isinstance(part, Setting) and "_column" in part.name for part in error.parts)
+        hint = "; a manifest says so (ids, labels, columns)" if columns else ""
+        raise type(error)(f"party {party.name!r}: ", *error.parts, hint) from None
     names = datasets[0].feature_names if party.columns is None else party.columns
     parts = tuple(_arranged(dataset, names, party, datasets[0].source) for dataset in datasets)
     ids = [dataset.ids for dataset in datasets]
@@ -463,7 +463,9 @@ def check_same_features(parties: Sequence[Party], names: Sequence[Sequence[str]]
                 raise InputError(
                     f"party {one.name!r} has no feature {min(missing)!r}, which party "
                     f"{other.name!r} has; rows can be put together only where features are the "
-                    "same (or leave out --split rows)"
+                    "same (or leave out ",
+                    Setting("split", "rows"),
+                    ")",
                 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.evaluation import Agreement, compare
 from vpem.pictures.samples import Rows
 from vpem.pictures.saved import Saved
@@ -76,8 +76,8 @@ def agreement_of(saved: Saved, rows: Rows) -> Agreement:
     """
     if rows.labels is None:
         raise InputError(
-            f"{rows.where} has no labels to hold components against; name where they are with "
-            "--labels"
+            f"{rows.where} has no labels to hold components against; name where they are with ",
+            Setting("labels"),
         )
     n = len(np.unique(rows.labels))
     if n > MOST_CLASSES:

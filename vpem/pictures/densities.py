@@ -131,7 +131,8 @@ def _chosen(
     variances = np.ones_like(parts.means) if parts.variances is None else parts.variances
     share = spread_features(parts.weights, parts.means, variances)
     notes.append(
-        f"{most} of {d} features are drawn, in which components differ most; choose with --features"
+        f"{most} of {d} features are drawn, in which components differ most; name features to "
+        "choose"
     )
     return sorted(np.argsort(-share, kind="stable")[:most].tolist())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.assignments import draw_confusion, draw_responsibilities
 from vpem.pictures.curves import draw_history
 from vpem.pictures.densities import draw_marginals
@@ -117,12 +117,13 @@ def draw(kind: str, saved: Saved, rows: Rows | None = None, features: Features =
     InputError
         If it cannot be drawn of that file, or needs rows or labels that are not there.
     """
-    check_choice("--kind", kind, KINDS)
+    check_choice("kind", kind, KINDS)
     if features is not None and kind not in ("marginals", "pairs"):
-        raise InputError(f"--features are for marginals and pairs, not for {kind}")
+        raise InputError(Setting("features"), f" are for marginals and pairs, not for {kind}")
     if KINDS[kind].labels and rows is not None and rows.labels is None:
         raise InputError(
-            f"{rows.where} has no labels, which {kind} needs; name where they are with --labels"
+            f"{rows.where} has no labels, which {kind} needs; name where they are with ",
+            Setting("labels"),
         )
     return KINDS[kind].draw(saved, rows, features)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.kinds import KINDS
 from vpem.pictures.style import Picture
 from vpem.saem.individuals import Individuals
@@ -34,16 +34,18 @@ def check_kind(kind: str, path: object, saem: bool) -> None:
     saem : bool
         Whether it is a fit of SAEM.
     """
-    check_choice("--kind", kind, (*KINDS, *ABOUT))
+    check_choice("kind", kind, (*KINDS, *ABOUT))
     if saem and kind in KINDS:
         raise InputError(
-            f"{kind} is drawn of mixtures and clusters, and {path} is a fit of SAEM; take --kind "
-            "traces, or curves with DATA"
+            f"{kind} is drawn of mixtures and clusters, and {path} is a fit of SAEM; take ",
+            Setting("kind", "traces"),
+            ", or curves with DATA",
         )
     if not saem and kind in ABOUT:
         verb = "are drawn of fits of SAEM" if kind == "traces" else "are those of fits of SAEM"
         raise InputError(
-            f"{kind} {verb} ('vpem saem --output'), which {path} is not; take --kind history"
+            f"{kind} {verb} ('vpem saem --output'), which {path} is not; take ",
+            Setting("kind", "history"),
         )
 
 
@@ -92,8 +94,8 @@ def draw_saem(
         return Picture(draw_traces(saved), alt, notes)
     if not has_curves(saved):
         raise InputError(
-            f"{path} is of the model {saved.model}, whose latents have no curves over time; take "
-            "--kind traces"
+            f"{path} is of the model {saved.model}, whose latents have no curves over time; take ",
+            Setting("kind", "traces"),
         )
     if saved.model == OWN:
         raise InputError(

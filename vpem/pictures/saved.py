@@ -131,7 +131,7 @@ class Saved:
         if "shard" in self.report:
             return InputError(
                 f"{self.path} is a shard of a model and does not say {what}; have it from a fit "
-                "without --shards"
+                "that writes a whole model"
             )
         return InputError(
             f"{self.path} does not say {what}: it is of an earlier version of vpem, of another "

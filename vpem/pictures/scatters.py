@@ -73,7 +73,7 @@ def draw_pairs(saved: Saved, rows: Rows | None, features: Sequence[str] | None) 
         if d > most:
             notes.append(
                 f"{most} of {d} features are drawn, in which components differ and which differ "
-                "from each other; choose with --features"
+                "from each other; name features to choose"
             )
     n = len(columns)
     side = 2.3 if n > 3 else 2.8

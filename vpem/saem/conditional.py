@@ -98,7 +98,7 @@ def sample_conditional(
     NumericalError
         If latents run away.
     """
-    check_int("conditional draws", n_iter, least=2)
+    check_int("n_conditional", n_iter, least=2)
     check_number("level", level, least=0.01, most=0.999)
     n_chains, n, q = chains.z.shape
     check_memory(2 * 8 * n_iter * n_chains * n * q, "the draws of all individuals")

@@ -181,7 +181,7 @@ def draw_curves(
     predictor = Predictor(fit, model)
     shown = min(individuals.n_individuals, most)
     some = individuals.take(np.arange(shown))
-    times = np.linspace(some.times.min(), some.times.max(), check_int("times", n_times, least=2))
+    times = np.linspace(some.times.min(), some.times.max(), check_int("n_times", n_times, least=2))
     given = predictor.curves(some, times)
     typical = predictor.population(times, individuals=some)
     figure, panels = _grid(shown, 2.0)

@@ -147,7 +147,7 @@ class Predictor:
         self.level = check_number(
             "level", self.saved.level if level is None else level, least=0.01, most=0.999
         )
-        self.n_draws = check_int("draws", n_draws, least=20, most=1_000_000)
+        self.n_draws = check_int("n_draws", n_draws, least=20, most=1_000_000)
         self.seed = check_int("seed", seed, least=0, most=2**64 - 1)
         self._model: SaemModel | None = None
         self._maker = model

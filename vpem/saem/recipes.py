@@ -191,9 +191,9 @@ def fit_saem(
         If importance draws are worth few: the latents' law is not well known.
     """
     check_int("seed", seed, least=0, most=2**64 - 1)
-    n_iter = check_int("iterations", n_iter, least=1)
+    n_iter = check_int("n_iter", n_iter, least=1)
     burn_in = burn_in_of(n_iter, burn_in)
-    check_int("chains", n_chains, least=1, most=10_000)
+    check_int("n_chains", n_chains, least=1, most=10_000)
     made = _made(individuals, model, model_options)
     held = evenly(made.n, devices) if not isinstance(devices, Workers) else devices
     codec = parse_codec(codec) if isinstance(codec, str) else codec

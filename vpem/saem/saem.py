@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int, check_number
-from vpem.errors import InputError, NotConvergedWarning, NumericalError, check_choice
+from vpem.errors import InputError, NotConvergedWarning, NumericalError, Setting, check_choice
 from vpem.saem.chains import Chains, Sampler
 from vpem.saem.devices import Reports, Units
 from vpem.saem.models.protocol import Counts, SaemModel, Vector, begin_model, check_model
@@ -160,8 +160,8 @@ def run_saem(
     NotConvergedWarning
         If compressed statistics end as none that latents have.
     """
-    n_iter = check_int("iterations", n_iter, least=1)
-    burn_in = check_int("burn-in", burn_in_of(n_iter, burn_in), least=0, most=n_iter)
+    n_iter = check_int("n_iter", n_iter, least=1)
+    burn_in = check_int("burn_in", burn_in_of(n_iter, burn_in), least=0, most=n_iter)
     _check(model, devices, reports, decay, average, shares)
     check_number("participation", participation, least=1e-6, most=1)
     theta, z = begin_model(model)
@@ -282,8 +282,8 @@ def _check(
     check_choice("shares", shares, SHARES)
     if check_number("decay", decay, least=0, most=1) <= 0.5:
         raise InputError(
-            f"decay must be above 0.5 and at most 1, else steps do not average noise out, got "
-            f"{decay:g}"
+            Setting("decay"),
+            f" must be above 0.5 and at most 1, else steps do not average noise out, got {decay:g}",
         )
     if devices.n_samples != model.n:
         raise InputError(

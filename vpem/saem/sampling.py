@@ -157,7 +157,7 @@ def sampler_of(name: str | Sampler, **options: Any) -> Sampler:
         if option not in kind.__dataclass_fields__:
             raise InputError(f"the sampler {name} takes no {option}")
         if option == "n_steps":
-            check_int("sampling steps", value, least=1, most=10_000)
+            check_int("n_steps", value, least=1, most=10_000)
         elif option == "n_threads":
             thread_count(value)
         elif option == "target":

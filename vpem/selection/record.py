@@ -12,7 +12,7 @@ import vpem
 from vpem.checkpoints.checkpoint_files import read_state, write_state
 from vpem.checkpoints.run_facts import describe_run
 from vpem.checkpoints.savers import checksum
-from vpem.errors import FileError, InputError
+from vpem.errors import FileError, InputError, Setting
 from vpem.files.hdf5 import PathLike, check_writable
 from vpem.joining import Network
 from vpem.selection.trials import Problem, Result
@@ -84,14 +84,17 @@ class Record:
         state = read_state(self.path)
         then, results = state.get("facts"), state.get("results")
         if state.get("kind") != KIND or not isinstance(then, dict) or not _are_results(results):
-            raise FileError(f"{path} is no state of a selection; give another --state")
+            raise FileError(f"{path} is no state of a selection; give another ", Setting("state"))
         differs = _difference(then, facts)
         if differs is None:
             self.results = dict(results)  # type: ignore[arg-type]
         elif not force:
             raise InputError(
                 f"the state {str(path)!r} is of another selection: {differs}; give what it began "
-                "with or another --state, or begin anew with --force"
+                "with or another ",
+                Setting("state"),
+                ", or begin anew with ",
+                Setting("force", True),
             )
 
     def add(self, key: str, result: Result) -> None:

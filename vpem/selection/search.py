@@ -11,6 +11,7 @@ import numpy as np
 
 from vpem.checks import check_int
 from vpem.errors import check_choice
+from vpem.incremental import check_batches
 from vpem.recipes import prepare
 from vpem.selection.criteria import CRITERIA, Choice, choose, compare_folds, over_folds
 from vpem.selection.jobs import run_trials
@@ -69,6 +70,7 @@ def check_problem(problem: Problem, criterion: str, n_init: int, n_folds: int) -
     if criterion == "heldout":
         folds_of(len(problem.X), n_folds, problem.seed)
     given = problem.options
+    check_batches(given.get("batch_size"), given.get("step_size"))
     prepare(
         problem.X,
         problem.X.shape[1],
@@ -134,7 +136,7 @@ def search(
         If no cell could be fitted, or an option cannot be used.
     """
     check_problem(problem, criterion, n_init, n_folds)
-    check_int("jobs", n_jobs, least=1)
+    check_int("n_jobs", n_jobs, least=1)
     wanted = {cell: trials_of(cell, criterion, n_init, n_folds) for cell in cells}
     done: dict[str, Result] = {} if record is None else dict(record.results)
     to_do = [trial for trials in wanted.values() for trial in trials if trial.key not in done]

@@ -114,7 +114,7 @@ def folds_of(n_samples: int, n_folds: int, seed: int) -> list[NDArray[np.intp]]:
     InputError
         If there are fewer rows than folds.
     """
-    check_int("folds", n_folds, least=2)
+    check_int("n_folds", n_folds, least=2)
     if n_samples < n_folds:
         raise InputError(f"{n_folds} folds need at least as many rows, got {n_samples}")
     rng = np.random.default_rng([seed, 0, ORDER_OF_FOLDS])

@@ -64,11 +64,11 @@ class CompressedServerSum(AtServer):
         seed: int = 0,
         n_threads: int = 1,
     ) -> None:
-        self.n_blocks = check_int("blocks", n_blocks, least=1)
+        self.n_blocks = check_int("n_blocks", n_blocks, least=1)
         super().__init__(self.n_blocks)
         self.codec: Codec = codec
         self._coder: Codec | None = codec
-        self.n_rounds = None if n_rounds is None else check_int("rounds", n_rounds, least=1)
+        self.n_rounds = None if n_rounds is None else check_int("n_rounds", n_rounds, least=1)
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
         self.values_per_item = n_blocks

@@ -139,9 +139,9 @@ class ConsensusSum(_OverHubs):
         diameter: int = 0,
     ) -> None:
         super().__init__(routes, diameter)
-        check_choice("consensus path", path, PATHS)
+        check_choice("path", path, PATHS)
         if isinstance(n_rounds, bool) or int(n_rounds) != n_rounds or n_rounds < 0:
-            raise InputError(f"rounds must be an integer of at least 0, got {n_rounds!r}")
+            raise InputError(f"n_rounds must be an integer of at least 0, got {n_rounds!r}")
         self.n_rounds = int(n_rounds)
         self.rate = rate
         self.n_threads = n_threads

@@ -116,7 +116,7 @@ class GossipSum(_OverHubs):
     ) -> None:
         super().__init__(routes, diameter)
         self.graph = graph
-        self.n_rounds = check_int("rounds", n_rounds, least=1)
+        self.n_rounds = check_int("n_rounds", n_rounds, least=1)
         self.seed = check_int("seed", seed, least=0)
         if step is not None and check_number("step", step, least=0.0, most=1.0) == 0:
             raise InputError("the step of compressed rounds must be above 0, got 0")

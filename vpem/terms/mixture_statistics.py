@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpem._core.sweep import sweep
 from vpem.blocks import Blocks
-from vpem.errors import InputError, NumericalError, check_choice
+from vpem.errors import InputError, NumericalError, Setting, check_choice
 from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
 from vpem.scaling import Scaling
 
@@ -146,7 +146,7 @@ class MixtureStatistics:
         n_threads: int = 1,
         counts: NDArray[np.intp] | None = None,
     ) -> None:
-        check_choice("covariance type", covariance_type, COVARIANCE_TYPES)
+        check_choice("covariance_type", covariance_type, COVARIANCE_TYPES)
         self.X = np.ascontiguousarray(X, dtype=np.float64)
         self.runs = list(runs)
         self.n_components = k = n_components
@@ -172,7 +172,8 @@ class MixtureStatistics:
         if not (self._own_variances > 0).all():
             raise NumericalError(
                 f"feature {int(np.argmin(self._own_variances))} is constant, so that its variance "
-                "is none; try a larger reg_covar"
+                "is none; try a larger ",
+                Setting("reg_covar"),
             )
         self._white = white_units(second + reg_covar * np.eye(d))
         self._metric = np.linalg.pinv(second + reg_covar * np.eye(d), hermitian=True)
@@ -361,7 +362,8 @@ class MixtureStatistics:
         if made.factors.failed.any():
             raise NumericalError(
                 "a covariance is not positive definite although its variances were raised: "
-                "features are constant or linearly dependent; try a larger reg_covar"
+                "features are constant or linearly dependent; try a larger ",
+                Setting("reg_covar"),
             )
         return made
 

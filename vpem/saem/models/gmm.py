@@ -59,7 +59,7 @@ class GmmModel(SaemModel):
         shift: Vector | None = None,
     ) -> None:
         self.individuals = individuals
-        self.n_components = check_int("components", n_components, least=1)
+        self.n_components = check_int("n_components", n_components, least=1)
         self.reg_covar = check_number("reg_covar", reg_covar, least=0)
         self._y, items = individuals.matrix()
         self.rows = rows
