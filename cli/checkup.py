@@ -83,18 +83,18 @@ def _first_line(error: BaseException) -> str:
 
 def processors(problems: Problems) -> dict[str, Any]:
     """Processors there are and may be used, and the threads that kernels start."""
-    affinity = getattr(os, "sched_getaffinity", None)
     wanted = os.environ.get("OMP_NUM_THREADS")
     found: dict[str, Any] = {
         "there": os.cpu_count(),
-        "usable": len(affinity(0)) if affinity else os.cpu_count(),
-        "limit": processor_limit(),
+        "usable": None,
+        "limit": None,
         "OMP_NUM_THREADS": wanted,
         "threads": None,
     }
     try:
-        from vpem.threads import thread_count
+        from vpem.threads import processor_limit, thread_count, whereabouts
 
+        found["usable"], found["limit"] = len(whereabouts()[1]), processor_limit()
         found["threads"] = thread_count(None)
     except Exception:  # NumPy is told of elsewhere
         return found
@@ -112,27 +112,6 @@ def processors(problems: Problems) -> dict[str, Any]:
                     "OMP_NUM_THREADS")
         )  # fmt: skip
     return found
-
-
-def processor_limit(root: str = "/sys/fs/cgroup") -> float | None:
-    """Return how many processors the control group of this process may use, or None for all.
-
-    Parameters
-    ----------
-    root : str
-        Where control groups are mounted (version 2, or 1 with its ``cpu`` below).
-    """
-    try:
-        quota, period = Path(root, "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota = Path(root, "cpu/cpu.cfs_quota_us").read_text().strip()
-            period = Path(root, "cpu/cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
-        return None
-    return int(quota) / int(period)
 
 
 def blas() -> list[dict[str, Any]]:

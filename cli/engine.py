@@ -493,6 +493,7 @@ def engine_of(
     """
     from vpem.checks import check_int
     from vpem.errors import InputError, check_choice
+    from vpem.threads import share_processors, whereabouts
 
     check_choice("--engine", name, ENGINES)
     if name != "mpi":
@@ -511,6 +512,7 @@ def engine_of(
         raise InputError(f"--timeout must be a number of seconds above 0, got {timeout!r}")
     engine.timeout = timeout
     engine.shards = shards
+    share_processors(engine.crew.everyones([whereabouts()]))
     screen.silent = not engine.speaks
     if engine.size == 1 and ranks is None:
         screen.say("one rank holds all agents; for more: mpiexec -n RANKS vpem ... --engine mpi")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,7 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["Task", "check_files", "processors", "warn_of"]
-
-
-def processors() -> int:
-    """Return the number of processors that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+__all__ = ["Task", "check_files", "warn_of"]
 
 
 def check_files(output: Path | None, plot: Path | None, force: bool) -> None:

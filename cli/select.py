@@ -208,7 +208,7 @@ def select(
     import time
 
     from .output import Screen, plural, print_json
-    from .searching import Task, check_files, processors, warn_of
+    from .searching import Task, check_files, warn_of
     from .selecting import SearchProgress, Stopping, show_selection
 
     began = time.perf_counter()
@@ -220,6 +220,7 @@ def select(
         from vpem.selection.lists import parse_names, parse_numbers
         from vpem.selection.record import Record, facts_of
         from vpem.selection.search import grid, search, trials_of
+        from vpem.threads import processors
 
         check_choice("--criterion", criterion, CRITERIA)
         if one_standard_error and criterion != "heldout":

@@ -129,7 +129,7 @@ def test_a_temporary_folder_that_is_not_there(capsys, light, monkeypatch, tmp_pa
 
 
 def test_fewer_processors_than_threads_in_a_container(light, monkeypatch):
-    monkeypatch.setattr(checkup, "processor_limit", lambda: 0.5)
+    monkeypatch.setattr("vpem.threads.processor_limit", lambda: 0.5)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     problems = []
     checkup.processors(problems)
@@ -137,24 +137,6 @@ def test_fewer_processors_than_threads_in_a_container(light, monkeypatch):
         (False, "2 threads would share 0.5 processors that the container may use; set "
                 "OMP_NUM_THREADS=1")
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("files", "wanted"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4.0),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({}, None),
-    ],
-    ids=["half more", "no limit", "version 1", "version 1 without", "no groups"],
-)
-def test_limits_of_control_groups(tmp_path, files, wanted):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert checkup.processor_limit(str(tmp_path)) == wanted
 
 
 def test_a_launcher_of_another_mpi(monkeypatch):

@@ -1,16 +1,22 @@
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import threadpoolctl
 
+from vpem import threads
 from vpem.errors import InputError
-from vpem.threads import one_blas_thread, thread_count
+from vpem.threads import one_blas_thread, processor_limit, share_processors, thread_count
+from vpem_cli import engine
+from vpem_cli.output import Screen
 
 
 @pytest.fixture
 def environment(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "processor_limit", lambda: None)
+    monkeypatch.setattr(threads, "_sharing", [])
     return monkeypatch
 
 
@@ -47,6 +53,72 @@ def test_else_one_thread_a_processor_of_this_process(environment, word):
     assert thread_count(None) == 6
     environment.setattr(os, "cpu_count", lambda: None)
     assert thread_count(None) == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "limit", "count"),
+    [
+        (8, [], 1.5, 2),
+        (8, [], 0.2, 1),
+        (2, [], 6.0, 2),
+        (8, [range(8)], None, 4),
+        (8, [range(8)] * 2, None, 2),
+        (2, [range(2)] * 4, None, 1),
+        (4, [range(4, 8)], None, 4),  # bound to other processors
+        (4, [range(4), range(2, 6)], None, 1),
+        (8, [range(8)], 4.0, 2),
+    ],
+)
+def test_processors_are_divided(environment, own, others, limit, count):
+    environment.setattr(os, "sched_getaffinity", lambda process: set(range(own)), raising=False)
+    environment.setattr(threads, "processor_limit", lambda: limit)
+    here = threads.whereabouts()[0]
+    elsewhere = ("another machine", range(8))
+    share_processors([elsewhere, (here, range(own)), *((here, one) for one in others), elsewhere])
+    assert thread_count(None) == count
+    assert thread_count(5) == 5
+    environment.setenv("OMP_NUM_THREADS", "3")
+    assert thread_count(None) == 3
+
+
+def test_ranks_tell_each_other_where_they_are(environment):
+    ranks = engine.Ranks.__new__(engine.Ranks)
+    ranks.rank, ranks.size, ranks.speaks = 0, 4, True
+    ranks._crew = SimpleNamespace(everyones=lambda own: own * ranks.size)
+    environment.setattr(engine, "_ranks", ranks)
+    environment.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    engine.engine_of("mpi", None, None, False, Screen())
+    assert thread_count(None) == 2
+
+
+HALF_MORE = {"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"}
+NO_LIMIT = {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}
+
+
+@pytest.mark.parametrize(
+    ("files", "groups", "wanted"),
+    [
+        ({"cpu.max": "150000 100000\n"}, "0::/\n", 1.5),
+        ({"cpu.max": "max 100000\n"}, "0::/\n", None),
+        ({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "300000 100000\n"}, "0::/a/b\n", 3.0),
+        ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "200000 100000"}, "0::/a/b", 2.0),
+        ({"a/cpu.max": "100000 100000", "cpu.max": "400000 100000"}, "0::/b", 4.0),
+        ({"cpu.max": "50000 100000"}, "0::/docker/what-is-seen-outside\n", 0.5),
+        ({"cpu.max": "50000 100000"}, "0::/../../a", 0.5),
+        (HALF_MORE, "3:name=systemd:/x\n2:cpu,cpuacct:/a:b\n", 1.5),
+        (HALF_MORE | NO_LIMIT, "2:cpuacct,cpu:/a\n", 1.5),
+        (NO_LIMIT, "2:cpu:/a\n", None),
+        ({"cpu.max": "many"}, "nonsense", None),
+        ({"cpu.max": "0 0"}, "", None),
+        ({}, "0::/a", None),
+    ],
+)
+def test_limits_of_control_groups(tmp_path, files, groups, wanted):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "groups").write_text(groups)
+    assert processor_limit(str(tmp_path), str(tmp_path / "groups")) == wanted
 
 
 def blas_threads():

@@ -3,15 +3,109 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from vpem.checks import check_int
 
-__all__ = ["one_blas_thread", "thread_count"]
+__all__ = [
+    "one_blas_thread",
+    "processor_limit",
+    "processors",
+    "share_processors",
+    "thread_count",
+    "whereabouts",
+]
 
 MOST = 1024
+
+GROUPS = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+"""Files of a control group, by version, that say how long it may compute in which time."""
+
+_sharing: list[Sequence[int]] = []
+"""Processors of each process of this one's MPI job that runs on the same machine."""
+
+
+def whereabouts() -> tuple[str, list[int]]:
+    """Return which machine this is, and the processors that this process may run on."""
+    machine = platform.node()
+    with suppress(OSError):  # containers of one machine may have names of their own
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    affinity = getattr(os, "sched_getaffinity", None)
+    return machine, sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
+
+
+def share_processors(everyones: Sequence[tuple[str, Sequence[int]]]) -> None:
+    """Leave the other processes of an MPI job their part of the processors.
+
+    Parameters
+    ----------
+    everyones : sequence of (machine, processors)
+        The `whereabouts` of all of them, this one among them.
+    """
+    here = whereabouts()[0]
+    _sharing[:] = [those for machine, those in everyones if machine == here]
+
+
+def processors() -> int:
+    """Return how many processors this process has, at least 1.
+
+    Those that it may run on, each divided by the number of processes of its MPI job that may run
+    there too; no more than its part of what its container may use.
+    """
+    own = whereabouts()[1]
+    sharing = _sharing or [own]
+    users = {one: sum(one in those for those in sharing) for one in own}
+    part = sum(1 / max(users[one], 1) for one in own)
+    limit = processor_limit()
+    if limit is not None:
+        part = min(part, max(1, round(limit)) / len(sharing))
+    return max(1, int(part + 1e-9))
+
+
+@cache
+def processor_limit(
+    root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup"
+) -> float | None:
+    """Return how many processors the control groups of this process let it use, or None for all.
+
+    Parameters
+    ----------
+    root : str
+        Where control groups are mounted: version 2, or version 1 with its ``cpu`` below.
+    groups : str
+        The file that says which groups the process is in. What holds for a group holds for those
+        inside: the least counts.
+    """
+    paths = {}
+    with suppress(OSError, ValueError):
+        for line in Path(groups).read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):
+                paths[1 if controllers else 2] = path
+    found = []
+    for version, home in ((2, Path(root)), (1, Path(root, "cpu"))):
+        for group in _upwards(home, paths.get(version, "/")):
+            with suppress(OSError, ValueError):
+                texts = [Path(group, name).read_text() for name in GROUPS[version]]
+                quota, period = map(int, " ".join(texts).split())
+                if quota > 0 and period > 0:
+                    found.append(quota / period)
+    return min(found, default=None)
+
+
+def _upwards(home: Path, path: str) -> Iterator[Path]:
+    """Yield the folder of a control group and of all that it is in.
+
+    A container may see its own group as the outermost, under the name that it has outside.
+    """
+    inside = Path(*(part for part in path.split("/") if part not in ("", "..")))
+    for one in (inside, *inside.parents):
+        yield home / one
 
 
 def thread_count(n_threads: int | None) -> int:
@@ -20,7 +114,7 @@ def thread_count(n_threads: int | None) -> int:
     Parameters
     ----------
     n_threads : int or None
-        As the user asked; None takes ``OMP_NUM_THREADS``, or one a processor this process may use.
+        As the user asked; None takes ``OMP_NUM_THREADS``, or one a processor (`processors`).
 
     Raises
     ------
@@ -31,8 +125,7 @@ def thread_count(n_threads: int | None) -> int:
         wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
         if wanted.isdigit() and int(wanted) > 0:
             return min(int(wanted), MOST)
-        affinity = getattr(os, "sched_getaffinity", None)
-        return len(affinity(0)) if affinity else os.cpu_count() or 1
+        return min(processors(), MOST)
     return check_int("n_threads", n_threads, least=1, most=MOST)
 
 
