@@ -50,7 +50,10 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "shards",
     ),
     "Checkpoints": ("state", "checkpoint", "checkpoint-every", "resume", "resume-if-any"),
-    "Output": ("output", "individuals", "traces", "plot", "record-every", "force", "json", "quiet"),
+    "Output": (
+        "output", "individuals", "traces", "plot", "record-every", "quote-formulas", "force",
+        "json", "quiet",
+    ),
     "Configuration": ("config", "show-config", "help"),
 }  # fmt: skip
 """Options that belong together, by name; those of no list come first."""

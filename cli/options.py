@@ -27,6 +27,7 @@ __all__ = [
     "MeanDegree",
     "Missing",
     "Quiet",
+    "QuoteFormulas",
     "Radius",
     "RegCovar",
     "Rounds",
@@ -111,6 +112,14 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit with 3 if not conve
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages and no progress.")]
+QuoteFormulas = Annotated[
+    bool,
+    typer.Option(
+        "--quote-formulas",
+        help="In CSV, put an apostrophe before text that begins with =, +, - or @, which "
+        "spreadsheets would compute.",
+    ),
+]
 InitModel = Annotated[
     Path | None,
     # A model may be continued in its own file.

@@ -10,6 +10,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import printable as clean
+
 from .naming import in_options
 from .progress import Progress, take_away
 
@@ -30,17 +32,6 @@ __all__ = [
     "size",
     "table",
 ]
-
-
-def clean(text: object) -> str:
-    """Return ``text`` in one line and without control characters.
-
-    A file could hold them to fool a terminal.
-    """
-    return "".join(
-        c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
-        for c in str(text)
-    )
 
 
 def _tell(line: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, InitModel, Json, Quiet, Strict
+from .options import Force, InitModel, Json, Quiet, QuoteFormulas, Strict
 from .roles import READ, WRITTEN
 
 __all__ = ["saem"]
@@ -252,6 +252,7 @@ def saem(
     traces: Annotated[
         Path | None, WRITTEN, typer.Option(help="Draw the parameters against iterations here.")
     ] = None,
+    quote_formulas: QuoteFormulas = False,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -338,7 +339,7 @@ def saem(
         if output is not None:
             save_saem(output, found, force=force)
         if individuals is not None:
-            write_individual_table(individuals, found, force)
+            write_individual_table(individuals, found, force, quote_formulas)
         if traces is not None:
             from vpem.saem.plots import plot_traces
 

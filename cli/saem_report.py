@@ -175,7 +175,7 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> dict[str, Any]:
     }
 
 
-def write_individual_table(path: Path, fit: SaemFit, force: bool) -> None:
+def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas: bool) -> None:
     """Write a row an individual: mean, sd and interval of each latent, or its component."""
     import numpy as np
 
@@ -199,7 +199,7 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool) -> None:
     columns["log-likelihood"] = fit.log_likelihood.each
     if fit.acceptance is not None:
         columns["acceptance"] = fit.acceptance
-    write_columns(path, columns, "vpem-saem-individuals", force)
+    write_columns(path, columns, "vpem-saem-individuals", force, quote_formulas)
 
 
 def _algorithm(settings: dict[str, Any]) -> str:

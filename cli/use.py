@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Missing
+from .options import Missing, QuoteFormulas
 from .roles import READ, WRITTEN
 from .use_saem import (
     Covariates,
@@ -99,6 +99,7 @@ def predict(
     time: Time = None,
     value: Value = None,
     covariates: Covariates = None,
+    quote_formulas: QuoteFormulas = False,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -139,7 +140,7 @@ def predict(
             count = predict_saem(
                 model, data, output=output, proba=proba, individual=individual, times=times,
                 population=population, latents=latents, columns=columns_of, covariates=covariates,
-                force=force, as_json=json,
+                force=force, quote_formulas=quote_formulas, as_json=json,
             )  # fmt: skip
             if output is not None:
                 screen.say(f"wrote {plural(count, 'row')} to {output}")
@@ -174,7 +175,7 @@ def predict(
             **more,
         }
         if output is not None or not json:
-            write_columns(output, columns, "vpem-predictions", force)
+            write_columns(output, columns, "vpem-predictions", force, quote_formulas)
         if json:
             report: dict[str, Any] = {
                 "n_samples": len(X),
@@ -293,6 +294,7 @@ def sample(
         typer.Option("-o", "--output", help="Write here: .csv or .h5. Default: CSV on stdout."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    quote_formulas: QuoteFormulas = False,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -328,7 +330,8 @@ def sample(
             name = "component"
             while name in columns:
                 name += "_"
-            write_columns(output, columns | {name: labels}, "vpem-samples", force)
+            columns |= {name: labels}
+            write_columns(output, columns, "vpem-samples", force, quote_formulas)
         if output is not None:
             screen.say(f"wrote {plural(count, 'row')} to {output}")
 

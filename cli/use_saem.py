@@ -179,6 +179,7 @@ def predict_saem(
     columns: Columns,
     covariates: str | None,
     force: bool,
+    quote_formulas: bool,
     as_json: bool,
 ) -> int:
     """Predict with a fit of SAEM; return how many rows were written."""
@@ -220,7 +221,7 @@ def predict_saem(
         report, table = _latents(predictor, found, individual)
         kind = "vpem-saem-individuals"
     if output is not None or not as_json:
-        write_columns(output, table, kind, force)
+        write_columns(output, table, kind, force, quote_formulas)
     if as_json:
         head = {"model": saved.model, "n_individuals": report.pop("n_individuals")}
         told = {} if output is not None else report

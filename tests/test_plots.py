@@ -18,8 +18,8 @@ from vpem.pictures.kinds import KINDS as PICTURES
 from vpem.pictures.kinds import draw, next_kinds
 from vpem.pictures.samples import Rows, choose_rows, spread_features
 from vpem.pictures.saved import Saved, read_saved
-from vpem.pictures.style import COLOURS, colour, line, marker, of_bytes, words
-from vpem.plots import render
+from vpem.pictures.style import COLOURS, colour, line, marker, of_bytes
+from vpem.plots import render, words
 
 from .pictures_support import CLUSTERS, FITS, load, shared_folder
 

@@ -23,6 +23,7 @@ __all__ = [
     "check_choice",
     "did_you_mean",
     "named",
+    "printable",
     "shorten",
 ]
 
@@ -162,6 +163,17 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
         return value
     hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
     raise InputError(named(what), f" must be one of {', '.join(allowed)}, got {value!r}{hint}")
+
+
+def printable(text: object) -> str:
+    """Return ``text`` in one line and without control characters.
+
+    Whoever made a file could have put them into its names to fool a terminal or break a picture.
+    """
+    return "".join(
+        c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
+        for c in str(text)
+    )
 
 
 def shorten(items: Iterable[object], most: int = 5) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import InputError, VpemWarning, printable
 from vpem.files.hdf5 import atomic_write, check_writable
 from vpem.graphs.graph import Graph
 from vpem.graphs.hubs import Hub
@@ -25,6 +25,7 @@ __all__ = [
     "plot_hubs",
     "render",
     "save_figure",
+    "words",
 ]
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -37,6 +38,9 @@ LISTED = 16
 
 NUMBERED = 150
 """Agents up to which each bears the number of its hub."""
+
+LONGEST = 28
+"""Characters of a name that is drawn."""
 
 WORKED_OUT = 400
 """Agents up to which places come from path lengths, beyond from springs."""
@@ -65,6 +69,32 @@ def _metadata_of(ending: str) -> dict[str, None] | None:
     return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
 
 
+def words(text: object, most: int = LONGEST) -> str:
+    """Return a name as it can be drawn: in one line, not too long, and never a formula."""
+    shown = printable(text)
+    if len(shown) > most:
+        shown = shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    # Dollars would begin a formula, and what begins with an underscore is left out of legends.
+    return (" " if shown.startswith("_") else "") + shown.replace("$", r"\$")
+
+
+def _legible(figure: Any) -> None:
+    """Take control characters out of every text of a figure: SVG with them is no XML."""
+    from matplotlib.axis import Axis
+    from matplotlib.text import Text
+    from matplotlib.ticker import FixedFormatter
+
+    def lines(text: str) -> str:
+        return "\n".join(map(printable, text.split("\n")))
+
+    for text in figure.findobj(Text):
+        text.set_text(lines(text.get_text()))
+    for axis in figure.findobj(Axis):
+        for told in (axis.get_major_formatter(), axis.get_minor_formatter()):
+            if isinstance(told, FixedFormatter):
+                told.seq = [lines(str(name)) for name in told.seq]
+
+
 def render(figure: Any, target: Any, ending: str, dpi: int) -> None:
     """Draw a figure once, the same bytes as its ``savefig``, which draws it twice to lay it out.
 
@@ -82,6 +112,7 @@ def render(figure: Any, target: Any, ending: str, dpi: int) -> None:
     from importlib import import_module
 
     backend = import_module(f"matplotlib.backends.backend_{'agg' if ending == 'png' else ending}")
+    _legible(figure)
     figure.set_dpi(dpi)
     canvas = backend.FigureCanvas(figure)
     getattr(canvas, f"print_{ending}")(target, metadata=_metadata_of(ending))
@@ -196,7 +227,7 @@ def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = N
     counts = [(graph.n_agents, who), (graph.n_edges, "link"), (len(hubs), "hub")]
     counts = counts if hubs else counts[:2]
     told = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
-    axes.set_title(f"{graph.topology}: {told}")
+    axes.set_title(f"{words(graph.topology)}: {told}")
     figure.legend(
         handles=_legend(hubs, names, graph),
         loc="outside right upper" if wide else "outside lower center",
@@ -311,8 +342,6 @@ def _legend(hubs: Sequence[Hub], names: Sequence[str], graph: Graph) -> list[Any
     for number, hub in enumerate(hubs):
         root = names[hub.root] if hub.root < len(names) else "server"
         count = f"{len(hub.agents)} agent{'' if len(hub.agents) == 1 else 's'}"
-        root = root if len(root) <= 24 else root[:23] + "\N{HORIZONTAL ELLIPSIS}"
-        # Dollars would begin a formula.
-        label = f"hub {number}: root {root}, {count}".replace("$", r"\$")
+        label = f"hub {number}: root {words(root, 24)}, {count}"
         entries.append(mark("o", COLOURS[number % len(COLOURS)], label))
     return entries

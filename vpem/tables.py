@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,6 +20,9 @@ __all__ = ["check_format", "write_columns"]
 PathLike = str | os.PathLike[str]
 HDF5_SUFFIXES = (".h5", ".hdf5")
 VERSION = "0.1.0"
+FORMULAS = ("=", "+", "-", "@", "\t")
+KEPT = "\t\n\u200c\u200d\u00ad"
+"""Ends of lines, and what joins or parts letters, which spaces of all widths do too."""
 
 
 def check_format(path: PathLike) -> None:
@@ -28,9 +32,16 @@ def check_format(path: PathLike) -> None:
 
 
 def write_columns(
-    path: PathLike | None, columns: dict[str, NDArray[Any]], kind: str, force: bool = False
+    path: PathLike | None,
+    columns: dict[str, NDArray[Any]],
+    kind: str,
+    force: bool = False,
+    quote_formulas: bool = False,
 ) -> None:
     """Write columns of one length, all or nothing.
+
+    In CSV control characters in names and text are written as escapes such as backslash x1b; tabs
+    and ends of lines stay, in quotes.
 
     Parameters
     ----------
@@ -41,6 +52,9 @@ def write_columns(
         ``encoding-type`` of an HDF5 file.
     force : bool
         Replace an existing file.
+    quote_formulas : bool
+        In CSV, put an apostrophe before names and text that begin with =, +, - or @: spreadsheets
+        would compute them.
 
     Raises
     ------
@@ -50,13 +64,13 @@ def write_columns(
         If the file exists and ``force`` is False, or cannot be written.
     """
     if path is None:
-        _write_csv(sys.stdout, columns)
+        _write_csv(sys.stdout, columns, quote_formulas)
         return
     check_format(path)
     with atomic_write(path, force) as temporary:
         if Path(path).suffix == ".csv":
             with open(temporary, "w", newline="", encoding="utf-8") as stream:
-                _write_csv(stream, columns)
+                _write_csv(stream, columns, quote_formulas)
             return
         with create(temporary, kind, VERSION) as file:
             for name, column in columns.items():
@@ -66,8 +80,27 @@ def write_columns(
                     write_strings(file, name, column.astype(np.str_))
 
 
-def _write_csv(stream: TextIO, columns: dict[str, NDArray[Any]]) -> None:
+def _write_csv(stream: TextIO, columns: dict[str, NDArray[Any]], quote_formulas: bool) -> None:
+    def plain(text: object) -> str:
+        shown = _escaped(str(text))
+        return f"'{shown}" if quote_formulas and shown.startswith(FORMULAS) else shown
+
+    def cells(column: NDArray[Any]) -> list[Any]:
+        # Python's own numbers print with all the digits it takes to read them back.
+        values: list[Any] = column.tolist()
+        return values if column.dtype.kind in "biuf" else list(map(plain, values))
+
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    # Python's own numbers print with all the digits it takes to read them back.
-    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    writer.writerow(map(plain, columns))
+    writer.writerows(zip(*map(cells, columns.values()), strict=True))
+
+
+def _escaped(text: str) -> str:
+    """Return text whose control characters are escapes: they could fool a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in KEPT or unicodedata.category(c) == "Zs"
+        else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vpem.federated.fedruns import FedHistory
-from vpem.plots import COLOURS, check_picture, save_figure
+from vpem.plots import COLOURS, check_picture, save_figure, words
 
 __all__ = ["plot_histories"]
 
@@ -102,8 +102,7 @@ def _draw(
     values = np.array([(run.objective if row else run.mean_field)[:shortest] for run in runs])
     if row == 0:
         values = np.maximum(values, LEAST)
-    # Dollars would begin a formula.
-    label = name.replace("$", r"\$")
+    label = words(name, 60)
     middle = np.median(values, axis=0)
     axes.plot(across, middle, linewidth=1.5, label=label, **style)
     if len(runs) > 1:

@@ -13,7 +13,7 @@ from vpem.checks import as_kept
 from vpem.files.hdf5 import atomic_write, create, describe_element, write_array, write_strings
 from vpem.imputing.imputation import Imputation
 from vpem.imputing.observations import Hidden
-from vpem.plots import check_picture, save_figure
+from vpem.plots import check_picture, save_figure, words
 
 __all__ = ["describe_imputation", "plot_imputation", "write_imputation"]
 
@@ -186,9 +186,8 @@ def _draw_trend(axes: Any, what: str, names: Sequence[str], trend: Any, unit: st
     marker = "o" if len(trend) <= 60 else ""
     axes.plot(np.arange(len(trend)), trend, color="#D55E00", marker=marker, markersize=3.5)
     axes.set(xlabel=what, ylabel=f"mean fitted {unit}".replace("mean fitted mean", "mean fitted"))
-    # Dollars would begin a formula.
-    short = [(name if len(name) <= 14 else name[:13] + "…").replace("$", r"\$") for name in names]
-    ticks = np.arange(len(trend))
+    ticks: Any = np.arange(len(trend))
     if len(trend) > NAMED:
         ticks = np.unique(np.linspace(0, len(trend) - 1, 8).round().astype(int))
-    axes.set_xticks(ticks, [short[tick] for tick in ticks], rotation=30, ha="right", fontsize=8)
+    shown = [words(names[tick], 14) for tick in ticks]
+    axes.set_xticks(ticks, shown, rotation=30, ha="right", fontsize=8)

@@ -11,7 +11,8 @@ from vpem.errors import InputError, Setting
 from vpem.evaluation import Agreement, compare
 from vpem.pictures.samples import Rows
 from vpem.pictures.saved import Saved
-from vpem.pictures.style import Picture, new_figure, tidy, words
+from vpem.pictures.style import Picture, new_figure, tidy
+from vpem.plots import words
 
 __all__ = ["agreement_of", "draw_confusion", "draw_responsibilities"]
 

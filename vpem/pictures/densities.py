@@ -20,8 +20,8 @@ from vpem.pictures.style import (
     line,
     new_figure,
     tidy,
-    words,
 )
+from vpem.plots import words
 
 __all__ = [
     "Parts",

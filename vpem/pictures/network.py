@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.pictures.saved import Saved
-from vpem.pictures.style import HATCHES, Picture, new_figure, words
-from vpem.plots import COLOURS, draw_hubs
+from vpem.pictures.style import HATCHES, Picture, new_figure
+from vpem.plots import COLOURS, draw_hubs, words
 
 __all__ = ["draw_graph", "draw_sparsity"]
 

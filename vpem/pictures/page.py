@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import vpem
-from vpem.errors import VpemError
+from vpem.errors import VpemError, printable
 from vpem.files.hdf5 import atomic_write
 from vpem.files.models import assembled
 from vpem.pictures.assignments import agreement_of
@@ -106,11 +106,7 @@ PAGE = """<!DOCTYPE html>
 
 def text(value: object) -> str:
     """Return any value as text of a page: escaped, in one line, without control characters."""
-    shown = "".join(
-        c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
-        for c in str(value)
-    )
-    return escape(shown, quote=True)
+    return escape(printable(value), quote=True)
 
 
 def table(

@@ -12,7 +12,8 @@ from vpem.errors import InputError
 from vpem.pictures.densities import TAIL, Parts, few_ticks, halo, parts_of, pick_features
 from vpem.pictures.samples import Rows, spread_features
 from vpem.pictures.saved import Saved
-from vpem.pictures.style import Picture, colour, line, marker, new_figure, tidy, words
+from vpem.pictures.style import Picture, colour, line, marker, new_figure, tidy
+from vpem.plots import words
 
 __all__ = ["draw_pairs"]
 

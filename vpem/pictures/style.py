@@ -18,7 +18,6 @@ __all__ = [
     "of_bytes",
     "said_bytes",
     "tidy",
-    "words",
 ]
 
 ORDER = (6, 1, 5, 0, 2, 4, 7, 3)
@@ -28,8 +27,6 @@ LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1,
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "||||", "++++")
 GRID = "#E6E6E6"
-LONGEST = 28
-"""Characters of a name that is drawn."""
 
 
 @dataclass
@@ -79,17 +76,6 @@ def tidy(axes: Any, grid: str | None = "both") -> None:
     if grid:
         axes.grid(visible=True, axis=grid, color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
-
-
-def words(text: object, most: int = LONGEST) -> str:
-    """Return a name as it can be drawn: in one line, not too long, and never a formula."""
-    shown = "".join(
-        c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
-        for c in str(text)
-    )
-    if len(shown) > most:
-        shown = shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    return shown.replace("$", r"\$")
 
 
 def of_bytes(values: Sequence[float] | Any) -> tuple[float, str]:

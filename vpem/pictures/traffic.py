@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError
 from vpem.pictures.saved import Saved
-from vpem.pictures.style import HATCHES, Picture, new_figure, of_bytes, said_bytes, tidy, words
-from vpem.plots import COLOURS
+from vpem.pictures.style import HATCHES, Picture, new_figure, of_bytes, said_bytes, tidy
+from vpem.plots import COLOURS, words
 
 __all__ = ["MEANINGS", "busiest_links", "draw_communication"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import check_int
-from vpem.plots import COLOURS, check_picture, save_figure
+from vpem.plots import COLOURS, check_picture, save_figure, words
 from vpem.saem.individuals import Individuals
 from vpem.saem.model_files import SavedSaem, as_saved
 from vpem.saem.prediction import Maker, Predictor
@@ -79,13 +79,13 @@ def draw_traces(fit: SaemFit | SavedSaem) -> Any:
         )  # fmt: skip
         error = saved.standard_errors[j]
         told = f"{saved.theta[j]:.4g}" + (f" (s.e. {error:.2g})" if error > 0 else "")
-        axes.set_title(f"{_plain(saved.parameters[j])}: {told}", fontsize=9)
+        axes.set_title(f"{words(saved.parameters[j], 32)}: {told}", fontsize=9)
         _tidy(axes)
         axes.set_xlim(0, saved.n_iter * 1.07)
     for axes in panels[max(0, shown - figure.columns) : shown]:
         axes.set_xlabel("iteration", fontsize=9)
     part = "" if shown == len(saved.parameters) else f", {shown} of {len(saved.parameters)}"
-    figure.suptitle(f"SAEM, {saved.model}: parameters{part}", fontsize=11)
+    figure.suptitle(f"SAEM, {words(saved.model)}: parameters{part}", fontsize=11)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
@@ -118,12 +118,6 @@ def _tidy(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(visible=True, color="#E6E6E6", linewidth=0.6)
     axes.tick_params(labelsize=8)
-
-
-def _plain(text: str) -> str:
-    """Text of a user: dollars would begin a formula, and a long name fills the picture."""
-    short = text if len(text) <= 32 else text[:31] + "\N{HORIZONTAL ELLIPSIS}"
-    return short.replace("$", r"\$")
 
 
 def plot_curves(
@@ -203,7 +197,7 @@ def draw_curves(
             some.times[rows], some.values[rows], color="white", marker="o", markersize=4,
             markeredgecolor="black", linestyle="", label="measured", zorder=5,
         )  # fmt: skip
-        axes.set_title(_plain(some.names[i]), fontsize=9)
+        axes.set_title(words(some.names[i], 32), fontsize=9)
         axes.set_ylim(low - margin, high + margin)
         _tidy(axes)
     for axes in panels[max(0, shown - figure.columns) : shown]:
@@ -211,7 +205,7 @@ def draw_curves(
     part_of = (
         "" if shown == individuals.n_individuals else f", {shown} of {individuals.n_individuals}"
     )
-    figure.suptitle(f"SAEM, {saved.model}: individuals{part_of}", fontsize=11)
+    figure.suptitle(f"SAEM, {words(saved.model)}: individuals{part_of}", fontsize=11)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
