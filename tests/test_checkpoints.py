@@ -137,7 +137,7 @@ def test_other_files_are_refused(tmp_path):
         FileSaver(plain, resume=True)
     foreign = tmp_path / "foreign"
     write_state(foreign, {"something": 1})
-    with pytest.raises(FileError, match="does not hold what this run needs"):
+    with pytest.raises(FileError, match="generation is missing; begin anew with force=True"):
         FileSaver(foreign, resume=True)
 
 

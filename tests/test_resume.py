@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.mixture import COVARIANCE_TYPES
 from vpem.partition import contiguous
@@ -241,8 +241,8 @@ def test_a_state_of_something_else_is_refused():
     state = broken(fit, 3)
     for name in ("ledger", "going", "best", "restart"):
         damaged = {key: value for key, value in state.items() if key != name}
-        with pytest.raises(OSError, match="does not hold what this run needs"):
+        with pytest.raises(FileError, match=f"run.{name} is missing; begin anew with force=True"):
             fit(Breaking(saved=damaged))
-    with pytest.raises(OSError, match="does not hold what this run needs"):
+    with pytest.raises(FileError, match=r"weights must be 1 x 3 finite real .*, got 2 x 3"):
         features(joined("exact"))(Breaking(saved=state))
     assert issubclass(VpemWarning, UserWarning)

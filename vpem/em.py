@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vpem.checkpoints.run_states import restore_run, run_state
 from vpem.checkpoints.savers import Saver
 from vpem.errors import NumericalError, PartitionedError, Setting
+from vpem.files.schema import Schema
 from vpem.mixture import Mixture
 from vpem.network.crew import Crew
 
@@ -146,8 +147,11 @@ class Sum(Protocol):
     def state(self) -> dict[str, Any]:
         """What is kept from one sum to the next; of this process."""
 
+    def schema(self) -> Schema:
+        """What that must be."""
+
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what was kept."""
+        """Go on from what was kept, which has been checked."""
 
 
 @dataclass(frozen=True)
@@ -365,7 +369,7 @@ def fit(
     if saver.saved is None:
         run.mixture, factors = begin_soundly(repairs, total, start)
     else:
-        done = restore_run(saver.saved, run, total, repairs, max_iter)
+        done = restore_run(saver, run, total, repairs, max_iter)
         factors = terms.prepare(start)
     for iteration in range(done + 1, max_iter + 1):
         if run.converged:

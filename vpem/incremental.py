@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from vpem import em
 from vpem.checkpoints.run_states import restore_run, run_state
-from vpem.checkpoints.savers import Saver, State, restoring, set_stream, stream_state
+from vpem.checkpoints.savers import STREAM, Saver, State, set_stream, stream_state
 from vpem.checks import check_int
 from vpem.em import Progress, Run, Sum, Terms
 from vpem.errors import InputError, PartitionedError, Setting, check_choice
+from vpem.files.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema
 from vpem.mixture import Mixture
 
 __all__ = [
@@ -214,12 +215,22 @@ def fit_batches(
         order = rng.permutation(len(batches))
     else:
         visits.factors = terms.prepare(start)
-        restore_run(saver.saved, run, total, visits.repairs, max_iter)
-        with restoring():
-            visits.restore(saver.saved["visits"])
-            fitting.restore(saver.saved["fitting"])
-            order, anew, opening = saver.saved["order"], saver.saved["anew"], None
-            set_stream(rng, saver.saved["stream"])
+        restore_run(
+            saver,
+            run,
+            total,
+            visits.repairs,
+            max_iter,
+            visits=visits.schema(),
+            anew=FLAG,
+            fitting=fitting.schema(saver.saved.get("anew") is True),
+            order=Array("i", (len(batches),), 0, len(batches) - 1),
+            stream=STREAM,
+        )
+        visits.restore(saver.saved["visits"])
+        fitting.restore(saver.saved["fitting"])
+        order, anew, opening = saver.saved["order"], saver.saved["anew"], None
+        set_stream(rng, saver.saved["stream"])
 
     def state() -> State:
         return {
@@ -384,10 +395,14 @@ class _Visits:
         """Return what is kept from one pass to the next."""
         return {"log_likelihoods": self.log_likelihoods, "n_sums": self.n_sums}
 
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return {"log_likelihoods": Array("f8", self.log_likelihoods.shape), "n_sums": COUNT}
+
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self.log_likelihoods[...] = state["log_likelihoods"]
-        self.n_sums = int(state["n_sums"])
+        self.n_sums = state["n_sums"]
 
     @property
     def number(self) -> int:
@@ -523,6 +538,21 @@ class _Incremental:
             "total": None if self.total is None else dict(vars(self.total)),
         }
 
+    def schema(self, anew: bool) -> Schema:
+        """Return what that must be, where the next pass begins ``anew`` or not."""
+        visits, kept = self.visits, self.responsibilities
+        blank = vars(visits.terms.empty(visits.run.mixture.means, visits.total.n_roots))
+        one: Schema = {name: Array(own.dtype.str[1:], own.shape) for name, own in blank.items()}
+        return {
+            "statistics": ListOf(
+                NOTHING if kept is not None else Maybe(one) if anew else one, len(self.statistics)
+            ),
+            "responsibilities": NOTHING if kept is None else Array(kept.dtype.str[1:], kept.shape),
+            "entropies": NOTHING if self.entropies is None else Array("f8", self.entropies.shape),
+            "entropy": NUMBER,
+            "total": Maybe(one) if anew else one,
+        }
+
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
         visits = self.visits
@@ -642,9 +672,13 @@ class _Stochastic:
         """Return how many batches there were."""
         return {"time": self.time}
 
+    def schema(self, anew: bool) -> Schema:
+        """Return what that must be."""
+        return {"time": COUNT}
+
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
-        self.time = int(state["time"])
+        self.time = state["time"]
 
     def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
         """Look at all rows; whether the pass got to its end."""

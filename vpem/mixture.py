@@ -25,6 +25,7 @@ __all__ = [
     "Factors",
     "Mixture",
     "block_views",
+    "covariance_shape",
     "factorise",
     "is_diagonal",
     "is_tied",
@@ -45,6 +46,14 @@ def is_tied(covariance_type: str) -> bool:
 def is_diagonal(covariance_type: str) -> bool:
     """Whether covariances of this type are stored as variances."""
     return not covariance_type.endswith(("full", "tied"))
+
+
+def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) -> tuple[int, ...]:
+    """Shape of the array of all covariances, which is flat where blocks are full."""
+    copies = 1 if is_tied(covariance_type) else n_components
+    if is_diagonal(covariance_type):
+        return copies, blocks.n_features
+    return (copies * int((blocks.widths.astype(np.int64) ** 2).sum()),)
 
 
 def block_views(flat: NDArray[Any], widths: NDArray[np.intp], copies: int) -> list[NDArray[Any]]:
@@ -154,8 +163,7 @@ class Mixture:
                 f"mixing weights must be shared or one set a hub ({self.blocks.n_blocks}), "
                 f"got {len(self.weights)} sets"
             )
-        squares = int((self.blocks.widths.astype(np.int64) ** 2).sum())
-        wanted = (self.n_copies, d) if self.is_diagonal else (self.n_copies * squares,)
+        wanted = covariance_shape(self.blocks, self.covariance_type, self.n_components)
         if self.covariances.shape != wanted:
             raise InputError(
                 f"{self.covariance_type} covariances of this mixture must have shape {wanted}, "

@@ -18,11 +18,12 @@ from vpem.checkpoints.run_facts import describe_run
 from vpem.checkpoints.run_states import (
     Restarts,
     mixture_of,
+    mixture_restarts,
     mixture_state,
     record_state,
     restore_record,
 )
-from vpem.checkpoints.savers import Saver, restoring
+from vpem.checkpoints.savers import Saver
 from vpem.checks import (
     check_data,
     check_finite,
@@ -320,19 +321,20 @@ def fit_vpem(
         network.complete(terms)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
-        restarts = Restarts(saver, ledger, max_iter)
+        numbers = range(first_restart, first_restart + n_init)
+        numbers = numbers if isinstance(init, str) else range(1)
+        restarts = mixture_restarts(
+            saver, ledger, max_iter, numbers, terms, network.total, n_components
+        )
         best = _restored(restarts, em.Run if batch_size is None else BatchRun, network, terms)
-        first, last = first_restart, first_restart + n_init
-        if not isinstance(init, str):
-            first, last = 0, 1
-        for restart in range(max(first, restarts.first), last):
+        for restart in restarts.numbers:
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             stream = RowStream(rng, given.row_weights, len(given.X))
             rows_used: NDArray[np.intp] | None
             if restarts.going is not None:
                 rows_used = restarts.drawn()
-                saved = restarts.loop()["mixture"]
+                saved = restarts.loop("mixture")
                 start = mixture_of(saved, network.blocks, covariance_type, scaling)
             elif isinstance(init, Mixture):
                 start, rows_used = network.place(init, covariance_type, scaling), None
@@ -413,11 +415,10 @@ def _restored(
     saved = restarts.best
     if saved is None:
         return None
-    with restoring():
-        state, common = saved["mixture"], (terms.covariance_type, terms.scaling)
-        run = kind(mixture_of(state, network.blocks, *common))
-        restore_record(run, saved["record"])
-        return run, saved["rows"], int(saved["restart"])
+    common = (network.blocks, terms.covariance_type, terms.scaling)
+    run = kind(mixture_of(saved["mixture"], *common))
+    restore_record(run, saved["record"])
+    return run, saved["rows"], saved["restart"]
 
 
 @dataclass

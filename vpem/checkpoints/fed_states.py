@@ -6,8 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from vpem.checkpoints.savers import State, restoring, set_stream, stream_state
+from vpem.checkpoints.savers import STREAM, Saver, State, set_stream, stream_state
 from vpem.federated.fedruns import FedHistory, FedRun, StatisticModel
+from vpem.files.schema import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    Array,
+    Integer,
+    ListOf,
+    Number,
+    Schema,
+    check,
+)
 
 __all__ = ["fedem_state", "restore_fedem"]
 
@@ -41,32 +53,54 @@ def fedem_state(
     }
 
 
+def fedem_schema(model: StatisticModel, links: Any, estimates: Any) -> Schema:
+    """Say what a state is."""
+    n_workers = len(model.counts)
+    counts, sizes = ListOf(COUNT, "H", least=1), ListOf(Number(0), "H")
+    return {
+        "iteration": Integer(1),
+        "active": Integer(most=n_workers),
+        "step": Number(0, 1),
+        "statistics": Array("f8", (links.n_roots, model.size)),
+        "memories": Array("f8", (n_workers, model.size)),
+        "memory": Array("f8", (model.size,)),
+        "projections": COUNT,
+        "projected": ListOf(COUNT),
+        "converged": FLAG,
+        "partitions": ListOf((COUNT, TEXT)),
+        "history": {
+            **dict.fromkeys(("iteration", "bytes_up", "bytes"), counts),
+            **dict.fromkeys(("epochs", "mean_field", "disagreement"), sizes),
+            "objective": ListOf(NUMBER, "H"),
+        },
+        "model": model.schema(),
+        "links": links.schema(),
+        "estimates": estimates.schema(links.crew.apart),
+        "stream": STREAM,
+    }
+
+
 def restore_fedem(
-    state: State,
+    saver: Saver,
     model: StatisticModel,
     links: Any,
     estimates: Any,
     rng: np.random.Generator,
 ) -> FedRun:
     """Put a run together again; parameters are found by the M-step that comes next."""
-    with restoring():
-        statistics = state["statistics"]
-        if statistics.shape != (links.n_roots, model.size):
-            raise ValueError("the statistic has another size")
-        model.restore(state["model"])
-        links.restore(state["links"])
-        estimates.restore(state["estimates"])
-        set_stream(rng, state["stream"])
-        return FedRun(
-            statistics.mean(axis=0),
-            statistics,
-            None,
-            FedHistory(**state["history"]),
-            state["memories"],
-            state["memory"],
-            n_iter=int(state["iteration"]),
-            projections=int(state["projections"]),
-            projected=[int(iteration) for iteration in state["projected"]],
-            converged=bool(state["converged"]),
-            partitions=state["partitions"],
-        )
+    state = saver.saved
+    assert state is not None
+    check(fedem_schema(model, links, estimates), state, saver.place)
+    model.restore(state["model"])
+    links.restore(state["links"])
+    estimates.restore(state["estimates"])
+    set_stream(rng, state["stream"])
+    same = ("memories", "memory", "projections", "projected", "converged", "partitions")
+    return FedRun(
+        state["statistics"].mean(axis=0),
+        state["statistics"],
+        None,
+        FedHistory(**state["history"]),
+        n_iter=state["iteration"],
+        **{name: state[name] for name in same},
+    )

@@ -7,9 +7,21 @@ from typing import Any
 import numpy as np
 
 from vpem.checkpoints.run_states import check_length
-from vpem.checkpoints.savers import State, restoring
+from vpem.checkpoints.savers import Saver, State
+from vpem.files.schema import (
+    COUNT,
+    FLAG,
+    NOTHING,
+    NUMBER,
+    Array,
+    Choice,
+    Integer,
+    ListOf,
+    Schema,
+    check,
+)
 
-__all__ = ["lloyd_state", "restore_lloyd"]
+__all__ = ["lloyd_schema", "lloyd_state", "restore_lloyd", "resume_lloyd"]
 
 ARRAYS = ("centres", "counts", "inertia")
 LISTS = ("history", "bytes_sent", "reseeded")
@@ -38,6 +50,46 @@ def lloyd_state(run: Any, total: Any = None, iteration: int = 0) -> State:
     }
 
 
+def lloyd_schema(
+    shape: tuple[int, ...],
+    n_samples: int,
+    total: Any,
+    *,
+    n_here: int | None = None,
+    over: bool = False,
+) -> Schema:
+    """Say what a run is saved as.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Clusters and features, (K, d).
+    n_samples : int
+        Number of rows, M.
+    total : Sum
+        How it is summed.
+    n_here : int, optional
+        Rows of this process, over rows; None: over features, which all roots assign rows by.
+    over : bool
+        Whether the run is over.
+    """
+    k, n_roots = shape[0], total.n_roots
+    over_rows, of_rows = n_here is not None, (n_here or 0,)
+    return {
+        "iteration": Choice((0,)) if over else Integer(1, size="L"),
+        "centres": Array("f8", (n_roots, *shape) if over_rows else shape),
+        "counts": Array("f8", (n_roots, k)),
+        "inertia": Array("f8", (total.n_roots_of_all,)),
+        "history": ListOf(NUMBER, "L", least=1),
+        "bytes_sent": ListOf(COUNT, "L"),
+        "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(most=n_samples - 1))),
+        "converged": FLAG,
+        "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), 0, k - 1),
+        "distances": Array("f8", of_rows) if over_rows else NOTHING,
+        "sum": NOTHING if over else total.schema(),
+    }
+
+
 def _joined(values: Any) -> Any:
     """Return one array where there is one a worker."""
     if isinstance(values, list):
@@ -46,23 +98,32 @@ def _joined(values: Any) -> Any:
     return values
 
 
-def restore_lloyd(state: State, run: Any, total: Any, max_iter: int) -> int:
-    """Put a run together again whose arrays of rows are there; returns the iterations there were.
+def restore_lloyd(state: State, run: Any) -> Any:
+    """Put a run together again, whose state has been checked, and whose arrays of rows are there.
 
-    Labels and distances are written where they stand. ``total`` may be None, as in `lloyd_state`.
+    Labels and distances are written where they stand.
     """
-    with restoring():
-        for name in ARRAYS:
-            setattr(run, name, state[name])
-        for name in LISTS:
-            getattr(run, name)[:] = state[name]
-        run.converged = bool(state["converged"])
-        _fill(run.labels, state["labels"])
-        _fill(getattr(run, "distances", None), state["distances"])
-        if total is not None:
-            total.restore(state["sum"])
-        done = int(state["iteration"])
-    return check_length(done, max_iter)
+    for name in ARRAYS:
+        setattr(run, name, state[name])
+    for name in LISTS:
+        getattr(run, name)[:] = state[name]
+    run.converged = state["converged"]
+    _fill(run.labels, state["labels"])
+    _fill(getattr(run, "distances", None), state["distances"])
+    return run
+
+
+def resume_lloyd(
+    saver: Saver, run: Any, total: Any, max_iter: int, n_samples: int, n_here: int | None = None
+) -> int:
+    """Put a run and its sum together again, once checked; returns the iterations there were."""
+    state = saver.saved
+    assert state is not None
+    schema = lloyd_schema(run.centres.shape[-2:], n_samples, total, n_here=n_here)
+    check(schema, state, saver.place)
+    restore_lloyd(state, run)
+    total.restore(state["sum"])
+    return check_length(state["iteration"], max_iter)
 
 
 def _fill(places: Any, values: Any) -> None:
@@ -70,12 +131,8 @@ def _fill(places: Any, values: Any) -> None:
     if places is None:
         return
     if not isinstance(places, list):
-        if places.shape != values.shape:
-            raise ValueError("there are other rows")
         places[...] = values
         return
-    if sum(map(len, places)) != len(values):
-        raise ValueError("there are other rows")
     begin = 0
     for own in places:
         own[...] = values[begin : begin + len(own)]

@@ -10,12 +10,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vpem.blocks import Blocks
-from vpem.checkpoints.savers import Saver, State, restoring, set_stream, stream_state
+from vpem.checkpoints.savers import STREAM, Saver, State, set_stream, stream_state
 from vpem.errors import InputError, Setting
-from vpem.mixture import Mixture
+from vpem.files.schema import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    Array,
+    Choice,
+    Integer,
+    ListOf,
+    Mapping,
+    Maybe,
+    Number,
+    check,
+)
+from vpem.mixture import Mixture, covariance_shape
 from vpem.scaling import Scaling
 
 if TYPE_CHECKING:
+    from vpem.files.schema import Schema
     from vpem.network.ledger import Ledger
 
 __all__ = [
@@ -23,7 +38,10 @@ __all__ = [
     "Restarts",
     "check_length",
     "mixture_of",
+    "mixture_restarts",
+    "mixture_schema",
     "mixture_state",
+    "record_schema",
     "record_state",
     "restore_record",
     "restore_run",
@@ -40,17 +58,20 @@ def mixture_state(mixture: Mixture) -> State:
     }
 
 
+def mixture_schema(
+    blocks: Blocks, covariance_type: str, n_components: int, n_roots: int = 1
+) -> Schema:
+    """Say what parameters are saved as."""
+    return {
+        "weights": Array("f8", ((1, n_roots), n_components), least=0, sums=1),
+        "means": Array("f8", (n_components, blocks.n_features)),
+        "covariances": Array("f8", covariance_shape(blocks, covariance_type, n_components)),
+    }
+
+
 def mixture_of(state: State, blocks: Blocks, covariance_type: str, scaling: Scaling) -> Mixture:
     """Return the mixture of saved parameters."""
-    with restoring():
-        return Mixture(
-            blocks,
-            covariance_type,
-            state["weights"],
-            state["means"],
-            state["covariances"],
-            scaling,
-        )
+    return Mixture(blocks, covariance_type, **state, scaling=scaling)
 
 
 def record_state(run: Any) -> State:
@@ -65,6 +86,28 @@ def record_state(run: Any) -> State:
         # Of runs in batches.
         "free_energy": list(getattr(run, "free_energy", [])),
         "n_passes": getattr(run, "n_passes", 0.0),
+    }
+
+
+def record_schema(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> Schema:
+    """Say what the record of a run is saved as, which is over or goes on."""
+    return {
+        "history": ListOf(Array("f8", (n_roots,), nan=True), "L", least=int(over)),
+        "log_likelihood": Array("f8", (n_roots if over else 0,)),
+        "bytes_sent": ListOf(COUNT, "L"),
+        "partitions": ListOf((COUNT, TEXT)),
+        "converged": FLAG,
+        "recoveries": ListOf(
+            (
+                COUNT,
+                Integer(most=n_components - 1),
+                COUNT,
+                Choice(("weight", "covariance")),
+                Maybe(Integer(most=n_samples - 1)),
+            )
+        ),
+        "free_energy": ListOf(NUMBER),
+        "n_passes": Number(0),
     }
 
 
@@ -105,14 +148,45 @@ def run_state(run: Any, total: Any, repairs: Any, iteration: int) -> State:
     }
 
 
-def restore_run(state: State, run: Any, total: Any, repairs: Any, max_iter: int) -> int:
-    """Put all but the parameters together again; returns how many iterations there were."""
-    with restoring():
-        restore_record(run, state["record"])
-        total.restore(state["sum"])
-        repairs.counts.update(zip(*state["collapsed"], strict=True))
-        repairs.given_up.update(zip(*state["given_up"], strict=True))
-        done = int(state["iteration"])
+def restore_run(
+    saver: Saver, run: Any, total: Any, repairs: Any, max_iter: int, **more: Schema
+) -> int:
+    """Put all but the parameters together again; returns how many iterations there were.
+
+    Parameters
+    ----------
+    saver : Saver
+        What it has saved is checked before anything is used.
+    run, total, repairs : object
+        As for `run_state`.
+    max_iter : int
+        Most iterations.
+    **more : schema
+        What else the loop has saved.
+    """
+    state, start, terms = saver.saved, run.mixture, repairs.terms
+    assert state is not None
+    k, given = start.n_components, (start.blocks, start.covariance_type, start.n_components)
+    component = Integer(most=k - 1)
+    schema = {
+        "iteration": COUNT,
+        "mixture": mixture_schema(*given, total.n_roots),
+        "record": record_schema(k, terms.n_samples, total.n_roots_of_all, over=False),
+        "sum": total.schema(),
+        "collapsed": [ListOf(component, "C"), ListOf(Integer(1), "C")],
+        "given_up": [ListOf(component, "G"), ListOf(Array("f8", (start.n_features,)), "G")],
+    }
+    check(schema | more, state, saver.place)
+    restore_record(run, state["record"])
+    done, counted = state["iteration"], len(run.history)
+    # Of batches an iteration is a pass, and the network may fall apart in any batch.
+    counted += 0 if hasattr(run, "n_passes") else len(run.partitions)
+    if done != counted or (run.converged and not run.history):
+        wanted = f"{counted}, as many as there are in the record"
+        saver.place.inside("iteration").refuse(wanted, str(done))
+    total.restore(state["sum"])
+    repairs.counts.update(zip(*state["collapsed"], strict=True))
+    repairs.given_up.update(zip(*state["given_up"], strict=True))
     return check_length(done, max_iter)
 
 
@@ -152,13 +226,15 @@ class OneRun:
         self.seconds = 0.0
         self._began = time.perf_counter()
 
-    def restored(self) -> Any:
-        """Set the ledger to what had been counted; returns what else the recipe has saved."""
-        with restoring():
-            assert self.saved is not None
-            self._ledger.restore(self.saved["ledger"])
-            self.seconds = float(self.saved["seconds"])
-            return self.saved["more"]
+    def restored(self, more: Schema) -> Any:
+        """Set the ledger to what had been counted; returns what ``more`` the recipe has saved."""
+        assert self._saver is not None
+        assert self.saved is not None
+        schema = {"more": more, "ledger": self._ledger.schema()}
+        check(schema | {"seconds": Number(0), "loop": Mapping()}, self.saved, self._saver.place)
+        self._ledger.restore(self.saved["ledger"])
+        self.seconds = self.saved["seconds"]
+        return self.saved["more"]
 
     def inner(self, more: Any) -> Saver | None:
         """Return the saver for the loop, ``more`` being what the recipe wants to have again."""
@@ -173,7 +249,7 @@ class OneRun:
                 "loop": loop,
             }
 
-        return self._saver.inner(wrap, None if self.saved is None else self.saved["loop"])
+        return self._saver.inner(wrap, None if self.saved is None else self.saved["loop"], "loop")
 
 
 class Restarts:
@@ -187,11 +263,21 @@ class Restarts:
         Where all of them are counted; it is set to what had been counted.
     max_iter : int
         Most iterations of each.
+    numbers : range
+        Which there are.
+    rows : schema
+        Rows that a restart begins at, which all recipes save.
+    best : dict of schemas
+        What the recipe saves of the best so far, but for its rows and number.
+    more : dict of schemas, optional
+        What it saves besides of the one that goes on.
+    start : dict of schemas, optional
+        What it wants of its loop (`loop`), which checks the rest.
 
     Attributes
     ----------
-    first : int
-        The first one that is not over.
+    numbers : range
+        Those that are not over.
     going : dict or None
         What was saved of that one.
     best : dict or None
@@ -202,26 +288,49 @@ class Restarts:
         Wall time of what was done before the run went on.
     """
 
-    def __init__(self, saver: Saver | None, ledger: Ledger, max_iter: int) -> None:
+    def __init__(
+        self,
+        saver: Saver | None,
+        ledger: Ledger,
+        max_iter: int,
+        numbers: range,
+        rows: Schema,
+        best: dict[str, Schema],
+        more: dict[str, Schema] | None = None,
+        start: dict[str, Schema] | None = None,
+    ) -> None:
         self._saver = saver
         self._ledger = ledger
         self._max_iter = max_iter
         self._ran_out = False
-        self.first = 0
+        self.numbers = numbers
         self.going: State | None = None
         self.best: State | None = None
         self.iterations = 0
         self.seconds = 0.0
         self._began = time.perf_counter()
-        saved = None if saver is None else saver.saved
-        if saved is None:
+        if saver is None or saver.saved is None:
             return
-        with restoring():
-            ledger.restore(saved["ledger"])
-            self.first, self.iterations = int(saved["restart"]), int(saved["iterations"])
-            self.going, self.best = saved["going"], saved["best"]
-            self.seconds = float(saved["seconds"])
-            self._ran_out, before = bool(saved["ran_out"]), int(saved["max_iter"])
+        saved, number = saver.saved, Integer(numbers.start, numbers.stop - 1)
+        schema = {
+            "restart": number,
+            "iterations": COUNT,
+            "best": Maybe({**best, "rows": rows, "restart": number}),
+            "ran_out": FLAG,
+            "max_iter": COUNT,
+            "seconds": Number(0),
+            "ledger": ledger.schema(),
+            "going": {
+                "stream": STREAM,
+                "more": {"rows": rows, **(more or {})},
+                "loop": Mapping(some=start),
+            },
+        }
+        check(schema, saved, saver.place)
+        ledger.restore(saved["ledger"])
+        self.numbers, self.iterations = range(saved["restart"], numbers.stop), saved["iterations"]
+        self.going, self.best, self.seconds = saved["going"], saved["best"], saved["seconds"]
+        self._ran_out, before = saved["ran_out"], saved["max_iter"]
         if self._ran_out and before != max_iter:
             raise InputError(
                 f"a restart that is over ran out of its {before} iterations, so that ",
@@ -231,15 +340,12 @@ class Restarts:
 
     def drawn(self, key: str = "rows") -> Any:
         """Return what the recipe saved of the restart that goes on, None where none does."""
-        if self.going is None:
-            return None
-        with restoring():
-            return self.going["more"][key]
+        return None if self.going is None else self.going["more"][key]
 
-    def loop(self) -> State:
-        """Return what the loop of the restart that goes on has saved."""
-        with restoring():
-            return dict(self.going["loop"])  # type: ignore[index]
+    def loop(self, name: str) -> Any:
+        """Return what the loop of the restart that goes on has saved by a name."""
+        assert self.going is not None
+        return self.going["loop"][name]
 
     def saver(
         self, restart: int, rng: np.random.Generator, more: Callable[[], State]
@@ -259,8 +365,7 @@ class Restarts:
             return None
         going, self.going = self.going, None
         if going is not None:
-            with restoring():
-                set_stream(rng, going["stream"])
+            set_stream(rng, going["stream"])
 
         def wrap(loop: State) -> State:
             return {
@@ -274,7 +379,7 @@ class Restarts:
                 "going": {"stream": stream_state(rng), "more": more(), "loop": loop},
             }
 
-        return self._saver.inner(wrap, None if going is None else going["loop"])
+        return self._saver.inner(wrap, None if going is None else going["loop"], "going", "loop")
 
     def over(self, iterations: int, converged: bool, best: Callable[[], State] | None) -> None:
         """Note that a restart is over, and what to save of it if it is the best so far."""
@@ -282,3 +387,49 @@ class Restarts:
         self._ran_out = self._ran_out or not converged
         if self._saver is not None and best is not None:
             self.best = best()
+
+
+def mixture_restarts(
+    saver: Saver | None,
+    ledger: Ledger,
+    max_iter: int,
+    numbers: range,
+    terms: Any,
+    total: Any,
+    n_components: int,
+    *,
+    over_rows: bool = False,
+) -> Restarts:
+    """Return the restarts of a mixture's recipe.
+
+    Parameters
+    ----------
+    saver, ledger, max_iter, numbers
+        As for `Restarts`.
+    terms : FeatureTerms
+        What is summed; over rows those of all workers.
+    total : Sum
+        How.
+    n_components : int
+        Number of components, K.
+    over_rows : bool
+        Whether every root has parameters, and a sample covariance, of its own.
+    """
+    shape = (terms.blocks, terms.covariance_type)
+    mixture = mixture_schema(*shape, n_components, 1 if over_rows else total.n_roots)
+    found = {"mixtures": ListOf(mixture, total.n_roots)} if over_rows else {"mixture": mixture}
+    record = record_schema(n_components, terms.n_samples, total.n_roots_of_all, over=True)
+    more = {
+        "shifts": Array("f8", (n_components, terms.blocks.n_features)),
+        "covariances": ListOf(Array("f8", covariance_shape(*shape, 1)), total.n_roots),
+    }
+    return Restarts(
+        saver,
+        ledger,
+        max_iter,
+        numbers,
+        Maybe(Array("i", (n_components,), 0, terms.n_samples - 1)),
+        {**found, "record": record},
+        more if over_rows else None,
+        found,
+    )

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,16 @@ from vpem.checkpoints.checkpoint_files import State, read_state, write_state
 from vpem.checks import check_int
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemWarning, named
 from vpem.files.hdf5 import PathLike, check_writable
+from vpem.files.schema import PLAIN, Choice, Integer, Mapping, Place, check
 
 __all__ = [
+    "STREAM",
     "FileSaver",
     "Saver",
     "State",
     "checksum",
     "files_of",
     "newest_common",
-    "restoring",
     "set_stream",
     "stream_state",
 ]
@@ -44,6 +44,9 @@ ANEW = ("begin anew with ", Setting("force", True), " instead of ", Setting("res
 MAY_DIFFER = ("max_iter", "n_epochs", "n_threads")
 """What may be another when a run goes on."""
 
+CHECKPOINT = {"generation": Integer(1), "facts": Mapping(PLAIN), "run": Mapping()}
+"""What `FileSaver` writes; the run is checked by whoever goes on with it."""
+
 LOOKED_AT = 1 << 26
 """Bytes of data that a checksum looks at; of larger data runs of rows all over them."""
 
@@ -56,11 +59,14 @@ class Saver:
     Attributes
     ----------
     saved : dict or None
-        The state to go on from, in the words of whoever was given this saver; None: from the
-        beginning.
+        The state to go on from, in the words of whoever was given this saver, who checks it; None:
+        from the beginning.
+    place : Place
+        Where that stands.
     """
 
     saved: State | None = None
+    place = Place("the checkpoint", "run", ANEW)
 
     def begin(self, facts: State) -> None:
         """Check that ``saved``, if any, is of the run that these facts describe."""
@@ -74,18 +80,31 @@ class Saver:
             If somebody wants the process to end; the state has been written.
         """
 
-    def inner(self, wrap: Callable[[State], State], saved: State | None) -> Saver:
-        """Return a saver for a part of a run, whose state is wrapped in that of the whole."""
-        return _Inner(self, wrap, saved)
+    def inner(self, wrap: Callable[[State], State], saved: State | None, *names: str) -> Saver:
+        """Return a saver for a part of a run, whose state is wrapped in that of the whole.
+
+        Parameters
+        ----------
+        wrap : callable
+            Puts the state of the part into that of the whole.
+        saved : dict or None
+            The part of what is saved.
+        *names : str
+            Where it stands there.
+        """
+        return _Inner(self, wrap, saved, *names)
 
 
 class _Inner(Saver):
     """Passes on what it is offered."""
 
-    def __init__(self, outer: Saver, wrap: Callable[[State], State], saved: State | None) -> None:
+    def __init__(
+        self, outer: Saver, wrap: Callable[[State], State], saved: State | None, *names: str
+    ) -> None:
         self.outer = outer
         self.wrap = wrap
         self.saved = saved
+        self.place = outer.place.inside(*names)
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
         """Offer the whole."""
@@ -190,12 +209,9 @@ class FileSaver(Saver):
                 except FileError as error:
                     damaged.append(error)
                     continue
-                with restoring(file):
-                    generation = check_int("generation", found["generation"], least=1)
-                    if not isinstance(found["facts"], dict) or not isinstance(found["run"], dict):
-                        raise TypeError("facts or run")
+                check(CHECKPOINT, found, Place(f"the checkpoint {file}", advice=ANEW))
                 self._check_size(found["facts"].get("processes"))
-                states[generation] = (file, found)
+                states[found["generation"]] = (file, found)
         if damaged and not states:
             raise damaged[0]
         for told in damaged:
@@ -222,6 +238,7 @@ class FileSaver(Saver):
                 Setting("resume"),
             )
         file, self._found = states[chosen]
+        self.place = Place(f"the checkpoint {file}", "run", ANEW)
         self.generation = chosen
         if self.before is not None and file == self.before:
             # What others do not have is given up: it must not push out what all have.
@@ -298,20 +315,6 @@ def max_of(generations: list[int]) -> int | None:
     return max(generations, default=None)
 
 
-@contextmanager
-def restoring(what: object = "") -> Iterator[None]:
-    """Turn whatever goes wrong with a state that is none of this run's into one sentence."""
-    try:
-        yield
-    except FileError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        name = f" {what}" if str(what) else ""
-        raise FileError(
-            f"the checkpoint{name} does not hold what this run needs ({error}); ", *ANEW
-        ) from error
-
-
 # ---- what a run is told from others by ----------------------------------------------------------
 
 
@@ -347,6 +350,15 @@ def checksum(*values: Any) -> str:
 
 
 # ---- random streams -----------------------------------------------------------------------------
+
+
+STREAM = {
+    "bit_generator": Choice(("PCG64",)),
+    "state": {name: Integer(most=(1 << 128) - 1) for name in ("state", "inc")},
+    "has_uint32": Integer(most=1),
+    "uinteger": Integer(most=(1 << 32) - 1),
+}
+"""Where a random stream is."""
 
 
 def stream_state(rng: np.random.Generator) -> State:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checkpoints.lloyd_states import lloyd_state, restore_lloyd
+from vpem.checkpoints.lloyd_states import lloyd_state, resume_lloyd
 from vpem.checkpoints.savers import Saver
 from vpem.em import Sum
 from vpem.starts import RowStream
@@ -94,7 +94,7 @@ def lloyd_features(
     saver = saver or Saver()
     done = 0
     if saver.saved is not None:
-        done = restore_lloyd(saver.saved, run, total, max_iter)
+        done = resume_lloyd(saver, run, total, max_iter, terms.n_samples)
         if run.converged:
             return run
     for iteration in range(done + 1, max_iter + 1):

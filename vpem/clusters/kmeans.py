@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checkpoints.lloyd_states import lloyd_state, restore_lloyd
+from vpem.checkpoints.lloyd_states import lloyd_schema, lloyd_state, restore_lloyd
 from vpem.checkpoints.run_facts import describe_run
 from vpem.checkpoints.run_states import Restarts
-from vpem.checkpoints.savers import Saver, checksum, restoring
+from vpem.checkpoints.savers import Saver, checksum
 from vpem.clusters.clusterings import (
     Clustering,
     KMeansProgress,
@@ -28,6 +28,7 @@ from vpem.clusters.clusterings import (
 from vpem.clusters.feature_lloyd import FeatureLloyd, lloyd_features
 from vpem.clusters.grid import one_shot
 from vpem.errors import InputError, check_choice
+from vpem.files.schema import Array, Maybe
 from vpem.joining import Network
 from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
@@ -180,16 +181,17 @@ def kmeans_rows(
                 "who holds which rows": checksum(workers.order, workers.counts),
             }
         )
-    restarts = Restarts(saver, ledger, max_iter)
+    shape, n_here = (n_clusters, rows.shape[1]), sum(map(len, parts))
+    restarts = _restarts(saver, ledger, max_iter, asked, shape, n_samples, network.total, n_here)
     with one_blas_thread():
         best = _restored(restarts, lambda: _blank_rows(parts))
-        for restart in range(restarts.first, asked.restarts):
+        for restart in restarts.numbers:
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             stream = PlacedStream(rng, weights, order)
             chosen = None if asked.rows is None else place[asked.rows]
             if restarts.going is not None:
-                chosen, start = restarts.drawn(), restarts.loop()["centres"][0]
+                chosen, start = restarts.drawn(), restarts.loop("centres")[0]
             elif asked.centres is not None:
                 start = asked.scaling.apply(asked.centres)
             elif asked.init == "k-means++":
@@ -385,7 +387,8 @@ def _features(
 ) -> Clustering:
     """Lloyd's algorithm over features."""
     blocks = network.blocks
-    restarts = Restarts(saver, ledger, max_iter)
+    shape = (n_clusters, blocks.n_features)
+    restarts = _restarts(saver, ledger, max_iter, asked, shape, len(asked.X), network.total)
     with one_blas_thread():
         terms = FeatureTerms(
             asked.X,
@@ -397,13 +400,13 @@ def _features(
             dtype=asked.dtype,
         )
         best = _restored(restarts, lambda: _blank_features(terms.n_samples, network.total.n_roots))
-        for restart in range(restarts.first, asked.restarts):
+        for restart in restarts.numbers:
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             stream = RowStream(rng, asked.row_weights, terms.n_samples)
             chosen = asked.rows
             if restarts.going is not None:
-                chosen, start = restarts.drawn(), restarts.loop()["centres"]
+                chosen, start = restarts.drawn(), restarts.loop("centres")
             elif asked.centres is not None:
                 start = asked.scaling.apply(asked.centres)[:, blocks.order]
             else:
@@ -483,6 +486,23 @@ def _saved(run: Any, rows: NDArray[np.intp] | None, restart: int) -> dict[str, A
     return {"run": lloyd_state(run), "rows": rows, "restart": restart}
 
 
+def _restarts(
+    saver: Saver | None,
+    ledger: Ledger,
+    max_iter: int,
+    asked: Wanted,
+    shape: tuple[int, int],
+    n_samples: int,
+    total: Any,
+    n_here: int | None = None,
+) -> Restarts:
+    """Return the restarts, and what is saved of them."""
+    rows = Maybe(Array("i", shape[:1], 0, n_samples - 1))
+    run = lloyd_schema(shape, n_samples, total, n_here=n_here, over=True)
+    numbers, start = range(asked.restarts), {"centres": run["centres"]}
+    return Restarts(saver, ledger, max_iter, numbers, rows, {"run": run}, start=start)
+
+
 def _restored(
     restarts: Restarts, blank: Callable[[], Any]
 ) -> tuple[Any, NDArray[np.intp] | None, int] | None:
@@ -490,10 +510,7 @@ def _restored(
     saved = restarts.best
     if saved is None:
         return None
-    with restoring():
-        run = blank()
-        restore_lloyd(saved["run"], run, None, 0)
-        return run, saved["rows"], int(saved["restart"])
+    return restore_lloyd(saved["run"], blank()), saved["rows"], saved["restart"]
 
 
 def _blank_rows(parts: Sequence[NDArray[Any]]) -> Lloyd:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vpem.codecs import Codec, draw_keys
 from vpem.em import add_vectors
 from vpem.errors import InputError, Setting
+from vpem.files.schema import Schema
 from vpem.graphs.topologies import make_graph
 from vpem.joining import Network
 from vpem.network.crew import Crew
@@ -251,6 +252,10 @@ class AtServer:
         """Return what is kept from one iteration to the next: on ranks, what was handed over."""
         return {} if self._total is None else self._total.state()
 
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return {} if self._total is None else self._total.schema()
+
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was kept."""
         if self._total is not None:
@@ -377,6 +382,10 @@ class Between:
         """Return what the sum keeps from one iteration to the next."""
         found: dict[str, Any] = self.total.state()
         return found
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return self.total.schema()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was kept."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError, Setting
+from vpem.files.schema import COUNT, Array, Integer, ListOf, Maybe, Schema
 
 if TYPE_CHECKING:
     from vpem.federated.fedruns import StatisticModel
@@ -97,9 +98,19 @@ class Estimates:
             "seen": [None if one is None else known[id(one)] for one in self._seen],
         }
 
+    def schema(self, apart: bool) -> Schema:
+        """Return what that must be, ``apart`` where workers live in several processes."""
+        one = self.model.packed()
+        return {
+            "n_expectations": COUNT,
+            "last": Array("f8", self._last.shape),
+            "parameters": ListOf(Maybe(one) if apart else one, "S"),
+            "seen": ListOf(Maybe(Integer(below="S")), len(self._seen)),
+        }
+
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was kept."""
-        self.n_expectations = int(state["n_expectations"])
+        self.n_expectations = state["n_expectations"]
         self._last[...] = state["last"]
         packed = state["parameters"]
         found = [ELSEWHERE if one is None else self.model.unpack(one) for one in packed]

@@ -204,7 +204,7 @@ def run_fedem(
         parameters = _maximize(model, statistics, run, links)
         _record(model, run, parameters, weights, links, estimates)
     else:
-        run = restore_fedem(saved, *parts)
+        run = restore_fedem(saver, *parts)
         run.alpha, run.omega = rate, quantizer.omega
     can_work = np.flatnonzero(model.counts)
     if saved is not None:
@@ -212,7 +212,7 @@ def run_fedem(
     for iteration in range(run.n_iter + (saved is None), n_iter + 1):
         if saved is not None:
             # The statistic of this iteration was saved: what is left to do follows.
-            n_active, step, saved = int(saved["active"]), float(saved["step"]), None
+            n_active, step, saved = saved["active"], saved["step"], None
         else:
             active = can_work
             if participation < 1:
@@ -408,7 +408,13 @@ def _record(
     history.bytes_up.append(up)
     history.bytes.append(every)
     history.objective.append(float(model.objective(run.parameters)))
-    history.mean_field.append(float(((full - mean) ** 2).sum()))
+    with np.errstate(over="ignore"):
+        history.mean_field.append(float(((full - mean) ** 2).sum()))
+    if not np.isfinite([history.objective[-1], history.mean_field[-1]]).all():
+        raise NumericalError(
+            f"the objective or the mean field is no longer finite at iteration {run.n_iter}: the "
+            "statistic is too large; try scaled data, a smaller step size or a finer codec"
+        )
     history.disagreement.append(far)
 
 

@@ -21,6 +21,7 @@ from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.federated.fedem import run_fedem
 from vpem.federated.fedruns import FedProgress, FedRun, StepSize
 from vpem.federated.fedsetup import ITEM, Setup, codec_of_first, codec_of_moments
+from vpem.files.schema import Integer, Maybe
 from vpem.graphs.topologies import make_graph
 from vpem.joining import Network, connect_workers
 from vpem.mixture import Mixture
@@ -318,7 +319,8 @@ record_every
         if saving.saved is None:
             start, rows = setup.start(model, init, given.rows, seed)
         else:
-            start, rows = None, saving.restored()
+            own = (Integer(most=given.n_samples - 1),) * n_components
+            start, rows = None, saving.restored(Maybe(own))
         run = run_fedem(
             model,
             start,

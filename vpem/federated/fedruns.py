@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
+from vpem.files.schema import Schema
 
 __all__ = ["FedHistory", "FedProgress", "FedRun", "StatisticModel", "StepSize", "parse_step_size"]
 
@@ -51,11 +52,17 @@ class StatisticModel(Protocol):
     def pack(self, parameters: Any) -> dict[str, Any]:
         """Parameters as arrays."""
 
+    def packed(self) -> Schema:
+        """What these must be."""
+
     def unpack(self, state: dict[str, Any]) -> Any:
         """Parameters of these arrays."""
 
     def state(self) -> dict[str, Any]:
         """What the next M-step depends on besides its statistic."""
+
+    def schema(self) -> Schema:
+        """What that must be."""
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from there."""

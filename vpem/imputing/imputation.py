@@ -29,6 +29,7 @@ from vpem.errors import InputError, NotConvergedWarning, Setting, VpemWarning, c
 from vpem.federated.corrections import Quantizer
 from vpem.federated.fedem import FedProgress, FedRun, StepSize, parse_step_size, run_fedem
 from vpem.files.hdf5 import check_memory
+from vpem.files.schema import NOTHING, Array, Schema
 from vpem.graphs.topologies import make_graph
 from vpem.imputing.laws import Gaussian, Law, make_law
 from vpem.imputing.lowrank import LowRank, descend, shrink
@@ -165,6 +166,11 @@ class ImputationModel:
         """Parameters as arrays."""
         return {"U": parameters.U, "V": parameters.V}
 
+    def packed(self) -> Schema:
+        """Return what these must be."""
+        rows, columns = self.shape
+        return {"U": Array("f8", (rows, self.rank)), "V": Array("f8", (columns, self.rank))}
+
     def unpack(self, state: dict[str, Any]) -> LowRank:
         """Parameters of these arrays."""
         return LowRank(state["U"], state["V"])
@@ -172,6 +178,10 @@ class ImputationModel:
     def state(self) -> dict[str, Any]:
         """Return where an M-step that is a descent sets out from."""
         return self.pack(self._point)
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return self.packed()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from there."""
@@ -489,7 +499,7 @@ def fit_imputation(
     model = ImputationModel(scaled, entry, rank, ridge, count_copies(observations, copies))
     saving = OneRun(saver, ledger)
     if saving.saved is not None:
-        saving.restored()
+        saving.restored(NOTHING)
     # Where noise outgrows the steps the engine says so, once numbers are no longer finite.
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         run = run_fedem(

@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.errors import NumericalError
 from vpem.imputing.laws import Law
 
 __all__ = ["LowRank", "descend", "fit_rows", "objective", "shrink"]
@@ -112,7 +113,16 @@ def shrink(matrix: Matrix, threshold: float, rank: int) -> LowRank:
     Returns
     -------
     LowRank
+
+    Raises
+    ------
+    NumericalError
+        If a number of the matrix is not finite.
     """
+    if not np.isfinite(matrix).all():
+        raise NumericalError(
+            "a parameter is no longer finite; try scaled data, a smaller rank or a larger ridge"
+        )
     small = min(matrix.shape)
     if small <= SMALL or 10 * rank > small:
         left, s, right = np.linalg.svd(matrix, full_matrices=False)

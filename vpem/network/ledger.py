@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.files.schema import LARGEST_COUNT, Array, Schema
 from vpem.graphs.graph import Graph
 
 __all__ = ["KINDS", "Ledger"]
@@ -89,16 +90,15 @@ class Ledger:
         """Return what was counted."""
         return {"messages": self._messages, "bytes": self._bytes, "rounds": self._rounds}
 
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        counts = (0, LARGEST_COUNT)
+        return {name: Array("i8", own.shape, *counts) for name, own in self.state().items()}
+
     def restore(self, state: dict[str, Any]) -> None:
-        """Count on from there."""
-        for mine, theirs in (
-            (self._messages, state["messages"]),
-            (self._bytes, state["bytes"]),
-            (self._rounds, state["rounds"]),
-        ):
-            if mine.shape != theirs.shape:
-                raise ValueError("the ledger is of another network")
-            mine[...] = theirs
+        """Count on from there; the state has been checked."""
+        for name, own in self.state().items():
+            own[...] = state[name]
 
     def add(self, other: Ledger) -> None:
         """Count what another ledger of the same graph has counted."""

@@ -18,11 +18,12 @@ from vpem.checkpoints.run_facts import describe_run
 from vpem.checkpoints.run_states import (
     Restarts,
     mixture_of,
+    mixture_restarts,
     mixture_state,
     record_state,
     restore_record,
 )
-from vpem.checkpoints.savers import Saver, checksum, restoring
+from vpem.checkpoints.savers import Saver, checksum
 from vpem.checks import as_array, check_int
 from vpem.errors import InputError
 from vpem.joining import Network
@@ -221,12 +222,13 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
             d = blocks.n_features
             total.begin("setup", 1, 3 * d, 8)
             total.agree("setup", 2 * d * 8)
-        restarts = Restarts(saver, ledger, max_iter)
+        numbers = range(first_restart, first_restart + n_init)
+        numbers = numbers if isinstance(init, str) else range(1)
+        restarts = mixture_restarts(
+            saver, ledger, max_iter, numbers, whole, total, n_components, over_rows=True
+        )
         best = _restored(restarts, whole)
-        first, last = first_restart, first_restart + n_init
-        if not isinstance(init, str):
-            first, last = 0, 1
-        for restart in range(max(first, restarts.first), last):
+        for restart in restarts.numbers:
             total = network.total.on(ledger)
             rng = np.random.default_rng([seed, restart])
             begin = _Start(terms, total, n_components, rng, place)
@@ -314,12 +316,11 @@ def _restored(
     saved = restarts.best
     if saved is None:
         return None
-    with restoring():
-        common = (whole.blocks, whole.covariance_type, whole.scaling)
-        mixtures = [mixture_of(one, *common) for one in saved["mixtures"]]
-        run = RowRun(mixtures[0], mixtures=mixtures)
-        restore_record(run, saved["record"])
-        return run, saved["rows"], int(saved["restart"])
+    common = (whole.blocks, whole.covariance_type, whole.scaling)
+    mixtures = [mixture_of(one, *common) for one in saved["mixtures"]]
+    run = RowRun(mixtures[0], mixtures=mixtures)
+    restore_record(run, saved["record"])
+    return run, saved["rows"], saved["restart"]
 
 
 def _check_network(network: Network, workers: Workers) -> None:
@@ -396,10 +397,9 @@ class _Start:
             own = copy(whole)
             own._sample_covariance = covariances
             self.roots.append(own)
-        with restoring():
-            saved = restarts.loop()["mixtures"]
-            common = (whole.blocks, whole.covariance_type, whole.scaling)
-            starts = [mixture_of(one, *common) for one in saved]
+        saved = restarts.loop("mixtures")
+        common = (whole.blocks, whole.covariance_type, whole.scaling)
+        starts = [mixture_of(one, *common) for one in saved]
         return starts, restarts.drawn("shifts"), restarts.drawn()
 
     def draw_row(self) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vpem._core.assign import assign_rows, distances_to
 from vpem._core.missing import marginal_diag
-from vpem.checkpoints.lloyd_states import lloyd_state, restore_lloyd
+from vpem.checkpoints.lloyd_states import lloyd_state, resume_lloyd
 from vpem.checkpoints.savers import Saver
 from vpem.em import Sum, add_vectors
 from vpem.network.crew import Crew
@@ -486,7 +486,7 @@ def lloyd_rows(
     saver = saver or Saver()
     done = 0
     if saver.saved is not None:
-        done = restore_lloyd(saver.saved, run, total, max_iter)
+        done = resume_lloyd(saver, run, total, max_iter, int(held.ends[-1]), len(held.rows))
         if run.converged:
             return run
     for iteration in range(done + 1, max_iter + 1):

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import em
-from vpem.checkpoints.run_states import mixture_state, restore_run, run_state
+from vpem.checkpoints.run_states import mixture_schema, mixture_state, restore_run, run_state
 from vpem.checkpoints.savers import Saver, State
 from vpem.em import Progress, Sum
 from vpem.errors import PartitionedError
+from vpem.files.schema import ListOf
 from vpem.mixture import Mixture
 from vpem.terms.features import FeatureTerms
 from vpem.terms.rows import Message, RowTerms
@@ -124,7 +125,9 @@ def fit_rows(
         if mended:
             total.agree("flooding", size)
     else:
-        done = restore_run(saver.saved, run, total, repairs, max_iter)
+        given = (whole.blocks, whole.covariance_type, run.mixture.n_components)
+        every = ListOf(mixture_schema(*given), len(starts))
+        done = restore_run(saver, run, total, repairs, max_iter, mixtures=every)
         factors = [own.prepare(one) for own, one in zip(roots, starts, strict=True)]
     fixed = None if total.n_roots_of_all == 1 else Message(whole, shifts)
 

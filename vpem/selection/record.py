@@ -14,12 +14,18 @@ from vpem.checkpoints.run_facts import describe_run
 from vpem.checkpoints.savers import checksum
 from vpem.errors import FileError, InputError, Setting
 from vpem.files.hdf5 import PathLike, check_writable
+from vpem.files.schema import PLAIN, Choice, Mapping, Place, check
 from vpem.joining import Network
-from vpem.selection.trials import Problem, Result
+from vpem.selection.trials import Problem, Result, result_schema
 
 __all__ = ["Record", "facts_of"]
 
 KIND = "selection"
+
+ANOTHER = ("give another ", Setting("state"))
+
+STATE = {"kind": Choice((KIND,)), "facts": Mapping(PLAIN), "results": Mapping(Mapping())}
+"""What is kept; results are checked once it is known to be of the same search."""
 
 
 def facts_of(problem: Problem) -> dict[str, Any]:
@@ -82,12 +88,15 @@ class Record:
         if not self.path.exists():
             return
         state = read_state(self.path)
-        then, results = state.get("facts"), state.get("results")
-        if state.get("kind") != KIND or not isinstance(then, dict) or not _are_results(results):
-            raise FileError(f"{path} is no state of a selection; give another ", Setting("state"))
-        differs = _difference(then, facts)
+        if state.get("kind") != KIND:
+            raise FileError(f"{path} is no state of a selection; ", *ANOTHER)
+        place = Place(f"the state {path}", advice=ANOTHER)
+        check(STATE, state, place)
+        differs = _difference(state["facts"], facts)
         if differs is None:
-            self.results = dict(results)  # type: ignore[arg-type]
+            for key, result in state["results"].items():
+                check(result_schema(key, result), result, place.inside("results", key))
+            self.results = state["results"]
         elif not force:
             raise InputError(
                 f"the state {str(path)!r} is of another selection: {differs}; give what it began "
@@ -102,14 +111,6 @@ class Record:
         self.results[key] = result
         if self.path is not None:
             write_state(self.path, {"kind": KIND, "facts": self.facts, "results": self.results})
-
-
-def _are_results(results: Any) -> bool:
-    """Whether something that was read can be results of trials."""
-    return isinstance(results, dict) and all(
-        isinstance(one, dict) and one.get("status") in ("converged", "not converged", "failed")
-        for one in results.values()
-    )
 
 
 def _difference(then: dict[str, Any], now: dict[str, Any]) -> str | None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError, NotConvergedWarning, VpemError, VpemWarning
+from vpem.files.schema import COUNT, NUMBER, TEXT, Choice, Integer, ListOf, Number, Schema
 from vpem.joining import Network
 from vpem.mixture import Mixture
 from vpem.recipes import Fit, fit_vpem
@@ -24,13 +25,35 @@ from vpem.row_split.row_recipes import fit_em
 from vpem.selection.criteria import entropy
 from vpem.workers import Workers
 
-__all__ = ["Cell", "Problem", "Trial", "folds_of"]
+__all__ = ["Cell", "Problem", "Trial", "folds_of", "result_schema"]
 
 ORDER_OF_FOLDS = 2
 """Sets the stream that deals rows out to folds apart from those of starts and batches."""
 
 Result = dict[str, Any]
 """What is kept of a trial: plain values."""
+
+
+FITTED: dict[str, Schema] = {
+    "status": Choice(("converged", "not converged")),
+    **dict.fromkeys(("n_parameters", "n_iter", "recoveries", "given_up"), COUNT),
+}
+RESULTS: dict[str, dict[str, Schema]] = {
+    "failed": {"status": Choice(("failed",)), "reason": TEXT, "refused": Choice((False,))},
+    "restart": FITTED
+    | dict.fromkeys(("first_root", "log_likelihood", "entropy", "bic", "aic", "icl"), NUMBER),
+    "fold": FITTED
+    | dict.fromkeys(("held_out_total", "held_out", "log_likelihood"), NUMBER)
+    | {"n_held_out": Integer(1)},
+}
+"""What there is in the result of a trial that is kept, besides how long it took."""
+
+
+def result_schema(key: str, result: Result) -> Schema:
+    """Say what the result of the trial of this key is, given the ``status`` it has."""
+    kind = "fold" if "/fold " in key else "restart"
+    own = RESULTS["failed" if result.get("status") == "failed" else kind]
+    return {**own, "seconds": Number(0), "warnings": ListOf(TEXT)}
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int
+from vpem.files.schema import COUNT, Array, Maybe, Schema
 from vpem.network.ledger import Ledger
-from vpem.sums.counted import AtServer
+from vpem.sums.counted import SUM_KIND, AtServer
 from vpem.sums.pace import codec_of, contraction
 
 if TYPE_CHECKING:
@@ -87,9 +88,14 @@ class CompressedServerSum(AtServer):
         """Return the memories, and how many sums there were."""
         return {"number": self._number, "kind": self._kind, "up": self._up, "down": self._down}
 
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        up, down = Array("f8", (self.n_blocks, "V")), Array("f8", (1, "V"))
+        return {"number": COUNT, "kind": SUM_KIND, "up": Maybe(up), "down": Maybe(down)}
+
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was kept."""
-        self._number, self._kind = int(state["number"]), str(state["kind"])
+        self._number, self._kind = state["number"], state["kind"]
         self._up, self._down = state["up"], state["down"]
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:

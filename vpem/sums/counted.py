@@ -9,10 +9,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.files.schema import Choice, Schema
 from vpem.network.crew import Crew
 from vpem.network.ledger import Ledger
 
-__all__ = ["AmongNeighbours", "AtServer", "Counted"]
+__all__ = ["SUM_KIND", "AmongNeighbours", "AtServer", "Counted"]
+
+SUM_KIND = Choice(("setup", "estep", "check"))
+"""What a sum is for; see `vpem.em.Sum.begin`."""
 
 
 class Counted:
@@ -65,6 +69,10 @@ class Counted:
 
     def state(self) -> dict[str, Any]:
         """Return what is kept from one sum to the next: nothing."""
+        return {}
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:

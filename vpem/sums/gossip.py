@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from vpem._core.consensus import consensus_rounds
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, PartitionedError
+from vpem.files.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema
 from vpem.graphs.graph import Graph
 from vpem.graphs.mixing import chebyshev_steps
 from vpem.network.faults import Faults, Links, Weather
 from vpem.network.ledger import Ledger
 from vpem.network.setup import Routes
 from vpem.sums.consensus import _Layout, _OverHubs
+from vpem.sums.counted import SUM_KIND
 from vpem.sums.pace import Pace, codec_of, contraction, find_pace
 
 if TYPE_CHECKING:
@@ -153,9 +155,19 @@ class GossipSum(_OverHubs):
         memory = None if self._memory is None else dict(vars(self._memory))
         return {"number": self._number, "kind": self._kind, "memory": memory}
 
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        n_agents, values = self.graph.n_agents, Array("f8", (self.graph.n_agents, "V"))
+        memory = {
+            **dict.fromkeys(("states", "copies", "inputs"), values),
+            "awake": Array("b1", (n_agents,)),
+            "missed": Array("i8", (2 * self.graph.n_edges,), 0, LARGEST_COUNT),
+        }
+        return {"number": COUNT, "kind": SUM_KIND, "memory": Maybe(memory)}
+
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was kept."""
-        self._number, self._kind = int(state["number"]), str(state["kind"])
+        self._number, self._kind = state["number"], state["kind"]
         self._memory = None if state["memory"] is None else _Memory(**state["memory"])
 
     # ---- before the sum ------------------------------------------------------------------------

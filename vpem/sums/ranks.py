@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
+from vpem.files.schema import COUNT, Mapping, Schema
 from vpem.graphs.mixing import chebyshev_steps
 from vpem.network.setup import Routes
 from vpem.sums.consensus import _OverHubs
@@ -173,6 +174,10 @@ class _OnRanks(Counted):
     def state(self) -> dict[str, Any]:
         """Return what was handed over up to now, of this process."""
         return {"delivered": dict(self.handed.delivered), "on_wire": dict(self.handed.on_wire)}
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return {"delivered": Mapping(COUNT), "on_wire": Mapping(COUNT)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was handed over."""

@@ -17,7 +17,15 @@ from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
 from vpem.blocks import Blocks
-from vpem.mixture import Factors, Mixture, block_views, factorise, is_diagonal, is_tied
+from vpem.mixture import (
+    Factors,
+    Mixture,
+    block_views,
+    covariance_shape,
+    factorise,
+    is_diagonal,
+    is_tied,
+)
 from vpem.rows import Rows, arrange_rows
 from vpem.scaling import Scaling
 
@@ -251,7 +259,7 @@ class FeatureTerms:
                 mixture.is_diagonal,
                 factors.log_dets,
                 mix,
-                log_weights,
+                np.ascontiguousarray(log_weights),
                 nothing[:0] if statistics is None else statistics.counts,
                 nothing[:0] if statistics is None else statistics.first,
                 nothing[0] if statistics is None else statistics.second.reshape(-1),
@@ -273,14 +281,11 @@ class FeatureTerms:
     def empty(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
         """Statistics of no rows about centres (K, d)."""
         shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
-        n_components, d = shifts.shape
-        copies = 1 if self._is_tied else n_components
-        squares = int((self.blocks.widths.astype(np.int64) ** 2).sum())
-        shape = (copies, d) if self._is_diagonal else (copies * squares,)
+        n_components = len(shifts)
         return Statistics(
             np.zeros((n_roots, n_components)),
-            np.zeros((n_components, d)),
-            np.zeros(shape),
+            np.zeros(shifts.shape),
+            np.zeros(covariance_shape(self.blocks, self.covariance_type, n_components)),
             shifts,
         )
 

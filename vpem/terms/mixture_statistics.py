@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from vpem._core.sweep import sweep
 from vpem.blocks import Blocks
+from vpem.checkpoints.run_states import mixture_schema, mixture_state
 from vpem.errors import InputError, NumericalError, Setting, check_choice
+from vpem.files.schema import Schema
 from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
 from vpem.scaling import Scaling
 
@@ -218,11 +220,11 @@ class MixtureStatistics:
 
     def pack(self, parameters: Mixture) -> dict[str, Any]:
         """Parameters as arrays."""
-        return {
-            "weights": parameters.weights,
-            "means": parameters.means,
-            "covariances": parameters.covariances,
-        }
+        return mixture_state(parameters)
+
+    def packed(self) -> Schema:
+        """Return what these must be."""
+        return mixture_schema(self.blocks, self.covariance_type, self.n_components)
 
     def unpack(self, state: dict[str, Any]) -> Mixture:
         """Parameters of these arrays."""
@@ -230,6 +232,10 @@ class MixtureStatistics:
 
     def state(self) -> dict[str, Any]:
         """Nothing: an M-step depends on its statistic alone."""
+        return {}
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
