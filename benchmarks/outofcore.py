@@ -13,7 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from vpem.rows import FileMatrix, parse_bytes
+from vpem.checks import parse_bytes
+from vpem.rows import FileMatrix
 
 from .measure import VPEM, Options, call, compare
 from .problems import mixture_rows, one_block, sweep_once

@@ -118,15 +118,14 @@ def _read(path: Path) -> dict[str, Any]:
     import tomllib
 
     from vpem.errors import FileError
+    from vpem.files.opening import open_regular
 
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise FileError(f"{path} has more than {MOST_BYTES} bytes, too many for options")
         return tomllib.loads(content.decode("utf-8"))
-    except FileNotFoundError:
-        raise FileError(f"{str(path)!r} does not exist") from None
     except FileError:
         raise
     except OSError as error:

@@ -219,7 +219,7 @@ def fit(
     from .parties import Asked, read_data
 
     with Screen(quiet) as screen:
-        from vpem.checks import check_int
+        from vpem.checks import check_int, parse_bytes
         from vpem.errors import InputError, check_choice
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import model_of, write_model
@@ -227,7 +227,7 @@ def fit(
         from vpem.recipes import connect
         from vpem.reports import describe_fit, describe_row_fit
         from vpem.row_split.row_recipes import fit_em
-        from vpem.rows import available_memory, parse_bytes
+        from vpem.rows import available_memory
 
         run_on = engine_of(engine, ranks, timeout, shards, screen)
         if output is not None and run_on.speaks and not shards:

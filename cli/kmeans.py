@@ -165,7 +165,7 @@ def kmeans(
     from .output import Screen, print_json
 
     with Screen(quiet) as screen:
-        from vpem.checks import check_int
+        from vpem.checks import check_int, parse_bytes
         from vpem.clusters.cluster_files import (
             clustering_of,
             describe_clustering,
@@ -176,7 +176,7 @@ def kmeans(
         from vpem.files.datasets import read_dataset
         from vpem.files.hdf5 import check_writable
         from vpem.joining import connect, connect_workers
-        from vpem.rows import available_memory, parse_bytes
+        from vpem.rows import available_memory
 
         run_on = engine_of(engine, ranks, timeout, False, screen)
         if output is not None and run_on.speaks:

@@ -244,7 +244,7 @@ HOSTILE = {
     "not JSON": (replace_text("settings", "{"), "settings is not JSON"),
     "not an object": (replace_text("settings", "[1]"), "settings is not JSON"),
     "infinite": (replace_text("settings", '{"a": 1e999}'), "not finite"),
-    "deep": (replace_text("settings", '{"a": ' + "[" * 500 + "]" * 500 + "}"), "ordinary depth"),
+    "deep": (replace_text("settings", '{"a": ' + "[" * 500 + "]" * 500 + "}"), "more than 8 deep"),
     "very deep": (replace_text("settings", "[" * 10**5), "settings is not JSON"),
     "large option": (replace_text("model_options", '{"slopes": 7}'), "too large"),
     "long option": (replace_text("model_options", '{"slopes": [1,2,3,4,5,6,7]}'), "too large"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -20,11 +21,13 @@ __all__ = [
     "check_number",
     "check_rows",
     "check_weights",
+    "parse_bytes",
     "row_blocks",
 ]
 
 BLOCK_VALUES = 1 << 20
 LARGEST_WEIGHT = 1e100
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def as_kept(value: Any, wanted: type, sentence: str) -> Any:
@@ -220,3 +223,18 @@ def check_rows(rows: Any, n_components: int, n_samples: int) -> NDArray[np.intp]
     if len(np.unique(indices)) != len(indices):
         raise InputError(f"init rows must differ from each other, got {indices.tolist()}")
     return indices.astype(np.intp)
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as 600MB, 2G or 1048576.
+
+    Raises
+    ------
+    InputError
+        If it is no positive size.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, flags=re.IGNORECASE)
+    size = int(float(found[1]) * UNITS[found[2].upper()]) if found else 0
+    if size < 1:
+        raise InputError(f"a size must be a number of bytes such as 600MB or 2G, got {text!r}")
+    return size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import find, open_read, read_column
+from vpem.files.opening import read_text
 
 __all__ = ["Agreement", "compare", "read_labels"]
 
@@ -113,11 +113,8 @@ def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> NDA
         If there is another number of labels.
     """
     labels: NDArray[Any]
-    if os.path.isfile(where):
-        try:
-            labels = np.array(Path(where).read_text(encoding="utf-8").split("\n"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise FileError(f"{where} cannot be read as text: {error}") from error
+    if os.path.lexists(where):
+        labels = np.array(read_text(where).split("\n"))
         labels = labels[:-1] if len(labels) and labels[-1] == "" else labels
     else:
         with open_read(data) as file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int
-from vpem.errors import FileError, InputError, VpemWarning, did_you_mean, shorten
+from vpem.errors import InputError, VpemWarning, did_you_mean, shorten
 
 __all__ = ["Partition", "contiguous", "from_agent_of_feature", "from_lists", "read_partition"]
 
@@ -241,15 +240,9 @@ def read_partition(
         If it is JSON of another structure, repeats an agent, names an unknown feature, or does
         not hold every feature exactly once.
     """
-    from vpem.files.hdf5 import check_readable
+    from vpem.files.json_text import read_json_file
 
-    source = check_readable(path)
-    try:
-        content = json.loads(source.read_bytes(), object_pairs_hook=_unique_keys)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path} is not a JSON file: {error}") from error
+    content = read_json_file(path)
     names = list(content) if isinstance(content, dict) else None
     lists = list(content.values()) if isinstance(content, dict) else content
     if not isinstance(lists, list) or not all(isinstance(part, list) for part in lists):
@@ -261,16 +254,6 @@ def read_partition(
         return from_lists(numbers, n_features, names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dictionary of a JSON object and refuse a repeated key, which JSON would lose."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"agent {repeated!r} appears more than once")
-    return made
 
 
 def _numbers_of_names(

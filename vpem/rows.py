@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,8 +14,9 @@ from numpy.typing import NDArray
 
 from vpem.blocks import Blocks
 from vpem.checks import row_blocks
-from vpem.errors import FileError, InputError, VpemWarning
+from vpem.errors import FileError, VpemWarning
 from vpem.files.hdf5 import check_matrix, open_file
+from vpem.files.storage import Inflation
 from vpem.scaling import Scaling
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Rows",
     "arrange_rows",
     "available_memory",
-    "parse_bytes",
 ]
 
 READ_BYTES = 1 << 26
@@ -34,8 +33,6 @@ READ_BYTES = 1 << 26
 
 LEAST_READ = 1 << 20
 """Reads are not made smaller than this."""
-
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Rows(Protocol):
@@ -135,6 +132,7 @@ class FileMatrix:
         self._file = open_file(path)
         try:
             self._dataset = check_matrix(self._file, name)
+            self._packed = Inflation(self._dataset, f"{self.path}: {name}")
         except BaseException:
             self._file.close()
             raise
@@ -177,7 +175,10 @@ class FileMatrix:
         stop = start + len(out)
         try:
             if out.size:
+                self._packed.check(slice(start, stop))
                 self._dataset.read_direct(out, np.s_[start:stop])
+        except FileError:
+            raise
         except (OSError, RuntimeError, ValueError) as error:
             raise FileError(
                 f"{self.path}: rows {start} to {stop} cannot be read; the file is damaged ({error})"
@@ -370,18 +371,3 @@ def arrange_rows(X: Any, blocks: Blocks, scaling: Scaling, dtype: Any) -> Rows:
 def available_memory() -> int:
     """Bytes of memory that this process may hope for: half of what the machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def parse_bytes(text: str) -> int:
-    """Read a size such as 600MB, 2G or 1048576.
-
-    Raises
-    ------
-    InputError
-        If it is no positive size.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, flags=re.IGNORECASE)
-    size = int(float(found[1]) * UNITS[found[2].upper()]) if found else 0
-    if size < 1:
-        raise InputError(f"a size must be a number of bytes such as 600MB or 2G, got {text!r}")
-    return size

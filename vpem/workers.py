@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int
-from vpem.errors import FileError, InputError, shorten
+from vpem.errors import InputError, shorten
 from vpem.partition import cut_evenly
 
 __all__ = ["Workers", "by_label", "evenly", "from_worker_of_row", "read_workers"]
@@ -216,13 +215,9 @@ def read_workers(path: str | os.PathLike[str], n_samples: int) -> Workers:
     InputError
         If a row is missing, repeated, out of range or not an integer.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
+    from vpem.files.json_text import read_json_file
+
+    found = read_json_file(path)
     if not isinstance(found, dict) or not all(isinstance(part, list) for part in found.values()):
         raise InputError(f'{path} must hold {{"worker": [row, ...], ...}}')
     worker_of = np.full(n_samples, -1)

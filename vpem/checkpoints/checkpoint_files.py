@@ -28,11 +28,13 @@ from vpem.files.hdf5 import (
     create,
     describe_element,
     find,
+    is_group,
     open_read,
     read_array,
     read_attribute,
     write_attribute,
 )
+from vpem.files.json_text import parse_json, read_json_bytes
 
 __all__ = ["ENCODING", "State", "part_of", "read_state", "write_state"]
 
@@ -44,8 +46,8 @@ VERSION = "0.1.0"
 DTYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 """Types of arrays."""
 
-LONGEST_STRUCTURE = 1 << 30
-"""Bytes of JSON."""
+DEEPEST = 100
+"""How deep values may be nested in a state."""
 
 MOST_DIMENSIONS = 16
 
@@ -208,7 +210,7 @@ def write_state(path: PathLike, state: State, keep: PathLike | None = None) -> N
     """
     writer = _Writer()
     structure = json.dumps(writer.plain(state), allow_nan=False, separators=(",", ":"))
-    text = np.frombuffer(structure.encode("utf-8", "surrogatepass"), dtype=np.uint8)
+    text = np.frombuffer(structure.encode("utf-8"), dtype=np.uint8)
     pools = {name: np.concatenate(parts) for name, parts in writer.pools.items()}
     pools = {name: pool for name, pool in pools.items() if len(pool)}
     if "b1" in pools:
@@ -248,15 +250,13 @@ def read_state(path: PathLike) -> State:
     with open_read(path) as file:
         if check_encoding(file, ENCODING, VERSION) != ENCODING:
             raise FileError(f"{path} is not a vpem checkpoint; 'vpem fit --checkpoint' writes one")
-        text = read_array(file, "structure", ndim=1, kinds="u")
+        text = read_json_bytes(file, "structure")
         pools = {}
         numbers = find(file, "numbers")
         for name in DTYPES:
-            if numbers is not None and hasattr(numbers, "keys") and name in numbers:
+            if is_group(numbers) and find(numbers, name) is not None:
                 pools[name] = read_array(numbers, name, ndim=1, kinds="iuf")
         digest = read_attribute(file, "digest")
-    if text.dtype != np.uint8 or text.nbytes > LONGEST_STRUCTURE:
-        raise FileError(f"{path} {DAMAGED}")
     if digest != _digest(text, pools):
         raise FileError(f"{path} {DAMAGED} (its content is not what was written)")
     for name, pool in pools.items():
@@ -265,7 +265,7 @@ def read_state(path: PathLike) -> State:
     if "b1" in pools:
         pools["b1"] = pools["b1"] != 0
     try:
-        state = _Reader(pools).value(json.loads(text.tobytes().decode("utf-8", "surrogatepass")))
+        state = _Reader(pools).value(parse_json(text.tobytes().decode("utf-8"), DEEPEST))
     except VpemError:
         raise
     except (ValueError, TypeError, LookupError, RecursionError, MemoryError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
     create,
-    describe_element,
     find,
     open_read,
     read_array,
@@ -28,6 +26,7 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
+from vpem.files.json_text import read_json_element, write_json_element
 from vpem.files.models import current_versions
 from vpem.scaling import Scaling
 from vpem.threads import thread_count
@@ -44,7 +43,6 @@ __all__ = [
 
 ENCODING = "vpem-clustering"
 VERSION = "0.1.0"
-LONGEST_REPORT = 1 << 28
 
 PathLike = str | os.PathLike[str]
 
@@ -181,10 +179,7 @@ def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
             write_array(file, "shift", stored.scaling.shift)
             write_array(file, "scale", stored.scaling.scale)
         for name in ("report", "options", "versions"):
-            text = json.dumps(getattr(stored, name), allow_nan=False)
-            values = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-            dataset = file.create_dataset(name, data=values, track_times=False)
-            describe_element(dataset, "json-utf8", VERSION)
+            write_json_element(file, name, getattr(stored, name))
 
 
 def is_clustering(path: PathLike) -> bool:
@@ -226,7 +221,7 @@ def read_clustering(path: PathLike) -> StoredClustering:
             scaling = Scaling(shift, read_array(file, "scale", shape=(len(names),), kinds="f"))
         ids = None if find(file, "ids") is None else read_column(file, "ids")
         report, options, versions = (
-            _read_json(file, name) for name in ("report", "options", "versions")
+            read_json_element(file, name) for name in ("report", "options", "versions")
         )
     if not len(centres) or not np.isfinite(centres).all():
         raise FileError(f"{path}: the centres must be finite, and there must be one at least")
@@ -239,19 +234,6 @@ def read_clustering(path: PathLike) -> StoredClustering:
     return StoredClustering(
         centres, labels, distances, names, ids, roots, report, options, versions, scaling
     )
-
-
-def _read_json(file: Any, name: str) -> dict[str, Any]:
-    values = read_array(file, name, ndim=1, kinds="u")
-    try:
-        if values.dtype != np.uint8 or values.nbytes > LONGEST_REPORT:
-            raise ValueError("it is stored as something else")
-        found = json.loads(values.tobytes().decode("utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("it is no object")
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{file.filename}: {name} is not JSON text ({error})") from error
-    return found
 
 
 def describe_clustering(

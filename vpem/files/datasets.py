@@ -23,6 +23,7 @@ from vpem.files.hdf5 import (
     create,
     describe_element,
     find,
+    list_datasets,
     open_read,
     read_array,
     read_attribute,
@@ -328,24 +329,11 @@ def _read_matrix(
 
 def _matrices(file: h5py.File) -> dict[str, str]:
     """Return path and shape of every two-dimensional numeric dataset of the file."""
-    import h5py
-
-    present: dict[str, str] = {}
-
-    def visit(name: str, item: Any) -> None:
-        if (
-            isinstance(item, h5py.Dataset)
-            and not item.is_virtual
-            and item.dtype.kind in "iuf"
-            and item.ndim == 2
-        ):
-            present[name] = " x ".join(map(str, item.shape))
-
-    try:
-        file.visititems(visit)
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
-        raise FileError(f"{file.filename} is damaged ({error})") from error
-    return present
+    return {
+        name: " x ".join(map(str, item.shape))
+        for name, item in list_datasets(file).items()
+        if item.dtype.kind in "iuf" and item.ndim == 2
+    }
 
 
 def _index(file: h5py.File, group: str) -> tuple[str, ...]:

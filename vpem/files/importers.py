@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import warnings
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +25,7 @@ from vpem.errors import (
 )
 from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import check_memory, check_readable
+from vpem.files.opening import check_unpacked, open_unzipped
 from vpem.workers import from_worker_of_row
 
 if TYPE_CHECKING:
@@ -240,12 +239,8 @@ def _resolve(what: str, column: Column | None, names: list[str], source: str) ->
 
 def _delimiter(file: Path, source: str, suffix: str, delimiter: str | None) -> str:
     """Return the delimiter given, or the one that the first line shows."""
-    opener: Callable[..., Any] = gzip.open if file.suffix.lower() == ".gz" else open
-    try:
-        with opener(file, "rb") as stream:
-            start = stream.read(1 << 16)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FileError(f"{source} cannot be read: {error}") from error
+    with open_unzipped(file) as stream:
+        start = stream.read(1 << 16)
     if start.startswith(WIDE_ENCODINGS) or b"\0" in start:
         raise FileError(f"{source} is not UTF-8 text; save it as UTF-8")
     if delimiter is not None:
@@ -271,7 +266,10 @@ def _read_text(
     )
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     try:
-        with csv.open_csv(file, read_options=reading, parse_options=parsing) as reader:
+        with (
+            open_unzipped(file) as stream,
+            csv.open_csv(stream, read_options=reading, parse_options=parsing) as reader,
+        ):
             raw = list(reader.schema.names)
         names = [name.strip() for name in raw] if header else _numbered(len(raw))
         if any("\n" in name for name in names):
@@ -293,9 +291,10 @@ def _read_text(
             include_columns=[raw[column] for column in _kept(len(raw), roles)],
             column_types=dict.fromkeys(as_text, pa.string()),
         )
-        table = csv.read_csv(
-            file, read_options=reading, parse_options=parsing, convert_options=converting
-        )
+        with open_unzipped(file) as stream:
+            table = csv.read_csv(
+                stream, read_options=reading, parse_options=parsing, convert_options=converting
+            )
     except VpemError:
         raise
     except UnicodeDecodeError as error:
@@ -344,7 +343,7 @@ def _read_parquet(file: Path, source: str, chosen: Chosen) -> tuple[list[str], R
             implied = [n for n, name in enumerate(names) if name in index and n not in wanted]
             roles = _roles(names, (annotations, (*drop_columns, *implied), columns), source)
             kept = _kept(len(names), roles)
-            check_memory(opened.metadata.num_rows * len(kept) * 8, source)
+            check_unpacked(opened.metadata.num_rows * len(kept) * 8, file)
             table = opened.read(columns=[names[column] for column in kept])
     except VpemError:
         raise

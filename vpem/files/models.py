@@ -28,16 +28,18 @@ from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
     create,
-    describe_element,
     find,
+    is_group,
     open_read,
     read_array,
     read_attribute,
     read_strings,
+    read_value,
     write_array,
     write_attribute,
     write_strings,
 )
+from vpem.files.json_text import read_json_element, write_json_element
 from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
 from vpem.scaling import Scaling
 
@@ -53,8 +55,6 @@ __all__ = [
 
 ENCODING = "vpem-model"
 VERSION = "0.1.0"
-LONGEST_REPORT = 1 << 28
-DEEPEST_REPORT = 16
 MOST_AGENTS = 1 << 31
 
 PathLike = str | os.PathLike[str]
@@ -190,43 +190,7 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
             ("options", model.options),
             ("versions", model.versions or current_versions()),
         ):
-            _write_text(file, name, json.dumps(value, allow_nan=False))
-
-
-def _write_text(file: Any, name: str, text: str) -> None:
-    array = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-    dataset = file.create_dataset(name, data=array, track_times=False)
-    describe_element(dataset, "json-utf8", VERSION)
-
-
-def _read_text(file: Any, name: str) -> dict[str, Any]:
-    values = read_array(file, name, ndim=1, kinds="u")
-    if values.nbytes > LONGEST_REPORT or values.dtype != np.uint8:
-        raise FileError(f"{file.filename}: {name} is not JSON text")
-    try:
-        text = values.tobytes().decode("utf-8")
-        found = json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise FileError(f"{file.filename}: {name} is not JSON text ({error})") from error
-    if not isinstance(found, dict) or not _is_shallow(found):
-        raise FileError(f"{file.filename}: {name} is not a JSON object of ordinary depth")
-    return found
-
-
-def _finite(word: str) -> float:
-    """Read a number of JSON text, which has no word for one that is not finite."""
-    number = float(word)
-    if not np.isfinite(number):
-        raise ValueError(f"{word} is not finite")
-    return number
-
-
-def _is_shallow(value: Any, depth: int = DEEPEST_REPORT) -> bool:
-    """Whether lists and objects are nested at most ``depth`` deep."""
-    if not isinstance(value, dict | list):
-        return True
-    inside = value.values() if isinstance(value, dict) else value
-    return depth > 0 and all(_is_shallow(item, depth - 1) for item in inside)
+            write_json_element(file, name, value)
 
 
 def read_model(path: PathLike) -> Model:
@@ -251,7 +215,7 @@ def read_model(path: PathLike) -> Model:
 
 
 def _number(item: Any, name: str, least: int, most: int) -> int:
-    value = item.attrs.get(name)
+    value = read_value(item, name)
     if not isinstance(value, int | np.integer) or not least <= int(value) <= most:
         raise FileError(
             f"{item.file.filename}: attribute {name!r} must be an integer between {least} and "
@@ -266,14 +230,15 @@ def _read_parts(file: Any) -> Model:
     feature_names = read_strings(file, "feature_names")
     check_different(feature_names, "feature_names")
     d = len(feature_names)
-    if _number(file, "n_features", 1, 1 << 31) != d:
+    n_features = _number(file, "n_features", 1, 1 << 31)
+    if n_features != d:
         raise FileError(
-            f"{file.filename}: attribute 'n_features' is {file.attrs['n_features']}, but there "
-            f"are {d} feature_names"
+            f"{file.filename}: attribute 'n_features' is {n_features}, but there are {d} "
+            "feature_names"
         )
     k = _number(file, "n_components", 1, 1 << 24)
     n_hubs = _number(file, "n_hubs", 1, 1 << 24)
-    shared = file.attrs.get("weights_shared")
+    shared = read_value(file, "weights_shared")
     if not isinstance(shared, bool | np.bool_):
         raise FileError(
             f"{file.filename}: attribute 'weights_shared' must be true or false, got {shared!r}"
@@ -283,7 +248,7 @@ def _read_parts(file: Any) -> Model:
     features, roots, agents, weights, means, covariances = [], [], [], [], [], []
     for b in range(n_hubs):
         hub = find(file, f"hubs/{b}")
-        if hub is None or not hasattr(hub, "keys"):
+        if not is_group(hub):
             raise FileError(f"{file.filename}: hub {b} of {n_hubs} is missing")
         columns = read_array(hub, "features", ndim=1, kinds="iu").astype(np.intp)
         width = len(columns)
@@ -319,10 +284,10 @@ def _read_parts(file: Any) -> Model:
     return Model(
         mixture,
         feature_names,
-        _read_text(file, "report"),
+        read_json_element(file, "report"),
         history,
-        _read_text(file, "options"),
-        _read_text(file, "versions"),
+        read_json_element(file, "options"),
+        read_json_element(file, "versions"),
         of_roots,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import warnings
 from collections.abc import Sequence
@@ -12,6 +11,8 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from vpem.errors import FileError, InputError, VpemWarning
+from vpem.files.json_text import parse_json
+from vpem.files.opening import read_bytes
 from vpem.graphs.graph import Graph, from_edges, from_networkx
 
 __all__ = ["EDGE_LISTS", "read_graph"]
@@ -64,13 +65,7 @@ def read_graph(
             f"cannot tell what kind of graph {file} holds: its name must end in"
             f" {', '.join(EDGE_LISTS)} (edge list), .graphml or .json (node-link)"
         )
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        raise FileError(f"there is no file {file}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"cannot read the graph file {file}: {reason}") from None
+    content = read_bytes(file)
     if not content.strip():
         raise FileError(f"the graph file {file} is empty")
     try:
@@ -161,8 +156,8 @@ def _read_json(file: Path, content: bytes) -> Any:
         return FileError(f"{file} is not a node-link JSON file: {what}")
 
     try:
-        data = json.loads(_text(file, content))
-    except (ValueError, RecursionError) as error:
+        data = parse_json(_text(file, content))
+    except ValueError as error:
         raise wrong(str(error)) from None
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         raise wrong('it has no list "nodes"')

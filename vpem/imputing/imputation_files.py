@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from vpem.checks import as_kept
 from vpem.files.hdf5 import atomic_write, create, describe_element, write_array, write_strings
+from vpem.files.json_text import write_json_element
 from vpem.imputing.imputation import Imputation
 from vpem.imputing.observations import Hidden
 from vpem.plots import check_picture, save_figure, words
@@ -105,7 +105,6 @@ def write_imputation(
     found = as_kept(found, Imputation, "an imputation is written of an Imputation or a FedMissEM")
     given = found.observations
     report = describe_imputation(found) if report is None else report
-    text = json.dumps(report, allow_nan=False).encode("utf-8")
     with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
         write_array(file, "imputed", found.imputed)
         write_array(file, "fitted", found.fitted)
@@ -117,10 +116,7 @@ def write_imputation(
         write_array(file, "factors/singular_values", found.factors.singular_values)
         write_array(file, "trends/rows", found.row_trend)
         write_array(file, "trends/columns", found.column_trend)
-        kept = np.frombuffer(text, dtype=np.uint8)
-        describe_element(
-            file.create_dataset("report", data=kept, track_times=False), "json-utf8", VERSION
-        )
+        write_json_element(file, "report", report)
         groups = ["factors", "trends"]
         if hidden is not None:
             groups.append("holdout")

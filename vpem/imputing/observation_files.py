@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError, did_you_mean, shorten
 from vpem.files.hdf5 import (
-    HARMLESS_SIZE,
     atomic_write,
     check_encoding,
-    check_readable,
     create,
     find,
+    is_group,
+    list_members,
     open_read,
     read_array,
     read_column,
@@ -28,6 +28,7 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
+from vpem.files.opening import open_text, read_limit
 from vpem.imputing.observations import Observations, from_matrices, from_triplets
 
 if TYPE_CHECKING:
@@ -80,12 +81,11 @@ def read_observations(path: PathLike, dataset: str | None = None) -> Observation
 
 
 def _read_csv(path: PathLike) -> Observations:
-    check_readable(path)
     source = os.fspath(path)
     texts: tuple[list[str], list[str], list[str]] = ([], [], [])
     values: list[float] = []
     try:
-        with open(path, newline="", encoding="utf-8-sig") as stream:
+        with open_text(path) as stream:
             reader = csv.reader(stream, strict=True)
             places = _header(next(reader, []), source)
             for fields in reader:
@@ -172,14 +172,12 @@ def _numbered(texts: list[str]) -> tuple[list[str], NDArray[np.intp]]:
 
 
 def _read_hdf5(path: PathLike, dataset: str | None) -> Observations:
-    import h5py
-
     source = os.fspath(path)
     with open_read(path) as file:
         group = None if dataset is not None else find(file, "observers")
         if group is not None:
             check_encoding(file, ENCODING, VERSION)
-            if not isinstance(group, h5py.Group):
+            if not is_group(group):
                 raise FileError(f"{source}: observers must be a group with a member an observer")
             return _read_observers(file, group, source)
     from vpem.files.datasets import read_dataset
@@ -191,19 +189,15 @@ def _read_hdf5(path: PathLike, dataset: str | None) -> Observations:
 
 def _read_observers(file: h5py.File, group: h5py.Group, source: str) -> Observations:
     """Read matrices, or lists of entries, of all observers."""
-    import h5py
-
-    keys = _in_order(list(group))
+    keys = _in_order(list_members(group, MOST_OBSERVERS))
     if not keys:
         raise FileError(f"{source}: the group observers is empty")
-    if len(keys) > MOST_OBSERVERS:
-        raise FileError(f"{source}: {len(keys)} observers are more than {MOST_OBSERVERS}")
     named = find(file, "observer_names") is not None
     names = read_strings(file, "observer_names", shape=(len(keys),)) if named else tuple(keys)
     labels = [_labels(file, name) for name in ("row_names", "column_names")]
     shape: list[int | None] = [None if one is None else len(one) for one in labels]
     members = [find(group, key) for key in keys]
-    listed = [isinstance(member, h5py.Group) for member in members]
+    listed = [is_group(member) for member in members]
     if not any(listed):
         matrices = {}
         for key in keys:
@@ -222,7 +216,7 @@ def _read_observers(file: h5py.File, group: h5py.Group, source: str) -> Observat
         if labels[place] is None:
             number = 1 + max(int(part[place].max(initial=-1)) for part in parts)
             # Entries of one column each could declare any number of them.
-            if number * 8 > max(HARMLESS_SIZE, os.path.getsize(source) * 8):
+            if number * 8 > max(read_limit(), os.path.getsize(source) * 8):
                 raise FileError(
                     f"{source}: a list of entries has {COLUMNS[place + 1]} {number - 1}, but a "
                     "file of this size cannot have an entry in each; number them from 0"

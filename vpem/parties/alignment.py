@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
-from vpem.files.hdf5 import check_readable
+from vpem.files.opening import check_readable, open_regular
 from vpem.network.team import Team, for_each
 from vpem.parties.ids import Tokens, checksum, match, read_ids
 from vpem.parties.set_intersection import check_common, intersect
@@ -199,7 +199,7 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
     InputError
         If the key is short or monotonous.
     """
-    with check_readable(path).open("rb") as file:
+    with open_regular(check_readable(path)) as file:
         key = file.read(1 << 20).strip()
     if len(key) < SHORTEST_KEY:
         raise InputError(

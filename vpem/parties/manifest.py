@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vpem.errors import FileError, InputError, did_you_mean
-from vpem.files.hdf5 import check_readable
+from vpem.files.opening import check_readable, read_text
 
 __all__ = ["Party", "choose_parties", "read_manifest"]
 
@@ -107,7 +107,9 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
     """
     source = check_readable(path)
     try:
-        content = tomllib.loads(source.read_bytes().decode("utf-8"))
+        content = tomllib.loads(read_text(source))
+    except FileError:
+        raise
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is not TOML: {error}") from None
     for key in content:

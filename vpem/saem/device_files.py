@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 
 import numpy as np
 
-from vpem.errors import FileError, InputError, did_you_mean, shorten
+from vpem.errors import InputError, did_you_mean, shorten
+from vpem.files.json_text import read_json_file
 from vpem.workers import Workers, from_worker_of_row
 
 __all__ = ["read_devices"]
@@ -36,13 +36,7 @@ def read_devices(path: str | os.PathLike[str], individuals: Sequence[str]) -> Wo
     InputError
         If an individual is unknown, held twice or by nobody, or a device holds none.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
+    found = read_json_file(path)
     if not isinstance(found, dict) or not all(isinstance(part, list) for part in found.values()):
         raise InputError(f'{path} must hold {{"device": [individual, ...], ...}}')
     number = {name: place for place, name in enumerate(individuals)}

@@ -15,15 +15,17 @@ from vpem.errors import FileError, InputError, did_you_mean, shorten
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
-    check_readable,
     create,
     find,
+    is_group,
+    list_members,
     open_read,
     read_array,
     read_strings,
     write_array,
     write_strings,
 )
+from vpem.files.opening import open_text
 from vpem.saem.individuals import Individuals, from_long
 
 __all__ = ["read_individuals", "write_individuals"]
@@ -79,12 +81,11 @@ def read_individuals(
 def _read_csv(
     path: PathLike, three: tuple[str, str, str], covariates: Sequence[str] | None
 ) -> Individuals:
-    check_readable(path)
     source = os.fspath(path)
     ids: list[str] = []
     numbers: list[list[float]] = []
     try:
-        with open(path, newline="", encoding="utf-8-sig") as stream:
+        with open_text(path) as stream:
             reader = csv.reader(stream, strict=True)
             header = [field.strip() for field in next(reader, [])]
             others = _columns(header, three, covariates, source)
@@ -151,8 +152,6 @@ def _number(text: str, column: str, may_miss: bool, where: str) -> float:
 
 
 def _read_hdf5(path: PathLike, covariates: Sequence[str] | None) -> Individuals:
-    import h5py
-
     source = os.fspath(path)
     with open_read(path) as file:
         check_encoding(file, ENCODING, VERSION)
@@ -166,9 +165,9 @@ def _read_hdf5(path: PathLike, covariates: Sequence[str] | None) -> Individuals:
         if int(counts.astype(object).sum()) != len(times):
             raise FileError(f"{source}: counts must add up to its {len(times)} rows")
         group = find(file, "covariates")
-        if group is not None and not isinstance(group, h5py.Group):
+        if group is not None and not is_group(group):
             raise FileError(f"{source}: covariates must be a group with a member a covariate")
-        have = [] if group is None else sorted(group)
+        have = [] if group is None else sorted(list_members(group, MOST_COLUMNS))
         wanted = have if covariates is None else list(dict.fromkeys(covariates))
         for name in wanted:
             if name not in have:

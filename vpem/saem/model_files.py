@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable
@@ -17,16 +16,18 @@ from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
     create,
-    describe_element,
     find,
+    is_group,
     open_read,
     read_array,
     read_attribute,
     read_strings,
+    read_value,
     write_array,
     write_attribute,
     write_strings,
 )
+from vpem.files.json_text import read_json_element, write_json_element
 from vpem.files.models import current_versions
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.catalogue import MODELS, OWN
@@ -45,7 +46,6 @@ __all__ = [
 
 ENCODING = "vpem-saem"
 VERSION = "0.1.0"
-LONGEST_TEXT = 1 << 24
 DEEPEST = 8
 TOLERANCE = 1e-8
 """Relative size to which matrices must be symmetric and have no negative eigenvalues."""
@@ -247,10 +247,7 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         write_array(file, "covariates", table)
         write_array(file, "time_range", np.array(saved.time_range))
         for name in TEXTS:
-            text = json.dumps(getattr(saved, name), allow_nan=False)
-            values = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-            dataset = file.create_dataset(name, data=values, track_times=False)
-            describe_element(dataset, "json-utf8", VERSION)
+            write_json_element(file, name, getattr(saved, name))
 
 
 def saem_as_json(saved: SavedSaem) -> dict[str, Any]:
@@ -355,7 +352,7 @@ def _read_parts(file: Any) -> SavedSaem:
     need(not np.isinf(table).any(), "covariates must not be infinite")
     first, last = read_array(file, "time_range", shape=(2,), kinds="f").tolist()
     need(math.isfinite(first) and math.isfinite(last) and first <= last, "time_range is no range")
-    texts: dict[str, Any] = {name: _read_json(file, name) for name in TEXTS}
+    texts: dict[str, Any] = {name: read_json_element(file, name, DEEPEST) for name in TEXTS}
     for name, value in texts["model_options"].items():
         # A model makes no more of an option than there are parameters.
         large = isinstance(value, list) and len(value) > p
@@ -382,7 +379,7 @@ def _read_parts(file: Any) -> SavedSaem:
 
 def _read_likelihood(file: Any, n: int, need: Callable[[object, str], None]) -> LogLikelihood:
     group = find(file, "log_likelihood")
-    need(group is not None and hasattr(group, "keys"), "there is no group log_likelihood")
+    need(is_group(group), "there is no group log_likelihood")
     value, error = (
         float(read_array(group, name, shape=(), kinds="f")) for name in ("value", "error")
     )
@@ -419,7 +416,7 @@ def _semidefinite(matrices: Vector) -> bool:
 
 
 def _whole(file: Any, name: str, least: int) -> int:
-    value = file.attrs.get(name)
+    value = read_value(file, name)
     if not isinstance(value, int | np.integer) or not least <= int(value) < 1 << 31:
         raise FileError(
             f"{file.filename}: attribute {name!r} must be an integer of at least {least}, got "
@@ -429,7 +426,7 @@ def _whole(file: Any, name: str, least: int) -> int:
 
 
 def _real(file: Any, name: str) -> float:
-    value = file.attrs.get(name)
+    value = read_value(file, name)
     if not isinstance(value, float | np.floating):
         raise FileError(
             f"{file.filename}: attribute {name!r} must be a real number, got {str(value)[:40]}"
@@ -438,36 +435,9 @@ def _real(file: Any, name: str) -> float:
 
 
 def _flag(file: Any, name: str) -> bool:
-    value = file.attrs.get(name)
+    value = read_value(file, name)
     if not isinstance(value, bool | np.bool_):
         raise FileError(
             f"{file.filename}: attribute {name!r} must be true or false, got {str(value)[:40]}"
         )
     return bool(value)
-
-
-def _finite(word: str) -> float:
-    if not math.isfinite(number := float(word)):
-        raise ValueError(f"{word} is not finite")
-    return number
-
-
-def _is_shallow(value: Any, depth: int = DEEPEST) -> bool:
-    if not isinstance(value, dict | list):
-        return True
-    inside = value.values() if isinstance(value, dict) else value
-    return depth > 0 and all(_is_shallow(item, depth - 1) for item in inside)
-
-
-def _read_json(file: Any, name: str) -> dict[str, Any]:
-    values = read_array(file, name, ndim=1, kinds="u")
-    try:
-        if values.dtype != np.uint8 or values.nbytes > LONGEST_TEXT:
-            raise ValueError("it is stored as something else")
-        text = values.tobytes().decode("utf-8")
-        found = json.loads(text, parse_constant=_finite, parse_float=_finite)
-        if not isinstance(found, dict) or not _is_shallow(found):
-            raise ValueError("it is no object of ordinary depth")
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{file.filename}: {name} is not JSON text ({error})") from error
-    return found

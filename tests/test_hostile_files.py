@@ -1,0 +1,376 @@
+"""Small files that would take the machine: refused in a sentence before it is taken."""
+
+import gzip
+import json
+import os
+import resource
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.cli_support import run
+from vpem.checkpoints.checkpoint_files import read_state
+from vpem.errors import FileError, InputError
+from vpem.evaluation import read_labels
+from vpem.files import hdf5, json_text, opening
+from vpem.files.datasets import read_dataset
+from vpem.files.importers import read_table
+from vpem.graphs.graph_files import read_graph
+from vpem.imputing.observation_files import read_observations
+from vpem.parties.alignment import read_key
+from vpem.parties.manifest import read_manifest
+from vpem.partition import read_partition
+from vpem.rows import FileMatrix
+from vpem.saem.device_files import read_devices
+from vpem.saem.individual_files import read_individuals
+from vpem.workers import read_workers
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "small.h5"
+
+
+def deflated(n_bytes):
+    """Zeros packed as tightly as deflate can."""
+    packer = zlib.compressobj(9)
+    parts = [packer.compress(bytes(MB)) for _ in range(n_bytes // MB)]
+    return b"".join([*parts, packer.flush()])
+
+
+def soft_links(file):
+    last = "end"
+    file[last] = h5py.SoftLink("/")
+    for level in range(14):
+        file[f"level{level}"] = h5py.SoftLink("/" + "/".join([last] * 20))
+        last = f"level{level}"
+    file["X"] = h5py.SoftLink(f"/{last}/Y")
+    file["Y"] = np.eye(3)
+
+
+def wide(file):
+    file.create_dataset("X", (1, 1 << 26), "i1")
+
+
+def high(file):
+    file.create_dataset("X", (1 << 26, 1), "i1", chunks=(1 << 16, 1), compression="gzip")
+
+
+def large_chunk(file):
+    plain = {"chunks": ((1 << 27) - 1, 2), "maxshape": (None, 2), "compression": "gzip"}
+    X = file.create_dataset("X", (8, 2), "f8", **plain)
+    X.id.write_direct_chunk((0, 0), zlib.compress(bytes(128)))
+
+
+def many_chunks(file):
+    X = file.create_dataset("X", (1 << 17, 1), "f8", chunks=(1, 1))
+    X[:3] = 1
+
+
+def packed_twice(file):
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((64, 2))
+    plist.set_deflate(9)
+    plist.set_deflate(9)
+    space = h5py.h5s.create_simple((64, 2))
+    X = h5py.h5d.create(file.id, b"X", h5py.h5t.IEEE_F64LE, space, plist)
+    X.write_direct_chunk((0, 0), zlib.compress(deflated(64 * MB), 9))
+
+
+def packed_tightly(file):
+    """One layer of deflate, but what it unpacks to is a hundred times the chunk."""
+    X = file.create_dataset("X", (1 << 17, 1), "f8", chunks=(1 << 17, 1), compression="gzip")
+    X.id.write_direct_chunk((0, 0), deflated(128 * MB))
+
+
+def refers(file, length=3000, times=60_000, **options):
+    """Strings of variable length that are all the same one of the file."""
+    file["X"] = np.zeros((times, 1), dtype="i1")
+    ids = file.create_dataset("ids", (times,), h5py.string_dtype(), **options)
+    ids[0] = "x" * length
+    return ids
+
+
+def alike(path, length=3000, times=60_000):
+    """Write such strings: HDF5 itself would write each of them."""
+    with h5py.File(path, "w") as file:
+        where = refers(file, length, times).id.get_offset()
+    with open(path, "r+b") as raw:
+        raw.seek(where)
+        one = raw.read(16)
+        raw.seek(where)
+        raw.write(one * times)
+
+
+ATTACKS = {
+    soft_links: "X is a soft link, which is not followed",
+    wide: "X declares 1 x 67108864 values, .* stores 0 bytes of it; .*VPEM_READ_LIMIT=4096M",
+    high: "X declares 67108864 x 1 values",
+    large_chunk: "X has chunks of 2.147 GB, far larger than itself",
+    many_chunks: "X declares 131072 x 1 values",
+    packed_twice: "X is packed several times over",
+    packed_tightly: "X has a chunk that unpacks to more than its 1048576 bytes",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_small_files_take_nothing(path, attack, capsys):
+    with h5py.File(path, "w") as file:
+        attack(file)
+    assert path.stat().st_size < 200_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FileError, match=ATTACKS[attack]):
+        read_dataset(path)
+    with pytest.raises(FileError, match=ATTACKS[attack]), hdf5.open_read(path) as file:
+        hdf5.read_strings(file, "X") if attack is soft_links else hdf5.read_array(file, "X")
+    assert run(capsys, "data", "describe", path).code == 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+@pytest.mark.parametrize("attack", [packed_twice, packed_tightly])
+def test_what_stays_on_disk_is_looked_at_too(path, attack):
+    with h5py.File(path, "w") as file:
+        attack(file)
+    with pytest.raises(FileError, match=r"packed several times|unpacks to more"):
+        FileMatrix(path)[0:8]
+
+
+@pytest.mark.parametrize(
+    ("length", "times", "sentence"),
+    [
+        (3000, 60_000, "holds strings of more than 67108864 bytes"),
+        (9000, 99, "holds a string of more than 4096"),
+    ],
+)
+def test_strings_that_are_one_are_counted(path, length, times, sentence):
+    alike(path, length, times)
+    with pytest.raises(FileError, match=f"ids {sentence}"):
+        read_dataset(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "gzip", "shuffle": True},
+        {"compression": "gzip"},
+        {"compression": "lzf"},
+        {"chunks": (7,)},
+        {},
+    ],
+    ids=str,
+)
+def test_strings_are_read_however_they_are_packed(path, options):
+    names = [f"{'long ' * 40}{number}" for number in range(100)]
+    with h5py.File(path, "w") as file:
+        file.create_dataset("names", data=names, dtype=h5py.string_dtype(), **options)
+    with hdf5.open_read(path) as file:
+        assert hdf5.read_strings(file, "names") == tuple(names)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "gzip", "shuffle": True, "fletcher32": True},
+        {"compression": "lzf"},
+        {"scaleoffset": 0},
+        {"chunks": (1000, 3), "maxshape": (None, None)},
+    ],
+    ids=str,
+)
+def test_ordinary_packing_is_read(path, options):
+    X = np.arange(30_000).reshape(-1, 3)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, **options)
+    np.testing.assert_array_equal(read_dataset(path).X, X)
+    matrix = FileMatrix(path)
+    np.testing.assert_array_equal(matrix[5:9999], X[5:9999])
+    matrix.close()
+
+
+def test_chunks_large_enough_to_be_looked_at_are_read(path):
+    X = np.random.default_rng(0).integers(0, 50, (1 << 18, 2)).astype("f8")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, chunks=(1 << 17, 2), compression="gzip")
+        assert file["X"].id.get_chunk_info(0).size > opening.USUAL_LIMIT // 1032
+    np.testing.assert_array_equal(read_dataset(path).X, X)
+
+
+def test_the_bound_is_a_setting(path, monkeypatch):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", (1 << 24, 1), "i1", fillvalue=3)
+    with pytest.raises(FileError, match="if you trust the file, set VPEM_READ_LIMIT=128M"):
+        read_dataset(path)
+    monkeypatch.setenv("VPEM_READ_LIMIT", "128M")
+    assert (read_dataset(path, dtype="float32").X == 3).all()
+    monkeypatch.setenv("VPEM_READ_LIMIT", "much")
+    with pytest.raises(InputError, match="the environment variable VPEM_READ_LIMIT"):
+        read_dataset(path)
+
+
+def test_one_dataset_by_many_names_counts_every_time(path, monkeypatch):
+    monkeypatch.setenv("VPEM_READ_LIMIT", "1M")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("0", (100_000,), "f8")
+        for number in range(1, 5):
+            file[str(number)] = file["0"]
+    with hdf5.open_read(path) as file:
+        hdf5.read_array(file, "0")
+        hdf5.read_array(file, "1")
+        with pytest.raises(FileError, match="all that the file declares takes more than"):
+            hdf5.read_array(file, "2")
+    with hdf5.open_read(path) as file:  # and is counted anew the next time
+        hdf5.read_array(file, "4")
+
+
+def test_groups_that_hold_each_other_are_listed_once(path):
+    with h5py.File(path, "w") as file:
+        groups = [file.create_group(f"level{level}") for level in range(30)]
+        for above, below in zip(groups, [*groups[1:], groups[0]], strict=True):
+            for number in range(20):
+                above[f"door{number}"] = below
+        groups[-1]["matrix"] = np.eye(2)
+    with pytest.raises(FileError, match=r"2-D numeric datasets with --dataset: .*matrix \(2 x 2\)"):
+        read_dataset(path)
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], ["a", "b"], h5py.Empty("f8")])
+def test_attributes_that_are_several_values_are_not_read(path, value):
+    with h5py.File(path, "w") as file:
+        file.attrs["some"] = value
+    with hdf5.open_read(path) as file:
+        assert hdf5.read_value(file, "some") is None
+
+
+def test_names_that_are_no_text_are_a_sentence(path):
+    with h5py.File(path, "w") as file:
+        group = file.create_group("observers")
+        h5py.h5g.create(group.id, b"\xff\xfe")
+    with pytest.raises(FileError, match="observers cannot be read"):
+        read_observations(path)
+
+
+def test_what_h5py_raises_is_a_sentence_and_our_own_defects_are_not(path):
+    with h5py.File(path, "w"):
+        pass
+    with pytest.raises(FileError, match="is damaged"), hdf5.open_read(path) as file:
+        file["nothing"]
+    with pytest.raises(AttributeError), hdf5.open_read(path):
+        b"ours".isdecimal()
+
+
+# Text ---------------------------------------------------------------------------------------------
+
+READERS = {
+    "graph.txt": read_graph,
+    "graph.json": read_graph,
+    "table.csv": read_table,
+    "table.csv.gz": read_table,
+    "table.parquet": read_table,
+    "observed.csv": read_observations,
+    "observed.h5": read_observations,
+    "people.csv": read_individuals,
+    "people.h5": read_individuals,
+    "data.h5": read_dataset,
+    "state.ckpt": read_state,
+    "parties.toml": read_manifest,
+    "key": lambda path: read_key(path),
+    "partition.json": lambda path: read_partition(path, 3),
+    "workers.json": lambda path: read_workers(path, 3),
+    "devices.json": lambda path: read_devices(path, ["a"]),
+    "labels.txt": lambda path: read_labels(path, str(path), 3),
+}
+ODD = {
+    "pipe": (os.mkfifo, "is not an ordinary file but a pipe"),
+    "folder": (os.mkdir, "is a folder, not a file"),
+    "device": (lambda path: os.symlink("/dev/zero", path), "is not an ordinary file but a device"),
+    "loop": (lambda path: os.symlink(path, path), "is a link that leads to itself"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", READERS)
+def test_only_regular_files_are_read(tmp_path, name, odd):
+    make, sentence = ODD[odd]
+    make(tmp_path / name)
+    with pytest.raises(FileError, match=sentence):
+        READERS[name](tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"a": NaN}', "NaN is not finite"),
+        ('{"a": -Infinity}', "-Infinity is not finite"),
+        ('{"a": 1e999}', "1e999 is not finite"),
+        ('{"a": 1, "b": 2, "a": 3}', "'a' appears more than once"),
+        ("[" * 20 + "]" * 20, "nested more than 16 deep"),
+        ("[" * 10**5, "nested more than 16 deep"),
+        ("{", "Expecting"),
+        ("9" * 5000, "4300"),
+    ],
+)
+def test_json_is_strict(text, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        json_text.parse_json(text)
+
+
+@pytest.mark.parametrize("value", [{"a": float("nan")}, {"a": [[[[]]]] * 2, "b": "\ud800"}])
+def test_json_in_hdf5(path, value):
+    text = json.dumps(value).encode()
+    with h5py.File(path, "w") as file:
+        file["told"] = np.frombuffer(text, dtype=np.uint8)
+        file["list"] = np.frombuffer(b"[]", dtype=np.uint8)
+        file["long"] = np.frombuffer(b"{}", dtype=np.uint8).astype(np.int64)
+    with hdf5.open_read(path) as file:
+        for name in ("list", "long"):
+            with pytest.raises(FileError, match=f"{name}"):
+                json_text.read_json_element(file, name)
+        if "b" in value:
+            assert json_text.read_json_element(file, "told") == value
+        else:
+            with pytest.raises(FileError, match=r"told is not JSON text \(NaN is not finite\)"):
+                json_text.read_json_element(file, "told")
+
+
+def test_packed_json_is_bounded(path, monkeypatch):
+    monkeypatch.setenv("VPEM_READ_LIMIT", "1M")
+    with h5py.File(path, "w") as file:
+        text = np.frombuffer(b'{"a": [' + b"[]," * 200_000 + b"[]]}", dtype=np.uint8)
+        file.create_dataset("packed", data=text, compression="gzip")
+        file.create_dataset("plain", data=text)
+    with hdf5.open_read(path) as file:
+        with pytest.raises(FileError, match="packed"):
+            json_text.read_json_element(file, "packed")
+        assert len(json_text.read_json_element(file, "plain")["a"]) == 200_001
+
+
+def test_text_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setenv("VPEM_READ_LIMIT", "1000")
+    for name in ("graph.txt", "partition.json", "labels.txt"):
+        (tmp_path / name).write_text("0 1\n" * 300)
+        with pytest.raises(FileError, match=r"has 1200 bytes, .*VPEM_READ_LIMIT=1M"):
+            READERS[name](tmp_path / name)
+
+
+def test_a_table_that_unpacks_to_far_more_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("VPEM_READ_LIMIT", "64K")
+    table = tmp_path / "table.csv.gz"
+    table.write_bytes(gzip.compress(b"a,b\n" + b"0,0\n" * 1_000_000))
+    with pytest.raises(FileError, match=r"table.csv.gz unpacks to more than 64 times its size"):
+        read_table(table)
+    monkeypatch.setenv("VPEM_READ_LIMIT", "64M")
+    assert read_table(table).X.shape == (1_000_000, 2)
+
+
+def test_a_parquet_file_that_declares_far_more_is_refused(tmp_path, monkeypatch):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    monkeypatch.setenv("VPEM_READ_LIMIT", "64K")
+    parquet.write_table(pa.table({"a": np.zeros(1_000_000)}), tmp_path / "table.parquet")
+    with pytest.raises(FileError, match=r"declares values of 0.008 GB"):
+        read_table(tmp_path / "table.parquet")

@@ -1,0 +1,163 @@
+"""One reader of JSON, whether it stands in a file of its own or in HDF5, and its writer.
+
+It takes what the standard allows and no more: no NaN or infinity, no key twice, and no deeper
+nesting than anybody would write.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import FileError
+from vpem.files.hdf5 import describe_element
+from vpem.files.opening import PathLike, advice, read_limit, read_text
+from vpem.files.reading import find, read_array
+
+if TYPE_CHECKING:
+    import h5py
+
+__all__ = [
+    "parse_json",
+    "read_json_bytes",
+    "read_json_element",
+    "read_json_file",
+    "write_json_element",
+]
+
+DEEPEST = 16
+VERSION = "0.1.0"
+
+
+def parse_json(text: str, deepest: int = DEEPEST) -> Any:
+    """Return what JSON text stands for.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    deepest : int
+        How deep lists and objects may be nested.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, has a number that is not finite, a key twice in an object, or is nested
+        deeper.
+    """
+    too_deep = ValueError(f"lists and objects are nested more than {deepest} deep")
+    try:
+        found = json.loads(
+            text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_unique
+        )
+    except RecursionError:
+        raise too_deep from None
+    if not _is_shallow(found, deepest):
+        raise too_deep
+    return found
+
+
+def _finite(word: str) -> float:
+    """Read a number of JSON text, which has no word for one that is not finite."""
+    number = float(word)
+    if not math.isfinite(number):
+        raise ValueError(f"{word[:40]} is not finite")
+    return number
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dictionary of an object and refuse a repeated key, which JSON would lose."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"{twice[:40]!r} appears more than once")
+    return made
+
+
+def _is_shallow(value: Any, depth: int) -> bool:
+    """Whether lists and objects are nested at most ``depth`` deep."""
+    if not isinstance(value, dict | list):
+        return True
+    inside = value.values() if isinstance(value, dict) else value
+    return depth > 0 and all(_is_shallow(item, depth - 1) for item in inside)
+
+
+def read_json_file(path: PathLike) -> Any:
+    """Return what a JSON file holds.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read, is larger than `read_limit`, or is not JSON (`parse_json`).
+    """
+    try:
+        return parse_json(read_text(path))
+    except ValueError as error:
+        raise FileError(f"{path} is not a JSON file: {error}") from error
+
+
+def read_json_bytes(group: h5py.Group, name: str) -> NDArray[np.uint8]:
+    """Return the bytes of JSON text in HDF5, no more of them than may be parsed.
+
+    Raises
+    ------
+    FileError
+        If there are none, or they are something else.
+    """
+    values = read_array(group, name, ndim=1, kinds="u")
+    where = f"{group.file.filename}: {name}"
+    if values.dtype != np.uint8:
+        raise FileError(f"{where} is not JSON text (it is stored as something else)")
+    # What JSON becomes takes some thirty times the memory of the text.
+    if values.nbytes > max(read_limit() // 2, 2 * int(find(group, name).id.get_storage_size())):
+        raise FileError(f"{where} unpacks to {values.nbytes} bytes; {advice(2 * values.nbytes)}")
+    return values
+
+
+def read_json_element(group: h5py.Group, name: str, deepest: int = DEEPEST) -> dict[str, Any]:
+    """Read an object that `write_json_element` has written.
+
+    Parameters
+    ----------
+    group : h5py.Group
+        Where to look.
+    name : str
+        Path of the dataset of bytes in ``group``.
+    deepest : int
+        How deep lists and objects may be nested.
+
+    Raises
+    ------
+    FileError
+        If there is none, or it is something else.
+    """
+    values = read_json_bytes(group, name)
+    try:
+        found = parse_json(values.tobytes().decode("utf-8"), deepest)
+        if not isinstance(found, dict):
+            raise ValueError("it is no object")
+    except ValueError as error:
+        raise FileError(f"{group.file.filename}: {name} is not JSON text ({error})") from error
+    return found
+
+
+def write_json_element(group: h5py.Group, name: str, value: Any) -> None:
+    """Write an object as JSON text, stored as bytes.
+
+    Parameters
+    ----------
+    group : h5py.Group
+        Where to write.
+    name : str
+        Name of the dataset.
+    value
+        What JSON can hold; no NaN, no infinity.
+    """
+    data = np.frombuffer(json.dumps(value, allow_nan=False).encode("utf-8"), dtype=np.uint8)
+    describe_element(group.create_dataset(name, data=data, track_times=False), "json-utf8", VERSION)

@@ -1,0 +1,278 @@
+"""The door: how a file that anybody may have made is opened, and how much may be made of it.
+
+Only regular files are opened: a pipe would wait for ever and a device never end. What is read is
+bounded by what the file holds; what a file stores in little space (fill values, compressed zeros)
+may come to `read_limit` bytes all the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import RawIOBase, TextIOWrapper
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from vpem.checks import parse_bytes
+from vpem.errors import FileError, InputError
+
+__all__ = [
+    "EXPANSION",
+    "READ_LIMIT",
+    "PathLike",
+    "advice",
+    "check_memory",
+    "check_readable",
+    "check_unpacked",
+    "open_regular",
+    "open_text",
+    "open_unzipped",
+    "read_bytes",
+    "read_limit",
+    "read_text",
+]
+
+PathLike = str | os.PathLike[str]
+
+READ_LIMIT = "VPEM_READ_LIMIT"
+"""Environment variable: a size such as 2G, in place of `USUAL_LIMIT`."""
+
+USUAL_LIMIT = 1 << 26
+"""Bytes that may be made of a file however little it stores."""
+
+EXPANSION = 64
+"""Bytes that may be made of each byte that is stored, beyond the limit."""
+
+
+def read_limit() -> int:
+    """Return how many bytes may be made of what stores less.
+
+    Raises
+    ------
+    InputError
+        If the environment variable `READ_LIMIT` is no size.
+    """
+    wanted = os.environ.get(READ_LIMIT, "").strip()
+    if not wanted:
+        return USUAL_LIMIT
+    try:
+        return parse_bytes(wanted)
+    except InputError as error:
+        raise InputError(f"the environment variable {READ_LIMIT}: {error}") from None
+
+
+def advice(n_bytes: float) -> str:
+    """Return what to do about what is beyond the limit: "; set VPEM_READ_LIMIT=...".
+
+    Parameters
+    ----------
+    n_bytes : float
+        What the limit would have to be.
+    """
+    size = max(1, int(n_bytes))
+    unit, mark = (1 << 30, "G") if size > 1 << 32 else (1 << 20, "M")
+    return f"if you trust the file, set {READ_LIMIT}={-(-size // unit)}{mark}"
+
+
+def check_memory(n_bytes: int, what: str) -> None:
+    """Raise InputError if ``n_bytes`` exceed the memory of this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if n_bytes > memory:
+        raise InputError(
+            f"{what} needs {n_bytes / 1e9:.4g} GB, but this machine has {memory / 1e9:.4g} GB of "
+            "memory"
+        )
+
+
+def check_readable(path: PathLike) -> Path:
+    """Return ``path`` if it is a regular file that can be opened and is not empty.
+
+    Raises
+    ------
+    FileError
+        If it is missing, a folder, a device, a pipe, empty, or not readable.
+    """
+    with open_regular(path) as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise FileError(f"{path} is empty")
+    return Path(path)
+
+
+@contextmanager
+def open_regular(path: PathLike) -> Iterator[BinaryIO]:
+    """Open a regular file to read its bytes; links to one are followed.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Yields
+    ------
+    BinaryIO
+        The open file. What is opened is looked at, not what the name stood for before.
+
+    Raises
+    ------
+    FileError
+        If it is missing, a folder, a device, a pipe, or not readable.
+    """
+    file = _open(path)
+    with file:
+        yield file
+
+
+@contextmanager
+def open_text(path: PathLike) -> Iterator[TextIO]:
+    """Open a regular UTF-8 file that is not empty, to read its lines as they are.
+
+    Raises
+    ------
+    FileError
+        As `open_regular`, or if it is empty.
+    """
+    check_readable(path)
+    with open_regular(path) as file, TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        yield text
+
+
+def _open(path: PathLike) -> BinaryIO:
+    """Open a regular file, or say in a sentence why it cannot be read."""
+    name = os.fspath(path)
+    if not name:
+        raise FileError("'' does not exist")
+    try:
+        # A pipe that nobody writes to would otherwise wait here.
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise FileError(_why(name, error)) from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise FileError(f"{name} is {_kind(mode)}")
+    return os.fdopen(descriptor, "rb")
+
+
+def _why(name: str, error: Exception) -> str:
+    """Say why a file could not be opened."""
+    number = getattr(error, "errno", None)
+    if number in (errno.ENOENT, errno.ENOTDIR):
+        return f"{name!r} does not exist"
+    if number == errno.ELOOP:
+        return f"{name} is a link that leads to itself"
+    if number == errno.ENXIO:  # sockets, and devices that are not there
+        return f"{name} is not an ordinary file"
+    return f"{name} cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
+def _kind(mode: int) -> str:
+    """Say what is no regular file."""
+    if stat.S_ISDIR(mode):
+        return "a folder, not a file"
+    kinds = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+    what = next((word for test, word in kinds if test(mode)), "something else")
+    return f"not an ordinary file but {what}; save its content to a file first"
+
+
+def read_bytes(path: PathLike) -> bytes:
+    """Return the content of a regular file of at most `read_limit` bytes.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read or is larger.
+    """
+    most = read_limit()
+    with open_regular(path) as file:
+        try:
+            content = file.read(most + 1)
+        except OSError as error:
+            raise FileError(_why(os.fspath(path), error)) from error
+        if len(content) > most:
+            size = os.fstat(file.fileno()).st_size
+            raise FileError(f"{path} has {size} bytes, more than are read at once; {advice(size)}")
+    return content
+
+
+def read_text(path: PathLike) -> str:
+    """Return the content of a UTF-8 file, with or without a byte order mark.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read, is larger than `read_limit`, or is not UTF-8 text.
+    """
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8 text; save it as UTF-8") from error
+
+
+def check_unpacked(n_bytes: int, path: PathLike) -> None:
+    """Raise an error if what a file packs would take far more memory than its size.
+
+    Raises
+    ------
+    FileError
+        If it takes more than `read_limit` and `EXPANSION` times the file.
+    InputError
+        If it takes more than the memory of this machine.
+    """
+    size = os.stat(path).st_size
+    if n_bytes > max(read_limit(), EXPANSION * size):
+        raise FileError(
+            f"{path} declares values of {n_bytes / 1e9:.4g} GB in {size} bytes; {advice(n_bytes)}"
+        )
+    check_memory(n_bytes, os.fspath(path))
+
+
+class _Counted(RawIOBase):
+    """Bytes of a gzip file, as long as there are not far more than the file has."""
+
+    def __init__(self, path: PathLike) -> None:
+        self._path = os.fspath(path)
+        self._packed = _open(path)
+        self._file = gzip.GzipFile(fileobj=self._packed, mode="rb")
+        size = os.fstat(self._packed.fileno()).st_size
+        self._most = max(read_limit(), EXPANSION * size)
+        self._found = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            count = self._file.readinto(buffer)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FileError(f"{self._path} cannot be unpacked: {error}") from error
+        self._found += count
+        if self._found > self._most:
+            raise FileError(
+                f"{self._path} unpacks to more than {EXPANSION} times its size; unpack it "
+                f"yourself, or, {advice(16 * self._found)}"
+            )
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+            self._packed.close()
+        super().close()
+
+
+def open_unzipped(path: PathLike) -> Any:
+    """Open a regular file, or what a ``.gz`` file unpacks to, to read its bytes.
+
+    Raises
+    ------
+    FileError
+        If it cannot be opened; when it is read, if it is damaged or unpacks to far more than it
+        has (`EXPANSION`, `read_limit`).
+    """
+    zipped = os.fspath(path).lower().endswith(".gz")
+    return _Counted(path) if zipped else _open(path)

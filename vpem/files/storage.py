@@ -1,0 +1,301 @@
+"""What a dataset of an HDF5 file stores, and whether what it declares can be made of that.
+
+Everything here is asked before a value is read: shapes, chunks and filters are claims of whoever
+wrote the file. Sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import FileError
+from vpem.files.opening import EXPANSION, advice, read_limit
+
+if TYPE_CHECKING:
+    import h5py
+
+__all__ = ["Inflation", "check_storage", "lengths_of_strings"]
+
+DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF = 1, 2, 3, 4, 5, 6, 32000
+FILTERS = (DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF)
+PACKING = (DEFLATE, SZIP, LZF)
+DEFLATED = 1032
+"""Bytes that one byte of deflate can stand for."""
+
+OF_A_COLUMN = 64
+"""What a column, or a string, takes in memory at least."""
+
+OF_A_CHUNK = 4096
+"""What HDF5 takes to read a chunk, however small."""
+
+
+def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
+    """Refuse a dataset that would take far more memory or time than the file has bytes for it.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        Of which nothing has been read.
+    where : str
+        What it is called in messages.
+    text : bool
+        Its values become strings.
+
+    Returns
+    -------
+    int
+        The memory that it takes.
+
+    Raises
+    ------
+    FileError
+        If it would take more than `read_limit` and `EXPANSION` times what is stored, its chunks are
+        far larger than itself, or it is packed in a way that is not read here.
+    """
+    import h5py
+
+    limit, shape = read_limit(), dataset.shape
+    n_bytes: int = math.prod(shape) * max(dataset.dtype.itemsize, OF_A_COLUMN if text else 8)
+    if len(shape) == 2:
+        n_bytes = max(n_bytes, shape[1] * OF_A_COLUMN)
+    plist = dataset.id.get_create_plist()
+    if plist.get_layout() == h5py.h5d.CHUNKED:
+        each = math.prod(dataset.chunks) * _width(dataset)
+        if each > max(limit, 4 * n_bytes):
+            raise FileError(
+                f"{where} has chunks of {_size(each)}, far larger than itself; {advice(each)}"
+            )
+        _check_filters(plist, each, where)
+        parts = (-(-length // chunk) for length, chunk in zip(shape, dataset.chunks, strict=True))
+        n_bytes = max(n_bytes, OF_A_CHUNK * math.prod(parts))
+    if n_bytes <= limit:
+        return n_bytes
+    stored = _stored(dataset, where)
+    if n_bytes > EXPANSION * stored:
+        words = " x ".join(map(str, shape)) or "a single value"
+        raise FileError(
+            f"{where} declares {words} values, which would take {_size(n_bytes)}, but the file "
+            f"stores {_size(stored)} of it; {advice(n_bytes)}"
+        )
+    return n_bytes
+
+
+def _size(n_bytes: int) -> str:
+    """Return a size for a message."""
+    return f"{n_bytes / 1e9:.4g} GB" if n_bytes > 1e8 else f"{n_bytes} bytes"
+
+
+def _stored(dataset: h5py.Dataset, where: str) -> int:
+    """Return how many bytes of the file belong to a dataset; 0: it has its fill value only."""
+    stored = int(dataset.id.get_storage_size())
+    have = os.path.getsize(dataset.file.filename)
+    if stored > have:
+        raise FileError(f"{where} says that {stored} bytes of it are stored in a file of {have}")
+    return stored
+
+
+def _check_filters(plist: Any, each: int, where: str) -> None:
+    """Refuse filters that are not known, come twice, or claim another size than the chunks'."""
+    filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
+    codes = [code for code, *_ in filters]
+    for code in codes:
+        if code not in FILTERS:
+            raise FileError(
+                f"{where} is packed by the filter {code}, which is not read here; write it with "
+                "gzip, lzf, or as it is"
+            )
+    packing = [place for place, code in enumerate(codes) if code in PACKING]
+    last = packing[0] if packing else len(codes)
+    if len(set(codes)) < len(codes) or len(packing) > 1 or {*codes[last + 1 :]} - {FLETCHER32}:
+        raise FileError(f"{where} is packed several times over; write it with one filter")
+    for code, _, values, _ in filters:
+        claimed = 0
+        if code in (NBIT, SCALEOFFSET) and len(values) > 4:
+            claimed = values[2] * values[4]
+        elif code == LZF and len(values) > 2:
+            claimed = values[2]
+        if claimed > 2 * each:
+            raise FileError(f"{where} says that its chunks of {each} bytes unpack to {claimed}")
+
+
+class Inflation:
+    """Looks at packed chunks before they are read: none may unpack to more than a chunk.
+
+    Only those are looked at, once, which could take more than the limit.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        After `check_storage`.
+    where : str
+        What it is called in messages.
+    """
+
+    def __init__(self, dataset: h5py.Dataset, where: str) -> None:
+        self._dataset = dataset
+        self._where = where
+        self._left: list[tuple[int, ...]] = []
+        self._codes = [] if dataset.chunks is None else _codes(dataset)
+        if not {DEFLATE, SZIP} & set(self._codes):
+            return
+        self._each = math.prod(dataset.chunks) * _width(dataset)
+        deflated = DEFLATE in self._codes
+        small = max(read_limit(), 4 * self._each) // DEFLATED if deflated else 0
+        if dataset.id.get_storage_size() > small:
+            chunks = _chunks(dataset, where)
+            self._left = [chunk.chunk_offset for chunk in chunks if chunk.size > small]
+
+    def check(self, rows: slice | None = None) -> None:
+        """Refuse chunks that unpack to more than they may.
+
+        Parameters
+        ----------
+        rows : slice, optional
+            Rows that will be read; by default all.
+
+        Raises
+        ------
+        FileError
+            If there is such a chunk among them.
+        """
+        if not self._left:
+            return
+        height = self._dataset.chunks[0]
+        wanted = [
+            first
+            for first in self._left
+            if rows is None or rows.start - height < first[0] < rows.stop
+        ]
+        for first in wanted:
+            if not self._fits(*self._dataset.id.read_direct_chunk(first)):
+                raise FileError(
+                    f"{self._where} has a chunk that unpacks to more than its {self._each} bytes, "
+                    "or is damaged"
+                )
+        self._left = [first for first in self._left if first not in set(wanted)]
+
+    def _fits(self, mask: int, packed: bytes) -> bool:
+        """Whether a chunk, through the filters that ``mask`` leaves, is no larger than it says."""
+        for place, code in enumerate(self._codes):
+            if mask >> place & 1:
+                continue
+            if code == DEFLATE and _inflate(packed, self._each + 4) is None:
+                return False
+            if code == SZIP and struct.unpack_from("<I", packed.ljust(4))[0] > self._each + 4:
+                return False
+        return True
+
+
+def _width(dataset: h5py.Dataset) -> int:
+    """Return the bytes of an element in the file; of strings of variable length, where they are."""
+    import h5py
+
+    text = h5py.check_string_dtype(dataset.dtype)
+    if text is None or text.length is not None:
+        return int(dataset.dtype.itemsize)
+    return 8 + int(dataset.file.id.get_create_plist().get_sizes()[0])
+
+
+def _codes(dataset: h5py.Dataset) -> list[int]:
+    """Return the filters that chunks went through, in order."""
+    plist = dataset.id.get_create_plist()
+    return [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
+
+
+def _inflate(packed: bytes, most: int) -> bytes | None:
+    """Return what deflate packed, or None if that is longer than ``most`` or damaged."""
+    try:
+        content = zlib.decompressobj().decompress(packed, most + 1)
+    except zlib.error:
+        return None
+    return content if len(content) <= most else None
+
+
+def _chunks(dataset: h5py.Dataset, where: str) -> list[Any]:
+    """Return where the chunks of a dataset are, no more of them than the file can hold."""
+    have = os.path.getsize(dataset.file.filename)
+    found: list[Any] = []
+    total = 0
+
+    def note(chunk: Any) -> bool | None:
+        nonlocal total
+        total += max(int(chunk.size), 1)
+        found.append(chunk)
+        return True if total > have else None
+
+    dataset.id.chunk_iter(note)
+    if total > have:
+        raise FileError(f"{where} has chunks that lie upon each other; the file is damaged")
+    return found
+
+
+def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Iterator[NDArray[np.uint32]] | None:
+    """Return the lengths of strings of variable length, which stand where they are referred to.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        Of variable-length strings, after `check_storage`.
+    where : str
+        What it is called in messages.
+
+    Returns
+    -------
+    iterator of ndarray of uint32, or None
+        A run of them at a time, in bytes; None where they are packed so that they cannot be told.
+    """
+    width = _width(dataset)
+    if dataset.chunks is not None:
+        if set(_codes(dataset)) - {DEFLATE, SHUFFLE, FLETCHER32}:
+            return None
+        return _lengths_in_chunks(dataset, where, width)
+    offset = dataset.id.get_offset()
+    return None if offset is None else _lengths_in_file(dataset, offset, width)
+
+
+def _lengths_in_file(dataset: h5py.Dataset, offset: int, width: int) -> Iterator[NDArray[Any]]:
+    """Read lengths of a dataset that is stored in one piece."""
+    with open(dataset.file.filename, "rb") as file:
+        file.seek(offset)
+        left = dataset.size * width
+        while left > 0 and (part := file.read(min(left, width << 16))):
+            left -= len(part)
+            yield _first_words(part, width)
+
+
+def _lengths_in_chunks(dataset: h5py.Dataset, where: str, width: int) -> Iterator[NDArray[Any]]:
+    """Read lengths of a dataset that is stored in chunks."""
+    codes = _codes(dataset)
+    each = math.prod(dataset.chunks) * width
+    for found in _chunks(dataset, where):
+        mask, packed = dataset.id.read_direct_chunk(found.chunk_offset)
+        for place in range(len(codes) - 1, -1, -1):
+            if mask >> place & 1:
+                continue
+            if codes[place] == DEFLATE:
+                content = _inflate(packed, each + 4)
+                if content is None:
+                    raise FileError(f"{where} has a chunk that unpacks to more than its size")
+                packed = content
+            elif codes[place] == FLETCHER32:
+                packed = packed[:-4]
+            else:
+                rest = len(packed) % width
+                whole = np.frombuffer(packed[: len(packed) - rest], dtype=np.uint8)
+                packed = whole.reshape(width, -1).T.tobytes()
+        yield _first_words(packed, width)
+
+
+def _first_words(content: bytes, width: int) -> NDArray[np.uint32]:
+    """Return the first four bytes of every reference as numbers."""
+    whole = np.frombuffer(content[: len(content) // width * width], dtype=np.uint8)
+    words = np.ascontiguousarray(whole.reshape(-1, width)[:, :4])
+    return words.view("<u4").reshape(-1)
