@@ -470,7 +470,7 @@ def test_a_damaged_newest_state_is_passed_over(tmp_path):
         for number in range(3 * ranks.every):
             saver.offer(lambda number=number: {"count": number + 1})
     newest = ranks.file(0)
-    newest.write_bytes(newest.read_bytes()[:2000])
+    newest.write_bytes(newest.read_bytes()[:-100])
     with pytest.warns(VpemWarning, match="the state beside it is taken"):
         saver = FileSaver(tmp_path / "c", rank=0, size=2, resume=True, agree=max)
     saver.begin({})

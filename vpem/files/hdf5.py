@@ -7,10 +7,10 @@ complete.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from vpem.files.reading import (
     read_strings,
     read_value,
 )
+from vpem.files.temporaries import temporary_beside
 
 if TYPE_CHECKING:
     import h5py
@@ -86,12 +87,51 @@ def create(path: PathLike, encoding_type: str, encoding_version: str) -> Iterato
     ------
     h5py.File
         The open file.
+
+    Raises
+    ------
+    OSError
+        At the end, if anything could not be written.
     """
     import h5py
 
-    with h5py.File(os.fspath(path), "w", libver=("v110", "v110")) as file:
-        describe_element(file, encoding_type, encoding_version)
-        yield file
+    with _Disk(path) as disk:
+        try:
+            with h5py.File(disk, "w", libver=("v110", "v110")) as file:
+                describe_element(file, encoding_type, encoding_version)
+                yield file
+        finally:
+            if disk.failure is not None:
+                raise disk.failure
+
+
+class _Disk(FileIO):
+    """A file as HDF5 writes it, which goes on where a disk is full.
+
+    HDF5 may crash where what it still holds cannot be written. It never hears of that: the first
+    failure is kept, and what follows goes nowhere.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        super().__init__(os.fspath(path), "w+")
+        self.failure: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        left = memoryview(content).cast("B")
+        size = len(left)
+        try:
+            while len(left) and self.failure is None:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.failure = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size) if self.failure is None else size or 0
+        except OSError as error:
+            self.failure = error
+            return size or 0
 
 
 def write_attribute(item: h5py.Group | h5py.Dataset, name: str, text: str) -> None:
@@ -172,6 +212,8 @@ def check_writable(path: PathLike, force: bool = False) -> Path:
     try:
         target = Path(os.path.realpath(path))
         folder = target.parent
+        if target.is_symlink():
+            raise FileError(f"{path} is a link that leads to itself; write to another name")
         if target.is_dir():
             raise FileError(f"{path} is a folder; give the name of a file")
         if not folder.is_dir():
@@ -212,21 +254,18 @@ def atomic_write(path: PathLike, force: bool = False) -> Iterator[Path]:
         As `check_writable`, or if writing fails (a full disk).
     """
     target = check_writable(path, force)
-    temporary = target.with_name(f".vpem-{secrets.token_hex(6)}{target.suffix}")
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        if target.exists():
-            shutil.copymode(target, temporary)
-        yield temporary
-        _flush(temporary)
-        os.replace(temporary, check_writable(path, force))
-        _flush(target.parent)
+        with temporary_beside(target) as temporary:
+            if target.exists():
+                shutil.copymode(target, temporary)
+            yield temporary
+            _flush(temporary)
+            os.replace(temporary, check_writable(path, force))
+            _flush(target.parent)
     except VpemError:
         raise
     except OSError as error:
         raise FileError(f"{path} could not be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
