@@ -211,7 +211,7 @@ def test_files_that_cannot_be_read(capsys, folder):
     (folder / "deep.toml").write_text("x = " + "[" * 5000)
     for name, said in (
         ("nowhere.toml", "'nowhere.toml' does not exist"),
-        (".", "cannot be read: Is a directory"),
+        (".", "is a folder, not a file"),
         ("bytes.toml", "bytes.toml is not TOML"),
         ("deep.toml", "deep.toml is not TOML"),
         ("/dev/zero", "too many for options"),

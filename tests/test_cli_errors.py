@@ -315,7 +315,7 @@ BAD_OPTIONS = [
     ("--agents 2 --partition p.json", "--agents or --partition, not both"),
     ("--partition missing.json", "'missing.json' does not exist"),
     ("--topology path --graph g.txt", "--topology or --graph, not both"),
-    ("--graph missing.txt", "no file missing.txt"),
+    ("--graph missing.txt", "'missing.txt' does not exist"),
     ("--graph d.h5", "name must end in"),
     ("--topology cycle --radius 0.5", "--radius is for geometric"),
     ("--radius 0.5", "--radius and --mean-degree need the --topology"),

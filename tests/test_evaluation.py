@@ -133,5 +133,5 @@ def test_another_number_of_labels(tmp_path, data):
 
 def test_labels_that_are_not_text(tmp_path, data):
     (tmp_path / "labels.bin").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(FileError, match="cannot be read as text"):
+    with pytest.raises(FileError, match="is not UTF-8 text"):
         read_labels(str(tmp_path / "labels.bin"), data, 3)

@@ -233,7 +233,7 @@ def test_groups_that_hold_each_other_are_listed_once(path):
             for number in range(20):
                 above[f"door{number}"] = below
         groups[-1]["matrix"] = np.eye(2)
-    with pytest.raises(FileError, match=r"2-D numeric datasets with --dataset: .*matrix \(2 x 2\)"):
+    with pytest.raises(FileError, match=r"2-D numeric datasets .*matrix \(2 x 2\)"):
         read_dataset(path)
 
 

@@ -200,7 +200,7 @@ def read_bytes(path: PathLike) -> bytes:
 
 
 def read_text(path: PathLike) -> str:
-    """Return the content of a UTF-8 file, with or without a byte order mark.
+    r"""Return the content of a UTF-8 file, with or without a byte order mark; lines end with \n.
 
     Raises
     ------
@@ -208,9 +208,10 @@ def read_text(path: PathLike) -> str:
         If it cannot be read, is larger than `read_limit`, or is not UTF-8 text.
     """
     try:
-        return read_bytes(path).decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(f"{path} is not UTF-8 text; save it as UTF-8") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def check_unpacked(n_bytes: int, path: PathLike) -> None:
