@@ -214,7 +214,7 @@ def test_files_that_cannot_be_read(capsys, folder):
         (".", "is a folder, not a file"),
         ("bytes.toml", "bytes.toml is not TOML"),
         ("deep.toml", "deep.toml is not TOML"),
-        ("/dev/zero", "too many for options"),
+        ("/dev/zero", "is not an ordinary file but a device"),
     ):
         assert said in run(capsys, "fit", "d.h5", "--config", name).sentence
 
