@@ -141,7 +141,7 @@ def fedem(
     init: Annotated[str, typer.Option(help="Start: random, k-means++, kmeans.")] = "kmeans",
     init_rows: InitRows = None,
     init_model: InitModel = None,
-    max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 100,
+    max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 1000,
     epochs: Annotated[
         float | None,
         typer.Option(
@@ -153,9 +153,9 @@ def fedem(
         float,
         typer.Option(
             help="Stop when the squared norm of the mean correction is at most this part of the "
-            "statistic's; 0: never."
+            "statistic's, several times in a row where anything is drawn or quantized; 0: never."
         ),
-    ] = 0.0,
+    ] = 1e-10,
     strict: Strict = False,
     record_every: Annotated[
         int,
@@ -377,8 +377,8 @@ def _show(report: dict[str, Any]) -> None:
         f"{report['n_epochs']:.4g} epochs",
         f"{number(report['seconds'], 3)} s",
     ]
-    if report["converged"]:
-        iterations.insert(1, "converged")
+    if report["tol"] > 0:
+        iterations.insert(1, "converged" if report["converged"] else "not converged")
     rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
     field = f"{number(report['mean_field'][0], 3)} at first, {number(report['mean_field'][-1], 3)}"
     facts = (

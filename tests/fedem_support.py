@@ -11,6 +11,8 @@ EXACT = {"step_size": 1.0, "memory": "none"}
 
 
 def run(X, workers=7, **options):
+    # As many iterations as are asked for, whatever they bring.
+    options = {"max_iter": 100, "tol": 0.0, **options}
     held = workers if isinstance(workers, Workers) else evenly(len(X), workers)
     return fit_fedem(X, held, **{"n_components": 3, "init": ROWS, **options})
 

@@ -57,7 +57,7 @@ def test_it_is_the_function(fedem, data):
     )  # fmt: skip
     wanted = fit_fedem(
         source.X, by_label(source.labels, 4), init=[3, 77], compress="natural:12bits", seed=5,
-        step_size="decreasing:0.9,0.6", covariance_type="tied", max_iter=20,
+        step_size="decreasing:0.9,0.6", covariance_type="tied", max_iter=20, tol=0.0,
     )  # fmt: skip
     assert found["history"] == pytest.approx(wanted.run.history.objective, abs=1e-12)
     assert found["init_rows"] == [3, 77]
@@ -126,6 +126,23 @@ def test_the_same_seed_gives_the_same_run(fedem):
     assert one["history"] == two["history"] != other["history"]
 
 
+def test_it_says_whether_it_converged(capsys, data):
+    words = ("fedem", data, "--workers", "3", "--covariance", "tied")
+    told = done(capsys, *words)
+    assert told.err == ""
+    assert ", converged, " in told.out
+    found = done(capsys, *words, "--json").json
+    assert found["converged"] is True
+    assert found["n_iter"] < 1000
+    noisy = run(capsys, *words, "--batch-size", "9", "--max-iter", "60", "--strict")
+    assert noisy.code == 3
+    assert ", not converged, " in noisy.out
+    assert "the noise of batches keeps them there" in noisy.err
+    endless = done(capsys, *words, "--tol", "0", "--max-iter", "150")
+    assert "converged" not in endless.out + endless.err
+    assert " 150, " in endless.out
+
+
 def test_strict(capsys, data):
     words = ("fedem", data, "--workers", "3", "--covariance", "tied", "--step-size", "constant:1")
     short = run(capsys, *words, "--tol", "1e-14", "--max-iter", "2", "--strict")
@@ -150,7 +167,7 @@ def test_strict(capsys, data):
         (("--workers", "3", "--inner", "2"), "variance reduction"),
         (("--workers", "3", "--memory", "frist"), "did you mean 'first'"),
         (("--workers", "3", "--weighting", "row"), "did you mean 'rows'"),
-        (("--workers", "3", "--strict"), "--strict needs a --tol"),
+        (("--workers", "3", "--strict", "--tol", "0"), "--strict needs a --tol"),
         (("--workers", "3", "--link-failure", "0.1"), "graph of agents"),
         (("--workers", "3", "--init-rows", "0,1", "--init-model", "m.h5"), "not both"),
         (("--workers", "3", "--init-rows", "0,999"), "between 0 and 119"),

@@ -9,6 +9,7 @@ import pytest
 from vpem import (
     FedEM,
     InputError,
+    NotConvergedWarning,
     NumericalError,
     VpemWarning,
     fit_fedem,
@@ -18,6 +19,7 @@ from vpem.blocks import Blocks
 from vpem.codecs import parse_codec
 from vpem.em import fit
 from vpem.federated.fedem import first_statistics, parse_step_size, run_fedem
+from vpem.federated.resting import Rest, looks_needed
 from vpem.joining import connect_workers
 from vpem.mixture import COVARIANCE_TYPES
 from vpem.network.ledger import Ledger
@@ -544,8 +546,8 @@ def test_step_sizes():
 @pytest.mark.parametrize(
     "estimator",
     [
-        FedEM(2, random_state=0, max_iter=20),
-        FedEM(2, compress="qsgd:8bits", batch_size=10, variance_reduction=True, max_iter=20),
+        FedEM(max_iter=20, tol=0.0),
+        FedEM(compress="qsgd:8bits", batch_size=10, variance_reduction=True, max_iter=20, tol=0.0),
     ],
     ids=["plain", "reduced"],
 )
@@ -556,24 +558,90 @@ def test_scikit_learns_own_checks(estimator):
 def test_the_estimator_is_the_function(X):
     labels = np.arange(len(X)) % 5
     ours = FedEM(
-        3, workers=labels, compress="qsgd:8bits", init=ROWS, participation=0.7, random_state=2
-    ).fit(X)
+        3, workers=labels, compress="qsgd:8bits", init=ROWS, participation=0.7, random_state=2,
+        max_iter=60, tol=0.0,
+    ).fit(X)  # fmt: skip
     same = fit_fedem(
         X, from_worker_of_row(labels), n_components=3, init=ROWS, compress="qsgd:8bits",
-        participation=0.7, seed=2,
+        participation=0.7, seed=2, max_iter=60, tol=0.0,
     )  # fmt: skip
     np.testing.assert_array_equal(ours.means_, same.mixture.assembled_means)
     assert ours.lower_bound_ == pytest.approx(ours.score(X))
     assert ours.predict_proba(X).shape == (len(X), 3)
-    assert ours.n_iter_ == 100
+    assert ours.n_iter_ == 60
     np.testing.assert_array_equal(ours.fit_predict(X), ours.predict(X))
 
 
 def test_the_estimator_on_a_graph(X):
     ours = FedEM(3, workers=6, graph="cycle", compress="natural:12bits", init=ROWS, max_iter=30)
-    ours.fit(X)
+    ours.set_params(tol=0.0).fit(X)
     assert ours.graph_.topology == "cycle"
     assert ours.fit_.run.statistics.shape[0] == 6
+
+
+# ---- coming to rest ------------------------------------------------------------------------------
+
+ITSELF = {"max_iter": 1000, "tol": 1e-10, "record_every": 1000}
+"""As the defaults are."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        EXACT,
+        {"compress": "qsgd:8bits", "participation": 0.6},
+        {"compress": "topk:0.4", "step_size": 1.0},
+        {"variance_reduction": True},
+    ],
+    ids=["plain", "EM", "quantized", "feedback", "reduced"],
+)
+def test_a_run_ends_by_itself_where_it_can_rest(X, options):
+    ours = run(X, **{**ITSELF, **options})
+    assert ours.run.converged
+    assert ours.run.n_iter < 700
+    # What comes after that changes nothing to speak of.
+    longer = run(X, **{**options, "max_iter": 2 * ours.run.n_iter, "record_every": 1000})
+    assert ours.log_likelihood == pytest.approx(longer.log_likelihood, abs=1e-5)
+
+
+def test_units_do_not_matter_to_when_a_run_ends(X):
+    units = np.array([1e-3, 1.0, 1e3, 1e5])
+    options = {**ITSELF, **EXACT, "reg_covar": 0.0}
+    assert run(X * units, **options).run.n_iter == run(X, **options).run.n_iter
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"batch_size": 6, "step_size": 0.1}, "noise of batches keeps them there"),
+        ({"batch_size": 6, "step_size": "decreasing:0.5"}, "noise of batches keeps them there"),
+        ({"compress": "qsgd:4bits", "memory": "none"}, "without memories noise keeps them there"),
+        ({"participation": 0.2, "memory": "none", "step_size": 0.1}, "without memories noise"),
+    ],
+    ids=["batches", "decreasing", "quantized", "absent"],
+)
+@pytest.mark.filterwarnings("ignore:weights or covariances")
+def test_noise_that_stays_is_never_called_converged(X, options, advice, seed):
+    with pytest.warns(NotConvergedWarning, match=advice):
+        ours = run(X, **{**ITSELF, **options, "max_iter": 150, "seed": seed})
+    assert not ours.run.converged
+    assert ours.run.n_iter == 150
+
+
+def test_small_corrections_count_in_a_row():
+    rest = Rest(1e-4, looks_needed(True, 0.5, 0), None)
+    at = np.ones((2, 3))
+    small, large = at * (1 + 1e-3), at * np.array([[1.0], [1.5]])
+    assert rest.looks == 20
+    for moved in [small] * 19 + [large] + [small] * 19:
+        assert not rest.note(rest.is_small(at, moved, 0.5))
+    assert rest.note(rest.is_small(at, small, 0.5))
+    assert not rest.is_small(at, at * (1 + 1e-2), 0.5)  # before it is multiplied by the step
+    assert looks_needed(False, 1.0, 0) == 1
+    assert looks_needed(True, 1.0, 30) == 60
+    assert not Rest(0.0, 1, None).is_small(at, at, 1.0)
 
 
 # ---- the benchmark -------------------------------------------------------------------------------

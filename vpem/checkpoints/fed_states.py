@@ -31,6 +31,7 @@ def fedem_state(
     model: StatisticModel,
     links: Any,
     estimates: Any,
+    rest: Any,
     rng: np.random.Generator,
 ) -> State:
     """Return the state of an iteration, once the statistic has moved and before its M-step."""
@@ -49,6 +50,7 @@ def fedem_state(
         "model": model.state(),
         "links": links.state(),
         "estimates": estimates.state(),
+        "calm": rest.count,
         "stream": stream_state(rng),
     }
 
@@ -76,6 +78,7 @@ def fedem_schema(model: StatisticModel, links: Any, estimates: Any) -> Schema:
         "model": model.schema(),
         "links": links.schema(),
         "estimates": estimates.schema(links.crew.apart),
+        "calm": COUNT,
         "stream": STREAM,
     }
 
@@ -85,6 +88,7 @@ def restore_fedem(
     model: StatisticModel,
     links: Any,
     estimates: Any,
+    rest: Any,
     rng: np.random.Generator,
 ) -> FedRun:
     """Put a run together again; parameters are found by the M-step that comes next."""
@@ -94,6 +98,7 @@ def restore_fedem(
     model.restore(state["model"])
     links.restore(state["links"])
     estimates.restore(state["estimates"])
+    rest.count = state["calm"]
     set_stream(rng, state["stream"])
     same = ("memories", "memory", "projections", "projected", "converged", "partitions")
     return FedRun(

@@ -59,12 +59,13 @@ class FedEM(FittedMixture):
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     known_covariance : array or None, default=None
         Covariances that are not estimated, (d, d) with "tied" or (K, d, d) with "full".
-    max_iter : int, default=100
+    max_iter : int, default=1000
         Most iterations.
     n_epochs : float or None, default=None
         Most epochs.
-    tol : float, default=0.0
-        Squared norm of the mean correction, relative to the statistic's, at which to stop.
+    tol : float, default=1e-10
+        Squared norm of the mean correction, relative to the statistic's, at which to stop; 0:
+        never. See `vpem.federated.fedmixture.fit_fedem`.
     reg_covar, floor, scale
         As for `vpem.federated.fedmixture.fit_fedem`.
     n_rounds, weights, acceleration, consensus_tol, link_failure, stragglers
@@ -128,9 +129,9 @@ class FedEM(FittedMixture):
         weighting: str = "rows",
         covariance_type: str = "full",
         known_covariance: Any = None,
-        max_iter: int = 100,
+        max_iter: int = 1000,
         n_epochs: float | None = None,
-        tol: float = 0.0,
+        tol: float = 1e-10,
         reg_covar: float = 1e-6,
         floor: float | None = None,
         scale: str = "none",

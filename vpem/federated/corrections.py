@@ -320,6 +320,7 @@ class Between:
         self.crew = self.total.crew
         self.n_roots = int(self.crew.whole(network).total.n_roots)
         self._apart = self.crew.apart and self.n_roots > 1
+        self.is_noisy = network.compress is not None or network.faults is not None
 
     def collect(self, values: Vector, rng: np.random.Generator) -> tuple[Vector, Vector]:
         """Average a vector a worker (n, P), uncompressed: them, and what each root has (R, P)."""

@@ -31,6 +31,7 @@ from vpem.federated.fedruns import (
     StepSize,
     parse_step_size,
 )
+from vpem.federated.resting import Rest, looks_needed
 from vpem.joining import Network
 from vpem.network.ledger import Ledger
 
@@ -85,7 +86,7 @@ def run_fedem(
     memory: str = "first",
     network: Network | None = None,
     ledger: Ledger | None = None,
-    tol: float = 0.0,
+    tol: float = 1e-10,
     record_every: int = 1,
     rng: np.random.Generator,
     n_threads: int = 1,
@@ -116,8 +117,8 @@ def run_fedem(
         How workers send their first statistics or corrections to the server; None: as float64. Its
         noise is on all of the statistic, so that it should be finer than that of corrections.
     basis : Basis, optional
-        Units in which codecs work, on the vector as one piece; None: on the model's pieces as they
-        are.
+        Units in which codecs work, on the vector as one piece, and norms are taken for ``tol``;
+        None: on the model's pieces as they are.
     alpha : float, optional
         Step of the memories; None: ``1/(1 + omega)`` of the codec.
     participation : float
@@ -143,7 +144,8 @@ def run_fedem(
         Where messages are counted; one of its own otherwise.
     tol : float
         Stop when the squared norm of ``H`` is at most this part of that of the statistic, for
-        every root; 0: never.
+        every root; 0: never. Where anything is drawn or quantized, in so many iterations in a row
+        (`vpem.federated.resting.looks_needed`): noise that stays above it ends nothing.
     record_every : int
         Iterations from one record of objective and mean field to the next; a record costs a pass.
     rng : Generator
@@ -185,9 +187,13 @@ def run_fedem(
     else:
         links = Between(weights, quantizer, rate, participation, network, ledger)
     estimates = Estimates(model, batch_size, variance_reduction, inner, rng)
+    noisy = quantizer.omega > 0 or participation < 1 or estimates.batch_size is not None
+    if isinstance(links, Between):
+        noisy |= links.is_noisy
+    rest = Rest(tol, looks_needed(noisy, participation, estimates.inner), basis)
     saver = saver or Saver()
     saved = saver.saved
-    parts = (model, links, estimates, rng)
+    parts = (model, links, estimates, rest, rng)
     if saved is None:
         assert start is not None
         statistics, memories = _begin(model, start, memory, links, estimates, rng)
@@ -233,12 +239,10 @@ def run_fedem(
             except PartitionedError as error:
                 _note_partition(run, iteration, error)
                 moved, heard = run.statistics, False
-            with np.errstate(over="ignore", invalid="ignore"):
-                change = ((moved - run.statistics) ** 2).sum(axis=1) / step**2
-                small = change <= tol * (moved**2).sum(axis=1)
+            small = rest.is_small(run.statistics, moved, step)
             # What any process finds holds for all.
             bad, moving = links.crew.largest(
-                np.array([not np.isfinite(moved).all(), not small.all()], dtype=np.uint8)
+                np.array([not np.isfinite(moved).all(), not small], dtype=np.uint8)
             )
             if bad:
                 raise NumericalError(
@@ -247,7 +251,7 @@ def run_fedem(
                 )
             run.statistics = moved
             run.n_iter = iteration
-            run.converged = tol > 0 and heard and not moving
+            run.converged = heard and rest.note(not moving)
             saver.offer(
                 partial(fedem_state, run, n_active, step, *parts),
                 last=run.converged or iteration == n_iter or estimates.epochs >= most_epochs,

@@ -15,7 +15,7 @@ from vpem.checkpoints.run_facts import describe_run, describe_steps, start_facts
 from vpem.checkpoints.run_states import OneRun
 from vpem.checkpoints.savers import Saver, checksum
 from vpem.checks import as_array, check_number
-from vpem.codecs import Cast, parse_codec
+from vpem.codecs import Cast, Codec, parse_codec
 from vpem.em import Progress
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.federated.fedem import run_fedem
@@ -109,9 +109,9 @@ def fit_fedem(
     covariance_type: str = "full",
     known_covariance: Any = None,
     init: str | Sequence[int] | NDArray[Any] | Mixture = "kmeans",
-    max_iter: int = 100,
+    max_iter: int = 1000,
     n_epochs: float | None = None,
-    tol: float = 0.0,
+    tol: float = 1e-10,
     compress: str | None = None,
     step_size: str | float | StepSize = "constant:0.5",
     alpha: float | None = None,
@@ -163,8 +163,9 @@ def fit_fedem(
         weights, every covariance the sample covariance of all rows. "kmeans": the statistics of the
         hard assignment that Lloyd's iterations end with.
     max_iter, n_epochs, tol
-        Most iterations, most epochs, and the squared norm of ``H`` relative to the statistic's at
-        which to stop (0: never).
+        Most iterations, most epochs, and the squared norm of ``H`` relative to the statistic's, in
+        units in which the data are white, at which to stop (0: never; see
+        `vpem.federated.fedem.run_fedem`).
     compress : str, optional
         Codec of the corrections that workers send to the server (`vpem.codecs.parse_codec`);
         "qsgd:4bits:32" needs the fewest bytes up with a shared covariance, "qsgd:6bits:32" is
@@ -329,7 +330,7 @@ record_every
             step_size=step_size,
             codec=codec,
             first_codec=codec_of_first(codec),
-            basis=None if codec is None else Whitening(model),
+            basis=Whitening(model),
             alpha=alpha,
             participation=participation,
             batch_size=batch_size,
@@ -357,10 +358,10 @@ record_every
             stacklevel=2,
         )
     if tol > 0 and not run.converged:
+        noise = _lasting_noise(batch_size, variance_reduction, memory, codec, participation)
         warnings.warn(
             f"not converged within {run.n_iter} iterations: corrections are still above tol="
-            f"{tol:g}; allow more iterations, or take decreasing steps or variance reduction where "
-            "they are noise",
+            f"{tol:g}; {noise or 'allow more iterations'}",
             NotConvergedWarning,
             stacklevel=2,
         )
@@ -382,8 +383,24 @@ record_every
             "weighting": weighting,
             "memory": memory,
             "scale": scale,
+            "tol": float(tol),
         },
     )
+
+
+def _lasting_noise(
+    batch_size: int | None,
+    variance_reduction: bool,
+    memory: str,
+    codec: Codec | None,
+    participation: float,
+) -> str | None:
+    """Say which noise stays in corrections however long a run is, and what to do about it."""
+    if batch_size is not None and not variance_reduction:
+        return "the noise of batches keeps them there: take variance reduction, or tol 0"
+    if memory == "none" and (codec is not None or participation < 1):
+        return "without memories noise keeps them there: take memory first, or tol 0"
+    return None
 
 
 class _Told:
