@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Ellipse
 
+from vpem.blocks import Blocks
+from vpem.clusters.cluster_files import StoredClustering
 from vpem.errors import InputError
-from vpem.files.models import assembled, write_model
+from vpem.files.models import Model, assembled, write_model
+from vpem.mixture import Mixture
 from vpem.network.ledger import KINDS
 from vpem.pictures import curves, densities, network, scatters, traffic
 from vpem.pictures.assignments import matched_order
@@ -18,8 +22,9 @@ from vpem.pictures.kinds import KINDS as PICTURES
 from vpem.pictures.kinds import draw, next_kinds
 from vpem.pictures.samples import Rows, choose_rows, spread_features
 from vpem.pictures.saved import Saved, read_saved
-from vpem.pictures.style import COLOURS, colour, line, marker, of_bytes
-from vpem.plots import render, words
+from vpem.pictures.style import COLOURS, colour, hatch, line, marker, new_figure, of_bytes
+from vpem.plots import render, whole_numbers, words
+from vpem.scaling import Scaling
 
 from .pictures_support import CLUSTERS, FITS, load, shared_folder
 
@@ -73,6 +78,88 @@ def test_figures_are_drawn_once_to_the_bytes_of_matplotlib(home, kind, ending):
                 figure.savefig(stream, format=ending, dpi=70, metadata=told[ending])
             made.append(stream.getvalue())
     assert made[0] == made[1]
+
+
+# ---- nothing is cut, and what is whole has whole numbers ---------------------------------------
+
+
+LONG = "a very long name of a feature"
+
+
+def saved_of(d, k, *, of_clusters=False, names=LONG):
+    """A model or clustering of so many features and components, and data for it."""
+    rng = np.random.default_rng([d, k])
+    means = rng.normal(0, 3, (k, d))
+    labels = np.arange(90) % k
+    X = means[labels] + rng.normal(size=(90, d))
+    names = tuple(f"{names} {j}" for j in range(d))
+    if of_clusters:
+        stored = StoredClustering(means, labels.astype(np.int32), np.zeros(90), names)
+    else:
+        blocks = Blocks((np.arange(d),), (0,), ((0,),))
+        mixture = Mixture(
+            blocks, "diag", np.full((1, k), 1 / k), means, np.ones((k, d)), Scaling.none(d)
+        )
+        stored = Model(mixture, names, {}, np.zeros((1, 1)))
+    return Saved("m.h5", stored), Rows(X, np.array([f"{LONG} {c}" for c in labels]), "d.h5")
+
+
+def refuse_cut(figure):
+    """Every artist lies within the figure."""
+    figure.draw_without_rendering()
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0) > -0.01
+    assert box.x1 < width + 0.01
+    assert box.y1 < height + 0.01
+
+
+@pytest.mark.parametrize("of_clusters", [False, True], ids=["components", "clusters"])
+@pytest.mark.parametrize(("d", "k"), [(1, 1), (1, 12), (2, 2), (2, 3), (2, 12), (3, 3), (30, 12)])
+def test_nothing_is_cut_off(d, k, of_clusters):
+    saved, rows = saved_of(d, k, of_clusters=of_clusters)
+    for kind in ("marginals", "pairs", "responsibilities", "confusion"):
+        if (kind == "pairs" and d == 1) or (of_clusters and not PICTURES[kind].of_clusters):
+            continue
+        refuse_cut(draw(kind, saved, rows).figure)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_nothing_is_cut_off_of_what_fits_told(home, name):
+    saved, _ = load(home, name)
+    for kind in ("history", "graph", "communication"):
+        if (name, kind) != ("one", "communication"):
+            refuse_cut(draw(kind, saved).figure)
+
+
+def test_a_legend_takes_as_many_columns_as_there_is_room_for():
+    columns = [draw("pairs", *saved_of(2, k, names="x")).figure.legends[0]._ncols for k in (3, 12)]
+    assert columns == [3, 4]
+    few, many = (draw("pairs", *saved_of(2, k)).figure.get_size_inches()[1] for k in (3, 12))
+    assert many > few
+
+
+def test_clusters_of_one_colour_differ_in_their_hatches():
+    assert len({(colour(c), hatch(c)) for c in range(64)}) == 64
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 1), (0, 1), (1, 2), (1, 37), (0, 2000)])
+def test_axes_of_whole_numbers_have_whole_ticks(first, last):
+    axes = new_figure(5, 3).subplots()
+    axes.plot([first, last], [0, 1])
+    whole_numbers(axes.xaxis)
+    low, high = axes.get_xlim()
+    shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert shown
+    assert all(tick == round(tick) for tick in shown)
+
+
+def test_the_history_of_one_iteration_has_one_tick(home):
+    saved, _ = load(home, "star")
+    report = {**saved.report, "communication": {}}
+    one = Saved("m.h5", replace(saved.model, history=saved.model.history[:1], report=report))
+    for axes in draw("history", one).figure.axes[:2]:
+        low, high = axes.get_xlim()
+        assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [1]
 
 
 # ---- history ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from vpem.partition import contiguous
 from vpem.selection.criteria import choose, compare_folds, entropy, over_folds
 from vpem.selection.jobs import run_trials
 from vpem.selection.lists import MOST_NUMBERS, parse_names, parse_numbers
+from vpem.selection.pictures import draw_selection
 from vpem.selection.record import Record, facts_of
 from vpem.selection.search import grid, search, trials_of
 from vpem.selection.trials import Cell, Problem, folds_of
@@ -303,6 +304,17 @@ def test_a_model_that_cannot_be_fitted_is_shown_and_not_chosen():
     assert found.choice.best != 2
     with pytest.raises(InputError, match="no model of the grid could be fitted"):
         search(problem_of(X), grid([7, 8], [0], ["diag"]))
+
+
+def test_points_of_the_picture_stand_at_whole_numbers_of_components():
+    problem = problem_of(separated(2, 0, n_features=5), agents=5, hops=(0, 1), topology="path")
+    cells = grid([1, 2, 3], [0, 1], ["full"])
+    axes = draw_selection(search(problem, cells, criterion="bic", n_init=2)).axes[0]
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 3]
+    assert len(lines) == 2
+    for line in lines:
+        assert list(line.get_xdata()) == [1, 2, 3]
+    assert {float(x) for one in axes.collections for x, _ in one.get_offsets()} <= {0, 1, 2, 3}
 
 
 def test_what_has_not_converged_says_so():

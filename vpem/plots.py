@@ -22,9 +22,11 @@ __all__ = [
     "check_matplotlib",
     "check_picture",
     "draw_hubs",
+    "legend_below",
     "plot_hubs",
     "render",
     "save_figure",
+    "whole_numbers",
     "words",
 ]
 
@@ -41,6 +43,9 @@ NUMBERED = 150
 
 LONGEST = 28
 """Characters of a name that is drawn."""
+
+MOST_COLUMNS = 6
+"""Of a legend."""
 
 WORKED_OUT = 400
 """Agents up to which places come from path lengths, beyond from springs."""
@@ -163,6 +168,44 @@ def save_figure(
             VpemWarning,
             stacklevel=2,
         )
+
+
+def legend_below(
+    figure: Any, handles: Sequence[Any], size: float = 8, title: str | None = None
+) -> None:
+    """Put a legend below all panels, in as many columns as the figure has room for.
+
+    Rows of it beyond two make the figure higher, rather than its panels lower.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        One that places its parts itself.
+    handles : sequence of artists
+        What is told of, each with its label.
+    size : float
+        Of the letters, in points.
+    title : str, optional
+        Above it.
+    """
+    width, height = figure.get_size_inches()
+    for columns in range(min(len(handles), MOST_COLUMNS), 0, -1):
+        legend = figure.legend(
+            handles=handles, loc="outside lower center", ncols=columns, frameon=False,
+            fontsize=size, handlelength=3, title=title, title_fontsize=size,
+        )  # fmt: skip
+        box = legend.get_window_extent()
+        if columns == 1 or box.width <= figure.bbox.width:
+            break
+        legend.remove()
+    figure.set_size_inches(width, height + max(0.0, box.height / figure.dpi - 0.05 * size))
+
+
+def whole_numbers(axis: Any) -> None:
+    """Let an axis of numbers that are whole have ticks at such only, even where there is one."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))
 
 
 def plot_hubs(

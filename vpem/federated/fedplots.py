@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vpem.federated.fedruns import FedHistory
-from vpem.plots import COLOURS, check_picture, save_figure, words
+from vpem.plots import COLOURS, check_picture, legend_below, save_figure, words
 
 __all__ = ["plot_histories"]
 
@@ -81,9 +81,7 @@ def plot_histories(
     if title:
         figure.suptitle(title, fontsize=11)
     if len(histories) > 1:
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        columns = 2 if len(histories) > 3 else len(histories)
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+        legend_below(figure, panels[0, 0].get_legend_handles_labels()[0], size=10)
     save_figure(path, figure, force=force, dpi=150)
 
 

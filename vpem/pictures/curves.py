@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.pictures.saved import Record, Saved
 from vpem.pictures.style import Picture, colour, line, marker, new_figure, of_bytes, tidy
+from vpem.plots import whole_numbers
 
 __all__ = ["draw_history"]
 
@@ -158,9 +159,7 @@ def _short(record: Record) -> str:
 
 
 def _whole_numbers(axes: Any, record: Record) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    whole_numbers(axes.xaxis)
     first, last = record.iteration[[0, -1]]
     edge = 0.04 * (last - first) or 0.5
     axes.set_xlim(first - edge, last + edge)

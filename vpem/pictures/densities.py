@@ -14,14 +14,14 @@ from vpem.files.models import assembled
 from vpem.pictures.samples import Rows, spread_features
 from vpem.pictures.saved import Saved
 from vpem.pictures.style import (
-    HATCHES,
     Picture,
     colour,
+    hatch,
     line,
     new_figure,
     tidy,
 )
-from vpem.plots import words
+from vpem.plots import legend_below, words
 
 __all__ = [
     "Parts",
@@ -253,7 +253,7 @@ def _stack(
         top = below + np.histogram(values[labels == number], edges)[0] * scale
         axes.stairs(
             top, edges, baseline=below, fill=True, facecolor=colour(number), edgecolor="white",
-            hatch=HATCHES[number % len(HATCHES)], linewidth=0.3, alpha=0.85,
+            hatch=hatch(number), linewidth=0.3, alpha=0.85,
         )  # fmt: skip
         below = top
 
@@ -287,7 +287,7 @@ def _legend(figure: Any, saved: Saved, with_data: bool) -> None:
     entries: list[Any] = []
     if saved.clusters is not None:
         entries = [
-            Patch(facecolor=colour(c), hatch=HATCHES[c % len(HATCHES)], edgecolor="white",
+            Patch(facecolor=colour(c), hatch=hatch(c), edgecolor="white",
                   label=f"cluster {c} (line: centre)", alpha=0.85)
             for c in range(k)
         ]  # fmt: skip
@@ -300,8 +300,4 @@ def _legend(figure: Any, saved: Saved, with_data: bool) -> None:
                 Line2D([], [], color=colour(c), linestyle=line(c), label=f"component {c}")
                 for c in range(k)
             ]
-    width = figure.get_size_inches()[0]
-    figure.legend(
-        handles=entries, loc="outside lower center", ncols=max(1, int(width / 1.7)), frameon=False,
-        fontsize=8, handlelength=3,
-    )  # fmt: skip
+    legend_below(figure, entries)

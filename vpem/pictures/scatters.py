@@ -13,7 +13,7 @@ from vpem.pictures.densities import TAIL, Parts, few_ticks, halo, parts_of, pick
 from vpem.pictures.samples import Rows, spread_features
 from vpem.pictures.saved import Saved
 from vpem.pictures.style import Picture, colour, line, marker, new_figure, tidy
-from vpem.plots import words
+from vpem.plots import legend_below, words
 
 __all__ = ["draw_pairs"]
 
@@ -191,8 +191,9 @@ def _legend_of_pairs(
 
     noun = "component" if saved.clusters is None else "cluster"
     crowded = saved.n_components > CROWDED
-    reach = "1 standard deviation" if crowded else "1 and 2 standard deviations"
     lines = parts.variances is not None
+    reach = "1 standard deviation" if crowded else "1 and 2 standard deviations"
+    title = f"ellipses: {reach}" if lines else None
     entries = [
         Line2D(
             [], [], color=colour(c), linestyle=line(c) if lines else "", markersize=5,
@@ -201,12 +202,11 @@ def _legend_of_pairs(
         )
         for c in range(saved.n_components)
     ]  # fmt: skip
-    if lines:
-        entries.append(Line2D([], [], linestyle="", label=f"ellipses: {reach}"))
     if inside:
         columns = 1 if saved.n_components <= 8 else 2
-        figure.legend(handles=entries, loc="upper right", frameon=False, fontsize=8, ncols=columns)
-    else:
         figure.legend(
-            handles=entries, loc="outside lower center", frameon=False, fontsize=8, ncols=4
-        )
+            handles=entries, loc="upper right", frameon=False, fontsize=8, ncols=columns,
+            title=title, title_fontsize=8,
+        )  # fmt: skip
+    else:
+        legend_below(figure, entries, title=title)

@@ -12,6 +12,7 @@ __all__ = [
     "HATCHES",
     "Picture",
     "colour",
+    "hatch",
     "line",
     "marker",
     "new_figure",
@@ -63,6 +64,11 @@ def colour(number: int) -> str:
 def line(number: int) -> Any:
     """Style of a line; with the colour they come back together after 56."""
     return LINES[number % len(LINES)]
+
+
+def hatch(number: int) -> str:
+    """Hatch of a cluster's rows; with the colour they come back together after 64."""
+    return HATCHES[(number + number // len(ORDER)) % len(HATCHES)]
 
 
 def marker(number: int) -> str:

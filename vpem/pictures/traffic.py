@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vpem.errors import InputError
 from vpem.pictures.saved import Saved
 from vpem.pictures.style import HATCHES, Picture, new_figure, of_bytes, said_bytes, tidy
-from vpem.plots import COLOURS, words
+from vpem.plots import COLOURS, whole_numbers, words
 
 __all__ = ["MEANINGS", "busiest_links", "draw_communication"]
 
@@ -138,10 +138,8 @@ def _when(axes: Any, saved: Saved, kinds: dict[str, dict[str, float]], notes: li
         axes.fill_between(record.iteration, 0, setup / unit, **_style("setup"), label="setup")
     axes.set_ylim(0, float(sent[-1]) * 1.05 or 1.0)
     axes.set(xlabel="iteration", ylabel=name)
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    whole_numbers(axes.xaxis)
+    axes.legend(fontsize=8, loc="lower right", framealpha=0.9)
     axes.set_title("setup and iterations", fontsize=10)
 
 
@@ -203,6 +201,7 @@ def _agents(
         else:
             axes.set_ylim(bottom=0)
         axes.set(xlabel=f"rank of the {noun}", ylabel=name)
+        whole_numbers(axes.xaxis)
         top = ", ".join(words(names[agent], 16) for agent in order[:3])
         axes.text(0.97, 0.8, f"busiest: {top}", ha="right", transform=axes.transAxes, fontsize=8)
         notes.append(f"{len(out)} nodes are drawn by rank, as names would cover each other")

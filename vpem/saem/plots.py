@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import check_int
-from vpem.plots import COLOURS, check_picture, save_figure, words
+from vpem.plots import COLOURS, check_picture, legend_below, save_figure, whole_numbers, words
 from vpem.saem.individuals import Individuals
 from vpem.saem.model_files import SavedSaem, as_saved
 from vpem.saem.prediction import Maker, Predictor
@@ -82,15 +82,12 @@ def draw_traces(fit: SaemFit | SavedSaem) -> Any:
         axes.set_title(f"{words(saved.parameters[j], 32)}: {told}", fontsize=9)
         _tidy(axes)
         axes.set_xlim(0, saved.n_iter * 1.07)
+        whole_numbers(axes.xaxis)
     for axes in panels[max(0, shown - figure.columns) : shown]:
         axes.set_xlabel("iteration", fontsize=9)
     part = "" if shown == len(saved.parameters) else f", {shown} of {len(saved.parameters)}"
     figure.suptitle(f"SAEM, {words(saved.model)}: parameters{part}", fontsize=11)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
-        frameon=False, fontsize=9,
-    )  # fmt: skip
+    legend_below(figure, panels[0].get_legend_handles_labels()[0], size=9)
     return figure
 
 
@@ -206,9 +203,5 @@ def draw_curves(
         "" if shown == individuals.n_individuals else f", {shown} of {individuals.n_individuals}"
     )
     figure.suptitle(f"SAEM, {words(saved.model)}: individuals{part_of}", fontsize=11)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=2 if figure.columns < 3 else 4,
-        frameon=False, fontsize=9,
-    )  # fmt: skip
+    legend_below(figure, panels[0].get_legend_handles_labels()[0], size=9)
     return figure

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from vpem.plots import check_picture, save_figure
+from vpem.plots import check_picture, save_figure, whole_numbers
 from vpem.selection.search import Selection
 
-__all__ = ["LABELS", "plot_selection"]
+__all__ = ["LABELS", "draw_selection", "plot_selection"]
 
 LABELS = {
     "bic": "BIC (lower is better)",
@@ -24,8 +24,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 MARKERS = "osD^vPX<>h"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
-ASIDE = 0.28
-"""Width in which the lines' marks stand beside each other, in components."""
 
 
 def plot_selection(
@@ -33,9 +31,9 @@ def plot_selection(
 ) -> None:
     """Draw the criterion by number of components, a line for each of hops and covariance type.
 
-    Lines differ in colour, mark and dashes. Bars show the restarts from the least to the largest,
-    or one standard error of the held-out likelihood up and down. Open marks did not converge, what
-    failed is not there, and the best is ringed.
+    Lines differ in colour, mark and dashes, and in the width of their bars' ends. Bars show the
+    restarts from the least to the largest, or one standard error of the held-out likelihood up and
+    down. Open marks did not converge, what failed is not there, and the best is ringed.
 
     Parameters
     ----------
@@ -54,14 +52,17 @@ def plot_selection(
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_picture(path, force)
+    save_figure(path, draw_selection(selection), force=force, dpi=150)
+
+
+def draw_selection(selection: Selection) -> Any:
+    """Return the figure of `plot_selection`."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     criterion, cells = selection.criterion, selection.cells
     kinds = list(dict.fromkeys((cell["hops"], cell["covariance_type"]) for cell in cells))
     figure = Figure(figsize=(8.5, 5.0), layout="constrained")
     axes = figure.add_subplot()
-    aside = np.linspace(-0.5, 0.5, len(kinds)) * ASIDE if len(kinds) > 1 else np.zeros(1)
     places: dict[int, tuple[float, float]] = {}
     for number, kind in enumerate(kinds):
         own = [
@@ -70,7 +71,7 @@ def plot_selection(
             if (cell["hops"], cell["covariance_type"]) == kind
         ]
         label = _label(kind, kinds)
-        places |= _draw_line(axes, selection, own, number, float(aside[number]), label)
+        places |= _draw_line(axes, selection, own, number, label)
     choice = selection.choice
     axes.scatter(*places[choice.best], s=260, facecolors="none", edgecolors="black",
                  linewidths=1.8, zorder=5, label="best")  # fmt: skip
@@ -96,14 +97,14 @@ def plot_selection(
         )
     axes.set_xlabel("components")
     axes.set_ylabel(LABELS[criterion])
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    whole_numbers(axes.xaxis)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.set_title(_title(selection), fontsize=10)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9, markerscale=0.6)
-    save_figure(path, figure, force=force, dpi=150)
+    return figure
 
 
 def _label(kind: tuple[int, str], kinds: list[tuple[int, str]]) -> str:
@@ -115,19 +116,19 @@ def _label(kind: tuple[int, str], kinds: list[tuple[int, str]]) -> str:
 
 
 def _draw_line(
-    axes: Any, selection: Selection, own: list[int], number: int, aside: float, label: str
+    axes: Any, selection: Selection, own: list[int], number: int, label: str
 ) -> dict[int, tuple[float, float]]:
     """Draw the cells of one line, and return where each is."""
     cells, criterion = selection.cells, selection.criterion
     colour = COLOURS[number % len(COLOURS)]
     marker = MARKERS[number % len(MARKERS)]
     there = {
-        index: (cells[index]["n_components"] + aside, cells[index][criterion])
+        index: (cells[index]["n_components"], cells[index][criterion])
         for index in own
         if cells[index]["status"] != "failed"
     }
     # A line is broken where a model failed.
-    line = [there.get(index, (cells[index]["n_components"] + aside, np.nan)) for index in own]
+    line = [there.get(index, (cells[index]["n_components"], np.nan)) for index in own]
     axes.plot(*np.transpose(line), color=colour, linewidth=1.4,
               linestyle=DASHES[number % len(DASHES)], marker=marker, markersize=6.5,
               markeredgecolor="black", markeredgewidth=0.6, label=label, zorder=3)  # fmt: skip
@@ -135,7 +136,7 @@ def _draw_line(
         low, high = _spread(cells[index], criterion)
         if high > low:
             axes.errorbar(x, y, yerr=[[max(y - low, 0)], [max(high - y, 0)]], color=colour,
-                          linewidth=1.0, capsize=3, zorder=2)  # fmt: skip
+                          linewidth=1.0, capsize=2 + 1.5 * number, zorder=2)  # fmt: skip
         if cells[index]["status"] != "converged":
             shape: dict[str, Any] = {"marker": marker, "markersize": 6.5, "linestyle": ""}
             edge = {"markeredgecolor": colour, "markeredgewidth": 1.4}
