@@ -76,8 +76,8 @@ def averaging(size: str) -> Finding:
             for seed, (data, top) in enumerate(sets):
                 fit = fit_saem(
                     data, "linear", sampler="exact", devices=dealt_by_size(data), n_iter=n_iter,
-                    burn_in=burn_in, tol=0.0, n_conditional=10, n_importance=10, seed=seed,
-                    **options,
+                    burn_in=burn_in, decay=1.0, tol=0.0, n_conditional=10, n_importance=10,
+                    seed=seed, **options,
                 )  # fmt: skip
                 off.append(fit.theta / top - 1)
                 kept = fit.ledger.bytes / 1e3

@@ -81,7 +81,13 @@ def run(
     held = evenly(model.n, devices)
     made = None if codec is None else parse_codec(codec)
     reports = Reports(held.counts / model.n, made, feedback, model.pieces)
-    options = {"n_iter": n_iter, "burn_in": burn_in, "n_chains": 2} | options
+    options = {
+        "n_iter": n_iter,
+        "burn_in": burn_in,
+        "n_chains": 2,
+        "decay": 1.0,
+        "tol": 0.0,
+    } | options
     try:
         with np.errstate(all="ignore"):
             return run_saem(model, held, sampler or Exact(), reports, seed=seed, **options)

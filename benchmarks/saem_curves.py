@@ -144,7 +144,8 @@ def theophylline(size: str) -> Finding:
         fits = [
             fit_saem(
                 data, "one-compartment", devices=3, seed=seed, n_iter=n_iter, burn_in=burn_in,
-                model_options={"random": ("ka", "cl"), "spread": spread}, tol=0.0,
+                model_options={"random": ("ka", "cl"), "spread": spread}, decay=1.0,
+                tol=0.0,
                 n_importance=2000, sampler_options={"n_steps": 3},
             )
             for seed in range(n_seeds)
@@ -251,7 +252,8 @@ def warfarin(size: str, source: Path | None = None) -> Finding:
     fits = [
         fit_saem(
             data, "one-compartment", devices=min(4, data.n_individuals), seed=seed,
-            n_iter=n_iter // 2, burn_in=burn_in // 2, n_chains=2, tol=0.0, n_importance=500,
+            n_iter=n_iter // 2, burn_in=burn_in // 2, n_chains=2, decay=1.0, tol=0.0,
+            n_importance=500,
             n_conditional=100, sampler_options={"n_steps": 3},
             model_options={"error": "proportional", "covariance": "full"},
         )

@@ -55,6 +55,7 @@ def oxford(size: str) -> Finding:
     common: dict[str, Any] = {
         "n_iter": n_iter,
         "burn_in": burn_in,
+        "decay": 1.0,
         "tol": 0.0,
         "n_conditional": 10 if size == "small" else 40,
         "n_importance": 200 if size == "small" else 5000,

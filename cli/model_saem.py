@@ -44,7 +44,6 @@ def _tables(saved: SavedSaem) -> list[Any]:
         value += f", Monte Carlo error {likelihood.error:.2g}"
     tol = told("tol", float)
     asked = tol is None or tol > 0
-    end = "" if not asked else ", converged" if saved.converged else ", not converged"
     try:
         names = [
             f"device {place}" for place in range(min(told("devices", int) or 0, len(saved.names)))
@@ -73,7 +72,8 @@ def _tables(saved: SavedSaem) -> list[Any]:
         ("devices", "?" if devices is None else devices),
         ("algorithm", ", ".join(parts)),
         ("log-likelihood", value),
-        ("iterations", f"{saved.n_iter}, of which {_known(told('burn_in', int))} burn-in{end}"),
+        ("iterations", f"{saved.n_iter}, of which {_known(told('burn_in', int))} burn-in"),
+        *([("converged", _whether(saved))] if asked else []),
         ("communication", sent),
         ("seed", _known(told("seed", int))),
         ("versions", ", ".join(f"{name} {text}" for name, text in saved.versions.items())),
@@ -98,13 +98,19 @@ def _tables(saved: SavedSaem) -> list[Any]:
     return made
 
 
+def _whether(saved: SavedSaem) -> str:
+    """Say whether a fit converged, and on what grounds, which older files do not hold."""
+    grounds = f": {_words(saved.grounds, 200)}" if saved.grounds else ""
+    return f"{'yes' if saved.converged else 'no'}{grounds}"
+
+
 def _known(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
-def _words(value: Any) -> str:
+def _words(value: Any, most: int = 40) -> str:
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if len(text) <= 40 else text[:39] + "\N{HORIZONTAL ELLIPSIS}"
+    return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def export_saem(model: Path, output: Path, force: bool) -> None:

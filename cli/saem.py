@@ -174,7 +174,7 @@ def saem(
     decay: Annotated[
         float,
         typer.Option(help="After the burn-in the k-th step is k^-D; D above 0.5 and at most 1."),
-    ] = 1.0,
+    ] = 0.7,
     average: Annotated[
         str,
         typer.Option(
@@ -211,13 +211,11 @@ def saem(
     tol: Annotated[
         float,
         typer.Option(
-            help="Stop when the mean of the parameters since the burn-in has changed by less than "
-            "this part of each in the last --window iterations; 0: never."
+            help="Stop when every parameter is nearer to where it settles than this part of its "
+            "standard error; 0: never."
         ),
-    ] = 1e-3,
-    window: Annotated[
-        int, typer.Option(help="Iterations from one look at that mean to the next.")
-    ] = 50,
+    ] = 0.1,
+    window: Annotated[int, typer.Option(help="Iterations from one look at that to the next.")] = 50,
     strict: Strict = False,
     conditional_draws: Annotated[
         int,

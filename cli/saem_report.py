@@ -156,6 +156,7 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> dict[str, Any]:
         "converged": fit.converged if fit.settings["tol"] > 0 else None,
         "iterations": fit.n_iter,
         "change": fit.change if isfinite(fit.change) else None,
+        "grounds": fit.grounds or None,
         "shrinkage": None
         if model.discrete
         else dict(zip(model.latents, fit.given.shrinkage.tolist(), strict=True)),
@@ -222,13 +223,9 @@ def _algorithm(settings: dict[str, Any]) -> str:
 
 
 def _iterations(report: dict[str, Any]) -> str:
-    """Say in a line how many iterations there were, and whether they were enough."""
+    """Say in a line how many iterations there were."""
     settings = report["settings"]
     parts = [f"{report['iterations']}, of which {settings['burn_in']} burn-in"]
-    if report["converged"] is not None:
-        parts.append("converged" if report["converged"] else "not converged")
-        change = "not known" if report["change"] is None else number(report["change"], 2)
-        parts.append(f"last change {change} (--tol {settings['tol']:g})")
     return ", ".join([*parts, f"{number(report['seconds'], 3)} s"])
 
 
@@ -254,6 +251,9 @@ def show_report(report: dict[str, Any]) -> None:
         ("log-likelihood", value),
         ("iterations", _iterations(report)),
     ]  # fmt: skip
+    if report["converged"] is not None:
+        whether = "yes" if report["converged"] else "no"
+        facts.append(("converged", f"{whether}: {report['grounds']}"))
     if rates is not None:
         facts.append(("accepted", f"{rates['mean']:.2f} of the moves, {rates['least']:.2f} to "
                       f"{rates['most']:.2f} of an individual's"))  # fmt: skip

@@ -315,11 +315,13 @@ def test_not_converged_says_so(capsys):
     words = (*SHORT, "--tol", "1e-9", "--window", "3", "--devices", "2")
     result = run(capsys, "saem", BOYS, *words, "--strict")
     assert result.code == 3
-    assert "not converged, last change" in result.out
+    assert "no: " in result.out
+    assert "is farthest from where it settles, about" in " ".join(result.out.split())
     assert "vpem: warning: SAEM has not converged in 12 iterations" in result.err
     result = done(capsys, "saem", BOYS, *words, "--json", "--quiet")
     assert result.json["converged"] is False
     assert result.json["change"] > 1e-9
+    assert "of its standard error, more than tol 1e-09" in result.json["grounds"]
     assert len(result.json["warnings"]) == 1
 
 

@@ -201,6 +201,7 @@ def test_warnings_come_first_and_hostile_words_are_text(capsys, home, tmp_path):
     other = replace(
         saved,
         settings={**saved.settings, "tol": 1e-3, "data": evil, "sampler": evil, "codec": evil},
+        grounds=evil,
         parameters=(evil, *saved.parameters[1:]),
         standard_errors=np.full(6, np.nan),
         shrinkage=np.array([0.1, 0.95]),
@@ -213,7 +214,7 @@ def test_warnings_come_first_and_hostile_words_are_text(capsys, home, tmp_path):
     text = text_of(page)
     assert "<script" not in page
     assert text.count(evil) >= 3
-    assert "has not converged: the averaged parameters still moved after 20 iterations" in text
+    assert f"has not converged in 20 iterations: {evil}." in text
     assert "no standard errors" in text
     assert "slope hardly varies" in text
     assert "does not say what was sent" in text

@@ -137,8 +137,8 @@ def _warnings(saved: SavedSaem) -> str:
     said = []
     if _asked(saved) and not saved.converged:
         said.append(
-            f"The fit has not converged: the averaged parameters still moved after {saved.n_iter} "
-            "iterations."
+            f"The fit has not converged in {saved.n_iter} iterations"
+            f"{f': {saved.grounds}' if saved.grounds else ''}."
         )
     if not np.isfinite(saved.standard_errors).all():
         told = (
@@ -204,10 +204,8 @@ def _quality(saved: SavedSaem, individuals: Individuals | None) -> str:
         ("BIC, of individuals (less is better)", _number(p * math.log(n) - 2 * likelihood.value)),
         ("AIC (less is better)", _number(2 * p - 2 * likelihood.value)),
         ("iterations", f"{saved.n_iter}, of which {_told(saved, 'burn_in')} burn-in"),
-        ("converged", converged),
+        ("converged", f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"),
     ]
-    if math.isfinite(saved.change):
-        facts.append(("last change of the mean parameters", f"{saved.change:.2g}"))
     least = float(np.min(likelihood.effective))
     if math.isfinite(least):
         facts.append(("fewest effective draws of an individual", f"{least:.0f}"))

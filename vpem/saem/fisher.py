@@ -10,7 +10,7 @@ from scipy.linalg import null_space
 from vpem.saem.conditional import Conditional
 from vpem.saem.models.protocol import Counts, SaemModel, Vector
 
-__all__ = ["observed_information", "standard_errors"]
+__all__ = ["complete_and_hidden", "least_share", "observed_information", "standard_errors"]
 
 DROP = 5e-5
 """Of a log-density, by a nudge of one parameter: a hundredth of its standard error, were no latents
@@ -42,6 +42,26 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
         Symmetric; NaN for a parameter of which rows say so little (a variance that is zero, say)
         that draws cannot tell it from nothing.
     """
+    complete, hidden = complete_and_hidden(model, theta, given)
+    found: Vector = complete - hidden
+    least = least_share(model, given)
+    lost = np.diag(found) < least * np.maximum(np.diag(complete), 0.0)
+    found[lost] = found[:, lost] = np.nan
+    return found
+
+
+def least_share(model: SaemModel, given: Conditional) -> float:
+    """Least share of a parameter's complete information that draws can tell from none."""
+    return min(0.5, TOLD / float(np.sqrt(given.n_draws * max(model.n, 1))))
+
+
+def complete_and_hidden(
+    model: SaemModel, theta: Vector, given: Conditional
+) -> tuple[Vector, Vector]:
+    """Return the complete information (p, p), and what latents hide of it.
+
+    Their difference is the observed information; arguments as of `observed_information`.
+    """
     p, size = len(theta), model.size
 
     def density(at: Vector) -> float:
@@ -65,11 +85,7 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
             up, down = (model.log_density(unit, nobody, theta + s * steps[i]) for s in (1, -1))
             slopes[i, k] = (up - down) / (2 * sizes[i])
     hidden = slopes @ given.spread @ slopes.T
-    found: Vector = -bend - (hidden + hidden.T) / 2
-    least = min(0.5, TOLD / np.sqrt(given.n_draws * max(model.n, 1)))
-    lost = np.diag(found) < least * np.maximum(-np.diag(bend), 0.0)
-    found[lost] = found[:, lost] = np.nan
-    return found
+    return -bend, (hidden + hidden.T) / 2
 
 
 def _nudge(density: Callable[[Vector], float], theta: Vector, here: float, i: int) -> float:

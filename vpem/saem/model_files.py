@@ -98,9 +98,11 @@ class SavedSaem:
     n_iter : int
         Iterations.
     converged : bool
-        Whether the averaged parameters had flattened.
+        Whether the parameters had settled.
     change : float
-        Their last change; NaN if none was looked at.
+        How far the farthest parameter was at the last look from where it settles, in its standard
+        error; NaN: not looked at.
+        Without ``grounds``, from an older vpem, a relative change.
     covariates : dict of str to ndarray of shape (n,)
         Those that do not change within any individual; NaN where missing.
     time_range : tuple of float
@@ -111,6 +113,8 @@ class SavedSaem:
         What was sent, as `vpem.network.ledger.Ledger.summary` tells.
     versions : dict
         Of vpem, Python and the libraries.
+    grounds : str
+        A sentence on whether it converged; empty where none was asked for.
     """
 
     model: str
@@ -142,6 +146,7 @@ class SavedSaem:
     settings: dict[str, Any] = field(default_factory=dict)
     communication: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    grounds: str = ""
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -195,6 +200,7 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
         {"data": data.source, "n_rows": data.n_rows, **fit.settings},
         fit.ledger.summary(),
         current_versions(),
+        fit.grounds,
     )
 
 
@@ -231,6 +237,7 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
     with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
         write_attribute(file, "model", saved.model)
         write_attribute(file, "model_class", saved.model_class)
+        write_attribute(file, "grounds", saved.grounds)
         for name in ("discrete", "level", "n_draws", "n_iter", "converged", "change"):
             file.attrs[name] = getattr(saved, name)
         for name in ("parameters", "latents", "names"):
@@ -369,6 +376,7 @@ def _read_parts(file: Any) -> SavedSaem:
         n_iter=n_iter,
         converged=_flag(file, "converged"),
         change=change,
+        grounds=read_attribute(file, "grounds") or "",
         covariates=dict(zip(covariates, table, strict=True)),
         time_range=(first, last),
         acceptance=read.pop("acceptance", None),

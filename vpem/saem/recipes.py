@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -61,9 +60,12 @@ class SaemFit:
     n_iter : int
         Iterations.
     converged : bool
-        Whether the averaged parameters had flattened, to ``tol``.
+        Whether the parameters had settled, to ``tol``.
     change : float
-        Their last change, relative.
+        How far the farthest parameter was at the last look from where it settles, in its standard
+        error; NaN: not looked at.
+    grounds : str
+        A sentence that says so; empty with ``tol`` 0.
     ledger : Ledger
         All that was sent.
     model_name : str
@@ -86,6 +88,7 @@ class SaemFit:
     n_iter: int
     converged: bool
     change: float
+    grounds: str
     ledger: Ledger
     model_name: str
     model_options: dict[str, Any]
@@ -113,14 +116,14 @@ def fit_saem(
     n_chains: int = 4,
     n_iter: int = 1000,
     burn_in: int | None = None,
-    decay: float = 1.0,
+    decay: float = 0.7,
     average: str = "statistics",
     shares: str = "individuals",
     codec: str | Codec | None = None,
     feedback: str | None = None,
     gradient_codec: str | Codec | None = None,
     participation: float = 1.0,
-    tol: float = 1e-3,
+    tol: float = 0.1,
     window: int = 50,
     start: Vector | None = None,
     n_conditional: int = 200,
@@ -186,7 +189,7 @@ def fit_saem(
     Warns
     -----
     NotConvergedWarning
-        If the averaged parameters had not flattened.
+        If the parameters had not settled.
     VpemWarning
         If importance draws are worth few: the latents' law is not well known.
     """
@@ -222,15 +225,9 @@ def fit_saem(
         callback=callback,
     )
     if tol > 0 and not run.converged:
-        looks = math.ceil(window / participation)
-        told = f"changed by {run.change:.2g} in the last {looks}, more than tol {tol:g}"
-        if np.isnan(run.change):
-            told = f"are looked at from iteration {burn_in + 2 * looks} on"
-        elif run.change < tol:
-            told = "are flat, but some variances are as good as zero, and stay there"
         warnings.warn(
-            f"SAEM has not converged in {run.n_iter} iterations: the averaged parameters {told}; "
-            f"take {'more iterations' if not run.change < tol else 'a simpler model'}",
+            f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}; take "
+            f"{'more iterations or chains' if not run.change < tol else 'a simpler model'}",
             NotConvergedWarning,
             stacklevel=2,
         )
@@ -283,6 +280,7 @@ def fit_saem(
         run.n_iter,
         run.converged,
         run.change,
+        run.grounds,
         reports.ledger,
         str(model) if named else OWN,
         all_options(str(model), model_options or {}) if named else {},

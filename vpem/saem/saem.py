@@ -19,6 +19,7 @@ from vpem.errors import InputError, NotConvergedWarning, NumericalError, Setting
 from vpem.saem.chains import Chains, Sampler
 from vpem.saem.devices import Reports, Units
 from vpem.saem.models.protocol import Counts, SaemModel, Vector, begin_model, check_model
+from vpem.saem.stopping import Watch
 from vpem.saem.streams import Streams
 from vpem.workers import Workers
 
@@ -58,12 +59,19 @@ class SaemRun:
         Devices that took part in each iteration.
     n_iter : int
         Iterations.
+    steps : list of float
+        Of the stochastic approximation, as they were taken.
     converged : bool
-        Whether the averaged parameters had flattened.
+        Whether the parameters had settled.
     change : float
-        Their change at the end, the largest, relative to size and noise; NaN if never looked at.
+        How far the farthest was at the last look from where it settles, in its standard error; NaN
+        if never looked at.
+    grounds : str
+        A sentence that says so; empty where none was asked for.
     holds : bool
         Whether the last M-step took statistics as they were, or had to make parameters valid.
+    lost : int
+        Last iteration that had to; 0: none.
     """
 
     theta: Vector
@@ -72,9 +80,12 @@ class SaemRun:
     bytes: list[int] = field(default_factory=list)
     n_active: list[int] = field(default_factory=list)
     n_iter: int = 0
+    steps: list[float] = field(default_factory=list)
     converged: bool = False
     change: float = float("nan")
+    grounds: str = ""
     holds: bool = True
+    lost: int = 0
 
 
 def burn_in_of(n_iter: int, burn_in: int | None = None) -> int:
@@ -95,12 +106,12 @@ def run_saem(
     *,
     n_iter: int = 1000,
     burn_in: int | None = None,
-    decay: float = 1.0,
+    decay: float = 0.7,
     n_chains: int = 4,
     average: str = "statistics",
     shares: str = "individuals",
     participation: float = 1.0,
-    tol: float = 1e-3,
+    tol: float = 0.1,
     window: int = 50,
     seed: int = 0,
     start: Vector | None = None,
@@ -133,10 +144,11 @@ def run_saem(
         Probability that a device takes part in an iteration. What the server has of the others
         stays; steps are divided by it, so that the mean is that of all.
     tol : float
-        Stop when the mean of the parameters since the burn-in has changed by less than this,
-        relative to size and noise, in the last ``window`` iterations; 0: never.
+        Stop when every parameter is nearer to where it settles than this part of its standard
+        error, see `vpem.saem.stopping`; 0: never.
     window : int
-        See ``tol``; where a part of the devices takes part, so many in which each does.
+        Iterations from one look at that to the next, the first after two; where a part of the
+        devices takes part, so many in which each does.
     seed : int
         Of all random numbers.
     start : ndarray of shape (p,), optional
@@ -180,6 +192,9 @@ def run_saem(
     models = np.tile(theta, (len(everyone), 1))  # the last of each device
     known = np.zeros(len(everyone), dtype=np.bool_)
     looks = math.ceil(window / participation)  # as much is seen of each device in between
+    watch = Watch(model, sampler, streams, reports, burn_in, tol, looks)
+    if tol > 0:
+        run.grounds = f"parameters are looked at from iteration {burn_in + 2 * looks} on"
     for r in range(1, n_iter + 1):
         step = step_size(r, burn_in, decay)
         active = everyone
@@ -205,6 +220,7 @@ def run_saem(
                 reports.gather(local, smoothed[active], active, step, participation, rng)
                 total = reports.statistic * model.n
                 run.holds = model.holds(total, model.counts)
+                run.lost = run.lost if run.holds else r
                 theta = np.asarray(model.maximize(total, model.counts))
         if not np.isfinite(theta).all():
             raise NumericalError(
@@ -215,9 +231,10 @@ def run_saem(
         run.trace.append(theta)
         run.bytes.append(reports.ledger.bytes)
         run.n_active.append(len(active))
+        run.steps.append(min(step, participation * reports.damping))
         if callback is not None:
             callback(SaemProgress(r, n_iter, theta))
-        if _flat(run, burn_in, looks, tol):
+        if watch.has_settled(run):
             break
     if reports.codec is not None and not run.holds:
         warnings.warn(
@@ -253,20 +270,6 @@ def _simulate(
     chains.put(which, part)
     ends = np.cumsum([len(rows) for rows in held])[:-1]
     return np.stack([one.mean(axis=0) for one in np.split(some.statistics(part.z), ends)])
-
-
-def _flat(run: SaemRun, burn_in: int, window: int, tol: float) -> bool:
-    """Whether the mean of the parameters since the burn-in has flattened."""
-    since = run.n_iter - burn_in
-    if since < 2 * window or since % window:
-        return False
-    late = np.array(run.trace[-since:])
-    now, before = late.mean(axis=0), late[:-window].mean(axis=0)
-    noise = np.array(run.trace[burn_in // 2 : burn_in + 1]).std(axis=0)
-    size = np.abs(now) + noise
-    run.change = float(np.max(np.abs(now - before) / np.where(size > 0, size, 1.0)))
-    run.converged = run.change < tol and run.holds
-    return run.converged
 
 
 def _check(

@@ -1,0 +1,190 @@
+"""When a run of SAEM ends: how far parameters still have to go, in their standard errors.
+
+Small changes prove nothing, for steps fall: where rows say little, EM moves slowly, and parameters
+far from the maximum hardly move either. So a change is carried on to where it leads. At step 1
+parameters come nearer to the maximum by a share ``mu`` of the way in an iteration, in each
+direction another: ``mu`` is what the observed information is of the complete one (Dempster, Laird
+and Rubin 1977). After steps that add up to T the way left is ``exp(-mu T)`` of what it was, so that
+of a change ``d`` there is ``d / (exp(mu T) - 1)`` to come. To that is added how far simulation
+makes them scatter at the last step ``s``: where an iteration's noise has the variance ``v``, they
+have ``s v / (2 mu)`` (Benveniste, Metivier and Priouret 1990).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.linalg import null_space
+
+from vpem.saem.chains import Sampler
+from vpem.saem.conditional import sample_conditional
+from vpem.saem.devices import Reports
+from vpem.saem.fisher import complete_and_hidden, least_share
+from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.streams import Streams
+
+if TYPE_CHECKING:
+    from vpem.saem.saem import SaemRun
+
+__all__ = ["Watch", "still_to_go"]
+
+DRAWS = 200
+"""Of each individual, at least, for the information at a look."""
+BLOCKS = 10
+"""Of the last iterations, by which noise is judged, if there are as many."""
+SINGULAR = 1e-6
+"""Smallest eigenvalue of the complete information, of the largest, in units of the parameters."""
+
+
+class Watch:
+    """Looks from time to time whether parameters have settled.
+
+    Parameters
+    ----------
+    model, sampler, streams, reports
+        Of the run.
+    burn_in : int
+        Iterations of step 1.
+    tol : float
+        Part of a standard error; 0: never look.
+    window : int
+        Iterations from one look to the next; the first is after two of them.
+    """
+
+    def __init__(
+        self,
+        model: SaemModel,
+        sampler: Sampler,
+        streams: Streams,
+        reports: Reports,
+        burn_in: int,
+        tol: float,
+        window: int,
+    ) -> None:
+        self.model, self.sampler, self.streams, self.reports = model, sampler, streams, reports
+        self.burn_in, self.tol, self.window = burn_in, tol, window
+        self._since = 0  # when the information was last computed
+        self._complete = self._hidden = np.empty((0, 0))
+        self._least = 0.0
+
+    def has_settled(self, run: SaemRun) -> bool:
+        """Whether a run may end; tells it how far parameters have to go."""
+        since = run.n_iter - self.burn_in
+        if self.tol <= 0 or since < 2 * self.window or since % self.window:
+            return False
+        # Information that is old is good enough to go on by, but not to end by.
+        if since >= 2 * self._since:
+            self._inform(run, since)
+        if self._judge(run, since) and self._since < since:
+            self._inform(run, since)
+            self._judge(run, since)
+        return run.converged
+
+    def _judge(self, run: SaemRun, since: int) -> bool:
+        """Note how far parameters have to go by the last half of the iterations since burn-in."""
+        half = since // 2
+        far = still_to_go(
+            np.array(run.trace[-1 - half :]),
+            np.array(run.steps[-half:]),
+            self._complete,
+            self._hidden,
+            self.model.constraints(run.theta),
+            self._least,
+        )
+        worst = int(np.argmax(far))
+        run.change = float(far[worst])
+        held = run.n_iter - run.lost >= half
+        run.converged = run.change < self.tol and held
+        run.grounds = (
+            f"{self.model.parameters[worst]} is farthest from where it settles, about "
+            f"{run.change:.2g} of its standard error, {'less' if run.change < self.tol else 'more'}"
+            f" than tol {self.tol:g}"
+        )
+        if run.change < self.tol and not held:
+            run.grounds += "; but some variances are as good as zero, and stay there"
+        return run.converged
+
+    def _inform(self, run: SaemRun, since: int) -> None:
+        """Draw latents at the parameters, with chains of their own, for the information there."""
+        chains = run.chains.take(np.arange(self.model.n))
+        n_iter = max(2, -(-DRAWS // len(chains.z)))
+        given = sample_conditional(
+            self.model, run.theta, self.sampler, chains, self.streams,
+            after=run.n_iter, late=since, n_iter=n_iter,
+        )  # fmt: skip
+        self.reports.sum_up()
+        self._complete, self._hidden = complete_and_hidden(self.model, run.theta, given)
+        self._least = least_share(self.model, given)
+        self._since = since
+
+
+def still_to_go(
+    trace: Vector,
+    steps: Vector,
+    complete: Vector,
+    hidden: Vector,
+    constraints: Vector,
+    least: float,
+) -> Vector:
+    """How far parameters are from where they settle, each in its standard error.
+
+    Parameters
+    ----------
+    trace : ndarray of shape (m + 1, p)
+        Parameters before and after each of the last m iterations.
+    steps : ndarray of shape (m,)
+        Steps of these.
+    complete, hidden : ndarray of shape (p, p)
+        Complete information, and what latents hide of it.
+    constraints : ndarray of shape (c, p)
+        As `SaemModel.constraints` has them.
+    least : float
+        Least share of the complete information that draws can tell from none, above 0. Directions
+        of which rows say less are taken to have as much, so that all have a standard error.
+
+    Returns
+    -------
+    ndarray of shape (p,)
+        Not negative: the way to go, and the scatter, as the root of the sum of their squares. Of
+        a parameter without complete information the size stands for its standard error, and it is
+        taken to move alone.
+    """
+    far = np.zeros(trace.shape[1])
+    change = trace[-1] - trace[0]
+    travelled = min(math.fsum(steps), 500.0)
+    own = np.diag(complete)
+    known = np.flatnonzero(
+        (own > 0) & np.isfinite(complete).all(axis=1) & np.isfinite(hidden).all(axis=1)
+    )
+    alone = np.setdiff1d(np.arange(len(far)), known)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.abs(change[alone]) / np.abs(trace[-1, alone]) / np.expm1(travelled)
+    far[alone] = np.where(change[alone] == 0, 0.0, ratio)
+    if not len(known):
+        return far
+    sizes = np.sqrt(own[known])
+    free = np.eye(len(known))
+    if len(constraints):
+        free = null_space(constraints[:, known] / sizes)
+    full, lost = (
+        free.T @ (one[np.ix_(known, known)] / np.outer(sizes, sizes)) @ free
+        for one in (complete, hidden)
+    )
+    values, vectors = np.linalg.eigh(full)
+    root = vectors * np.sqrt(np.maximum(values, SINGULAR * values[-1]))
+    inverse = root / np.maximum(values, SINGULAR * values[-1])
+    # Directions in which parameters move apart: the complete information is 1 there.
+    shares, turns = np.linalg.eigh(inverse.T @ (full - lost) @ inverse)
+    shares = np.clip(shares, least, 1.0)
+    moves = np.diff(trace[:, known], axis=0) * sizes @ free @ root @ turns
+    left = moves.sum(axis=0) / np.expm1(shares * travelled)
+    # Of blocks of iterations, for noise of neighbours may be alike, or cancel (fed-back errors).
+    size = max(1, len(steps) // BLOCKS)
+    blocks = (moves / steps[:, None])[len(steps) % size :].reshape(-1, size, moves.shape[1])
+    noise = np.mean(blocks.sum(axis=1) ** 2, axis=0) / size
+    scatter = steps[-1] * noise / (2 * shares)
+    back = free @ inverse @ turns
+    far[known] = np.sqrt(((back @ left) ** 2 + back**2 @ scatter) / (back**2 / shares).sum(axis=1))
+    return far
