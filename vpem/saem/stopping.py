@@ -95,7 +95,7 @@ class Watch:
         )
         worst = int(np.argmax(far))
         run.change = float(far[worst])
-        held = run.n_iter - run.lost >= half
+        held = run.lost <= self.burn_in  # a variance that was lost stays near zero
         run.converged = run.change < self.tol and held
         run.grounds = (
             f"{self.model.parameters[worst]} is farthest from where it settles, about "
