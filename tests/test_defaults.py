@@ -1,0 +1,299 @@
+"""One default for each setting by every door: shell, recipes, estimators.
+
+A door is a command, a recipe or an estimator. What a setting is called there is in `NAMES`; what
+only some kinds have, and why, in `ALONE` and `LACKING`; defaults that are spelt otherwise in
+`SPELT`. A setting that is in none of these and does not agree with the others is a failure, as is
+an entry of `LACKING` or `ALONE` that nothing needs.
+"""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import vpem
+import vpem_cli.app
+from vpem import Dataset, write_dataset
+from vpem.federated.fedem import run_fedem
+from vpem.graphs.hubs import find_hubs
+from vpem.partition import contiguous
+from vpem.planning import plan
+from vpem.saem.saem import run_saem
+from vpem.selection.search import search
+
+from .cli_support import done, overlapping
+
+# ---- the doors ----------------------------------------------------------------------------------
+
+FAMILIES = {
+    "features": ["fit", "topology describe", vpem.connect, vpem.fit_vpem, plan, find_hubs,
+                 vpem.VPEM],
+    "rows": ["fit", vpem.connect, vpem.fit_em, vpem.DistributedGaussianMixture],
+    "selection": ["select", "fit", vpem.connect, vpem.fit_vpem, search],
+    "kmeans": ["kmeans", vpem.connect, vpem.kmeans_rows, vpem.kmeans_features,
+               vpem.DistributedKMeans],
+    "fedem": ["fedem", vpem.connect, vpem.fit_fedem, run_fedem, vpem.FedEM],
+    "imputation": ["impute", vpem.fit_imputation, vpem.FedMissEM],
+    "saem": ["saem", vpem.fit_saem, run_saem],
+}  # fmt: skip
+
+NAMES = {
+    "components": "n_components",
+    "clusters": "n_clusters",
+    "covariance": "covariance_type",
+    "rounds": "n_rounds",
+    "consensus": "path",
+    "random_state": "seed",
+    "threads": "n_threads",
+    "epochs": "n_epochs",
+    "folds": "n_folds",
+    "jobs": "n_jobs",
+    "codec": "compress",
+    "chains": "n_chains",
+    "iterations": "n_iter",
+    "conditional_draws": "n_conditional",
+    "importance_draws": "n_importance",
+    "gradient_compress": "gradient_codec",
+    "samples": "n_samples",
+    "topology": "graph",
+    "n_workers": "workers",
+}
+"""Names in a shell, or of scikit-learn, of what recipes call otherwise."""
+
+SPELT = {
+    # Flags and words of a shell, which cannot be what a program gives.
+    ("components", None): 2,  # or the starting model's
+    ("components", "1-8"): 2,  # of a search: several at a time
+    ("hops", "0"): 0,
+    ("covariance", None): "diagonal",  # of vpem saem: of one of its models
+    ("graph", None): "star",  # or that of the dataset
+    ("topology", None): "star",
+    ("workers", None): 1,  # or those of the dataset
+    ("devices", None): 1,
+    ("shares", None): "individuals",
+    ("split", None): "random",  # of --workers in vpem impute
+    ("jobs", None): 1,  # a shell may take the whole machine, a program has its own processes
+    ("samples", None): 1000,
+    ("dtype", np.float64): "float64",
+}
+"""What a default means that a door has to spell otherwise."""
+
+DIFFER = {
+    ("features", "graph_seed"): "None is the seed of the fit, which a network alone has not",
+    ("fedem", "n_threads"): "run_fedem has threads of a codec, which its caller settles",
+}
+"""Settings of a family that share a name and are not the same."""
+
+ALONE = {
+    "files, and what a shell prints": """
+        align align_key checkpoint checkpoint_every config data dataset force init_model init_rows
+        json missing_parties output parties plot quiet resume resume_if_any show_config state strict
+        traces worker_rows device_individuals id time value covariates init_individuals
+        quote_formulas
+    """,
+    "where a command runs": "engine ranks shards timeout memory_limit",
+    "objects that only a program has": """
+        X announce basis callback cells feature_names first_codec known_covariance ledger
+        model model_options network observations partition problem record reports rng sample_weight
+        sampler_options saver start tell whole
+    """,
+    "a graph that is made, which programs make by make_graph": "graph_seed mean_degree radius",
+    "who holds what, which recipes are given as objects": "agents sort_by_label features source",
+    "a choice between recipes": "split one_standard_error holdout",
+    "options of a model or a sampler, which recipes take as mappings": """
+        error first groups no_precondition random sampler_steps slopes spread step_decay target
+    """,
+    "scikit-learn's": "warm_start",
+    "the other way round in a shell, where flags are off": "every_weight skip_negligible",
+    "of searches, which do restarts one by one": "first_restart",
+}
+"""Settings that doors of one kind alone may have, by the reason."""
+
+LACKING = {
+    ("features", "dtype"): "an estimator computes in the type of its data",
+    ("features", "n_samples"): "a plan has no data",
+    ("features", "workers"): "of vpem fit --split rows",
+    ("rows", "batch_size"): "of vpem fit --split features",
+    ("rows", "step_size"): "of vpem fit --split features",
+    ("rows", "agent_dropout"): "a silent worker would leave its rows out of a sum of all",
+    ("rows", "compress"): "compressed statistics of rows are FedEM's",
+    ("rows", "dtype"): "an estimator computes in the type of its data",
+    ("rows", "hops"): "workers show nobody their rows",
+    ("selection", "workers"): "of vpem fit --split rows",
+    ("kmeans", "agent_dropout"): "k-means refuses sums that fail",
+    ("kmeans", "link_failure"): "k-means refuses sums that fail",
+    ("kmeans", "stragglers"): "k-means refuses sums that fail",
+    ("kmeans", "compress"): "k-means refuses sums that are compressed",
+    ("kmeans", "dtype"): "an estimator computes in the type of its data",
+    ("kmeans", "eigenvalue"): "an estimator takes the mixing rate of the graph that it is given",
+    ("kmeans", "path"): "of tests: both ways give the same",
+    ("fedem", "agent_dropout"): "participation is what FedEM has for it",
+    ("fedem", "eigenvalue"): "corrections need no estimate of the mixing rate",
+    ("fedem", "floor"): "experts set it, in Python",
+    ("fedem", "hops"): "workers show nobody their rows",
+    ("fedem", "n_iter"): "run_fedem is given what max_iter is to others",
+    ("fedem", "path"): "of tests: both ways give the same",
+    ("imputation", "alpha"): "experts set it, in Python",
+    ("imputation", "memory"): "experts set it, in Python",
+    ("imputation", "n_threads"): "of the codec only, which an estimator leaves to all processors",
+    ("imputation", "workers"): "a recipe is given observations that were dealt out",
+    ("saem", "covariance_type"): "an option of one of the models",
+    ("saem", "n_components"): "an option of one of the models",
+    ("saem", "reg_covar"): "an option of one of the models",
+    ("saem", "step_size"): "an option of some samplers",
+    ("saem", "n_threads"): "an option of some samplers",
+}
+"""Settings that one kind of door (shell, recipe, estimator) lacks in a family, and why."""
+
+REQUIRED = inspect.Parameter.empty
+
+
+def settings(door):
+    """Defaults of a door by the names of recipes; without what must be given."""
+    if isinstance(door, str):
+        found = vpem_cli.app.command()
+        for word in door.split():
+            found = found.commands[word]
+        given = {param.name: param.default for param in found.params}
+    else:
+        kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        given = {
+            name: param.default
+            for name, param in inspect.signature(door).parameters.items()
+            if param.kind not in kinds
+        }
+    return {
+        NAMES.get(name, name): SPELT.get((name, value), value)
+        if isinstance(value, str | int | float | type | None.__class__)
+        else value
+        for name, value in given.items()
+    }
+
+
+def name_of(door):
+    return door if isinstance(door, str) else door.__name__
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_door_has_the_same_defaults(family):
+    doors = {name_of(door): settings(door) for door in FAMILIES[family]}
+    for setting in sorted({name for found in doors.values() for name in found}):
+        if (family, setting) in DIFFER:
+            continue
+        told = {
+            name: found[setting]
+            for name, found in doors.items()
+            if setting in found and found[setting] is not REQUIRED
+        }
+        assert len({(type(value), value) for value in told.values()}) <= 1, (setting, told)
+
+
+def kind_of(door):
+    return "shell" if isinstance(door, str) else "class" if inspect.isclass(door) else "recipe"
+
+
+def test_what_a_kind_of_door_lacks_is_known():
+    known = {name for names in ALONE.values() for name in names.split()}
+    gaps = set()
+    for family, doors in FAMILIES.items():
+        kinds = {kind_of(door): set() for door in doors}
+        for door in doors:
+            kinds[kind_of(door)] |= set(settings(door))
+        every = set().union(*kinds.values())
+        gaps |= {(family, name) for name in every if any(name not in one for one in kinds.values())}
+    assert {gap for gap in gaps if gap[1] not in known} == set(LACKING)
+    assert known <= {name for _, name in gaps}
+
+
+def test_no_raw_feature_travels_unless_it_is_asked_for():
+    for family in FAMILIES.values():
+        for door in family:
+            assert settings(door).get("hops", 0) in (0, REQUIRED), door
+
+
+# ---- the same results ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def X():
+    return overlapping(n_samples=120, n_features=6)[0]
+
+
+@pytest.fixture(scope="module")
+def file(X, tmp_path_factory):
+    path = tmp_path_factory.mktemp("defaults") / "bare.h5"
+    write_dataset(path, Dataset(X, tuple("abcdef")))
+    return path
+
+
+def by_features(X):
+    held = contiguous(6, 6)
+    return vpem.fit_vpem(X, vpem.connect(vpem.make_graph("star", 6), held)).log_likelihood
+
+
+def one_worker(X, recipe, **options):
+    from vpem.workers import evenly
+
+    network = vpem.connect_workers(vpem.make_graph("star", 1))
+    return recipe(X, evenly(len(X), 1), network, **options)
+
+
+RESULTS = {
+    "features": (
+        ("fit",), "log_likelihood", by_features,
+        lambda X: vpem.VPEM().fit(X).fit_.log_likelihood,
+    ),
+    "rows": (
+        ("fit", "--split", "rows"), "log_likelihood",
+        lambda X: one_worker(X, vpem.fit_em).log_likelihood,
+        lambda X: vpem.DistributedGaussianMixture().fit(X).fit_.log_likelihood,
+    ),
+    "kmeans": (
+        ("kmeans",), "inertia",
+        lambda X: one_worker(X, vpem.kmeans_rows).inertia,
+        lambda X: vpem.DistributedKMeans().fit(X).inertia_,
+    ),
+    "fedem": (
+        ("fedem",), "log_likelihood",
+        lambda X: one_worker(X, vpem.fit_fedem).log_likelihood,
+        lambda X: vpem.FedEM().fit(X).fit_.log_likelihood,
+    ),
+    "impute": (
+        ("impute",), "log_likelihood",
+        lambda X: vpem.fit_imputation(from_matrices(X)).log_likelihood,
+        lambda X: vpem.FedMissEM().fit(X).log_likelihood_,
+    ),
+}  # fmt: skip
+
+
+def from_matrices(X):
+    from vpem.imputing.observations import from_matrices as made
+
+    return made(X)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_door_gives_the_same_result_by_default(name, X, file, capsys):
+    (command, *words), key, recipe, estimator = RESULTS[name]
+    shell = done(capsys, command, file, *words, "--json", "--quiet").json[key]
+    assert recipe(X) == shell
+    assert estimator(X) == shell
+
+
+def test_an_estimator_of_several_agents_is_the_shells_and_shows_nobody_a_feature(X, file, capsys):
+    shell = done(capsys, "fit", file, "--agents", "3", "--json").json
+    ours = vpem.VPEM(agents=3).fit(X)
+    assert ours.fit_.log_likelihood == shell["log_likelihood"]
+    assert [hub.agents for hub in ours.hubs_] == [(0,), (1,), (2,)]
+    assert ours.graph_.topology == "star"
+
+
+def test_saem_of_the_shell_is_the_recipe(tmp_path, capsys):
+    path = tmp_path / "few.csv"
+    rng = np.random.default_rng(0)
+    rows = [f"{who},{t},{3 + rng.normal() + t:.4f}" for who in range(12) for t in range(4)]
+    path.write_text("\n".join(["id,time,value", *rows]))
+    shell = done(capsys, "saem", path, "--json", "--quiet").json
+    ours = vpem.fit_saem(vpem.read_individuals(path))
+    assert shell["iterations"] == ours.n_iter
+    assert shell["log_likelihood"]["value"] == ours.log_likelihood.value
