@@ -213,7 +213,10 @@ def dress(app: typer.Typer) -> typer.Typer:
 
 
 def _finish_one(path: tuple[str, ...], command: Any) -> None:
-    """Name the variables and choices of a command's options."""
+    """Name the variables and choices of a command's options, and the command in their help."""
+    for param in command.params:
+        if param.help:
+            param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
     for name, param in variables(path, command).items():
         param.envvar = name
         param.show_envvar = False

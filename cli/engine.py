@@ -52,7 +52,7 @@ EngineName = Annotated[
     str,
     typer.Option(
         help="simulator: one process holds all agents. mpi: each agent is a rank of its own, or "
-        "some share one (mpiexec -n 5 vpem fit ... --engine mpi; needs vpem[mpi])."
+        "some share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi])."
     ),
 ]
 RankCount = Annotated[

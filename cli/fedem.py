@@ -255,7 +255,8 @@ def fedem(
         elif init_model is not None:
             start = _start_model(init_model, source)
             n_components = start.n_components if components is None else components
-        progress = Progress(quiet or not run_on.speaks)
+        unkept = None if output or json else "--output FILE"
+        progress = Progress(quiet or not run_on.speaks, unkept)
         try:
             with catching(saver):
                 X, network = run_on.over_rows(source, held, network)
@@ -311,7 +312,7 @@ def fedem(
         report["plot"] = None if plot is None else str(plot)
         if json:
             print_json(report)
-        else:
+        elif not quiet:
             _show(report)
         if strict and not found.run.converged:
             raise typer.Exit(3)
@@ -356,13 +357,12 @@ def _name(report: dict[str, Any]) -> str:
 
 def _show(report: dict[str, Any]) -> None:
     """Print what a reader wants to know."""
-    from .output import communication, number, plural, show, size, table
+    from .output import communication, each, number, plural, show, size, table
 
-    fewest, most = min(report["worker_rows"]), max(report["worker_rows"])
     network = [
         plural(report["n_workers"], "worker"),
         report["topology"],
-        f"{fewest} to {most} rows each",
+        each(report["worker_rows"], "row"),
     ]
     if report["server"] is None:
         network.append(plural(report["rounds"], "round"))

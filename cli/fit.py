@@ -316,7 +316,8 @@ def fit(
         n_components = components
         if n_components is None:
             n_components = start.n_components if init_model is not None else 2
-        progress = Progress(quiet or not run_on.speaks)
+        unkept = None if output or json else "--output FILE"
+        progress = Progress(quiet or not run_on.speaks, unkept)
         try:
             common: dict[str, Any] = {
                 "n_components": n_components,
@@ -371,7 +372,7 @@ def fit(
             report["model"] = f"{output.with_name(output.stem)}.*{output.suffix}, a shard a hub"
         if json:
             print_json(report)
-        else:
+        elif not quiet:
             _show(report, held.names)
         if strict and not found.converged:
             raise typer.Exit(3)
@@ -438,7 +439,7 @@ def _start_model(file: Path, source: Dataset) -> Mixture:
 
 def _show(report: dict[str, Any], names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
-    from .output import communication, number, plural, show, table
+    from .output import communication, each, number, plural, show, table
 
     over_rows = report["algorithm"] == "em-rows"
     hubs = len(report["hubs"])
@@ -454,8 +455,7 @@ def _show(report: dict[str, Any], names: Sequence[str]) -> None:
         plural(report["n_parameters"], "parameter"),
     ]
     if over_rows:
-        fewest, most = min(report["worker_rows"]), max(report["worker_rows"])
-        network[-1] = f"{fewest} to {most} rows each"
+        network[-1] = each(report["worker_rows"], "row")
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
     if not report["converged"]:
         iterations.insert(1, "not converged")

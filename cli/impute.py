@@ -20,6 +20,8 @@ from .output import Progress
 from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vpem.imputing.imputation import Imputation
 
 __all__ = ["impute"]
@@ -216,7 +218,7 @@ def impute(
                     VpemWarning,
                     stacklevel=1,
                 )
-        progress = _Progress(quiet)
+        progress = _Progress(quiet, None if output or json else "--output FILE")
         try:
             with catching(saver):
                 fit = fit_imputation(
@@ -256,7 +258,7 @@ def impute(
         report["plot"] = None if plot is None else str(plot)
         if json:
             print_json(report)
-        else:
+        elif not quiet:
             _show(report, fit)
         if strict and not fit.run.converged:
             raise typer.Exit(3)
@@ -265,15 +267,17 @@ def impute(
 class _Progress(Progress):
     """Objective and rate of a long run: a live line in a terminal, a line at times in logs."""
 
+    objective: float | None = None
+
     def __call__(self, progress: Any) -> None:
-        """Take note of one iteration (`vpem.federated.fedruns.FedProgress`)."""
-        self.iterations += 1
-        if not self.is_due() or progress.objective is None:
-            return
-        self.tell(
-            f"iteration {progress.iteration}  penalized log-likelihood an entry "
-            f"{progress.objective:.6f}  {self.rate()}"
-        )
+        """Take note of one iteration, of which not all tell the objective."""
+        self.objective = self.objective if progress.objective is None else progress.objective
+        super().__call__(progress)
+
+    def facts(self, progress: Any) -> Iterator[str]:
+        """Yield what is told of an iteration (`vpem.federated.fedruns.FedProgress`)."""
+        if self.objective is not None:
+            yield f"penalized log-likelihood an entry {self.objective:.6f}"
 
 
 def _show(report: dict[str, Any], fit: Imputation) -> None:

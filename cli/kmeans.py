@@ -38,7 +38,7 @@ from .roles import READ, WRITTEN
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 __all__ = ["kmeans"]
@@ -222,7 +222,8 @@ def kmeans(
             "seed": graph_seed,
             "n_threads": threads,
         }
-        progress = _Progress(quiet or not run_on.speaks)
+        unkept = None if output or json else "--output FILE"
+        progress = _Progress(quiet or not run_on.speaks, unkept)
         ran: dict[str, Any] = {"engine": "simulator"}
         common: dict[str, Any] = {
             "n_clusters": clusters,
@@ -274,7 +275,7 @@ def kmeans(
         report["model"] = None if output is None else str(output)
         if json:
             print_json(report)
-        else:
+        elif not quiet:
             _show(report, held.names)
         if strict and not found.converged:
             raise typer.Exit(3)
@@ -328,16 +329,10 @@ def _refuse_what_makes_no_sense(given: dict[str, Any], over_rows: bool) -> None:
 class _Progress(Progress):
     """Inertia and rate of a long run: a live line in a terminal, a line at times in logs."""
 
-    def __call__(self, progress: Any) -> None:
-        """Take note of one iteration (`vpem.clusters.clusterings.KMeansProgress`)."""
-        self.iterations += 1
-        if not self.is_due():
-            return
-        self.tell(
-            f"iteration {progress.iteration}  inertia {progress.inertia:.6g}  "
-            f"{plural(progress.changed, 'row')} changed  "
-            f"{self.rate()}"
-        )
+    def facts(self, progress: Any) -> Iterator[str]:
+        """Yield what is told of an iteration (`vpem.clusters.clusterings.KMeansProgress`)."""
+        yield f"inertia {progress.inertia:.6g}"
+        yield f"{plural(progress.changed, 'row')} changed"
 
 
 def _show(report: dict[str, Any], names: Sequence[str]) -> None:

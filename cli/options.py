@@ -111,7 +111,10 @@ DatasetPath = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 3 if not converged.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages and no progress.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("-q", "--quiet", help="No messages, progress or tables; --json is printed."),
+]
 QuoteFormulas = Annotated[
     bool,
     typer.Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ __all__ = [
     "as_plain",
     "clean",
     "communication",
+    "each",
     "fail",
     "number",
     "plural",
@@ -32,6 +34,22 @@ __all__ = [
     "size",
     "table",
 ]
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m$")
+"""The end of colours at the end of a line."""
+
+
+def _trimmed(line: str) -> str:
+    """Return a line without blanks at its end, where colours may stand between them."""
+    kept: list[str] = []
+    while True:
+        line = line.rstrip(" ")
+        found = _COLOUR.search(line[-40:])
+        if found is None:
+            return line + "".join(kept)
+        kept.insert(0, found[0])
+        line = line[: -len(found[0])]
 
 
 def _tell(line: str) -> None:
@@ -105,12 +123,19 @@ def show(*items: Table | str) -> None:
     with console.capture() as printed:
         for item in items:
             console.print(item)
-    sys.stdout.write(printed.get())
+    # Cells are filled up with blanks, of which none are left at the end of a line.
+    sys.stdout.write("\n".join(map(_trimmed, printed.get().split("\n"))))
 
 
 def plural(count: int, noun: str) -> str:
     """Write "1 hub", "3 hubs"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def each(counts: Sequence[int], noun: str) -> str:
+    """Write "30 rows each", "28 to 30 rows each"."""
+    fewest, most = min(counts), max(counts)
+    return f"{plural(most, noun) if fewest == most else f'{fewest} to {most} {noun}s'} each"
 
 
 def number(value: float | None, digits: int = 6) -> str:

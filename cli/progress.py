@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Progress", "is_terminal", "span", "take_away"]
+__all__ = ["Progress", "fitting", "is_terminal", "span", "take_away"]
+
+APART = "  "
+DOTS = "..."
 
 _line: LiveLine | None = None
 """The live line there is, which other messages take away before they are printed."""
@@ -34,10 +38,10 @@ class LiveLine:
     def __init__(self) -> None:
         self.length = 0
 
-    def draw(self, text: str) -> None:
-        """Write over what is there, in one row."""
+    def draw(self, *parts: str) -> None:
+        """Write over what is there, in one row; see `fitting`."""
         columns = _columns()
-        shown = text if len(text) < columns else text[: max(columns - 4, 0)] + "..."
+        shown = fitting(parts, columns - 1)
         back = self._back(columns)
         # Known first: an interrupt may come in the middle.
         self.length = len(shown)
@@ -60,6 +64,19 @@ class LiveLine:
             sys.stderr.flush()
 
 
+def fitting(parts: Sequence[str], width: int) -> str:
+    """Return as many parts of a line as it is wide, the first ones; no word or number is cut."""
+    left = list(parts)
+    while len(left) > 1 and len(APART.join(left)) > width:
+        left.pop()
+    words = APART.join(left).split(" ")
+    if len(" ".join(words)) <= width:
+        return " ".join(words)
+    while words and len(" ".join([*words, DOTS])) > width:
+        words.pop()
+    return " ".join([*words, DOTS])[: max(width, 0)]
+
+
 def _columns() -> int:
     try:
         found = os.get_terminal_size(sys.stderr.fileno()).columns
@@ -79,32 +96,50 @@ class Progress:
     ----------
     quiet : bool
         Show nothing.
+    unkept : str, optional
+        Options that would keep the result, where none does: that is said in time.
     """
 
     DRAW_EVERY = 0.1
     LOG_EVERY = 10.0
     MOST_BETWEEN = 600.0
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, unkept: str | None = None) -> None:
         self.quiet = quiet
+        self.unkept = unkept
         self.began = time.monotonic()
         self.iterations = 0
         self.last_line = self.began
 
     def __call__(self, progress: Any) -> None:
-        """Take note of one iteration (`vpem.em.Progress`)."""
+        """Take note of one iteration."""
         self.iterations += 1
-        if not self.is_due():
-            return
-        change = "" if progress.change is None else f"  change {progress.change:+.2e}"
-        self.tell(
-            f"iteration {progress.iteration}  log-likelihood per sample "
-            f"{progress.log_likelihood:.6f}{change}  {self.rate()}"
-        )
+        self.remind()
+        if self.is_due():
+            self.tell(self.place(progress), *self.facts(progress), self.rate())
+
+    def place(self, progress: Any) -> str:
+        """Say how far a run is."""
+        return f"iteration {progress.iteration}"
+
+    def facts(self, progress: Any) -> Iterator[str]:
+        """Yield what is told of an iteration (`vpem.em.Progress`), the most important first."""
+        yield f"log-likelihood per sample {progress.log_likelihood:.6f}"
+        if progress.change is not None:
+            yield f"change {progress.change:+.2e}"
 
     def rate(self) -> str:
         """Say how many iterations there are in a second."""
-        return f"{self.iterations / max(time.monotonic() - self.began, 1e-9):.3g} iterations/s"
+        return f"{self.iterations / max(time.monotonic() - self.began, 1e-9):.3g}/s"
+
+    def remind(self) -> None:
+        """Say of a run that takes longer, once, that nothing of it will be kept."""
+        if self.unkept and not self.quiet and time.monotonic() - self.began >= 1.0:
+            take_away()
+            with suppress(OSError):
+                told = f"note: the result will not be kept; to keep it give {self.unkept}"
+                print(told, file=sys.stderr, flush=True)
+            self.unkept = None
 
     def is_due(self) -> bool:
         """Whether it is time for a line."""
@@ -116,23 +151,23 @@ class Progress:
             wait = min(max(self.LOG_EVERY, (now - self.began) / 10), self.MOST_BETWEEN)
         return now - self.last_line >= wait
 
-    def tell(self, line: str) -> None:
+    def tell(self, *parts: str) -> None:
         """Show a line, in place of the last one in a terminal, if it is time for one."""
         if self.is_due():
-            self._show(line)
+            self._show(*parts)
 
-    def _show(self, line: str) -> None:
+    def _show(self, *parts: str) -> None:
         global _line
         self.last_line = time.monotonic()
         if is_terminal():
             if _line is None:
                 _line = LiveLine()
-            _line.draw(line)
+            _line.draw(*parts)
         else:
             spent = span(self.last_line - self.began)
             with suppress(OSError):
                 print(
-                    f"{time.strftime('%Y-%m-%d %H:%M:%S')} (after {spent})  {line}",
+                    f"{time.strftime('%Y-%m-%d %H:%M:%S')} (after {spent})  {APART.join(parts)}",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -302,7 +302,7 @@ def saem(
         if init_model is not None:
             start = choices.start_of(init_model, model, source, model_options)
         began = monotonic()
-        progress = SaemCounter(quiet, burn_in)
+        progress = SaemCounter(quiet, burn_in, None if output or json else "--output FILE")
         try:
             found = fit_saem(
                 source,
@@ -348,7 +348,7 @@ def saem(
         report["warnings"] = list(screen.warnings)
         if json:
             print_json(report)
-        else:
+        elif not quiet:
             show_report(report)
         if strict and not found.converged:
             raise typer.Exit(3)

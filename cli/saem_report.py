@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .output import Progress, Screen, communication, number, plural, show, table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from vpem.saem.recipes import SaemFit
@@ -30,21 +31,22 @@ class SaemCounter(Progress):
         Show nothing.
     burn_in : int
         Its iterations.
+    unkept : str, optional
+        Options that would keep the result, where none does.
     """
 
-    def __init__(self, quiet: bool, burn_in: int) -> None:
-        super().__init__(quiet)
+    def __init__(self, quiet: bool, burn_in: int, unkept: str | None = None) -> None:
+        super().__init__(quiet, unkept)
         self.burn_in = burn_in
 
-    def __call__(self, progress: Any) -> None:
-        """Take note of one iteration (`vpem.saem.saem.SaemProgress`)."""
-        self.iterations += 1
-        if not self.is_due():
-            return
-        where = "  burn-in" if progress.iteration <= self.burn_in else ""
-        self.tell(
-            f"iteration {progress.iteration} of at most {progress.n_iter}{where}  {self.rate()}"
-        )
+    def place(self, progress: Any) -> str:
+        """Say how far a run is."""
+        return f"iteration {progress.iteration} of at most {progress.n_iter}"
+
+    def facts(self, progress: Any) -> Iterator[str]:
+        """Yield what is told of an iteration (`vpem.saem.saem.SaemProgress`)."""
+        if progress.iteration <= self.burn_in:
+            yield "burn-in"
 
 
 def _individuals(fit: SaemFit, device_of: list[str]) -> list[dict[str, Any]]:

@@ -243,7 +243,8 @@ def select(
         kept = sum(trial.key in record.results for trial in wanted)
         if kept:
             screen.say(f"{kept} of {plural(len(wanted), 'fit')} are in {state} already")
-        progress = SearchProgress(quiet)
+        unkept = None if state or output or json else "--state FILE or --output FILE"
+        progress = SearchProgress(quiet, unkept)
 
         def what() -> str:
             if state is None:
@@ -310,7 +311,7 @@ def select(
         }
         if json:
             print_json(report)
-        else:
+        elif not quiet:
             show_selection(found, report)
         if strict and any(cell["status"] != "converged" for cell in found.cells):
             raise typer.Exit(3)

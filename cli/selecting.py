@@ -92,8 +92,8 @@ class SearchProgress(Progress):
         Show nothing.
     """
 
-    def __init__(self, quiet: bool) -> None:
-        super().__init__(quiet)
+    def __init__(self, quiet: bool, unkept: str | None = None) -> None:
+        super().__init__(quiet, unkept)
         self.done = self.failed = self.went_on = 0
         self.to_do = 0
 
@@ -107,17 +107,18 @@ class SearchProgress(Progress):
         self.done += 1
         self.failed += result["status"] == "failed"
         self.went_on += result["status"] == "not converged"
+        self.remind()
         if self.is_due():
-            self.tell(self._line(trial))
+            self.tell(*self._parts(trial))
 
-    def _line(self, trial: Trial) -> str:
+    def _parts(self, trial: Trial) -> list[str]:
         left = (time.monotonic() - self.began) / self.done * (self.to_do - self.done)
         parts = [f"{self.done} of {plural(self.to_do, 'fit')} done"]
         if self.failed:
             parts.append(f"{self.failed} failed")
         if self.went_on:
             parts.append(f"{self.went_on} not converged")
-        return "; ".join([*parts, f"about {span(left)} to go", f"last: {trial}"])
+        return [*parts, f"about {span(left)} to go", f"last: {trial}"]
 
 
 def cell_name(cell: dict[str, Any], over_rows: bool) -> str:

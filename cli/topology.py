@@ -17,6 +17,7 @@ from .options import (
     GraphFile,
     LinkFailure,
     MeanDegree,
+    Quiet,
     Radius,
     Rounds,
     Stragglers,
@@ -109,7 +110,7 @@ def describe(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of tables.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show hubs, mixing, rounds, and what a fit will send.
 
@@ -171,7 +172,7 @@ def describe(
         found["plot"] = None if plot is None else str(plot)
         if json:
             print_json(found)
-        else:
+        elif not quiet:
             _show(found)
 
 

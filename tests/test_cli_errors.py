@@ -400,7 +400,7 @@ def test_ctrl_c_ends_a_long_fit_and_leaves_nothing(folder):
         stdout=subprocess.PIPE, stderr=its_end, cwd=folder, env=environment,
     ) as process:  # fmt: skip
         os.close(its_end)
-        read_until(terminal, b"iterations/s")
+        read_until(terminal, b"/s")
         process.send_signal(signal.SIGINT)
         shown = read_until(terminal, None)
         assert process.stdout.read() == b""

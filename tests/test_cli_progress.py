@@ -96,8 +96,45 @@ def test_a_narrow_terminal_keeps_it_in_one_row(capsys, clock, terminal):
     made = Progress(False)
     run(made, clock, 1.25)
     shown = capsys.readouterr().err.split("\r\x1b[J")[-1]
-    assert len(shown) == 19
-    assert shown.endswith("...")
+    assert shown == "iteration 4"
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (80, "iteration 4  log-likelihood per sample -1.250000  change +1.00e-03  4/s"),
+        (68, "iteration 4  log-likelihood per sample -1.250000  change +1.00e-03"),
+        (60, "iteration 4  log-likelihood per sample -1.250000"),
+        (48, "iteration 4"), (12, "iteration 4"), (11, "..."), (3, ".."), (1, ""),
+    ],
+)  # fmt: skip
+def test_no_number_is_cut(capsys, clock, terminal, columns, shown):
+    terminal.columns = columns
+    made = Progress(False)
+    run(made, clock, 1.25)
+    assert capsys.readouterr().err.split("\r\x1b[J")[-1] == shown
+    made.close()
+
+
+def test_a_long_run_whose_result_nobody_keeps_says_so_once_and_early(capsys, clock):
+    made = Progress(False, "--output FILE")
+    run(made, clock, 0.75)
+    assert capsys.readouterr().err == ""
+    run(made, clock, 9)
+    told = "note: the result will not be kept; to keep it give --output FILE\n"
+    assert capsys.readouterr().err == told
+    run(made, clock, 60)
+    assert "note" not in capsys.readouterr().err
+    run(Progress(True, "--output FILE"), clock, 60)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_note_stands_above_the_live_line(capsys, clock, terminal):
+    made = Progress(False, "--output FILE")
+    run(made, clock, 2)
+    text = capsys.readouterr().err
+    assert text.startswith("note: the result will not be kept; to keep it give --output FILE\n\r")
     made.close()
 
 
@@ -176,7 +213,7 @@ def test_a_search_is_logged_now_and_then(capsys, clock):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 6
     assert lines[-1].endswith(
-        "(after 1 min 00 s)  60 of 100 fits done; 20 failed; 20 not converged; about 40 s to go; "
+        "(after 1 min 00 s)  60 of 100 fits done  20 failed  20 not converged  about 40 s to go  "
         "last: K = 59"
     )
 
@@ -201,8 +238,8 @@ def test_saem_tells_where_it_is_and_what_comes_after(capsys, clock):
     made.announce("drawing latents")
     made.close()
     lines = [line.partition(")  ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert lines[0] == "iteration 20 of at most 200  burn-in  2 iterations/s"
-    assert lines[-2] == "iteration 100 of at most 200  2 iterations/s"
+    assert lines[0] == "iteration 20 of at most 200  burn-in  2/s"
+    assert lines[-2] == "iteration 100 of at most 200  2/s"
     assert lines[-1] == "drawing latents"
     assert len(lines) == 6
 

@@ -349,7 +349,7 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
         ),
         (
             ("cycle", "-n", "5", "--compress", "qsgd:8bits", "--batch-size", "9"),
-            "take --batch-size without compress",
+            "take --batch-size without --compress",
         ),
         (("cycle", "-n", "200", "--weights", "fastest"), "at most 150 agents"),
         (("cycle", "-n", "5", "--hps", "1"), "did you mean '--hops'"),

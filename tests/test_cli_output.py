@@ -1,0 +1,92 @@
+"""What commands print: tables without blanks at the ends of lines, nothing when they are quiet."""
+
+import json
+import re
+
+import pytest
+
+from vpem_cli.output import each, show, table
+
+from .cli_support import done, make_data, run
+
+CURVES = [f"s{i},{t},{i + t + 0.1 * ((7 * i + t) % 5)}" for i in range(5) for t in range(4)]
+CELLS = [f"{o},{i},{j},{(i * j + o) % 5}" for o in range(2) for i in range(6) for j in range(4)]
+
+FITS = {
+    "fit": "fit d.h5 --tol 1",
+    "fit rows": "fit d.h5 --split rows --workers 3 --tol 1",
+    "kmeans": "kmeans d.h5 --workers 3",
+    "fedem": "fedem d.h5 --workers 3 --tol 1",
+    "impute": "impute m.csv --rank 1 --tol 1",
+    "saem": "saem c.csv --iterations 6 --burn-in 3 --tol 0 --conditional-draws 4",
+    "select": "select d.h5 -k 1,2 --tol 1 --jobs 1",
+    "topology": "topology describe cycle --agents 4",
+}
+"""Commands that print tables unless they are quiet."""
+
+OTHERS = (
+    "data describe d.h5", "model show k.h5", "score k.h5 d.h5", "evaluate k.h5 d.h5", "doctor",
+)  # fmt: skip
+"""Commands that are there to print tables."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, capsys):
+    """The working directory, with data for all of them."""
+    monkeypatch.chdir(tmp_path)
+    make_data("d.h5", n_samples=40)
+    (tmp_path / "m.csv").write_text("\n".join(["observer,row,column,value", *CELLS]) + "\n")
+    (tmp_path / "c.csv").write_text("\n".join(["id,time,value", *CURVES]) + "\n")
+    done(capsys, "kmeans", "d.h5", "--workers", 3, "-q", "-o", "k.h5")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_quiet_commands_print_what_was_asked_for_and_nothing_else(capsys, folder, name):
+    words = FITS[name].split()
+    assert done(capsys, *words).out.count("\n") > 5
+    assert done(capsys, *words, "-q").out == ""
+    told = done(capsys, *words, "--json").out
+    quiet = done(capsys, *words, "--json", "--quiet")
+    assert json.loads(quiet.out).keys() == json.loads(told).keys()
+    assert all(line.startswith("vpem: warning: ") for line in quiet.err.splitlines())
+
+
+def test_rows_on_stdout_are_data(capsys, folder):
+    rows = done(capsys, "predict", "k.h5", "d.h5").out
+    assert rows.count("\n") == 41
+    assert done(capsys, "predict", "k.h5", "d.h5", "-q").out == rows
+
+
+@pytest.mark.parametrize("words", [*FITS.values(), *OTHERS])
+@pytest.mark.parametrize("colour", [False, True])
+def test_no_line_ends_with_blanks(capsys, folder, monkeypatch, words, colour):
+    monkeypatch.setenv("COLUMNS", "60")
+    if colour:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm-256color")
+    out = run(capsys, *words.split()).out
+    assert colour or "\x1b[" not in out
+    for line in out.splitlines():
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", line)
+        assert plain == plain.rstrip(" ")
+
+
+def test_very_long_names_take_no_longer(capsys):
+    show(table([(" " * 100_000, "x"), ("y" + " " * 100_000, "")], "", ""))
+    assert not any(line.endswith(" ") for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [([30, 30], "30 rows each"), ([28, 30], "28 to 30 rows each"), ([1], "1 row each"),
+     ([0, 1], "0 to 1 rows each")],
+)  # fmt: skip
+def test_rows_of_workers(counts, told):
+    assert each(counts, "row") == told
+
+
+@pytest.mark.parametrize("command", ["fit", "kmeans", "fedem"])
+def test_help_names_the_command_itself(capsys, command):
+    text = " ".join(done(capsys, command, "--help").out.split())
+    assert f"mpiexec -n 5 vpem {command} ... --engine mpi" in text
