@@ -76,11 +76,13 @@ def test_very_many_small_arrays(tmp_path):
     rng = np.random.default_rng(0)
     many = [rng.standard_normal(n) for n in rng.integers(0, 4, size=100_000)]
     alike = [rng.standard_normal(3) for _ in range(100_000)]
-    write_state(tmp_path / "many", {"many": many, "alike": alike})
+    empty = [np.empty(0)] * 100_000
+    write_state(tmp_path / "many", {"many": many, "alike": alike, "empty": empty})
     with h5py.File(tmp_path / "many") as file:
         assert len(file["numbers"]) == 1
     found = read_state(tmp_path / "many")
     assert all(map(np.array_equal, found["many"], many))
+    assert len(found["empty"]) == len(empty)
     assert all(map(np.array_equal, found["alike"], alike))
 
 
@@ -153,6 +155,8 @@ def bombs(file):
         b'{"a":["array","f4",[1]]}',
         b'{"a":["array","f8",["x"]]}',
         b'{"a":["arrays","f8",[]]}',
+        b'{"a":["arrays","f8",[3000000000,0]]}',
+        b'{"a":["arrays","f8",[100000,0,7]]}',
         b'{"a":["array"]}',
         b'{"a":["float","x"]}',
         b'{"a":["pickle","x"]}',

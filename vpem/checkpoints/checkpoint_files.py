@@ -51,6 +51,9 @@ DEEPEST = 100
 
 MOST_DIMENSIONS = 16
 
+MOST_EMPTY = 1 << 16
+"""Arrays without numbers in a list: a few characters must not become very many of them."""
+
 DAMAGED = "is damaged: begin anew, or take a copy"
 
 
@@ -108,10 +111,11 @@ class _Writer:
 
 
 def _alike(values: list[Any]) -> bool:
-    """Whether these are arrays of one shape and type, in C order."""
+    """Whether these are arrays of one shape and type that have numbers, in C order."""
     first = values[0]
     return isinstance(first, np.ndarray) and all(
         isinstance(one, np.ndarray)
+        and one.size > 0
         and one.shape == first.shape
         and one.dtype == first.dtype
         and one.flags.c_contiguous
@@ -148,7 +152,10 @@ class _Reader:
         if kind == "turned":
             return self._take(name, shape).T
         if kind == "arrays":
-            return [one.copy() for one in self._take(name, shape)]
+            arrays = self._take(name, shape)
+            if not arrays.size and len(arrays) > MOST_EMPTY:
+                raise ValueError("there are too many arrays without numbers")
+            return [one.copy() for one in arrays]
         raise ValueError(f"there are no values of kind {kind[:20]!r}")
 
     def _take(self, name: str, shape: Any) -> NDArray[Any]:
