@@ -33,7 +33,6 @@ __all__ = [
     "Maybe",
     "Number",
     "Place",
-    "Plain",
     "Schema",
     "check",
 ]
@@ -42,7 +41,6 @@ Schema = Any
 """A dict, list or tuple of schemas, or a `Field`."""
 
 Size = int | str | tuple[int, ...]
-
 Sizes = dict[str, int]
 
 LARGEST_COUNT = 1 << 53
@@ -63,10 +61,8 @@ class Place:
 
     Attributes
     ----------
-    file : str
-        What it is in: "the checkpoint x.h5".
-    path : str
-        Names of what is around it, and its own: "run.loop.counts".
+    file, path : str
+        What it is in, and its name there: "the checkpoint x.h5", "run.loop.counts".
     advice : tuple of str or Setting
         What to do if it is wrong, in parts of a sentence.
     """
@@ -153,16 +149,28 @@ def told(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
-def _range(least: float | None, most: float | None) -> str:
-    if least is None:
-        return "" if most is None else f" of at most {most}"
-    if most is None or most == LARGEST_COUNT:
-        return f" of at least {least}"
-    return f" from {least} to {most}"
+def _range(least: float, most: float) -> str:
+    if least == -math.inf:
+        return "" if most == math.inf else f" of at most {most}"
+    return f" of at least {least}" if most >= LARGEST_COUNT else f" from {least} to {most}"
+
+
+class Field:
+    """What a value must be."""
+
+    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
+        """Raise FileError where it is something else; sizes that are met first are bound."""
+        wanted = self._wanted(value, sizes)
+        if wanted is not None:
+            place.refuse(wanted, told(value))
+
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+        """Say what it must be, if it is something else."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Integer:
+class Integer(Field):
     """An integer.
 
     Attributes
@@ -180,67 +188,61 @@ class Integer:
     size: str = ""
     below: str = ""
 
-    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Refuse anything else."""
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
         least, most = self.least, self.most
         if self.size in sizes:
             least = most = sizes[self.size]
         elif self.below:
             most = sizes[self.below] - 1
         if type(value) is not int or not least <= value <= most:
-            wanted = f"an integer{_range(least, most)}" if least < most else str(least)
-            place.refuse(wanted, told(value))
+            return f"an integer{_range(least, most)}" if least < most else str(least)
         if self.size:
             sizes[self.size] = value
+        return None
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Field):
     """A finite real number.
 
     Attributes
     ----------
-    least, most : float or None
-        Range; None: any.
+    least, most : float
+        Range.
     """
 
-    least: float | None = None
-    most: float | None = None
+    least: float = -math.inf
+    most: float = math.inf
 
-    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Refuse anything else."""
-        if (
-            not isinstance(value, float)
-            or not math.isfinite(value)
-            or (self.least is not None and value < self.least)
-            or (self.most is not None and value > self.most)
-        ):
-            place.refuse(f"a finite real number{_range(self.least, self.most)}", told(value))
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+        good = isinstance(value, float) and math.isfinite(value)
+        if good and self.least <= value <= self.most:
+            return None
+        return f"a finite real number{_range(self.least, self.most)}"
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Field):
     """One of some plain values; of none given any text."""
 
     values: tuple[Any, ...] = ()
 
-    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Refuse anything else."""
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+        if any(type(value) is type(one) and value == one for one in self.values):
+            return None
         if not self.values:
-            if not isinstance(value, str):
-                place.refuse("text", told(value))
-        elif not any(type(value) is type(one) and value == one for one in self.values):
-            place.refuse(" or ".join(map(told, self.values)), told(value))
+            return None if isinstance(value, str) else "text"
+        return " or ".join(map(told, self.values))
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Field):
     """Nothing, true, false, a number or text; or lists and tables of these, some levels deep."""
 
     depth: int = 8
 
     def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Refuse anything else."""
+        """Raise FileError where it is something else."""
         if value is None or isinstance(value, bool | int | float | str):
             return
         if not self.depth or not isinstance(value, dict | list | tuple):
@@ -251,19 +253,19 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Maybe:
+class Maybe(Field):
     """What its schema says, or None."""
 
     schema: Schema
 
     def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Refuse anything else."""
+        """Raise FileError where it is something else."""
         if value is not None:
             _check(self.schema, value, place, sizes)
 
 
 @dataclass(frozen=True)
-class ListOf:
+class ListOf(Field):
     """A list of items that are alike.
 
     Attributes
@@ -281,9 +283,9 @@ class ListOf:
     least: int = 0
 
     def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Refuse anything else."""
+        """Raise FileError where it is something else."""
         wanted = sizes.get(self.length) if isinstance(self.length, str) else self.length
-        if not isinstance(value, list) or len(value) != (len(value) if wanted is None else wanted):
+        if not isinstance(value, list) or wanted not in (None, len(value)):
             place.refuse("a list" + ("" if wanted is None else f" of {wanted}"), told(value))
         if len(value) < self.least:
             place.refuse(f"a list of at least {self.least}", told(value))
@@ -294,7 +296,7 @@ class ListOf:
 
 
 @dataclass(frozen=True)
-class Mapping:
+class Mapping(Field):
     """A table of any names.
 
     Attributes
@@ -309,19 +311,18 @@ class Mapping:
     some: dict[str, Schema] | None = None
 
     def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Refuse anything else."""
+        """Raise FileError where it is something else."""
         if not isinstance(value, dict):
             place.refuse("a table", told(value))
-        if self.item is not None:
-            for name, item in value.items():
-                _check(self.item, item, place.inside(name), sizes)
+        for name, item in value.items() if self.item is not None else ():
+            _check(self.item, item, place.inside(name), sizes)
         if self.some is not None:
             own = {name: item for name, item in value.items() if name in self.some}
             _check(self.some, own, place, sizes)
 
 
 @dataclass(frozen=True)
-class Array:
+class Array(Field):
     """An array.
 
     Attributes
@@ -330,8 +331,8 @@ class Array:
         Its type, as "f8", or only what it holds: "f", "i", "b".
     shape : tuple of sizes
         Its shape.
-    least, most : float or None
-        Range of its values; None: any.
+    least, most : float
+        Range of its values.
     nan : bool
         Whether values may be NaN; they are finite otherwise.
     sums : float or None
@@ -340,19 +341,19 @@ class Array:
 
     kind: str
     shape: tuple[Size, ...]
-    least: float | None = None
-    most: float | None = None
+    least: float = -math.inf
+    most: float = math.inf
     nan: bool = False
     sums: float | None = None
 
     def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Refuse anything else."""
+        """Raise FileError where it is something else."""
         if not isinstance(value, np.ndarray) or not self._fits(value.shape, sizes):
             place.refuse(self._words(sizes), told(value))
         if not value.dtype.str[1:].startswith(self.kind):
             place.refuse(f"{self._words(sizes)} of type {self.kind}", value.dtype.str[1:])
         wrong = self._wrong(value)
-        if wrong is not None:
+        if wrong:
             place.refuse(self._words(sizes), wrong)
 
     def _fits(self, shape: Sequence[int], sizes: Sizes) -> bool:
@@ -360,10 +361,8 @@ class Array:
         if len(shape) != len(self.shape):
             return False
         for found, wanted in zip(shape, self.shape, strict=True):
-            if isinstance(wanted, str):
-                if sizes.setdefault(wanted, found) != found:
-                    return False
-            elif found not in (wanted if isinstance(wanted, tuple) else (wanted,)):
+            known = sizes.setdefault(wanted, found) if isinstance(wanted, str) else wanted
+            if found not in (known if isinstance(known, tuple) else (known,)):
                 return False
         return True
 
@@ -378,16 +377,13 @@ class Array:
         sums = "" if self.sums is None else f" that sum to {self.sums:g}"
         return f"{words}{_range(self.least, self.most)}{sums}"
 
-    def _wrong(self, value: NDArray[Any]) -> str | None:
-        """Name the first value that cannot be; None where there is none."""
+    def _wrong(self, value: NDArray[Any]) -> str:
+        """Name the first value that cannot be, if any."""
         good = np.ones(value.shape, dtype=np.bool_)
         if value.dtype.kind == "f":
             good = np.isfinite(value) | (np.isnan(value) if self.nan else False)
         with np.errstate(invalid="ignore"):
-            if self.least is not None:
-                good &= ~(value < self.least)
-            if self.most is not None:
-                good &= ~(value > self.most)
+            good &= ~((value < self.least) | (value > self.most))
         if not good.all():
             return f"{value[~good][0]} among them"
         if self.sums is not None:
@@ -396,12 +392,8 @@ class Array:
             off = ~(np.abs(found - self.sums) <= SUM_ERROR)
             if off.any():
                 return f"a sum of {found[off][0]:g}"
-        return None
+        return ""
 
 
-COUNT = Integer()
-FLAG = Choice((False, True))
-NOTHING = Choice((None,))
-NUMBER = Number()
-PLAIN = Plain()
-TEXT = Choice()
+COUNT, NUMBER, PLAIN, TEXT = Integer(), Number(), Plain(), Choice()
+FLAG, NOTHING = Choice((False, True)), Choice((None,))

@@ -88,7 +88,7 @@ class Record:
         if not self.path.exists():
             return
         state = read_state(self.path)
-        if state.get("kind") != KIND:
+        if "kind" not in state:
             raise FileError(f"{path} is no state of a selection; ", *ANOTHER)
         place = Place(f"the state {path}", advice=ANOTHER)
         check(STATE, state, place)

@@ -52,7 +52,7 @@ RESULTS: dict[str, dict[str, Schema]] = {
 def result_schema(key: str, result: Result) -> Schema:
     """Say what the result of the trial of this key is, given the ``status`` it has."""
     kind = "fold" if "/fold " in key else "restart"
-    own = RESULTS["failed" if result.get("status") == "failed" else kind]
+    own = RESULTS["failed" if str(result.get("status")) == "failed" else kind]
     return {**own, "seconds": Number(0), "warnings": ListOf(TEXT)}
 
 
