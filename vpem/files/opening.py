@@ -45,7 +45,7 @@ READ_LIMIT = "VPEM_READ_LIMIT"
 USUAL_LIMIT = 1 << 26
 """Bytes that may be made of a file however little it stores."""
 
-EXPANSION = 64
+EXPANSION = 100
 """Bytes that may be made of each byte that is stored, beyond the limit."""
 
 

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 LONGEST_STRING = 4096
+RUN_BYTES = 1 << 24
 LONGEST_PATH = 64
 """Members on the way to an element."""
 
@@ -370,35 +371,48 @@ def read_strings(
         _check_shape(dataset, where, 1, shape)
         _spend(dataset, check_storage(dataset, where, text=True), where)
         Inflation(dataset, where).check()
-        if h5py.check_string_dtype(dataset.dtype).length is None:
-            strings = _variable_strings(dataset, where)
-        else:
-            strings = dataset.asstr("utf-8", "strict")[()].tolist()
+        strings = _strings(dataset, where)
         if any(len(string) > LONGEST_STRING for string in strings):
             raise FileError(f"{where} holds a string of more than {LONGEST_STRING} characters")
         return tuple(strings)
 
 
-def _variable_strings(dataset: h5py.Dataset, where: str) -> list[str]:
-    """Read strings that stand elsewhere in the file, where one may be referred to many times."""
-    stored = os.path.getsize(dataset.file.filename)
-    most, total = max(read_limit(), stored), 0
-    lengths = lengths_of_strings(dataset, where)
-    for part in lengths or ():
-        total += int(part.sum(dtype=np.int64))
-        if part.max(initial=0) > 4 * LONGEST_STRING:
-            raise FileError(f"{where} holds a string of more than {LONGEST_STRING} characters")
-        if total > most:
-            raise FileError(f"{where} holds strings of more than {most} bytes, {advice(total)}")
-    # Where lengths cannot be told, none is longer than the file.
-    step = dataset.size if lengths is not None else max(16, most // (stored + 1))
+def _strings(dataset: h5py.Dataset, where: str) -> list[str]:
+    """Read strings a run at a time: they may be padding mostly, or the same one many times."""
+    import h5py
+
+    have = os.path.getsize(dataset.file.filename)
+    variable = h5py.check_string_dtype(dataset.dtype).length is None
+    most = max(read_limit(), have if variable else EXPANSION * have)
+    longest = dataset.dtype.itemsize
+    if variable:
+        lengths = lengths_of_strings(dataset, where)
+        # Where lengths cannot be told, none is longer than the file.
+        longest = have if lengths is None else _check_lengths(lengths, most, where)
+    step = max(RUN_BYTES // max(longest, 1), 16, 0 if variable else (dataset.chunks or (0,))[0])
     text = dataset.asstr("utf-8", "strict")
     strings: list[str] = []
-    for start in range(0, dataset.size, max(step, 1)):
-        strings += text[start : start + step].tolist()
-        if lengths is None and (total := total + sum(map(len, strings[start:]))) > most:
+    total = 0
+    for start in range(0, dataset.size, step):
+        part = text[start : start + step].tolist()
+        total += sum(map(len, part))
+        if total > most:
             raise FileError(f"{where} holds strings of more than {most} bytes; {advice(total)}")
+        strings += part
     return strings
+
+
+def _check_lengths(lengths: Iterator[NDArray[np.uint32]], most: int, where: str) -> int:
+    """Refuse strings that are too long, each or together; return how long the longest is."""
+    total = longest = 0
+    for part in lengths:
+        total += int(part.sum(dtype=np.int64))
+        longest = max(longest, int(part.max(initial=0)))
+        if longest > 4 * LONGEST_STRING:
+            raise FileError(f"{where} holds a string of more than {LONGEST_STRING} characters")
+        if total > most:
+            raise FileError(f"{where} holds strings of more than {most} bytes; {advice(total)}")
+    return longest
 
 
 def read_column(group: h5py.Group, name: str) -> NDArray[Any]:

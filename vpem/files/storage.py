@@ -63,7 +63,7 @@ def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
     import h5py
 
     limit, shape = read_limit(), dataset.shape
-    n_bytes: int = math.prod(shape) * max(dataset.dtype.itemsize, OF_A_COLUMN if text else 8)
+    n_bytes: int = math.prod(shape) * _in_memory(dataset.dtype, text)
     if len(shape) == 2:
         n_bytes = max(n_bytes, shape[1] * OF_A_COLUMN)
     plist = dataset.id.get_create_plist()
@@ -86,6 +86,14 @@ def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
             f"stores {_size(stored)} of it; {advice(n_bytes)}"
         )
     return n_bytes
+
+
+def _in_memory(dtype: np.dtype[Any], text: bool) -> int:
+    """Return what a value takes once it is read: integers become real numbers, text strings."""
+    if text:
+        # Most of a string of fixed length may be padding, which takes time but no memory.
+        return OF_A_COLUMN + dtype.itemsize // 16
+    return dtype.itemsize if dtype.kind == "f" else max(dtype.itemsize, 8)
 
 
 def _size(n_bytes: int) -> str:
