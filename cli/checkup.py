@@ -48,7 +48,7 @@ EXTRAS = {
 }
 """Distributions that add something: a module, the extra of vpem, and what for."""
 
-LIBRARY_VARIABLES = ("VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP")
+LIBRARY_VARIABLES = ("VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "VPEM_READ_LIMIT")
 SETS = ("base", "avx2", "avx512")
 TIMEOUT = 60.0
 
