@@ -197,8 +197,8 @@ def select(
     """Fit a grid of models and choose the best by a criterion.
 
     The grid has numbers of components, numbers of hops, and kinds of covariance. All other options
-    are those of 'vpem fit'. What did not converge is shown and not chosen while something else did.
-    A search that is ended goes on when the command is given again.
+    are those of 'vpem fit'. Diagonal covariances are the same models whatever the hops, and are
+    fitted once. What did    A search that is ended goes on when the command is given again.
 
     Example: vpem select data/wine.h5 -k 1-4 --scale standard --jobs 1 -o best.h5
 
@@ -219,7 +219,7 @@ def select(
         from vpem.selection.criteria import CRITERIA
         from vpem.selection.lists import parse_names, parse_numbers
         from vpem.selection.record import Record, facts_of
-        from vpem.selection.search import grid, search, trials_of
+        from vpem.selection.search import grid, search, trials_of, without_repeats
         from vpem.threads import processors
 
         check_choice("--criterion", criterion, CRITERIA)
@@ -238,6 +238,7 @@ def select(
         check_files(output, plot, force)
         task = Task(given, [cell.hops for cell in cells], screen)
         problem, source = task.problem, task.source
+        cells = without_repeats(cells, problem)
         record = Record(state, facts_of(problem), force)
         wanted = [t for cell in cells for t in trials_of(cell, criterion, n_init, folds)]
         kept = sum(trial.key in record.results for trial in wanted)

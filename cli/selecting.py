@@ -123,7 +123,9 @@ class SearchProgress(Progress):
 
 def cell_name(cell: dict[str, Any], over_rows: bool) -> str:
     """Name a model of the grid."""
-    hops = "" if over_rows else f", {plural(cell['hops'], 'hop')}"
+    from vpem.selection.trials import name_hops
+
+    hops = "" if over_rows else f", {name_hops(cell['stands_for_hops'])}"
     return f"K = {cell['n_components']}{hops}, {cell['covariance_type']}"
 
 
@@ -147,7 +149,7 @@ def show_selection(found: Selection, report: dict[str, Any]) -> None:
         told = {
             "choice": "best" if place == choice.best else "",
             "K": str(cell["n_components"]),
-            "hops": str(cell["hops"]),
+            "hops": ", ".join(map(str, cell["stands_for_hops"])),
             "covariance": cell["covariance_type"],
             "hubs": str(cell["n_hubs"]),
             "status": _status(cell),

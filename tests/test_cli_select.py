@@ -377,3 +377,25 @@ def test_nothing_is_replaced_without_force(capsys, data, tmp_path):
         result = run(capsys, "select", data, *GRID, option, data, "--force")
         assert "is the input" in result.sentence
     assert data.read_bytes() == before
+
+
+def test_diagonal_models_are_fitted_once_for_all_hops(capsys, data, select):
+    words = ("--topology", "cycle", "--hops", "0-1", "--covariance", "full,diag,tied-diag,tied")
+    found = select("-k", 2, *words)
+    cells = {(cell["covariance_type"], tuple(cell["stands_for_hops"])) for cell in found["cells"]}
+    assert cells == {("full", (0,)), ("full", (1,)), ("tied", (0,)), ("tied", (1,)),
+                     ("diag", (0, 1)), ("tied-diag", (0, 1))}  # fmt: skip
+    assert found["n_fits"] == 6
+    for cell in found["cells"]:
+        if len(cell["stands_for_hops"]) > 1:
+            for hops in cell["stands_for_hops"]:
+                fit = done(
+                    capsys, "fit", data, "-k", 2, "--topology", "cycle", "--hops", hops,
+                    "--covariance", cell["covariance_type"], "--tol", 1e-4, "--json",
+                ).json  # fmt: skip
+                assert fit["log_likelihood"] == pytest.approx(cell["log_likelihood"], abs=1e-5)
+                assert fit["n_parameters"] == cell["n_parameters"]
+    text = done(capsys, "select", data, "-k", 2, *words, "--jobs", 1).out
+    assert sum(" 0, 1 " in line for line in text.splitlines()) == 2
+    # Noisy sums tell hubs apart.
+    assert select("-k", 2, *words, "--compress", "qsgd:8bits")["n_fits"] == 8

@@ -9,6 +9,7 @@ import numpy as np
 
 from vpem.plots import check_picture, save_figure, whole_numbers
 from vpem.selection.search import Selection
+from vpem.selection.trials import name_hops
 
 __all__ = ["LABELS", "draw_selection", "plot_selection"]
 
@@ -60,16 +61,12 @@ def draw_selection(selection: Selection) -> Any:
     from matplotlib.figure import Figure
 
     criterion, cells = selection.criterion, selection.cells
-    kinds = list(dict.fromkeys((cell["hops"], cell["covariance_type"]) for cell in cells))
+    kinds = list(dict.fromkeys(_kind(cell) for cell in cells))
     figure = Figure(figsize=(8.5, 5.0), layout="constrained")
     axes = figure.add_subplot()
     places: dict[int, tuple[float, float]] = {}
     for number, kind in enumerate(kinds):
-        own = [
-            index
-            for index, cell in enumerate(cells)
-            if (cell["hops"], cell["covariance_type"]) == kind
-        ]
+        own = [index for index, cell in enumerate(cells) if _kind(cell) == kind]
         label = _label(kind, kinds)
         places |= _draw_line(axes, selection, own, number, label)
     choice = selection.choice
@@ -107,9 +104,18 @@ def draw_selection(selection: Selection) -> Any:
     return figure
 
 
-def _label(kind: tuple[int, str], kinds: list[tuple[int, str]]) -> str:
+Kind = tuple[tuple[int, ...], str]
+"""Numbers of hops, and a covariance type."""
+
+
+def _kind(cell: dict[str, Any]) -> Kind:
+    """Say to which line a cell belongs."""
+    return tuple(cell["stands_for_hops"]), cell["covariance_type"]
+
+
+def _label(kind: Kind, kinds: list[Kind]) -> str:
     """Name a line by what tells it from the others."""
-    hops = f"{kind[0]} hop{'' if kind[0] == 1 else 's'}"
+    hops = name_hops(kind[0])
     if len({other[1] for other in kinds}) == 1:
         return hops
     return kind[1] if len({other[0] for other in kinds}) == 1 else f"{hops}, {kind[1]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,17 @@ import numpy as np
 from vpem.checks import check_int
 from vpem.errors import check_choice
 from vpem.incremental import check_batches
+from vpem.joining import CONSENSUS_TOL
 from vpem.recipes import prepare
 from vpem.selection.criteria import CRITERIA, Choice, choose, compare_folds, over_folds
 from vpem.selection.jobs import run_trials
 from vpem.selection.record import Record
 from vpem.selection.trials import Cell, Problem, Result, Trial, folds_of
 
-__all__ = ["Selection", "check_problem", "grid", "search", "trials_of"]
+__all__ = ["Selection", "check_problem", "grid", "search", "trials_of", "without_repeats"]
+
+DIAGONAL = ("diag", "tied-diag")
+"""Covariance types whose models do not depend on the hubs."""
 
 
 @dataclass
@@ -48,6 +52,35 @@ def grid(
 ) -> list[Cell]:
     """Return all cells of a grid, those of few components first."""
     return [Cell(k, h, c) for k in components for h in hops for c in covariance_types]
+
+
+def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
+    """Return the cells of a grid without those that are others' models.
+
+    A covariance that is diagonal inside every hub is diagonal, whatever the hubs: diag and
+    tied-diag need one fit for all numbers of hops, that in which the fewest features travel. Sums
+    must be as good as exact at all of them, or hubs would tell by their errors.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        From `grid`.
+    problem : Problem
+        Whose cells.
+    """
+    errors = [network.consensus_error for network in problem.networks.values()]
+    if not all(error is not None and error <= CONSENSUS_TOL for error in errors):
+        return list(cells)
+    hops: dict[tuple[int, str], list[int]] = {}
+    for cell in cells:
+        if cell.covariance_type in DIAGONAL:
+            hops.setdefault((cell.n_components, cell.covariance_type), []).append(cell.hops)
+    found = []
+    for cell in cells:
+        alike = sorted(set(hops.get((cell.n_components, cell.covariance_type), [cell.hops])))
+        if cell.hops == alike[0]:
+            found.append(replace(cell, stands_for=tuple(alike) if len(alike) > 1 else ()))
+    return found
 
 
 def trials_of(cell: Cell, criterion: str, n_init: int, n_folds: int) -> list[Trial]:
@@ -182,6 +215,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Result]) -> dict[str
     told: dict[str, Any] = {
         "n_components": cell.n_components,
         "hops": cell.hops,
+        "stands_for_hops": list(cell.stands_for or (cell.hops,)),
         "covariance_type": cell.covariance_type,
         "n_hubs": len(problem.networks[cell.hops].hubs) if problem.workers is None else 1,
         "seconds": float(sum(one["seconds"] for one in results)),

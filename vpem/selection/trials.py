@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from vpem.row_split.row_recipes import fit_em
 from vpem.selection.criteria import entropy
 from vpem.workers import Workers
 
-__all__ = ["Cell", "Problem", "Trial", "folds_of", "result_schema"]
+__all__ = ["Cell", "Problem", "Trial", "folds_of", "name_hops", "result_schema"]
 
 ORDER_OF_FOLDS = 2
 """Sets the stream that deals rows out to folds apart from those of starts and batches."""
@@ -68,15 +69,25 @@ class Cell:
         How far raw features may travel.
     covariance_type : str
         One of `vpem.mixture.COVARIANCE_TYPES`.
+    stands_for : tuple of int
+        All numbers of hops of which this is the model, ``hops`` the smallest; () if it alone is.
     """
 
     n_components: int
     hops: int
     covariance_type: str
+    stands_for: tuple[int, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        hops = f"{self.hops} hop{'' if self.hops == 1 else 's'}"
+        hops = name_hops(self.stands_for or (self.hops,))
         return f"K = {self.n_components}, {hops}, {self.covariance_type}"
+
+
+def name_hops(numbers: Sequence[int]) -> str:
+    """Write "1 hop", "0 or 1 hops"."""
+    *first, last = map(str, numbers)
+    before = f"{', '.join(first)} or " if first else ""
+    return f"{before}{last} hop{'' if list(numbers) == [1] else 's'}"
 
 
 @dataclass(frozen=True)
