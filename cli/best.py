@@ -49,7 +49,7 @@ def best(
 
         check_choice("--criterion", criterion, CRITERIA)
         if output is not None:
-            check_writable(output, force)
+            check_writable(output, force, "models")
         found = [_judged(file, read_model(file)) for file in models]
         for one in found[1:]:
             _check_comparable(found[0], one, criterion)
@@ -139,5 +139,5 @@ def _copy(source: Path, output: Path, force: bool) -> None:
 
     from vpem.files.hdf5 import atomic_write
 
-    with atomic_write(output, force) as temporary:
+    with atomic_write(output, force, "models") as temporary:
         shutil.copyfile(source, temporary)

@@ -98,7 +98,7 @@ def import_(
 
         if agents is not None and partition is not None:
             raise InputError("give --agents or --partition, not both")
-        check_writable(output, force)
+        check_writable(output, force, "datasets")
         dataset = read_table(
             source,
             label_column=label_column,
@@ -153,7 +153,7 @@ def simulate(
         from vpem.files.hdf5 import check_writable
         from vpem.files.simulate import simulate as draw
 
-        check_writable(output, force)
+        check_writable(output, force, "datasets")
         dataset, truth = draw(
             samples, features, components, overlap=overlap, n_agents=agents, seed=seed
         )
@@ -188,7 +188,7 @@ def repack(
         from vpem.files.datasets import read_dataset, read_truth, write_dataset
         from vpem.files.hdf5 import check_writable
 
-        check_writable(output, force)
+        check_writable(output, force, "datasets")
         found = read_dataset(source, dataset, memory_limit=0)
         write_dataset(output, found, force, truth=read_truth(source), about=read_about(source))
         screen.say(f"wrote {output}")

@@ -302,7 +302,7 @@ class Ranks:
         for number, path in _shards_of(output, network.blocks, held).items():
             if team.mine(network.hubs[number].root):
                 writes("--shards", path)
-                check_writable(path, force)
+                check_writable(path, force, "models")
 
     def write_shards(
         self,

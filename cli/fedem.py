@@ -211,7 +211,7 @@ def fedem(
 
         run_on = engine_of(engine, ranks, timeout, False, screen)
         if output is not None and run_on.speaks:
-            check_writable(output, force)
+            check_writable(output, force, "models")
         if plot is not None and run_on.speaks:
             from vpem.plots import check_picture
 

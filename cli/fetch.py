@@ -65,7 +65,7 @@ def fetch(
         if given is None:
             reads("--cache", kept_in(OPEN[name], cache))
         (target,) = _target(output, {"name": name})
-        check_writable(target, force)
+        check_writable(target, force, "datasets")
         dataset, about = fetch(name, given, cache)
         write_dataset(target, dataset, force, about=about)
         screen.say(

@@ -221,6 +221,7 @@ def fit(
     with Screen(quiet) as screen:
         from vpem.checks import check_int, parse_bytes
         from vpem.errors import InputError, check_choice
+        from vpem.files.endings import check_ending
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import model_of, write_model
         from vpem.joining import connect_workers
@@ -230,8 +231,10 @@ def fit(
         from vpem.rows import available_memory
 
         run_on = engine_of(engine, ranks, timeout, shards, screen)
-        if output is not None and run_on.speaks and not shards:
-            check_writable(output, force)
+        if output is not None and run_on.speaks:
+            check_ending(output, "models")
+            if not shards:
+                check_writable(output, force)
         saver = saver_of(
             checkpoint, checkpoint_every, resume, resume_if_any, force, **run_on.processes()
         )

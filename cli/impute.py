@@ -15,7 +15,7 @@ from .checkpoints import (
     catching,
     saver_of,
 )
-from .options import Json, Quiet, Strict
+from .options import Json, Quiet, QuoteFormulas, Strict
 from .output import Progress
 from .roles import READ, WRITTEN
 
@@ -146,7 +146,11 @@ def impute(
     output: Annotated[
         Path | None,
         WRITTEN,
-        typer.Option("-o", "--output", help="Write matrices, factors and trends here (HDF5)."),
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write matrices, factors and trends here (HDF5), or the completed matrix (.csv).",
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -157,6 +161,7 @@ def impute(
     checkpoint_every: CheckpointEvery = None,
     resume: Resume = False,
     resume_if_any: ResumeIfAny = False,
+    quote_formulas: QuoteFormulas = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing outputs.")] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -193,7 +198,7 @@ def impute(
 
         seed = check_int("--seed", seed, least=0)
         if output is not None:
-            check_writable(output, force)
+            check_writable(output, force, "imputations")
         if plot is not None:
             check_picture(plot, force)
         saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force)
@@ -251,7 +256,7 @@ def impute(
         report["seed"] = seed
         report["data"] = str(data)
         if output is not None:
-            write_imputation(output, fit, report, force, hidden)
+            write_imputation(output, fit, report, force, hidden, quote_formulas)
         if plot is not None:
             plot_imputation(plot, fit, force=force)
         report["model"] = None if output is None else str(output)

@@ -180,7 +180,7 @@ def kmeans(
 
         run_on = engine_of(engine, ranks, timeout, False, screen)
         if output is not None and run_on.speaks:
-            check_writable(output, force)
+            check_writable(output, force, "clusterings")
         given = dict(locals())
         saver = saver_of(
             checkpoint, checkpoint_every, resume, resume_if_any, force, **run_on.processes()

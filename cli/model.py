@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .best import best
+from .options import QuoteFormulas
 from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
@@ -261,35 +262,45 @@ def _name(names: list[str], agent: int) -> str:
 def export(
     model: ModelFile,
     output: Annotated[
-        Path, WRITTEN, typer.Option("-o", "--output", help="File to write: .npz (NumPy) or .json.")
+        Path,
+        WRITTEN,
+        typer.Option(
+            "-o", "--output", help="File to write: .npz (NumPy) or .json; .csv of an imputation."
+        ),
     ],
+    quote_formulas: QuoteFormulas = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
 ) -> None:
-    """Write a model as a NumPy archive or as JSON.
+    """Write a model as a NumPy archive or as JSON, imputed values as a table.
 
-    The archive has the assembled mixture, or the arrays of a fit of SAEM; JSON has all.
+    The archive has the assembled mixture, or the arrays of a fit of SAEM; JSON has all. Of an
+    imputation (from vpem impute) the completed matrix is written, as CSV.
 
     Example: vpem model export model.h5 -o model.npz
     """
     from .output import Screen
 
     with Screen(quiet) as screen:
-        from vpem.errors import InputError
+        from vpem.files.endings import ending_of
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import read_model, write_json, write_npz
+        from vpem.imputing.imputation_files import is_imputation, read_imputed, write_imputed
         from vpem.saem.model_files import is_saem
 
         from .model_saem import export_saem
 
-        writers = {".npz": write_npz, ".json": write_json}
-        if output.suffix not in writers:
-            raise InputError(f"a model is exported to .npz or .json, got {output}")
-        check_writable(output, force)
+        if is_imputation(model):
+            check_writable(output, force, "imputed values")
+            write_imputed(output, read_imputed(model), force, quote_formulas)
+            screen.say(f"wrote {output}")
+            return
+        check_writable(output, force, "exported models")
         if is_saem(model):
             export_saem(model, output, force)
         else:
-            writers[output.suffix](output, read_model(model), force)
+            write = write_npz if ending_of(output) == ".npz" else write_json
+            write(output, read_model(model), force)
         screen.say(f"wrote {output}")
 
 
@@ -319,7 +330,7 @@ def join(
         from vpem.files.models import write_model
         from vpem.shards import join_shards
 
-        check_writable(output, force)
+        check_writable(output, force, "models")
         model = join_shards(shards)
         write_model(output, model, force)
         screen.say(f"joined {plural(len(shards), 'shard')} to {output}")

@@ -119,14 +119,15 @@ def export_saem(model: Path, output: Path, force: bool) -> None:
 
     import numpy as np
 
+    from vpem.files.endings import ending_of
     from vpem.files.hdf5 import atomic_write
     from vpem.saem.model_files import ARRAYS, read_saem, saem_as_json
 
     from .output import as_plain
 
     saved = read_saem(model)
-    with atomic_write(output, force) as temporary:
-        if output.suffix == ".json":
+    with atomic_write(output, force, "exported models") as temporary:
+        if ending_of(output) == ".json":
             with open(temporary, "w", encoding="utf-8") as stream:
                 json.dump(as_plain(saem_as_json(saved)), stream, allow_nan=False)
                 stream.write("\n")

@@ -58,23 +58,21 @@ def _individuals(
 
 
 def draw_of_saem(
-    kind: str | None,
+    kind: str,
     model: Path,
     data: Path | None,
     columns: Columns,
     covariates: str | None,
     wanted: list[str] | None,
     others: Mapping[str, Any],
-) -> tuple[str, Picture, dict[str, list[str]]]:
-    """Draw a fit of SAEM: the kind, the picture, and what else there is, by what it needs."""
-    from vpem.pictures.latents import check_kind, draw_saem, next_of_saem
+) -> tuple[Picture, dict[str, list[str]]]:
+    """Draw a fit of SAEM: the picture, and what else there is, by what it needs."""
+    from vpem.pictures.latents import draw_saem, next_of_saem
     from vpem.saem.model_files import read_saem
 
-    kind = kind or "traces"
-    check_kind(kind, model, saem=True)
     saved = read_saem(model)
     found = _individuals(saved, data, columns, covariates, wanted, others)
-    return kind, draw_saem(kind, model, saved, found), next_of_saem(kind, saved, found is not None)
+    return draw_saem(kind, model, saved, found), next_of_saem(kind, saved, found is not None)
 
 
 def report_of_saem(

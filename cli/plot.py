@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .pictures_saem import SomeIndividuals
-from .roles import READ, WRITTEN
+from .roles import READ, WRITTEN, writes
 from .use import Force, Inside, Json, Quiet
 from .use_saem import Covariates, Id, Time, Value
 
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from vpem.pictures.samples import Rows
     from vpem.pictures.saved import Saved
 
-__all__ = ["FeatureList", "LabelPlace", "OptionalData", "features_of", "plot", "read_rows"]
+__all__ = [
+    "FeatureList",
+    "LabelPlace",
+    "OptionalData",
+    "beside",
+    "features_of",
+    "plot",
+    "read_rows",
+]
 
 FittedFile = Annotated[
     Path,
@@ -52,10 +60,16 @@ FeatureList = Annotated[
 
 def plot(
     model: FittedFile,
-    output: Annotated[
-        Path, WRITTEN, typer.Option("-o", "--output", help="Write here: .png, .svg or .pdf.")
-    ],
     data: OptionalData = None,
+    output: Annotated[
+        Path | None,
+        WRITTEN,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
+        ),
+    ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +94,7 @@ def plot(
 
     Colours are told apart by the colour-blind, and in grey by lines, marks, hatches or numbers.
 
-    Example: vpem plot model.h5 --kind history -o history.png
+    Example: vpem plot model.h5 --kind history
 
     Example: vpem plot model.h5 data/breast_cancer.h5 --kind marginals -o marginals.svg
 
@@ -89,26 +103,29 @@ def plot(
     from .output import Screen, print_json
 
     with Screen(quiet) as screen:
+        from vpem.pictures.latents import check_kind
         from vpem.plots import check_picture, save_figure
         from vpem.saem.model_files import is_saem
 
         from .pictures_saem import draw_of_saem, options_of_saem
         from .use_saem import refuse_options
 
+        saem = is_saem(model)
+        kind = kind or ("traces" if saem else "history")
+        check_kind(kind, model, saem)
+        if output is None:
+            output = beside(model, f"-{kind}.png")
         check_picture(output, force)
         columns = {"id": id, "time": time, "value": value}
-        if is_saem(model):
+        if saem:
             others = {"--labels": labels != "labels", "--dataset": dataset, "--features": features}
-            kind, picture, next_ones = draw_of_saem(
+            picture, next_ones = draw_of_saem(
                 kind, model, data, columns, covariates, individual, others
             )
         else:
             from vpem.pictures.kinds import KINDS, draw, next_kinds
-            from vpem.pictures.latents import check_kind
             from vpem.pictures.saved import read_saved
 
-            kind = kind or "history"
-            check_kind(kind, model, saem=False)
             given = {"--individual": individual, **options_of_saem(columns, covariates)}
             refuse_options(model, given)
             saved = read_saved(model)
@@ -135,6 +152,13 @@ def plot(
                 "warnings": list(screen.warnings),
             }
             print_json(report)
+
+
+def beside(model: Path, ending: str) -> Path:
+    """Return the name that a result has by itself: the model's, with another ending."""
+    output = model.with_name(f"{model.stem}{ending}")
+    writes("--output", output)
+    return output
 
 
 def features_of(text: str | None) -> list[str] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .plot import FittedFile, LabelPlace, OptionalData, read_rows
+from .plot import FittedFile, LabelPlace, OptionalData, beside, read_rows
 from .roles import WRITTEN
 from .use import Force, Inside, Json, Quiet
 from .use_saem import Covariates, Id, Time, Value
@@ -22,8 +22,14 @@ __all__ = ["command_of", "report"]
 def report(
     context: typer.Context,
     model: FittedFile,
-    output: Annotated[Path, WRITTEN, typer.Option("-o", "--output", help="Write here: .html.")],
     data: OptionalData = None,
+    output: Annotated[
+        Path | None,
+        WRITTEN,
+        typer.Option(
+            "-o", "--output", help="Write here: .html. Default: beside the model, as model.html."
+        ),
+    ] = None,
     labels: LabelPlace = "labels",
     dataset: Inside = None,
     id: Id = None,
@@ -38,20 +44,19 @@ def report(
 
     The page is one file that needs no network and runs nothing; it can be printed.
 
-    Example: vpem report model.h5 data/breast_cancer.h5 --output report.html
+    Example: vpem report model.h5 data/breast_cancer.h5
 
     Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
     """
     from .output import Screen, print_json
 
     with Screen(quiet) as screen:
-        from vpem.errors import InputError
         from vpem.files.hdf5 import check_writable
         from vpem.plots import check_matplotlib
 
-        if output.suffix.lower() not in (".html", ".htm"):
-            raise InputError(f"a report is written to an .html file, got {output}")
-        check_writable(output, force)
+        if output is None:
+            output = beside(model, ".html")
+        check_writable(output, force, "reports")
         check_matplotlib()
 
         from vpem.saem.model_files import is_saem

@@ -218,13 +218,11 @@ def check_outputs(
     """Check that all results can be written."""
     from vpem.files.hdf5 import check_writable
     from vpem.plots import check_picture
-    from vpem.tables import check_format
 
     if output is not None:
-        check_writable(output, force)
+        check_writable(output, force, "fits of SAEM")
     if individuals is not None:
-        check_format(individuals)
-        check_writable(individuals, force)
+        check_writable(individuals, force, "results")
     if traces is not None:
         check_picture(traces, force)
 

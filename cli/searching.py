@@ -22,7 +22,7 @@ def check_files(output: Path | None, plot: Path | None, force: bool) -> None:
     from vpem.plots import check_picture
 
     if output is not None:
-        check_writable(output, force)
+        check_writable(output, force, "models")
     if plot is not None:
         check_picture(plot, force)
 

@@ -81,7 +81,7 @@ def split(
         except OSError as error:
             raise FileError(f"folder {output} cannot be made: {error.strerror}") from None
         for file in files:
-            check_writable(file, force)
+            check_writable(file, force, "datasets")
         for file, part in zip(files, parts, strict=True):
             write_dataset(file, part, force)
             screen.say(

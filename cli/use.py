@@ -127,13 +127,12 @@ def predict(
         from vpem.errors import InputError
         from vpem.files.hdf5 import check_writable
         from vpem.saem.model_files import is_saem
-        from vpem.tables import check_format, write_columns
+        from vpem.tables import write_columns
 
         from .use_saem import predict_saem, refuse_options
 
         if output is not None:
-            check_format(output)
-            check_writable(output, force)
+            check_writable(output, force, "results")
         columns_of = {"id": id, "time": time, "value": value}
         if is_saem(model):
             _refuse_other(dataset, missing)
@@ -310,19 +309,19 @@ def sample(
 
         from vpem.checks import check_int
         from vpem.files.datasets import Dataset, write_dataset
+        from vpem.files.endings import ending_of
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import read_model
-        from vpem.tables import check_format, write_columns
+        from vpem.tables import write_columns
 
         count = check_int("-n", n, least=1)
         rng = np.random.default_rng(check_int("seed", seed, least=0))
         if output is not None:
-            check_format(output)
-            check_writable(output, force)
+            check_writable(output, force, "results")
         refuse_saem(model, "from which no rows are drawn; 'vpem predict' has its curves")
         found = read_model(model)
         X, labels = found.mixture.sample(count, rng)
-        if output is not None and output.suffix != ".csv":
+        if output is not None and ending_of(output) != ".csv":
             drawn = Dataset(X, found.feature_names, labels=labels, source=str(output))
             write_dataset(output, drawn, force)
         else:

@@ -195,10 +195,10 @@ def test_an_output_that_exists_is_refused_before_any_work(refused):
     assert "there is no folder" in refused("sample", "missing.h5", "-o", "nowhere/s.csv")
 
 
-@pytest.mark.parametrize("name", ["p.txt", "p", "p.CSV", "p.csv.gz", "p.json"])
+@pytest.mark.parametrize("name", ["p.txt", "p", "p.csv.gz", "p.json"])
 @pytest.mark.parametrize("words", [("predict", "m.h5", "d.h5"), ("sample", "m.h5")])
 def test_results_of_another_format(refused, words, name):
-    assert "results are written to .csv or .h5 files" in refused(*words, "-o", name)
+    assert "results are written to .csv, .h5 or .hdf5 files" in refused(*words, "-o", name)
 
 
 # ---- who holds what, and who talks to whom -------------------------------------------------------

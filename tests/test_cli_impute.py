@@ -102,6 +102,45 @@ def test_what_is_written(capsys, folder):
     assert found["model"] == "out.h5"
 
 
+@pytest.mark.parametrize("name", ["birds.csv", "matrix.h5"])
+def test_a_table_of_imputed_values(capsys, folder, name):
+    given = read_observations("birds.csv")
+    if name == "matrix.h5":
+        holes = np.where(
+            given.times_seen > 0, np.arange(given.times_seen.size).reshape(given.shape), np.nan
+        )
+        write_dataset(name, Dataset(holes, given.column_names, ids=np.array(given.row_names)))
+    words = ("impute", name, "--rank", "1", "--max-iter", "20", "-q", "-o")
+    done(capsys, *words, "filled.h5")
+    done(capsys, *words, "filled.csv")
+    with h5py.File("filled.h5") as file:
+        imputed, times_seen = file["imputed"][()], file["times_seen"][()]
+    with open("filled.csv", newline="") as stream:
+        header, *lines = csv.reader(stream)
+    if name == "birds.csv":
+        assert header == ["row", "column", "value", "times_seen"]
+        pairs = [(row, column) for row in given.row_names for column in given.column_names]
+        assert [(row, column) for row, column, *_ in lines] == pairs
+        assert [float(line[2]) for line in lines] == imputed.ravel().tolist()
+        assert [int(line[3]) for line in lines] == times_seen.ravel().tolist()
+    else:
+        assert header == ["row", *given.column_names]
+        assert [line[0] for line in lines] == list(given.row_names)
+        found = np.array([line[1:] for line in lines], dtype=float)
+        np.testing.assert_array_equal(found, imputed)
+        seen = ~np.isnan(holes)
+        np.testing.assert_array_equal(found[seen], holes[seen])
+    # A file that was kept makes the same table.
+    assert (
+        done(capsys, "model", "export", "filled.h5", "-o", "later.csv").err == "wrote later.csv\n"
+    )
+    with open("filled.csv", "rb") as one, open("later.csv", "rb") as other:
+        assert one.read() == other.read()
+    assert run(capsys, "model", "export", "filled.h5", "-o", "later.npz").sentence.startswith(
+        "imputed values are written to .csv files"
+    )
+
+
 def test_the_same_seed_gives_the_same_file(capsys, folder):
     words = ("impute", "one.h5", "--workers", "4", "-p", "0.5", "--compress", "qsgd:8bits")
     files = []
@@ -270,7 +309,7 @@ def test_noise_that_outgrows_the_steps(capsys, folder):
     words = ("one.h5", "--workers", 8, "-p", 0.2, "--step-size", "constant:1", "--max-iter", 5000)
     result = run(capsys, "impute", *words, "--ridge", 0, "--tol", 0)
     assert result.code == 2
-    assert "try a smaller step size" in result.err
+    assert "a smaller step size" in result.err
 
 
 def test_as_a_process_of_its_own(folder):

@@ -62,7 +62,7 @@ def test_a_file_that_is_called_like_a_parameter(capsys, folder):
     assert "'max_iter' does not exist" in run(capsys, "fit", "max_iter").sentence
     (folder / "force=True").write_text("")
     said = run(capsys, "sample", "model.h5", "-o", "force=True").sentence
-    assert said.startswith("results are written to .csv or .h5 files, got force=True")
+    assert said.startswith("results are written to .csv, .h5 or .hdf5 files, got force=True")
 
 
 # ---- names of parameters, in a shell ------------------------------------------------------------

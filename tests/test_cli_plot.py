@@ -1,6 +1,7 @@
 """`vpem plot`: files are written completely, hints are true, errors are one sentence."""
 
 import re
+import shutil
 import sys
 import xml.etree.ElementTree as ET
 
@@ -42,6 +43,35 @@ def test_pictures_are_written(capsys, model, data, tmp_path, kind, ending):
     assert result.err.splitlines()[0] == f"wrote {path}"
     assert path.read_bytes().startswith(BEGINS[ending])
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(("plot", "fit.1.h5"), "fit.1-history.png"),
+     (("plot", "fit.1.h5", "--kind", "graph"), "fit.1-graph.png"),
+     (("report", "fit.1.h5"), "fit.1.html")],
+    ids=["plot", "plot of a kind", "report"],
+)  # fmt: skip
+def test_without_an_output_it_lies_beside_the_model(capsys, model, tmp_path, words, name):
+    path = tmp_path / "fit.1.h5"
+    shutil.copy(model, path)
+    words = (words[0], path, *words[2:])
+    assert done(capsys, *words).err.splitlines()[0] == f"wrote {tmp_path / name}"
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([path.name, name])
+    kept = listing(tmp_path)
+    assert run(capsys, *words).sentence == f"{tmp_path / name} exists; pass --force to replace it"
+    assert listing(tmp_path) == kept
+    told = done(capsys, *words, "--force", "--json", "-q").json
+    assert told[words[0]] == str(tmp_path / name)
+
+
+def test_a_picture_beside_the_model_is_not_what_is_drawn(capsys, model, data, tmp_path):
+    shutil.copy(model, tmp_path / "m.h5")
+    shutil.copy(data, tmp_path / "m-graph.png")
+    words = ("plot", tmp_path / "m.h5", tmp_path / "m-graph.png", "--kind", "graph", "--force")
+    kept = listing(tmp_path)
+    assert run(capsys, *words).code == 2
+    assert listing(tmp_path) == kept
 
 
 def test_hints_name_the_other_kinds_and_what_they_need(capsys, model, tmp_path):
@@ -129,7 +159,7 @@ def test_an_old_file_says_what_it_lacks_and_the_rest_is_drawn(capsys, model, tmp
     ("words", "sentence"),
     [
         (("{model}", "--kind", "grph", "-o", "{out}/p.png"), "did you mean 'graph'"),
-        (("{model}", "-o", "{out}/p.jpg"), "pictures are written to .png, .svg, .pdf files"),
+        (("{model}", "-o", "{out}/p.jpg"), "pictures are written to .png, .svg or .pdf files"),
         (("{model}", "-o", "{out}/there.png"), "exists"),
         (("{model}", "-o", "{model}"), "is the input"),
         (("{out}/none.h5", "-o", "{out}/p.png"), "none.h5"),

@@ -209,7 +209,7 @@ def test_what_cannot_be_drawn_is_said(capsys, home, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("-o", "{out}/r.pdf"), "a report is written to an .html file"),
+        (("-o", "{out}/r.pdf"), "reports are written to .html or .htm files"),
         (("-o", "{out}/there.html"), "exists"),
         (("{out}/none.h5", "-o", "{out}/r.html"), "none.h5"),
         (("--labels", "x", "-o", "{out}/r.html"), "--labels is about the data"),

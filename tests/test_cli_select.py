@@ -348,7 +348,7 @@ def test_signals_wait_for_what_is_being_written():
         (("--scale", "log"), "scale must be one of"),
         (("-k", "200-201"), "no model of the grid could be fitted; the first: 200 components"),
         (("--step-size", "0.6"), "--batch-size"),
-        (("--plot", "plot.jpg"), "pictures are written to .png, .svg, .pdf files"),
+        (("--plot", "plot.jpg"), "pictures are written to .png, .svg or .pdf files"),
         (("-o", "nowhere/best.h5"), "there is no folder"),
         (("-o", "a.h5", "--state", "a.h5"), "--state a.h5 and --output a.h5 are one file"),
     ],

@@ -337,7 +337,7 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
         (("cycle", "-n", "5", "--graph", "g.csv"), "give a topology (cycle) or --graph, not both"),
         (("--graph", "g.csv"), "g.csv"),
         (("--graph", "g.csv", "--radius", "1"), "--radius and --mean-degree need the topology"),
-        (("cycle", "-n", "5", "--plot", "net.bmp"), "pictures are written to .png, .svg, .pdf"),
+        (("cycle", "-n", "5", "--plot", "net.bmp"), "pictures are written to .png, .svg or .pdf"),
         (("cycle", "-n", "5", "--plot", "no/net.png"), "there is no folder"),
         (("cycle", "-n", "5", "--compress", "qsdg:8bits"), "did you mean 'qsgd'"),
         (("cycle", "-n", "5", "--batch-size", "0"), "--batch-size must be an integer of at least"),

@@ -18,7 +18,6 @@ from vpem.graphs.hubs import Hub
 
 __all__ = [
     "COLOURS",
-    "FORMATS",
     "check_matplotlib",
     "check_picture",
     "draw_hubs",
@@ -29,8 +28,6 @@ __all__ = [
     "whole_numbers",
     "words",
 ]
-
-FORMATS = (".png", ".svg", ".pdf")
 
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2", "#999999")
 """Okabe and Ito's, which the colour-blind tell apart."""
@@ -53,9 +50,7 @@ WORKED_OUT = 400
 
 def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
     """Raise an error unless a picture can be drawn and written there."""
-    if Path(path).suffix.lower() not in FORMATS:
-        raise InputError(f"pictures are written to {', '.join(FORMATS)} files, got {path}")
-    check_writable(path, force)
+    check_writable(path, force, "pictures")
     check_matplotlib()
 
 
@@ -156,7 +151,7 @@ def save_figure(
         warnings.simplefilter("always")
         with (
             mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
-            atomic_write(path, force) as temporary,
+            atomic_write(path, force, "pictures") as temporary,
         ):
             render(figure, temporary, ending, dpi)
     for one in caught:

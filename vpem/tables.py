@@ -6,29 +6,21 @@ import csv
 import os
 import sys
 import unicodedata
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import InputError
+from vpem.files.endings import ending_of
 from vpem.files.hdf5 import atomic_write, create, write_array, write_strings
 
-__all__ = ["check_format", "write_columns"]
+__all__ = ["write_columns"]
 
 PathLike = str | os.PathLike[str]
-HDF5_SUFFIXES = (".h5", ".hdf5")
 VERSION = "0.1.0"
 FORMULAS = ("=", "+", "-", "@", "\t")
 KEPT = "\t\n\u200c\u200d\u00ad"
 """Ends of lines, and what joins or parts letters, which spaces of all widths do too."""
-
-
-def check_format(path: PathLike) -> None:
-    """Raise InputError if ``path`` ends in neither .csv, .h5 nor .hdf5."""
-    if Path(path).suffix not in (".csv", *HDF5_SUFFIXES):
-        raise InputError(f"results are written to .csv or .h5 files, got {os.fspath(path)}")
 
 
 def write_columns(
@@ -66,9 +58,8 @@ def write_columns(
     if path is None:
         _write_csv(sys.stdout, columns, quote_formulas)
         return
-    check_format(path)
-    with atomic_write(path, force) as temporary:
-        if Path(path).suffix == ".csv":
+    with atomic_write(path, force, "results") as temporary:
+        if ending_of(path) == ".csv":
             with open(temporary, "w", newline="", encoding="utf-8") as stream:
                 _write_csv(stream, columns, quote_formulas)
             return

@@ -20,6 +20,7 @@ import vpem
 from vpem.checkpoints.checkpoint_files import State, read_state, write_state
 from vpem.checks import check_int
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemWarning, named
+from vpem.files.endings import check_ending
 from vpem.files.hdf5 import PathLike, check_writable
 from vpem.files.schema import PLAIN, Choice, Integer, Mapping, Place, check
 
@@ -188,6 +189,7 @@ class FileSaver(Saver):
         self._some = some
         self._facts: State = {}
         self._found: State | None = None
+        check_ending(path, "checkpoints")
         for file in self.files:
             check_writable(file, force or bool(resume))
         if resume:

@@ -161,7 +161,10 @@ def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
     stored = as_kept(
         stored, StoredClustering, "a clustering is written of a StoredClustering or fitted k-means"
     )
-    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+    with (
+        atomic_write(path, force, "clusterings") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
         file.attrs["n_clusters"] = len(stored.centres)
         file.attrs["n_features"] = stored.centres.shape[1]
         write_strings(file, "feature_names", stored.feature_names)

@@ -421,7 +421,10 @@ def write_dataset(
         If a name cannot be stored in HDF5.
     """
     rows = max(1, min(dataset.n_samples, CHUNK_BYTES // max(1, dataset.X[:1].nbytes)))
-    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+    with (
+        atomic_write(path, force, "datasets") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
         _write_matrix(file, dataset.X, rows)
         write_strings(file, "feature_names", dataset.feature_names)
         for name, column in (("ids", dataset.ids), ("labels", dataset.labels)):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError, Setting, VpemError
+from vpem.files.endings import check_ending
 from vpem.files.opening import PathLike, check_memory, check_readable
 from vpem.files.reading import (
     LONGEST_STRING,
@@ -186,7 +187,7 @@ def write_strings(group: h5py.Group, name: str, values: Sequence[str] | NDArray[
     describe_element(dataset, "string-array", "0.2.0")
 
 
-def check_writable(path: PathLike, force: bool = False) -> Path:
+def check_writable(path: PathLike, force: bool = False, kind: str | None = None) -> Path:
     """Check that a result can be written to ``path``, before it is computed.
 
     Parameters
@@ -195,6 +196,8 @@ def check_writable(path: PathLike, force: bool = False) -> Path:
         The file to write; a link is followed.
     force : bool
         Replace an existing file.
+    kind : str, optional
+        What is written there, one of `vpem.files.endings.ENDINGS`.
 
     Returns
     -------
@@ -203,12 +206,16 @@ def check_writable(path: PathLike, force: bool = False) -> Path:
 
     Raises
     ------
+    InputError
+        If the name has the ending of something else.
     FileError
         If it exists and ``force`` is False, is a folder or device, or its folder is missing or
         not writable.
     """
     if not os.fspath(path):
         raise FileError("the name of the output file is empty")
+    if kind is not None:
+        check_ending(path, kind)
     try:
         target = Path(os.path.realpath(path))
         folder = target.parent
@@ -232,7 +239,7 @@ def check_writable(path: PathLike, force: bool = False) -> Path:
 
 
 @contextmanager
-def atomic_write(path: PathLike, force: bool = False) -> Iterator[Path]:
+def atomic_write(path: PathLike, force: bool = False, kind: str | None = None) -> Iterator[Path]:
     """Write a file completely or not at all.
 
     Parameters
@@ -241,6 +248,8 @@ def atomic_write(path: PathLike, force: bool = False) -> Iterator[Path]:
         The file to write.
     force : bool
         Replace an existing file (it stays as it was if writing fails).
+    kind : str, optional
+        What is written there, one of `vpem.files.endings.ENDINGS`.
 
     Yields
     ------
@@ -253,7 +262,7 @@ def atomic_write(path: PathLike, force: bool = False) -> Iterator[Path]:
     FileError
         As `check_writable`, or if writing fails (a full disk).
     """
-    target = check_writable(path, force)
+    target = check_writable(path, force, kind)
     try:
         with temporary_beside(target) as temporary:
             if target.exists():

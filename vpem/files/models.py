@@ -163,7 +163,10 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
     model = as_kept(model, Model, "a model is written of a Model or a fitted mixture")
     mixture = model.mixture
     blocks = mixture.blocks
-    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+    with (
+        atomic_write(path, force, "models") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
         write_attribute(file, "covariance_type", mixture.covariance_type)
         file.attrs["n_components"] = mixture.n_components
         file.attrs["n_features"] = mixture.n_features
@@ -352,7 +355,7 @@ def write_npz(path: PathLike, model: Model, force: bool = False) -> None:
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
-    with atomic_write(path, force) as temporary, open(temporary, "wb") as stream:
+    with atomic_write(path, force, "exported models") as temporary, open(temporary, "wb") as stream:
         np.savez(
             stream,
             **assembled(model),  # type: ignore[arg-type]
@@ -405,7 +408,10 @@ def write_json(path: PathLike, model: Model, force: bool = False) -> None:
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
-    with atomic_write(path, force) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+    with (
+        atomic_write(path, force, "exported models") as temporary,
+        open(temporary, "w", encoding="utf-8") as stream,
+    ):
         json.dump(model_as_json(model), stream, allow_nan=False)
         stream.write("\n")
 

@@ -4,18 +4,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.checks import as_kept
-from vpem.files.hdf5 import atomic_write, create, describe_element, write_array, write_strings
+from vpem.errors import FileError
+from vpem.files.endings import check_ending, ending_of
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    describe_element,
+    open_read,
+    read_array,
+    read_attribute,
+    read_strings,
+    write_array,
+    write_attribute,
+    write_strings,
+)
 from vpem.files.json_text import write_json_element
 from vpem.imputing.imputation import Imputation
 from vpem.imputing.observations import Hidden
 from vpem.plots import check_picture, save_figure, words
+from vpem.tables import write_columns
 
-__all__ = ["describe_imputation", "plot_imputation", "write_imputation"]
+__all__ = [
+    "Imputed",
+    "describe_imputation",
+    "is_imputation",
+    "plot_imputation",
+    "read_imputed",
+    "write_imputation",
+    "write_imputed",
+]
 
 PathLike = str | os.PathLike[str]
 ENCODING = "vpem-imputation"
@@ -73,19 +98,119 @@ def describe_imputation(found: Imputation) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Imputed:
+    """A completed matrix.
+
+    Attributes
+    ----------
+    values : ndarray of shape (I, J)
+        What was seen (mean over observers), and the fitted mean elsewhere.
+    times_seen : ndarray of shape (I, J)
+        How many observers saw an entry; 0 where it was imputed.
+    row_names, column_names : tuple of str
+        Of rows (I,) and columns (J,).
+    source : str
+        Where the observations were from.
+    """
+
+    values: NDArray[np.float64]
+    times_seen: NDArray[np.intp]
+    row_names: tuple[str, ...]
+    column_names: tuple[str, ...]
+    source: str
+
+
+def imputed_of(found: Imputation) -> Imputed:
+    """Return the completed matrix of an imputation."""
+    given = found.observations
+    return Imputed(
+        found.imputed, given.times_seen, given.row_names, given.column_names, given.source
+    )
+
+
+def is_imputation(path: PathLike) -> bool:
+    """Whether a file says that it is an imputation; `FileError` if it cannot be read."""
+    with open_read(path) as file:
+        return read_attribute(file, "encoding-type") == ENCODING
+
+
+def read_imputed(path: PathLike) -> Imputed:
+    """Read the completed matrix of a file of `write_imputation`.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or is no imputation.
+    """
+    with open_read(path) as file:
+        if check_encoding(file, ENCODING, VERSION) != ENCODING:
+            raise FileError(f"{path} is not a {ENCODING} file; 'vpem impute -o' writes one")
+        rows, columns = read_strings(file, "row_names"), read_strings(file, "column_names")
+        shape = (len(rows), len(columns))
+        values = read_array(file, "imputed", shape=shape, kinds="f").astype(np.float64)
+        times_seen = read_array(file, "times_seen", shape=shape, kinds="iu").astype(np.intp)
+        source = read_attribute(file, "source") or ""
+    return Imputed(values, times_seen, rows, columns, source)
+
+
+def write_imputed(
+    path: PathLike, found: Imputed, force: bool = False, quote_formulas: bool = False
+) -> None:
+    """Write a completed matrix as a CSV table, all or nothing.
+
+    Of observations from a long table the table is long too: row, column, value, times_seen (0
+    where the value was imputed). Else it is the matrix, a line a row and its name first.
+
+    Parameters
+    ----------
+    path : path
+        A .csv file.
+    found : Imputed
+        What to write.
+    force : bool
+        Replace an existing file.
+    quote_formulas : bool
+        As `vpem.tables.write_columns`.
+
+    Raises
+    ------
+    InputError
+        If the file's name has another ending.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    check_ending(path, "imputed values")
+    rows, columns = np.array(found.row_names), np.array(found.column_names)
+    if ending_of(found.source) == ".csv":
+        table = {
+            "row": np.repeat(rows, len(columns)),
+            "column": np.tile(columns, len(rows)),
+            "value": found.values.ravel(),
+            "times_seen": found.times_seen.ravel(),
+        }
+    else:
+        first = "row"
+        while first in found.column_names:
+            first += "_"
+        table = {first: rows, **dict(zip(found.column_names, found.values.T, strict=True))}
+    write_columns(path, table, "vpem-imputed", force, quote_formulas)
+
+
 def write_imputation(
     path: PathLike,
     found: Any,
     report: dict[str, Any] | None = None,
     force: bool = False,
     hidden: Hidden | None = None,
+    quote_formulas: bool = False,
 ) -> None:
-    """Write matrices, factors and trends to HDF5, all or nothing.
+    """Write matrices, factors and trends to HDF5, or the completed matrix to CSV.
 
     Parameters
     ----------
     path : path
-        The file.
+        The file, written completely or not at all; .csv for the table of `write_imputed`.
     found : Imputation or fitted estimator
         What to write: an imputation, or a `vpem.FedMissEM` after `fit`.
     report : dict, optional
@@ -94,6 +219,8 @@ def write_imputation(
         Replace an existing file.
     hidden : Hidden, optional
         Entries that were kept from the fit.
+    quote_formulas : bool
+        In a table, as `vpem.tables.write_columns`.
 
     Raises
     ------
@@ -103,9 +230,16 @@ def write_imputation(
         If the file exists and ``force`` is False, or cannot be written.
     """
     found = as_kept(found, Imputation, "an imputation is written of an Imputation or a FedMissEM")
+    if check_ending(path, "imputations") == ".csv":
+        write_imputed(path, imputed_of(found), force, quote_formulas)
+        return
     given = found.observations
     report = describe_imputation(found) if report is None else report
-    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+    with (
+        atomic_write(path, force, "imputations") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
+        write_attribute(file, "source", given.source)
         write_array(file, "imputed", found.imputed)
         write_array(file, "fitted", found.fitted)
         write_array(file, "times_seen", given.times_seen)

@@ -297,7 +297,10 @@ def write_observations(path: PathLike, found: Observations, force: bool = False)
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
-    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+    with (
+        atomic_write(path, force, "observations") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
         write_strings(file, "row_names", found.row_names)
         write_strings(file, "column_names", found.column_names)
         write_strings(file, "observer_names", found.names)

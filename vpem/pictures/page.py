@@ -168,7 +168,7 @@ def write_page(
         If the file exists and ``force`` is False, or cannot be written.
     """
     page, left_out = make_page(saved, rows, command)
-    with atomic_write(path, force) as temporary:
+    with atomic_write(path, force, "reports") as temporary:
         temporary.write_text(page, encoding="utf-8")
     return left_out
 

@@ -79,7 +79,7 @@ def write_saem_page(
         If the file exists and ``force`` is False, or cannot be written.
     """
     page, left_out = make_saem_page(file, saved, individuals)
-    with atomic_write(path, force) as temporary:
+    with atomic_write(path, force, "reports") as temporary:
         temporary.write_text(page, encoding="utf-8")
     return left_out
 

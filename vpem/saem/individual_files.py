@@ -187,7 +187,10 @@ def write_individuals(path: PathLike, found: Individuals, force: bool = False) -
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
-    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+    with (
+        atomic_write(path, force, "individuals") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
         write_strings(file, "names", found.names)
         write_array(file, "counts", found.counts.astype(np.int64))
         write_array(file, "times", found.times)

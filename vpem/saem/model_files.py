@@ -234,7 +234,10 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         If a name cannot be stored.
     """
     saved = as_saved(fit)
-    with atomic_write(path, force) as temporary, create(temporary, ENCODING, VERSION) as file:
+    with (
+        atomic_write(path, force, "fits of SAEM") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
         write_attribute(file, "model", saved.model)
         write_attribute(file, "model_class", saved.model_class)
         write_attribute(file, "grounds", saved.grounds)

@@ -84,7 +84,7 @@ class Record:
         self.results: dict[str, Result] = {}
         if self.path is None:
             return
-        check_writable(self.path, force=True)
+        check_writable(self.path, True, "checkpoints")
         if not self.path.exists():
             return
         state = read_state(self.path)

@@ -1,0 +1,62 @@
+"""What the name of a file may end in, by what is written to it: one table for all that write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vpem.errors import InputError
+
+__all__ = ["ENDINGS", "check_ending", "ending_of"]
+
+PathLike = str | os.PathLike[str]
+
+HDF5 = (".h5", ".hdf5", "")
+"""A name without an ending says nothing else."""
+
+ENDINGS: dict[str, tuple[str, ...]] = {
+    "models": HDF5,
+    "clusterings": HDF5,
+    "fits of SAEM": HDF5,
+    "datasets": (*HDF5, ".h5ad"),
+    "observations": HDF5,
+    "individuals": HDF5,
+    "imputations": (*HDF5, ".csv"),
+    "checkpoints": (*HDF5, ".ckpt"),
+    "results": (".csv", ".h5", ".hdf5"),
+    "pictures": (".png", ".svg", ".pdf"),
+    "reports": (".html", ".htm"),
+    "imputed values": (".csv",),
+    "exported models": (".npz", ".json"),
+}
+"""Kinds of files, and the endings that agree with what is in them."""
+
+
+def ending_of(path: PathLike) -> str:
+    """Return what a name ends in, in small letters: ".h5"; "" of one like "fit-0.5"."""
+    ending = Path(path).suffix.lower()
+    return ending if ending[1:2].isalpha() else ""
+
+
+def check_ending(path: PathLike, kind: str) -> str:
+    """Return the ending of a file that will be written.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    kind : str
+        One of `ENDINGS`.
+
+    Raises
+    ------
+    InputError
+        If the ending is one of something else.
+    """
+    endings = ENDINGS[kind]
+    ending = ending_of(path)
+    if ending not in endings:
+        *first, last = (one for one in endings if one)
+        listed = f"{', '.join(first)} or {last}" if first else last
+        raise InputError(f"{kind} are written to {listed} files, got {os.fspath(path)}")
+    return ending
