@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
 from collections.abc import Sequence
@@ -153,7 +154,10 @@ def save_figure(
             mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
             atomic_write(path, force, "pictures") as temporary,
         ):
-            render(figure, temporary, ending, dpi)
+            # Drawn in memory: matplotlib does not always say of a full disk that it is one.
+            drawn = io.BytesIO()
+            render(figure, drawn, ending, dpi)
+            temporary.write_bytes(drawn.getvalue())
     for one in caught:
         if not str(one.message).startswith("Glyph "):
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
