@@ -228,7 +228,11 @@ def check_outputs(
 
 
 def individuals_of(
-    data: Path, columns: Mapping[str, str | None], covariates: str | None, needed: Sequence[str]
+    data: Path,
+    columns: Mapping[str, str | None],
+    covariates: str | None,
+    needed: Sequence[str],
+    fitted: Mapping[str, Any] | None = None,
 ) -> Individuals:
     """Read the data.
 
@@ -242,34 +246,70 @@ def individuals_of(
         As the user typed them: ``dose=amt,weight``.
     needed : sequence of str
         Covariates of the model, read in any case.
+    fitted : mapping, optional
+        `Individuals.columns` of those that a model was fitted to, for what was not given.
     """
     from dataclasses import replace
 
-    from vpem.errors import InputError
+    from vpem.errors import InputError, MissingColumnError
     from vpem.saem.individual_files import read_individuals
 
     given = {name: column for name, column in columns.items() if column is not None}
-    if given and data.suffix.lower() != ".csv":
+    is_table = data.suffix.lower() == ".csv"
+    if given and not is_table:
         raise InputError(
             f"{', '.join(f'--{name}' for name in given)} name columns of a CSV table, and {data} "
             "is none"
         )
-    if len({given.get(name, name) for name in columns}) < len(columns):
+    known, known_covariates = _remembered(fitted or {})
+    three = {name: given.get(name, known.get(name, name)) for name in columns}
+    if len(set(three.values())) < len(three):
         raise InputError("--id, --time and --value must be three different columns")
-    column_of: dict[str, str] = {}
-    for word in [] if covariates is None else words_of(covariates):
+    typed = _covariates_of(covariates)
+    column_of = {**{name: known_covariates.get(name, name) for name in needed}, **typed}
+    try:
+        found = read_individuals(
+            data, covariates=list(column_of.values()), **(three if is_table else {})
+        )
+    except MissingColumnError as error:
+        for name, column in (*three.items(), *column_of.items()):
+            if column == error.column and name not in (*given, *typed):
+                flag, advice = f"--{name}", f"give --{name} with the name that it has here"
+                if name not in three:
+                    flag, advice = repr(name), f"give --covariates {name}=COLUMN"
+                told = f"; that is {flag} of the fit" if fitted else ""
+                raise InputError(f"{error}{told}; {advice}") from None
+        raise
+    named = {name: found.covariates[column] for name, column in column_of.items()}
+    others = {name: column for name, column in column_of.items() if name != column}
+    kept = {**found.columns, **({"covariates": others} if others else {})}
+    return replace(found, covariates=named, columns=kept)
+
+
+def _remembered(fitted: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Columns, and those of covariates, that a fit was made of; a file may hold anything there."""
+
+    def words(held: Any) -> dict[str, str]:
+        held = held if isinstance(held, dict) else {}
+        return {name: column for name, column in held.items() if isinstance(column, str) and column}
+
+    return words(dict(fitted)), words(fitted.get("covariates"))
+
+
+def _covariates_of(text: str | None) -> dict[str, str]:
+    """Columns of covariates by their names, as the user typed them: ``dose=amt,weight``."""
+    from vpem.errors import InputError
+
+    found: dict[str, str] = {}
+    for word in [] if text is None else words_of(text):
         name, _, column = word.partition("=")
-        if not name or name in column_of:
+        if not name or name in found:
             raise InputError(
                 "--covariates must be different names with commas between, such as "
-                f"dose=amt,weight, got {covariates!r}"
+                f"dose=amt,weight, got {text!r}"
             )
-        column_of[name] = column or name
-    for name in needed:
-        column_of.setdefault(name, name)
-    found = read_individuals(data, covariates=list(column_of.values()), **given)
-    named = {name: found.covariates[column] for name, column in column_of.items()}
-    return replace(found, covariates=named)
+        found[name] = column or name
+    return found
 
 
 def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from .options import Missing, QuoteFormulas
 from .roles import READ, WRITTEN
 from .use_saem import (
     Covariates,
+    CovariatesOrValues,
     Id,
     OneIndividual,
     OnlyLatents,
@@ -98,7 +99,7 @@ def predict(
     id: Id = None,
     time: Time = None,
     value: Value = None,
-    covariates: Covariates = None,
+    covariates: CovariatesOrValues = None,
     quote_formulas: QuoteFormulas = False,
     force: Force = False,
     json: Json = False,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Columns",
     "Covariates",
+    "CovariatesOrValues",
     "Id",
     "OneIndividual",
     "OnlyLatents",
@@ -59,19 +60,28 @@ OnlyLatents = Annotated[
 ]
 Id = Annotated[
     str | None,
-    typer.Option("--id", help="Fits of SAEM: column of a CSV with the individual. Default: id."),
+    typer.Option(
+        "--id", help="Fits of SAEM: column of a CSV with the individual. Default: as fitted."
+    ),
 ]
 Time = Annotated[
-    str | None, typer.Option(help="Fits of SAEM: column with the time. Default: time.")
+    str | None, typer.Option(help="Fits of SAEM: column with the time. Default: as fitted.")
 ]
 Value = Annotated[
-    str | None, typer.Option(help="Fits of SAEM: column with the measurement. Default: value.")
+    str | None, typer.Option(help="Fits of SAEM: column with the measurement. Default: as fitted.")
 ]
 Covariates = Annotated[
     str | None,
     typer.Option(
-        help="Fits of SAEM: dose=amt reads the column amt as the dose; without DATA dose=4.5 is "
-        "the dose."
+        help="Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted."
+    ),
+]
+CovariatesOrValues = Annotated[
+    str | None,
+    typer.Option(
+        "--covariates",
+        help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
+        "without DATA, with --population, dose=4.5 is the dose.",
     ),
 ]
 
@@ -156,7 +166,9 @@ def read_some(
     from .saem_choices import individuals_of, needed_covariates
 
     needed = needed_covariates(saved.model, saved.model_options)
-    found = individuals_of(data, columns, covariates, needed)
+    kept = saved.settings.get("columns")
+    fitted = kept if isinstance(kept, dict) else {}
+    found = individuals_of(data, columns, covariates, needed, fitted)
     if wanted is None:
         return found
     place = {name: one for one, name in enumerate(found.names)}

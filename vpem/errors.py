@@ -77,6 +77,22 @@ class InputError(VpemError, ValueError):
     """Data, options or parameters that cannot be used as they are."""
 
 
+class MissingColumnError(InputError):
+    """A table without a column that is asked for.
+
+    Parameters
+    ----------
+    message : str
+        The sentence.
+    column : str
+        Name of the column.
+    """
+
+    def __init__(self, message: str, column: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
 class FileError(VpemError, OSError):
     """A file that cannot be read, is not what it should be, or cannot be written."""
 

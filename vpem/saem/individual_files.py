@@ -7,11 +7,12 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from vpem.errors import FileError, InputError, did_you_mean, shorten
+from vpem.errors import FileError, InputError, MissingColumnError, did_you_mean, shorten
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -117,7 +118,8 @@ def _read_csv(
         raise InputError(f"{source} has a header but no rows")
     table = np.array(numbers)
     named = {name: table[:, 2 + place] for place, name in enumerate(others)}
-    return from_long(np.array(ids, dtype=object), table[:, 0], table[:, 1], named, source)
+    found = from_long(np.array(ids, dtype=object), table[:, 0], table[:, 1], named, source)
+    return replace(found, columns=dict(zip(("id", "time", "value"), three, strict=True)))
 
 
 def _columns(
@@ -135,9 +137,10 @@ def _columns(
     for what in (*three, *others):
         if what not in header:
             have = shorten([repr(name) for name in header]) or "an empty line"
-            raise InputError(
+            raise MissingColumnError(
                 f"{source} has no column {what!r}{did_you_mean(what, header)} in its first line; "
-                f"got {have}"
+                f"got {have}",
+                what,
             )
     return others
 
@@ -171,7 +174,9 @@ def _read_hdf5(path: PathLike, covariates: Sequence[str] | None) -> Individuals:
         wanted = have if covariates is None else list(dict.fromkeys(covariates))
         for name in wanted:
             if name not in have:
-                raise InputError(f"{source} has no covariate {name!r}{did_you_mean(name, have)}")
+                raise MissingColumnError(
+                    f"{source} has no covariate {name!r}{did_you_mean(name, have)}", name
+                )
         read = {name: read_array(group, name, shape=times.shape) for name in wanted}
     if len(set(names)) < len(names):
         raise InputError(f"{source}: two individuals have the same name; their names must differ")

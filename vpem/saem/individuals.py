@@ -33,6 +33,9 @@ class Individuals:
         Other columns; NaN where they are missing.
     source : str
         Where they are from, for messages.
+    columns : mapping
+        Names that the columns ``id``, ``time`` and ``value`` have in a table they are from, and as
+        ``covariates`` those of covariates that have another one there.
     """
 
     names: tuple[str, ...]
@@ -41,6 +44,7 @@ class Individuals:
     values: Vector
     covariates: Mapping[str, Vector] = field(default_factory=dict)
     source: str = "the data"
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def n_individuals(self) -> int:
@@ -75,6 +79,7 @@ class Individuals:
             self.values[rows],
             {name: values[rows] for name, values in self.covariates.items()},
             self.source,
+            self.columns,
         )
 
     def sums(self, values: Vector) -> Vector:

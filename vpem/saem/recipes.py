@@ -266,6 +266,7 @@ def fit_saem(
         "average": average, "shares": shares, "codec": None if codec is None else codec.name,
         "feedback": feedback, "participation": participation, "tol": tol, "window": window,
         "n_conditional": n_conditional, "n_importance": n_importance, "seed": seed,
+        "columns": dict(individuals.columns),
     }  # fmt: skip
     return SaemFit(
         made,
