@@ -271,7 +271,7 @@ def test_individuals_of_devices_from_a_file(saem, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is not JSON"),
+        ("{", "is not a JSON file"),
         ("[1]", "must hold"),
         ('{"a": 3}', "must hold"),
         ('{"a": ["1"], "b": ["99"]}', "device 'b' has '99', but no individual is called so"),
@@ -421,7 +421,7 @@ def test_as_a_process_of_its_own():
         (("--devices", "27"), "--devices must be at most the 26 individuals of"),
         (("--devices", "0"), "--devices must be an integer of at least 1"),
         (("--devices", "2", "--device-individuals", "x.json"), "not both"),
-        (("--device-individuals", "nowhere.json"), "cannot read nowhere.json"),
+        (("--device-individuals", "nowhere.json"), "'nowhere.json' does not exist"),
         (("--burn-in", "12"), "--burn-in must be below --iterations"),
         (("--iterations", "0"), "--iterations must be an integer of at least 1"),
         (("--chains", "0"), "--chains must be"),
