@@ -386,7 +386,7 @@ def test_split_by_a_file(capsys, tmp_path):
         (("--agents", 31), "31 agents cannot share 6 features"),
         (("--agents", 0), "--agents must be an integer of at least 1"),
         ((), "does not say which party gets which features"),
-        (("--agents", 2, "--drop-ids", 1.5), "the share of ids to drop must be a number from 0"),
+        (("--agents", 2, "--drop-ids", 1.5), "--drop-ids must be a number from 0"),
         (("--agents", 2, "--drop-ids", 0.999), "leaves none"),
         (("--agents", 2, "--seed", -1), "seed must be an integer of at least 0"),
     ],

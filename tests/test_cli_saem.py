@@ -351,7 +351,7 @@ def test_standard_errors_that_are_not_there(capsys, tmp_path):
     assert set(result.json["standard_errors"].values()) == {None}
     assert "there are no standard errors" in result.err
     assert len(result.err.splitlines()) == 1
-    assert " - " in done(capsys, "saem", data, *SHORT).out
+    assert " -\n" in done(capsys, "saem", data, *SHORT).out
 
 
 def test_a_parameter_that_does_not_vary_is_told(capsys):

@@ -447,7 +447,7 @@ def test_trends():
         ({"participation": 0}, "above 0 and at most 1"),
         ({"participation": 1.5}, "participation must be"),
         ({"compress": "zip"}, "codec"),
-        ({"step_size": "slow"}, "step size must be like"),
+        ({"step_size": "slow"}, "step_size must be like"),
         ({"step_size": 2}, "above 0 and at most 1"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"max_iter": 0}, "max_iter must be"),
