@@ -1,4 +1,4 @@
-"""Files: writing that is all or nothing, and the names of `vpem.files.reading`.
+"""Files: writing that is all or nothing, and the names of `walking` and `reading`.
 
 Writing goes to a temporary file beside the target, which takes the target's place only when it is
 complete.
@@ -24,12 +24,6 @@ from vpem.files.reading import (
     LONGEST_STRING,
     check_encoding,
     check_matrix,
-    find,
-    is_group,
-    list_datasets,
-    list_members,
-    open_file,
-    open_read,
     read_array,
     read_attribute,
     read_column,
@@ -37,6 +31,7 @@ from vpem.files.reading import (
     read_value,
 )
 from vpem.files.temporaries import temporary_beside
+from vpem.files.walking import find, is_group, list_datasets, list_members, open_file, open_read
 
 if TYPE_CHECKING:
     import h5py

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from vpem.errors import FileError
 from vpem.files.hdf5 import describe_element
 from vpem.files.opening import PathLike, advice, read_limit, read_text
-from vpem.files.reading import find, read_array
+from vpem.files.reading import read_array
+from vpem.files.walking import find
 
 if TYPE_CHECKING:
     import h5py
