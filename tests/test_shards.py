@@ -1,12 +1,13 @@
 """A model in shards, a hub each, and joined again."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.models import read_model, write_model
 from vpem.partition import from_lists
 from vpem.shards import join_shards, shard_path, write_shard
@@ -77,22 +78,38 @@ def test_shards_must_be_all_of_one_fit(tmp_path):
             join_shards(wrong)
 
 
+HUB = {"root": 0, "agents": [0], "features": [0, 1]}
+
+
 @pytest.mark.parametrize(
-    "shard",
-    [None, 3, {}, {"number": 0, "run": "x", "shared": True, "hubs": []},
-     {"number": 0, "run": "x", "shared": True, "hubs": [{"root": 0, "agents": [0],
-                                                        "features": [0, 1, 2]}]},
-     {"number": "x", "run": "x", "shared": True, "hubs": [3]}],
-)  # fmt: skip
-def test_a_file_may_hold_anything_for_a_shard(shard, tmp_path):
+    ("name", "value", "told"),
+    [
+        ("shard", 3, "shard must be a table of run, shared, hubs, number, got 3"),
+        ("shard", {}, "shard.run is missing"),
+        ("hubs", [], "shard.hubs must be a list of at least 1, got a list of 0"),
+        ("hubs", [3], "shard.hubs.0 must be a table of root, agents, features, got 3"),
+        ("hubs", [HUB | {"features": [0, 1, 2]}], "shard.number must be that of a hub with 2 feat"),
+        ("hubs", [HUB | {"root": None}], "shard.hubs.0.root must be an integer"),
+        ("hubs", [HUB | {"agents": ["x"]}], "shard.hubs.0.agents.0 must be an integer"),
+        ("hubs", [HUB | {"features": [0, "x"]}], "shard.hubs.0.features.1 must be an integer"),
+        ("number", "x", "shard.number must be an integer from 0 to 3, got 'x'"),
+        ("shared", 1, "shard.shared must be false or true, got 1"),
+        ("agent_names", None, "agent_names must be a list, got nothing"),
+    ],
+)
+def test_a_file_may_hold_anything_for_a_shard(name, value, told, tmp_path):
     _, paths = cut(tmp_path)
     model = read_model(paths[0])
-    report = {name: value for name, value in model.report.items() if name != "shard"}
-    if shard is not None:
-        report["shard"] = shard
+    report = model.report
+    inside = {"shard": report["shard"] | {name: value}}
+    report = report | (inside if name in report["shard"] else {name: value})
     write_model(tmp_path / "wrong.h5", dataclasses.replace(model, report=report))
-    with pytest.raises(InputError, match="is no shard"):
+    with pytest.raises(FileError, match=f"the shard .*wrong.h5: {re.escape(told)}"):
         join_shards([tmp_path / "wrong.h5"])
+    del report["shard"]
+    write_model(tmp_path / "none.h5", dataclasses.replace(model, report=report))
+    with pytest.raises(InputError, match="is no shard of a model"):
+        join_shards([tmp_path / "none.h5"])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ import numpy as np
 
 from vpem.blocks import Blocks
 from vpem.errors import InputError
-from vpem.files.models import Model, current_versions, read_model, write_model
+from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, write_model
+from vpem.files.schema import COUNT, FLAG, TEXT, Integer, ListOf, Mapping, Place, check
 from vpem.mixture import Mixture
 from vpem.recipes import Fit
 from vpem.scaling import Scaling
@@ -26,6 +27,19 @@ from vpem.spread import RankNetwork, joined
 __all__ = ["join_shards", "shard_path", "write_shard"]
 
 PathLike = str | os.PathLike[str]
+
+AGENT = Integer(most=MOST_AGENTS - 1)
+HUB = {"root": AGENT, "agents": ListOf(AGENT), "features": ListOf(COUNT)}
+REPORT = {
+    "shard": {
+        "run": TEXT,
+        "shared": FLAG,
+        "hubs": ListOf(HUB, "B", least=1),
+        "number": Integer(below="B"),
+    },
+    "agent_names": ListOf(TEXT),
+}
+"""What the report of a shard has, besides other things."""
 
 
 def shard_path(output: PathLike, name: str) -> Path:
@@ -139,21 +153,22 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     hubs = first["hubs"]
     missing = [b for b, hub in enumerate(hubs) if hub["features"] and b not in found]
     if missing:
-        names = next(iter(found.values())).report.get("agent_names", [])
+        names = next(iter(found.values())).report["agent_names"]
         roots = [hubs[b]["root"] for b in missing]
         told = ", ".join(str(names[r]) if r < len(names) else f"agent {r}" for r in roots)
         raise InputError(f"shards are missing: of {told}")
     blocks = Blocks(
         tuple(np.array(hub["features"], dtype=np.intp) for hub in hubs),
-        tuple(int(hub["root"]) for hub in hubs),
-        tuple(tuple(map(int, hub["agents"])) for hub in hubs),
+        tuple(hub["root"] for hub in hubs),
+        tuple(tuple(hub["agents"]) for hub in hubs),
     )
     some = next(iter(found.values()))
     kinds = {
-        (model.mixture.covariance_type, model.mixture.n_components) for model in found.values()
+        (model.mixture.covariance_type, model.mixture.n_components, len(model.history))
+        for model in found.values()
     }
     if len(kinds) > 1:
-        raise InputError("the shards differ in their components or covariances")
+        raise InputError("the shards differ in their components, covariances or iterations")
     parts = [_part(blocks, number, model) for number, model in sorted(found.items())]
     for number in sorted(set(range(len(hubs))) - set(found)):
         parts.append(_part(blocks, number, some, empty=True))
@@ -172,33 +187,25 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
             names_of[column] = name
     report = {name: value for name, value in some.report.items() if name != "shard"}
     report |= {"n_features": blocks.n_features, "feature_names": names_of, "hubs": hubs}
-    report["n_agents"] = len(report.get("agent_names", []))
+    report["n_agents"] = len(report["agent_names"])
     return Model(mixture, tuple(names_of), report, history, some.options, some.versions)
 
 
 def _told(path: PathLike, model: Model) -> dict[str, Any]:
     """What a shard tells of itself; a file may hold anything there."""
-    shard = model.report.get("shard")
-    try:
-        assert isinstance(shard, dict)
-        hubs = [
-            {name: hub[name] for name in ("root", "agents", "features")} for hub in shard["hubs"]
-        ]
-        number = int(shard["number"])
-        columns = [int(column) for column in hubs[number]["features"]]
-        if number < 0 or len(columns) != model.mixture.n_features:
-            raise ValueError
-        return {
-            "number": number,
-            "run": str(shard["run"]),
-            "shared": bool(shard["shared"]),
-            "hubs": hubs,
-        }
-    except (AssertionError, KeyError, TypeError, ValueError, IndexError):
+    if "shard" not in model.report:
         raise InputError(
             f"{path} is no shard of a model; shards are written by 'vpem fit ... --engine mpi "
             "--shards'"
-        ) from None
+        )
+    place = Place(f"the shard {path}")
+    check(Mapping(some=REPORT), model.report, place)
+    shard: dict[str, Any] = model.report["shard"]
+    columns = shard["hubs"][shard["number"]]["features"]
+    if len(columns) != model.mixture.n_features:
+        wanted = f"that of a hub with {model.mixture.n_features} features"
+        place.inside("shard", "number").refuse(wanted, f"{shard['number']}")
+    return shard
 
 
 def _part(blocks: Blocks, number: int, model: Model, empty: bool = False) -> dict[str, Any]:
