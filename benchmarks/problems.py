@@ -42,7 +42,10 @@ def network(d: int, topology: str = "star", n_rounds: int = 100, hops: int = 0, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VpemWarning)
         graph = make_graph(topology, d, seed=0, **how)
-        return connect(graph, contiguous(d, d), hops=hops, n_rounds=n_rounds, acceleration="none")
+        rounds: dict[str, Any] = {"n_rounds": n_rounds, "acceleration": "none"}
+        if graph.has_server:
+            rounds = {}
+        return connect(graph, contiguous(d, d), hops=hops, **rounds)
 
 
 def one_block(d: int) -> Network:

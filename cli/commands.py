@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from .completing import complete_values
 from .config import FILE, check_environment, is_flag, read_config, variables
 from .headings import grouped, split_examples
+from .idle import refuse_idle
 from .members import tree
 from .naming import in_options, speak_of
 from .roles import READ, Role, begin, roles_of
@@ -175,6 +176,7 @@ class Command(_Manners, TyperCommand):
             return show_config(ctx)
         try:
             begin(ctx, self.roles())
+            refuse_idle(ctx)
             return super().invoke(ctx)
         except (InputError, FileError) as error:
             for note in [*near_file(str(error)), *where_from(ctx, in_options(error))]:

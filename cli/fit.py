@@ -241,7 +241,6 @@ def fit(
         check_choice("--dtype", dtype, ("float64", "float32"))
         check_choice("--split", split, ("features", "rows"))
         over_rows = split == "rows"
-        _refuse_options_of_the_other_split(over_rows, locals())
         if missing_parties:
             missing = "marginalize"
         if over_rows:
@@ -392,23 +391,6 @@ _OPTIONS = (
     "every_weight", "seed",
     "graph_seed",
 )  # fmt: skip
-
-
-_OF_FEATURES = ("hops", "agents", "partition", "batch_size", "step_size")
-_OF_ROWS = ("workers", "worker_rows")
-
-
-def _refuse_options_of_the_other_split(over_rows: bool, given: dict[str, Any]) -> None:
-    """Raise InputError where an option is for data that are split the other way."""
-    from vpem.errors import InputError
-
-    names = _OF_FEATURES if over_rows else _OF_ROWS
-    for name in names:
-        if given[name]:
-            kind, advice = (
-                ("features", "leave it out") if over_rows else ("rows", "add --split rows")
-            )
-            raise InputError(f"--{name.replace('_', '-')} is for data split by {kind}; {advice}")
 
 
 def _refuse_what_ranks_cannot(memory_limit: str | None, shards: bool, output: Path | None) -> None:

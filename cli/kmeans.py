@@ -301,23 +301,9 @@ def _refuse_what_makes_no_sense(given: dict[str, Any], over_rows: bool) -> None:
     """Raise InputError where options cannot be had together, saying why."""
     from vpem.errors import InputError
 
-    ours, why = (
-        (("agents", "partition", "hops"), "is about who holds which features")
-        if over_rows
-        else (("workers", "worker_rows"), "is about who holds which rows")
-    )
-    other = "features" if over_rows else "rows"
-    for name in ours:
-        if given[name]:
-            raise InputError(f"--{name.replace('_', '-')} {why}: it needs --split {other}")
     if over_rows and given["method"] == "grid":
         raise InputError(
             "--method grid joins clusterings of different features: it needs --split features"
-        )
-    if given["init_rows"] is not None and given["n_init"] != 1:
-        raise InputError(
-            "--n-init starts anew from other rows, but --init-rows says from which; give one of "
-            "them"
         )
     if given["method"] == "grid" and given["init_rows"] is not None:
         raise InputError(

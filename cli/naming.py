@@ -44,6 +44,7 @@ ALIKE: tuple[tuple[str, ...], ...] = (
     ("conditional-draws", "conditional"),
     ("importance-draws", "importance"),
     ("missing", "missing-values", "nan"),
+    ("consensus", "path"),
     ("output", "out", "output-file", "o", "save"),
     ("plot", "figure", "picture"),
     ("force", "overwrite", "replace"),

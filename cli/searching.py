@@ -81,7 +81,7 @@ class Task:
 
     def __init__(self, given: dict[str, Any], hops: Sequence[int], screen: Screen) -> None:
         from vpem.checks import check_int
-        from vpem.errors import InputError, check_choice
+        from vpem.errors import check_choice
         from vpem.selection.trials import Problem
 
         from .choices import rounds_of
@@ -92,9 +92,6 @@ class Task:
         check_choice("--split", given["split"], ("features", "rows"))
         check_choice("--dtype", given["dtype"], ("float64", "float32"))
         over_rows = given["split"] == "rows"
-        if over_rows and set(hops) != {0}:
-            raise InputError("--hops is for data split by features; leave it out")
-        _refuse_options_of_the_other_split(over_rows, given)
         if given["missing_parties"]:
             given["missing"] = "marginalize"
         given["seed"] = check_int("--seed", given["seed"], least=0)
@@ -217,16 +214,3 @@ class Task:
         }
         model = model_of(fit.mixture, fit.history, features, report, options)
         write_model(output, model, given["force"])
-
-
-def _refuse_options_of_the_other_split(over_rows: bool, given: dict[str, Any]) -> None:
-    """Raise InputError where an option is for data that are split the other way."""
-    from vpem.errors import InputError
-
-    names = ("agents", "partition", "batch_size", "step_size")
-    for name in names if over_rows else ("workers", "worker_rows"):
-        if given[name] is not None:
-            kind, advice = (
-                ("features", "leave it out") if over_rows else ("rows", "add --split rows")
-            )
-            raise InputError(f"--{name.replace('_', '-')} is for data split by {kind}; {advice}")

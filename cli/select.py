@@ -214,7 +214,7 @@ def select(
     began = time.perf_counter()
     with Screen(quiet) as screen:
         from vpem.checks import check_int
-        from vpem.errors import InputError, check_choice
+        from vpem.errors import check_choice
         from vpem.mixture import COVARIANCE_TYPES
         from vpem.selection.criteria import CRITERIA
         from vpem.selection.lists import parse_names, parse_numbers
@@ -223,8 +223,6 @@ def select(
         from vpem.threads import processors
 
         check_choice("--criterion", criterion, CRITERIA)
-        if one_standard_error and criterion != "heldout":
-            raise InputError("--one-standard-error is for --criterion heldout; leave it out")
         if jobs is not None:
             check_int("--jobs", jobs, least=1, most=1024)
         check_int("--folds", folds, least=2)

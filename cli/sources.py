@@ -14,7 +14,16 @@ from typing import Any
 from .config import FILE, NOT_IN_FILES, key_of, path_of
 from .naming import name_of
 
-__all__ = ["agree", "given", "near_file", "show_config", "told_by", "toml", "where_from"]
+__all__ = [
+    "agree",
+    "given",
+    "is_typed",
+    "near_file",
+    "show_config",
+    "told_by",
+    "toml",
+    "where_from",
+]
 
 SOURCES = {
     "COMMANDLINE": "command line",
@@ -39,6 +48,11 @@ def _source(context: Any, param: Any) -> tuple[str, str | None]:
     if kind == "environment":
         return kind, str(param.envvar)
     return kind, str(context.meta[FILE]) if kind == "file" else None
+
+
+def is_typed(context: Any, param: Any) -> bool:
+    """Whether a parameter was given on the command line."""
+    return _source(context, param)[0] == "command line"
 
 
 MOST_FILES = 10_000

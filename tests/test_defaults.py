@@ -288,6 +288,7 @@ def test_an_estimator_of_several_agents_is_the_shells_and_shows_nobody_a_feature
     assert ours.graph_.topology == "star"
 
 
+@pytest.mark.filterwarnings("ignore::vpem.errors.NotConvergedWarning")
 def test_saem_of_the_shell_is_the_recipe(tmp_path, capsys):
     path = tmp_path / "few.csv"
     rng = np.random.default_rng(0)

@@ -293,7 +293,7 @@ def test_a_fit_with_hubs_on_a_path_by_hand(hops):
 
 @pytest.mark.parametrize("n", [2, 5])
 def test_a_fit_on_a_star_by_hand(n):
-    sent, n_iter = sent_by(make_graph("star", n), 2 * n, hops=0)
+    sent, n_iter = sent_by(make_graph("star", n), 2 * n, n_rounds="auto")
     steps = n_iter + 1
     assert sent["by_kind"]["server"] == {
         "messages": 2 * n * steps, "bytes": 2 * n * steps * ITEMS, "rounds": 2 * steps,
@@ -307,7 +307,7 @@ def test_a_fit_on_a_star_by_hand(n):
 
 
 def test_a_centralized_star_sends_features_once():
-    sent, _ = sent_by(make_graph("star", 4), 8, hops=1)
+    sent, _ = sent_by(make_graph("star", 4), 8, n_rounds="auto", hops=1)
     assert sent["by_kind"]["setup"] == {"messages": 4, "bytes": 8 * M * 8, "rounds": 1}
     assert (sent["messages"], sent["rounds"]) == (4, 1)
 

@@ -15,8 +15,8 @@ inits = pytest.mark.parametrize("init", INITS)
 
 
 def network_of(topology, d=6, n_rounds=60):
-    hops = 0 if topology == "star" else 1
-    return connect(make_graph(topology, d), contiguous(d, d), hops=hops, n_rounds=n_rounds)
+    how = {} if topology == "star" else {"hops": 1, "n_rounds": n_rounds}
+    return connect(make_graph(topology, d), contiguous(d, d), **how)
 
 
 def terms_of(X, network, kind="full", weights=None):

@@ -226,6 +226,11 @@ def connect(
     failing = Faults(link_failure, agent_dropout, stragglers)
     faults = failing if failing.any else None
     fixed = codec is None and faults is None
+    if graph.has_server:
+        _refuse_rounds_at_a_server(
+            n_rounds=n_rounds, weights=weights, acceleration=acceleration,
+            consensus_tol=consensus_tol, path=path,
+        )  # fmt: skip
     if acceleration is None:
         acceleration = "chebyshev" if faults is None else "none"
     check_choice("acceleration", acceleration, ACCELERATIONS)
@@ -239,6 +244,11 @@ def connect(
     check_choice("weights", weights, WEIGHTS)
     check_choice("consensus", path, PATHS)
     _refuse_what_makes_no_sense(graph, codec, faults, acceleration, path, eigenvalue, weights)
+    if consensus_tol != CONSENSUS_TOL and not automatic:
+        raise InputError(
+            Setting("consensus_tol"), " is what ", Setting("n_rounds", "auto"),
+            " reaches, but there are as many rounds as are asked for; leave one out",
+        )  # fmt: skip
     check_connected(graph)
     threads = thread_count(n_threads)
     hubs = find_hubs(graph, hops, seed=seed)
@@ -419,6 +429,26 @@ def connect_workers(graph: Graph, **options: Any) -> Network:
             f"{type(graph).__name__}"
         )
     return connect(graph, contiguous(graph.n_agents, graph.n_agents), hops=0, **options)
+
+
+WITHOUT_ROUNDS = {
+    "n_rounds": "auto",
+    "weights": "metropolis",
+    "acceleration": None,
+    "consensus_tol": CONSENSUS_TOL,
+    "path": "auto",
+}
+"""What settings of rounds are where nobody asked for anything."""
+
+
+def _refuse_rounds_at_a_server(**given: Any) -> None:
+    """Raise InputError where a setting of rounds was given for a sum that has none."""
+    for name, value in given.items():
+        if value != WITHOUT_ROUNDS[name]:
+            raise InputError(
+                Setting(name), " is about consensus rounds, but a server sums without any; leave "
+                "it out, or take a graph of agents, such as the topology cycle",
+            )  # fmt: skip
 
 
 def _refuse_what_makes_no_sense(

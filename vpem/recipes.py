@@ -29,6 +29,7 @@ from vpem.checks import (
     check_finite,
     check_int,
     check_number,
+    check_restarts,
     check_rows,
     check_weights,
     row_blocks,
@@ -500,7 +501,7 @@ def prepare(
     n_samples = len(X) if here is None else here.n_samples
     check_choice("covariance_type", covariance_type, COVARIANCE_TYPES)
     check_choice("scale", scale, SCALES)
-    check_int("n_init", n_init, least=1)
+    check_restarts(n_init, init)
     check_int("max_iter", max_iter, least=1)
     check_number("tol", tol, least=0.0)
     check_number("reg_covar", reg_covar, least=0.0)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import assign_rows
-from vpem.checks import check_data, check_int, check_rows, check_weights, row_blocks
+from vpem.checks import check_data, check_int, check_restarts, check_rows, check_weights, row_blocks
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
 from vpem.joining import Network
 from vpem.scaling import SCALES, Scaling
@@ -192,7 +192,7 @@ def prepare(
     """
     check_int("seed", seed, least=0)
     check_int("n_clusters", n_clusters, least=1)
-    check_int("n_init", n_init, least=1)
+    check_restarts(n_init, init)
     check_int("max_iter", max_iter, least=1)
     if dtype not in (np.float32, np.float64):
         raise InputError(f"dtype must be float32 or float64, got {dtype!r}")

@@ -229,7 +229,7 @@ class VPEM(FittedMixture):
             data,
             sample_weight,
             init=init,
-            n_init=self.n_init,
+            n_init=self.n_init if init is self.init else 1,
             tol=self.tol,
             max_iter=self.max_iter,
             batch_size=self.batch_size,

@@ -196,7 +196,7 @@ class DistributedGaussianMixture(FittedMixture):
             n_components=self.n_components,
             covariance_type=self.covariance_type,
             init=init,
-            n_init=self.n_init,
+            n_init=self.n_init if init is self.init else 1,
             tol=self.tol,
             max_iter=self.max_iter,
             reg_covar=self.reg_covar,
