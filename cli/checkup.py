@@ -128,7 +128,8 @@ def blas() -> list[dict[str, Any]]:
 def kernels(problems: Problems) -> dict[str, Any]:
     """How the kernels are built, which instructions they use, and whether they agree with NumPy."""
     found: dict[str, Any] = {"built": [], "openmp": None, "instructions": None,
-                             "machine": instructions_there(), "largest_error": None}  # fmt: skip
+                             "machine": instructions_there(), "largest_error": None,
+                             "waiting": None}  # fmt: skip
     folder = Path(__file__).parent
     try:
         folder = Path(str(import_module("vpem._core").__file__)).parent
@@ -137,6 +138,7 @@ def kernels(problems: Problems) -> dict[str, Any]:
         for name in names:
             module = import_module(f"vpem._core.{name}")
             found["built"].append(name)
+        found["waiting"] = import_module("vpem._core").waiting()
         found["openmp"] = _with_openmp(Path(str(module.__file__)))
         found["instructions"] = import_module("vpem._core.sweep").instruction_set()
     except Exception as error:

@@ -70,11 +70,13 @@ def _show(found: dict[str, Any], problems: list[tuple[bool, str]]) -> None:
     limit = "no limit" if there["limit"] is None else f"{there['limit']:g} by the container"
     kernels = found["kernels"]
     error = kernels["largest_error"]
+    waits = ", ".join(f"{name}={value}" for name, value in (kernels["waiting"] or {}).items())
     agree = "not compared" if error is None else "yes" if error <= 1 else "no"
     machine = [
         ("processors", f"{there['there']}, usable {there['usable']}, {limit}"),
         ("OMP_NUM_THREADS", there["OMP_NUM_THREADS"] or "not set"),
         ("threads of the kernels", there["threads"]),
+        ("how they wait", waits or "unknown"),
         ("kernels", f"{len(kernels['built'])} built, {_openmp(kernels['openmp'])}"),
         ("instructions", f"{kernels['instructions']} (machine: {kernels['machine']})"),
         ("agree with NumPy", agree),
