@@ -75,6 +75,8 @@ def lloyd_schema(
     """
     k, n_roots = shape[0], total.n_roots
     over_rows, of_rows = n_here is not None, (n_here or 0,)
+    # What a rank without workers has is joined of nothing.
+    labels = "f8" if n_here == 0 else "i4"
     return {
         "iteration": Choice((0,)) if over else Integer(1, size="L"),
         "centres": Array("f8", (n_roots, *shape) if over_rows else shape),
@@ -84,7 +86,7 @@ def lloyd_schema(
         "bytes_sent": ListOf(COUNT, "L"),
         "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(most=n_samples - 1))),
         "converged": FLAG,
-        "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), 0, k - 1),
+        "labels": Array(labels, of_rows if over_rows else (n_roots, n_samples), 0, k - 1),
         "distances": Array("f8", of_rows) if over_rows else NOTHING,
         "sum": NOTHING if over else total.schema(),
     }
