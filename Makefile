@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test sanitize lint bench docs clean
 
 help:
 	@echo "make demo   build in $(VENV) and fit a real dataset"
 	@echo "make test   build and run every test"
+	@echo "make sanitize  the kernels' tests, stopping at any wrong access (gcc; ten minutes)"
 	@echo "make lint   ruff, mypy, cython-lint"
 	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
 	@echo "make docs   write the references from the code, and the site to build/site"
@@ -38,6 +39,23 @@ demo: $(VENV)/built
 # Threads that wait give way: the tests run in a process for each processor.
 test: $(VENV)/built
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+# Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
+SANITIZED := build/sanitize
+KERNEL_TESTS := kernels kernels_edge sweep assign codecs messages missing_kernels langevin_kernels \
+	proposal_kernels hubs distances kmeans properties
+WATCHED = LD_PRELOAD="$(foreach name,asan ubsan stdc++,$(shell gcc -print-file-name=lib$(name).so))" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=. \
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+
+sanitize: $(VENV)/built
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	cp -r setup.py pyproject.toml README.md LICENSE cli data tests vpem $(SANITIZED)
+	rm -f $(SANITIZED)/vpem/_core/*.c $(SANITIZED)/vpem/_core/*.so
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' 'cython>=3.1'
+	cd $(SANITIZED) && VPEM_SANITIZE=1 $(abspath $(BIN))/python setup.py -q build_ext --inplace
+	cd $(SANITIZED) && $(WATCHED) $(abspath $(BIN))/python -m pytest -q --capture=sys \
+		-p no:cacheprovider -p no:faulthandler $(KERNEL_TESTS:%=tests/test_%.py)
 
 lint: $(VENV)/built $(VENV)/linters
 	$(BIN)/ruff check .

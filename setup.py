@@ -26,6 +26,12 @@ DIRECTIVES = {
 # Portable on purpose: nothing here asks for the instruction set of the building machine.
 OPTIMISE = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
 
+# VPEM_SANITIZE=1: an access beyond an array, or what C leaves undefined, ends the process.
+SANITIZE = [
+    "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer",
+    "-g", "-O1",
+]  # fmt: skip
+
 OPENMP_PROBE = """
 #include <omp.h>
 int main(void) { int n = 0;
@@ -68,6 +74,9 @@ class BuildCore(build_ext):
             print("vpem: OpenMP is not available, kernels are built serial (one thread)")
         for extension in self.extensions:
             extension.extra_compile_args += [] if sys.platform == "win32" else OPTIMISE
+            if os.environ.get("VPEM_SANITIZE"):
+                extension.extra_compile_args += SANITIZE
+                extension.extra_link_args += SANITIZE[:1]
             if flag:
                 extension.extra_compile_args.append(flag)
                 extension.extra_link_args.append(flag)
