@@ -236,26 +236,35 @@ def test_emoji_codes_in_names_stay_as_they_are(capsys, folder):
 # ---- models that another hand has changed -------------------------------------------------------
 
 REPORTS = {
-    "nothing": {},
-    "other types": {
-        "agent_names": 3, "log_likelihood": "x", "n_samples": [1], "data": {}, "topology": None,
-        "hops": 1.5, "rounds": "\x1b", "converged": 1,
-    },
-    "names too few": {"agent_names": [1, None]},
+    "agent_names": 3, "log_likelihood": "x", "n_samples": [1], "data": {}, "topology": 1,
+    "hops": 1.5, "rounds": "\x1b", "converged": 1, "agent_names.1": [1, None],
+    "communication": [], "communication.messages": {"messages": "many"},
+    "communication.by_kind": {"by_kind": {"sums": 3}}, "alignment": {"rows": 1},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", REPORTS)
-def test_a_report_of_another_shape_is_shown_as_far_as_it_goes(capsys, folder, fault):
+def test_a_report_without_anything_is_shown_as_far_as_it_goes(capsys, folder):
     model = read_model("m.h5")
-    model.report, model.options = REPORTS[fault], {"seed": [1]}
+    model.report, model.options = {"topology": None}, {"seed": [1]}
     write_model("m.h5", model, force=True)
     out = done(capsys, "model", "show", "m.h5").out
     assert "? rows of ?" in out
     assert "?, ? hops, ? rounds" in out
     assert "- per sample" in out
-    assert "\x1b" not in out
-    assert done(capsys, "model", "show", "m.h5", "--json").json["report"] == REPORTS[fault]
+    assert done(capsys, "model", "show", "m.h5", "--json").json["report"] == model.report
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_what_a_report_tells_in_another_type_is_refused(capsys, folder, name):
+    model = read_model("m.h5")
+    key = name.split(".")[0]
+    model.report[key] = REPORTS[name]
+    write_model("m.h5", model, force=True)
+    for words in ("model show m.h5", "plot m.h5 --kind graph -o p.svg", "report m.h5 -o r.html"):
+        sentence = run(capsys, *words.split()).sentence
+        assert f"m.h5: report.{key}" in sentence
+        assert "\x1b" not in sentence
+    assert not {"p.svg", "r.html"} & {file.name for file in folder.iterdir()}
 
 
 def test_one_of_each(capsys, folder):

@@ -479,9 +479,12 @@ def test_files_that_are_no_clustering(tmp_path):
 
     assert read_clustering(write()).ids is None
     for changes, sentence in [
-        ({"labels": np.full(3, 2, dtype=np.int32)}, "none of the 2 clusters"),
-        ({"centres": np.full((2, 1), np.inf)}, "centres must be finite"),
-        ({"ids": np.arange(2)}, "3 labels but 2 ids"),
+        ({"labels": np.full(3, 2, dtype=np.int32)}, "labels must be 3 integers from 0 to 1, got 2"),
+        (
+            {"centres": np.full((2, 1), np.inf)},
+            "centres must be 2 x 1 finite real numbers, got inf",
+        ),
+        ({"ids": np.arange(2)}, "ids must be 3 strings or numbers, got 2"),
         ({"distances": np.zeros(2)}, "must have shape 3"),
     ]:
         path = write(**changes)

@@ -388,14 +388,14 @@ def attribute(name, value):
 
 
 DAMAGE = {
-    "mean nan": (put("hubs/0/means", (0, 0), np.nan), "not finite"),
-    "mean inf": (put("hubs/1/means", (0, 0), -np.inf), "not finite"),
-    "covariance nan": (put("hubs/0/covariances", (0, 0, 0), np.nan), "not finite"),
+    "mean nan": (put("hubs/0/means", (0, 0), np.nan), "finite.*(nan|inf) among them"),
+    "mean inf": (put("hubs/1/means", (0, 0), -np.inf), "finite.*(nan|inf) among them"),
+    "covariance nan": (put("hubs/0/covariances", (0, 0, 0), np.nan), "finite.*nan among them"),
     "covariance indefinite": (put("hubs/2/covariances", (1, 0, 0), -1.0), "positive definite"),
     "covariance zero": (put("hubs/2/covariances", 1, 0.0), "component 1 in hub 2"),
-    "weight nan": (put("hubs/0/weights", 0, np.nan), "not finite"),
-    "weight negative": (put("hubs/0/weights", ..., [-0.5, 1.0, 0.5]), "sum to one"),
-    "weights of sum 2": (put("hubs/1/weights", ..., 2 / 3), "sum to one"),
+    "weight nan": (put("hubs/0/weights", 0, np.nan), "finite.*(nan|inf) among them"),
+    "weight negative": (put("hubs/0/weights", ..., [-0.5, 1.0, 0.5]), "of at least 0.*got -0.5"),
+    "weights of sum 2": (put("hubs/1/weights", ..., 2 / 3), "that sum to 1, got a sum of 2"),
     "weights missing one": (replaced("hubs/0/weights", np.full(2, 0.5)), "hubs/0/weights"),
     "weights are integers": (replaced("hubs/0/weights", [1, 0, 0]), "must hold real numbers"),
     "means of text": (replaced("hubs/0/means", ["a", "b", "c"]), "must hold real numbers"),
@@ -405,24 +405,24 @@ DAMAGE = {
         replaced("hubs/1/covariances", np.ones((3, 1, 1), complex)), "complex numbers",
     ),
     "covariances 2-D": (replaced("hubs/1/covariances", np.ones((3, 1))), "must have shape"),
-    "feature too large": (put("hubs/0/features", 0, 5), "out of range"),
-    "feature negative": (put("hubs/0/features", 0, -1), "out of range"),
+    "feature too large": (put("hubs/0/features", 0, 5), "must be 2 integers from 0 to 4, got 5"),
+    "feature negative": (put("hubs/0/features", 0, -1), "integers from 0 to 4, got -1"),
     "feature twice": (put("hubs/0/features", 0, 1), "every feature exactly once"),
     "feature of two hubs": (put("hubs/0/features", 0, 4), "every feature exactly once"),
     "features real": (replaced("hubs/0/features", [3.0, 1.0]), "must hold integers"),
-    "names too few": (replaced("feature_names", ["a", "b"]), "there are 2 feature_names"),
-    "names too many": (replaced("feature_names", list("abcdef")), "there are 6 feature_names"),
+    "names too few": (replaced("feature_names", ["a", "b"]), "2, the number of features, got 5"),
+    "names too many": (replaced("feature_names", list("abcdef")), "6, the number of features, got"),
     "names are numbers": (replaced("feature_names", np.arange(5)), "UTF-8 strings"),
-    "scale zero": (put("scaling/scale", 2, 0.0), "scales must be positive"),
-    "scale negative": (put("scaling/scale", 2, -1.0), "scales must be positive"),
-    "shift nan": (put("scaling/shift", 2, np.nan), "not finite"),
+    "scale zero": (put("scaling/scale", 2, 0.0), "must be 5 positive real numbers, got 0.0"),
+    "scale negative": (put("scaling/scale", 2, -1.0), "positive real numbers, got -1.0"),
+    "shift nan": (put("scaling/shift", 2, np.nan), "must be 5 finite real numbers, got nan"),
     "history 1-D": (replaced("history", np.zeros(3)), "history must have shape any x 3"),
     "history of another width": (
         replaced("history", np.zeros((4, 2))), "history must have shape any x 3",
     ),
-    "weights huge": (put("hubs/1/weights", ..., 1e308), "sum to one"),
+    "weights huge": (put("hubs/1/weights", ..., 1e308), "that sum to 1, got a sum of inf"),
     "names twice": (replaced("feature_names", list("abcda")), "called 'a'"),
-    "agent negative": (put("hubs/0/agents", 0, -1), "numbered from 0, got -1"),
+    "agent negative": (put("hubs/0/agents", 0, -1), "2 integers from 0 to .*, got -1"),
     "agent of two hubs": (put("hubs/0/agents", 0, 0), "an agent belongs to several hubs"),
     "report nan": (text("report", '{"a": [NaN]}'), "report is not JSON text .NaN is not finite"),
     "report inf": (text("report", '{"a": -Infinity}'), "report is not JSON text .-Infinity"),
@@ -440,7 +440,7 @@ DAMAGE = {
     "other covariance": (attribute("covariance_type", "diag"), "hubs/0/covariances"),
     "no components": (attribute("n_components", 0), "n_components' must be an integer"),
     "other components": (attribute("n_components", 2), "must have shape 2"),
-    "another hub": (attribute("n_hubs", 4), "hub 3 of 4 is missing"),
+    "another hub": (attribute("n_hubs", 4), "history must have shape any x 4"),
     "a hub less": (attribute("n_hubs", 2), "every feature exactly once|must have shape|damaged"),
     "no model": (attribute("encoding-type", "anndata"), "is not a vpem model; fit one with"),
     "a dataset": (attribute("encoding-type", "vpem-dataset"), "vpem-dataset file, not a vpem-mod"),
@@ -460,7 +460,7 @@ def test_a_variance_that_is_none(tmp_path, value):
     write_model(tmp_path / "m.h5", make_model("diag"))
     with h5py.File(tmp_path / "m.h5", "a") as file:
         put("hubs/0/covariances", (0, 0), value)(file)
-    assert re.search("positive definite|not finite", refused(tmp_path / "m.h5"))
+    assert re.search("positive definite|finite real numbers", refused(tmp_path / "m.h5"))
 
 
 @pytest.mark.parametrize("value", [5e-324, 1e-310])
@@ -478,7 +478,7 @@ def test_the_kind_of_covariance_is_read_first(model_file):
     with h5py.File(model_file, "a") as file:
         file.attrs["covariance_type"] = "ful"
         file.attrs["n_components"] = -1
-    assert "'covariance_type' must be one of full" in refused(model_file)
+    assert "'covariance_type' must be 'full' or" in refused(model_file)
 
 
 def test_strings_of_variable_length_are_read_too(model_file):

@@ -13,21 +13,20 @@ from numpy.typing import NDArray
 from vpem.checks import as_kept
 from vpem.clusters.clusterings import Clustering, nearest
 from vpem.errors import FileError
+from vpem.files.elements import Column, Elements, Strings, read_elements
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
     create,
-    find,
     open_read,
-    read_array,
     read_attribute,
-    read_column,
-    read_strings,
     write_array,
     write_strings,
 )
-from vpem.files.json_text import read_json_element, write_json_element
+from vpem.files.json_text import write_json_element
 from vpem.files.models import current_versions
+from vpem.files.reports import report_elements
+from vpem.files.schema import COUNT, Array, ListOf, Maybe
 from vpem.scaling import Scaling
 from vpem.threads import thread_count
 
@@ -191,6 +190,19 @@ def is_clustering(path: PathLike) -> bool:
         return read_attribute(file, "encoding-type") == ENCODING
 
 
+CLUSTERING: Elements = {
+    "feature_names": Strings("features", least=1),
+    "centres": Array("f", ("clusters", "features")),
+    "labels": Array("i", ("rows",), 0, below="clusters"),
+    "distances": Array("f", ("rows",), 0),
+    "ids": Maybe(Column("rows")),
+    "root_centres": Maybe(Array("f", ("roots", "clusters", "features"))),
+    "shift": Maybe(Array("f", ("features",))),
+    "scale": Maybe(Array("f", ("features",), positive=True)),
+    **report_elements(hubs=ListOf(ListOf(COUNT)), roots=ListOf(COUNT)),
+}
+
+
 def read_clustering(path: PathLike) -> StoredClustering:
     """Read a clustering.
 
@@ -211,32 +223,13 @@ def read_clustering(path: PathLike) -> StoredClustering:
     with open_read(path) as file:
         if check_encoding(file, ENCODING, VERSION) != ENCODING:
             raise FileError(f"{path} is not a {ENCODING} file; 'vpem kmeans -o' writes one")
-        names = read_strings(file, "feature_names")
-        centres = read_array(file, "centres", shape=(None, len(names)), kinds="f")
-        labels = read_array(file, "labels", ndim=1, kinds="i")
-        distances = read_array(file, "distances", shape=(len(labels),), kinds="f")
-        roots = None
-        if find(file, "root_centres") is not None:
-            roots = read_array(file, "root_centres", shape=(None, *centres.shape), kinds="f")
-        scaling = None
-        if find(file, "shift") is not None:
-            shift = read_array(file, "shift", shape=(len(names),), kinds="f")
-            scaling = Scaling(shift, read_array(file, "scale", shape=(len(names),), kinds="f"))
-        ids = None if find(file, "ids") is None else read_column(file, "ids")
-        report, options, versions = (
-            read_json_element(file, name) for name in ("report", "options", "versions")
-        )
-    if not len(centres) or not np.isfinite(centres).all():
-        raise FileError(f"{path}: the centres must be finite, and there must be one at least")
-    if scaling is not None and not (np.isfinite(scaling.shift).all() and (scaling.scale > 0).all()):
-        raise FileError(f"{path}: the shift must be finite and the scale positive")
-    if labels.size and not 0 <= labels.min() <= labels.max() < len(centres):
-        raise FileError(f"{path}: a label is none of the {len(centres)} clusters")
-    if ids is not None and len(ids) != len(labels):
-        raise FileError(f"{path}: there are {len(labels)} labels but {len(ids)} ids")
-    return StoredClustering(
-        centres, labels, distances, names, ids, roots, report, options, versions, scaling
-    )
+        found = read_elements(file, CLUSTERING)
+    shift, scale = found.pop("shift"), found.pop("scale")
+    if (shift is None) != (scale is None):
+        raise FileError(f"{path} must have both shift and scale, or neither")
+    scaling = None if shift is None else Scaling(shift, scale)
+    found["labels"] = found["labels"].astype(np.int32)
+    return StoredClustering(**found, scaling=scaling)
 
 
 def describe_clustering(

@@ -20,10 +20,10 @@ from vpem.errors import (
     InputError,
     NumericalError,
     VpemError,
-    check_choice,
     shorten,
 )
-from vpem.files.datasets import check_different, default_names
+from vpem.files.datasets import default_names
+from vpem.files.elements import Elements, Strings, read_elements
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -31,15 +31,13 @@ from vpem.files.hdf5 import (
     find,
     is_group,
     open_read,
-    read_array,
-    read_attribute,
-    read_strings,
-    read_value,
     write_array,
     write_attribute,
     write_strings,
 )
-from vpem.files.json_text import read_json_element, write_json_element
+from vpem.files.json_text import write_json_element
+from vpem.files.reports import report_elements
+from vpem.files.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe
 from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
 from vpem.scaling import Scaling
 
@@ -217,109 +215,82 @@ def read_model(path: PathLike) -> Model:
             raise FileError(f"{path} is damaged: {error}") from error
 
 
-def _number(item: Any, name: str, least: int, most: int) -> int:
-    value = read_value(item, name)
-    if not isinstance(value, int | np.integer) or not least <= int(value) <= most:
-        raise FileError(
-            f"{item.file.filename}: attribute {name!r} must be an integer between {least} and "
-            f"{most}, got {value!r}"
-        )
-    return int(value)
+AGENT = Integer(most=MOST_AGENTS - 1)
+
+MODEL: Elements = {
+    "@covariance_type": Choice(COVARIANCE_TYPES),
+    "feature_names": Strings("features", least=1, different=True),
+    "@n_features": Integer(size="features"),
+    "@n_components": Integer(1, 1 << 24, size="components"),
+    "@n_hubs": Integer(1, 1 << 24, size="hubs"),
+    "@weights_shared": FLAG,
+    "scaling/shift": Array("f", ("features",)),
+    "scaling/scale": Array("f", ("features",), positive=True),
+    "history": Array("f", ("iterations", "hubs"), nan=True, inf=True),
+    "root_history": Maybe(Array("f", ("iterations", "roots"), nan=True, inf=True)),
+    **report_elements(
+        hubs=ListOf(Mapping(some={"root": AGENT, "agents": ListOf(AGENT)})),
+    ),
+}
+
+HUB: Elements = {
+    "@root": AGENT,
+    "agents": Array("i", ("agents",), 0, MOST_AGENTS - 1),
+    "features": Array("i", ("width",), 0, below="features"),
+    "weights": Array("f", ("components",), 0, sums=1),
+    "means": Array("f", ("components", "width")),
+}
 
 
 def _read_parts(file: Any) -> Model:
-    covariance_type = read_attribute(file, "covariance_type") or ""
-    check_choice("attribute 'covariance_type'", covariance_type, COVARIANCE_TYPES)
-    feature_names = read_strings(file, "feature_names")
-    check_different(feature_names, "feature_names")
-    d = len(feature_names)
-    n_features = _number(file, "n_features", 1, 1 << 31)
-    if n_features != d:
-        raise FileError(
-            f"{file.filename}: attribute 'n_features' is {n_features}, but there are {d} "
-            "feature_names"
-        )
-    k = _number(file, "n_components", 1, 1 << 24)
-    n_hubs = _number(file, "n_hubs", 1, 1 << 24)
-    shared = read_value(file, "weights_shared")
-    if not isinstance(shared, bool | np.bool_):
-        raise FileError(
-            f"{file.filename}: attribute 'weights_shared' must be true or false, got {shared!r}"
-        )
-    copies = 1 if is_tied(covariance_type) else k
-    dense = not is_diagonal(covariance_type)
-    features, roots, agents, weights, means, covariances = [], [], [], [], [], []
+    whole = read_elements(file, MODEL)
+    kind, n_hubs, k = (whole[name] for name in ("covariance_type", "n_hubs", "n_components"))
+    dense = not is_diagonal(kind)
+    shape = ("copies", "width", "width") if dense else ("copies", "width")
+    schema = {**HUB, "covariances": Array("f", shape)}
+    sizes = {
+        "features": len(whole["feature_names"]),
+        "components": k,
+        "copies": 1 if is_tied(kind) else k,
+    }
+    hubs = []
     for b in range(n_hubs):
         hub = find(file, f"hubs/{b}")
         if not is_group(hub):
             raise FileError(f"{file.filename}: hub {b} of {n_hubs} is missing")
-        columns = read_array(hub, "features", ndim=1, kinds="iu").astype(np.intp)
-        width = len(columns)
-        if width and (columns.min() < 0 or columns.max() >= d):
-            raise FileError(f"{file.filename}: hub {b} holds features out of range")
-        shape = (copies, width, width) if dense else (copies, width)
-        features.append(columns)
-        roots.append(_number(hub, "root", 0, MOST_AGENTS))
-        agents.append(tuple(int(n) for n in read_array(hub, "agents", ndim=1, kinds="iu")))
-        weights.append(read_array(hub, "weights", shape=(k,), kinds="f"))
-        means.append(read_array(hub, "means", shape=(k, width), kinds="f"))
-        covariances.append(read_array(hub, "covariances", shape=shape, kinds="f"))
-    _check_agents([agent for hub_agents in agents for agent in hub_agents])
-    scaling = Scaling(
-        read_array(file, "scaling/shift", shape=(d,), kinds="f"),
-        read_array(file, "scaling/scale", shape=(d,), kinds="f"),
+        hubs.append(read_elements(hub, schema, **sizes))
+    weights, means, covariances = (
+        [hub[name] for hub in hubs] for name in ("weights", "means", "covariances")
     )
+    agents = tuple(tuple(hub["agents"].tolist()) for hub in hubs)
+    _check_agents([agent for members in agents for agent in members])
     mixture = Mixture(
-        Blocks(tuple(features), tuple(roots), tuple(agents)),
-        covariance_type,
-        np.ascontiguousarray(weights[:1] if shared else weights, dtype=np.float64),
-        np.concatenate(means, axis=1, dtype=np.float64),
-        np.concatenate([part.ravel() for part in covariances], dtype=np.float64)
+        Blocks(
+            tuple(hub["features"].astype(np.intp) for hub in hubs),
+            tuple(hub["root"] for hub in hubs),
+            agents,
+        ),
+        kind,
+        np.ascontiguousarray(weights[:1] if whole["weights_shared"] else weights),
+        np.concatenate(means, axis=1),
+        np.concatenate([part.ravel() for part in covariances])
         if dense
-        else np.concatenate(covariances, axis=1, dtype=np.float64),
-        scaling,
+        else np.concatenate(covariances, axis=1),
+        Scaling(whole["scaling/shift"], whole["scaling/scale"]),
     )
     _check_mixture(mixture)
-    history = read_array(file, "history", shape=(None, n_hubs), kinds="f")
-    of_roots = None
-    if find(file, "root_history") is not None:
-        of_roots = read_array(file, "root_history", shape=(len(history), None), kinds="f")
-    return Model(
-        mixture,
-        feature_names,
-        read_json_element(file, "report"),
-        history,
-        read_json_element(file, "options"),
-        read_json_element(file, "versions"),
-        of_roots,
-    )
+    named = ("feature_names", "report", "history", "options", "versions", "root_history")
+    return Model(mixture, **{name: whole[name] for name in named})
 
 
 def _check_agents(agents: list[int]) -> None:
-    """Refuse agents that cannot be, or belong to several hubs."""
-    if any(not 0 <= agent < MOST_AGENTS for agent in agents):
-        raise InputError(f"agents must be numbered from 0, got {min(agents)} to {max(agents)}")
+    """Refuse agents that belong to several hubs."""
     if len(set(agents)) < len(agents):
         raise InputError("an agent belongs to several hubs")
 
 
 def _check_mixture(mixture: Mixture) -> None:
-    """Refuse parameters that are no mixture, or none that can be computed with."""
-    arrays = (
-        mixture.weights,
-        mixture.means,
-        mixture.covariances,
-        mixture.scaling.shift,
-        mixture.scaling.scale,
-    )
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise InputError("a parameter is not finite")
-    with np.errstate(over="ignore"):
-        sums = mixture.weights.sum(axis=1)
-    if (mixture.weights < 0).any() or not np.allclose(sums, 1, atol=1e-5):
-        raise InputError("mixing weights must not be negative and must sum to one")
-    if not (mixture.scaling.scale > 0).all():
-        raise InputError("scales must be positive")
+    """Refuse covariances that cannot be computed with."""
     with np.errstate(all="ignore"):
         factors = mixture.factors
     if not np.isfinite(factors.inverse).all() or not np.isfinite(factors.log_dets).all():

@@ -24,6 +24,7 @@ __all__ = [
     "NOTHING",
     "NUMBER",
     "PLAIN",
+    "REAL",
     "TEXT",
     "Array",
     "Choice",
@@ -32,6 +33,7 @@ __all__ = [
     "Mapping",
     "Maybe",
     "Number",
+    "Numbers",
     "Place",
     "Schema",
     "check",
@@ -195,7 +197,8 @@ class Integer(Field):
         elif self.below:
             most = sizes[self.below] - 1
         if type(value) is not int or not least <= value <= most:
-            return f"an integer{_range(least, most)}" if least < most else str(least)
+            named = f", the number of {self.size}" if len(self.size) > 1 else ""
+            return f"an integer{_range(least, most)}" if least < most else f"{least}{named}"
         if self.size:
             sizes[self.size] = value
         return None
@@ -209,16 +212,53 @@ class Number(Field):
     ----------
     least, most : float
         Range.
+    nan : bool
+        Whether it may be NaN.
+    whole : bool
+        Whether it may be an integer, as JSON of other programs may have it.
     """
 
     least: float = -math.inf
     most: float = math.inf
+    nan: bool = False
+    whole: bool = False
 
     def _wanted(self, value: Any, sizes: Sizes) -> str | None:
         good = isinstance(value, float) and math.isfinite(value)
-        if good and self.least <= value <= self.most:
+        good = good or (self.whole and type(value) is int and abs(value) <= LARGEST_COUNT)
+        good = good and self.least <= value <= self.most
+        if good or (self.nan and isinstance(value, float) and math.isnan(value)):
             return None
-        return f"a finite real number{_range(self.least, self.most)}"
+        finite = "" if self.nan else "finite "
+        return f"a {finite}real number{_range(self.least, self.most)}"
+
+
+@dataclass(frozen=True)
+class Numbers(Field):
+    """A list of finite numbers, or of lists of them of one length, as JSON has arrays.
+
+    Attributes
+    ----------
+    depth : int
+        2 of lists of lists.
+    least : float
+        Least of the numbers.
+    """
+
+    depth: int = 1
+    least: float = -math.inf
+
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+        if isinstance(value, list):
+            try:
+                found = np.array(value) if value else np.zeros((0,) * self.depth)
+            except (ValueError, OverflowError):
+                found = np.array(None)
+            number = found.dtype.kind in "iuf" and found.ndim == self.depth
+            if number and np.isfinite(found).all() and not (found < self.least).any():
+                return None
+        what = "a list" if self.depth == 1 else "a list of lists of one length"
+        return f"{what} of finite numbers{_range(self.least, math.inf)}"
 
 
 @dataclass(frozen=True)
@@ -305,10 +345,13 @@ class Mapping(Field):
         What each item is; None leaves it to others to check them.
     some : dict of schemas, optional
         Items that must be there.
+    known : dict of schemas, optional
+        Items that may be there, or be None.
     """
 
     item: Schema | None = None
     some: dict[str, Schema] | None = None
+    known: dict[str, Schema] | None = None
 
     def check(self, value: Any, place: Place, sizes: Sizes) -> None:
         """Raise FileError where it is something else."""
@@ -319,6 +362,9 @@ class Mapping(Field):
         if self.some is not None:
             own = {name: item for name, item in value.items() if name in self.some}
             _check(self.some, own, place, sizes)
+        for name, known in (self.known or {}).items():
+            if value.get(name) is not None:
+                _check(known, value[name], place.inside(name), sizes)
 
 
 @dataclass(frozen=True)
@@ -333,8 +379,12 @@ class Array(Field):
         Its shape.
     least, most : float
         Range of its values.
-    nan : bool
-        Whether values may be NaN; they are finite otherwise.
+    below : str
+        Name of a size, met before, that its values are less than: places in a list.
+    positive : bool
+        Whether values must be above 0.
+    nan, inf : bool
+        Whether values may be NaN, or infinite; they are finite otherwise.
     sums : float or None
         What its values add up to along the last axis.
     """
@@ -343,7 +393,10 @@ class Array(Field):
     shape: tuple[Size, ...]
     least: float = -math.inf
     most: float = math.inf
+    below: str = ""
+    positive: bool = False
     nan: bool = False
+    inf: bool = False
     sums: float | None = None
 
     def check(self, value: Any, place: Place, sizes: Sizes) -> None:
@@ -352,7 +405,7 @@ class Array(Field):
             place.refuse(self._words(sizes), told(value))
         if not value.dtype.str[1:].startswith(self.kind):
             place.refuse(f"{self._words(sizes)} of type {self.kind}", value.dtype.str[1:])
-        wrong = self._wrong(value)
+        wrong = self._wrong(value, self._most(sizes))
         if wrong:
             place.refuse(self._words(sizes), wrong)
 
@@ -372,18 +425,24 @@ class Array(Field):
             else " or ".join(map(str, dict.fromkeys(one))) if isinstance(one, tuple) else str(one)
             for one in self.shape
         ]  # fmt: skip
-        finite = "" if self.nan or self.kind[0] != "f" else "finite "
-        words = f"{' x '.join(lengths)} {finite}{KINDS[self.kind[0]]}"
+        finite = "positive " if self.positive else "" if self.nan or self.inf else "finite "
+        finite = finite if self.kind[0] == "f" else ""
+        sized = " x ".join(lengths) or "an array without dimensions of"
+        words = f"{sized} {finite}{KINDS[self.kind[0]]}"
         sums = "" if self.sums is None else f" that sum to {self.sums:g}"
-        return f"{words}{_range(self.least, self.most)}{sums}"
+        return f"{words}{_range(self.least, self._most(sizes))}{sums}"
 
-    def _wrong(self, value: NDArray[Any]) -> str:
+    def _most(self, sizes: Sizes) -> float:
+        return sizes[self.below] - 1 if self.below else self.most
+
+    def _wrong(self, value: NDArray[Any], most: float) -> str:
         """Name the first value that cannot be, if any."""
         good = np.ones(value.shape, dtype=np.bool_)
         if value.dtype.kind == "f":
             good = np.isfinite(value) | (np.isnan(value) if self.nan else False)
+            good |= np.isinf(value) if self.inf else False
         with np.errstate(invalid="ignore"):
-            good &= ~((value < self.least) | (value > self.most))
+            good &= ~((value < self.least) | (value > most) | (self.positive & (value <= 0)))
         if not good.all():
             return f"{value[~good][0]} among them"
         if self.sums is not None:
@@ -396,4 +455,5 @@ class Array(Field):
 
 
 COUNT, NUMBER, PLAIN, TEXT = Integer(), Number(), Plain(), Choice()
+REAL = Number(whole=True)
 FLAG, NOTHING = Choice((False, True)), Choice((None,))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import as_kept
 from vpem.errors import FileError
+from vpem.files.elements import Elements, Strings, read_elements
 from vpem.files.endings import check_ending, ending_of
 from vpem.files.hdf5 import (
     atomic_write,
@@ -19,14 +20,13 @@ from vpem.files.hdf5 import (
     create,
     describe_element,
     open_read,
-    read_array,
     read_attribute,
-    read_strings,
     write_array,
     write_attribute,
     write_strings,
 )
 from vpem.files.json_text import write_json_element
+from vpem.files.schema import LARGEST_COUNT, TEXT, Array, Maybe
 from vpem.imputing.imputation import Imputation
 from vpem.imputing.observations import Hidden
 from vpem.plots import check_picture, save_figure, words
@@ -135,6 +135,16 @@ def is_imputation(path: PathLike) -> bool:
         return read_attribute(file, "encoding-type") == ENCODING
 
 
+IMPUTATION: Elements = {
+    "row_names": Strings("rows", least=1),
+    "column_names": Strings("columns", least=1),
+    "imputed": Array("f", ("rows", "columns")),
+    "times_seen": Array("i", ("rows", "columns"), 0, LARGEST_COUNT),
+    "@source": Maybe(TEXT),
+}
+"""What is read of the file; factors, trends and the report are for others."""
+
+
 def read_imputed(path: PathLike) -> Imputed:
     """Read the completed matrix of a file of `write_imputation`.
 
@@ -146,12 +156,14 @@ def read_imputed(path: PathLike) -> Imputed:
     with open_read(path) as file:
         if check_encoding(file, ENCODING, VERSION) != ENCODING:
             raise FileError(f"{path} is not a {ENCODING} file; 'vpem impute -o' writes one")
-        rows, columns = read_strings(file, "row_names"), read_strings(file, "column_names")
-        shape = (len(rows), len(columns))
-        values = read_array(file, "imputed", shape=shape, kinds="f").astype(np.float64)
-        times_seen = read_array(file, "times_seen", shape=shape, kinds="iu").astype(np.intp)
-        source = read_attribute(file, "source") or ""
-    return Imputed(values, times_seen, rows, columns, source)
+        found = read_elements(file, IMPUTATION)
+    return Imputed(
+        found["imputed"],
+        found["times_seen"].astype(np.intp),
+        found["row_names"],
+        found["column_names"],
+        found["source"] or "",
+    )
 
 
 def write_imputed(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,23 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError, VpemError
+from vpem.files.elements import Elements, Json, Strings, read_elements
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
     create,
-    find,
-    is_group,
     open_read,
-    read_array,
     read_attribute,
-    read_strings,
-    read_value,
     write_array,
     write_attribute,
     write_strings,
 )
-from vpem.files.json_text import read_json_element, write_json_element
+from vpem.files.json_text import write_json_element
 from vpem.files.models import current_versions
+from vpem.files.reports import COMMUNICATION
+from vpem.files.schema import (
+    COUNT,
+    FLAG,
+    PLAIN,
+    REAL,
+    TEXT,
+    Array,
+    Choice,
+    Integer,
+    ListOf,
+    Mapping,
+    Maybe,
+    Number,
+)
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.catalogue import MODELS, OWN
 from vpem.saem.models.protocol import Vector
@@ -210,6 +220,19 @@ ARRAYS = (
 )  # fmt: skip
 TEXTS = ("model_options", "settings", "communication", "versions")
 
+SETTINGS = Mapping(
+    PLAIN,
+    known={
+        **dict.fromkeys(("devices", "n_chains", "n_rows", "burn_in"), COUNT),
+        **dict.fromkeys(("sampler", "average", "shares", "codec", "feedback", "data"), TEXT),
+        "tol": REAL,
+        "participation": REAL,
+        "sampler_options": Mapping(PLAIN),
+        "columns": Mapping(PLAIN),
+    },
+)
+"""What is read of the settings again."""
+
 
 def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) -> None:
     """Write a fit, all or nothing.
@@ -310,108 +333,90 @@ def read_saem(path: PathLike) -> SavedSaem:
             raise FileError(f"{path} is damaged: {error}") from error
 
 
+LARGEST = float(np.finfo(np.float64).max)
+WHOLE = Integer(1, (1 << 31) - 1)
+LATENT = Array("f", ("individuals", "latents"))
+
+SAEM: Elements = {
+    "@model": Choice((*MODELS, OWN)),
+    "@model_class": Maybe(TEXT),
+    "@grounds": Maybe(TEXT),
+    "@discrete": FLAG,
+    "@level": Number(0.0, 1.0),
+    "@n_draws": WHOLE,
+    "@n_iter": Integer(1, (1 << 31) - 1, size="iterations"),
+    "@converged": FLAG,
+    "@change": Number(0.0, nan=True),
+    "parameters": Strings("parameters", least=1, different=True),
+    "latents": Strings("latents", least=1, different=True),
+    "names": Strings("individuals", least=1, different=True),
+    "theta": Array("f", ("parameters",)),
+    "standard_errors": Array("f", ("parameters",), 0, nan=True),
+    "information": Array("f", ("parameters", "parameters"), nan=True, inf=True),
+    "means": LATENT,
+    "covariances": Array("f", ("individuals", "latents", "latents")),
+    "lower": LATENT,
+    "upper": LATENT,
+    "shrinkage": Array("f", ("latents",), 0, 1),
+    "acceptance": Maybe(Array("f", ("individuals",), 0, 1)),
+    "trace": Array("f", ("points", "parameters")),
+    "bytes": Array("i", ("iterations",), 0, (1 << 62) - 1),
+    "log_likelihood/value": Array("f", (), most=LARGEST, nan=True, inf=True),
+    "log_likelihood/error": Array("f", (), 0, nan=True, inf=True),
+    "log_likelihood/each": Array("f", ("individuals",), most=LARGEST, nan=True, inf=True),
+    "log_likelihood/effective": Array("f", ("individuals",), 0, nan=True, inf=True),
+    "covariate_names": Strings("covariates", different=True),
+    "covariates": Array("f", ("covariates", "individuals"), nan=True),
+    "time_range": Array("f", (2,)),
+    "model_options": Json(Mapping(PLAIN, known={"slopes": ListOf(TEXT)}), DEEPEST),
+    "settings": Json(SETTINGS, DEEPEST),
+    "communication": Json(COMMUNICATION, DEEPEST),
+    "versions": Json(Mapping(TEXT), DEEPEST),
+}
+
+
 def _read_parts(file: Any) -> SavedSaem:
-    where = file.filename
+    n_iter = read_elements(file, {"@n_iter": SAEM["@n_iter"]})["n_iter"]
+    found = read_elements(file, SAEM, points=n_iter + 1)
 
     def need(fine: object, what: str) -> None:
         if not fine:
-            raise FileError(f"{where}: {what}")
+            raise FileError(f"{file.filename}: {what}")
 
-    model = read_attribute(file, "model") or ""
-    need(model in (*MODELS, OWN), f"attribute 'model' is {model[:40]!r}, no model of vpem")
-    named: dict[str, Any] = {
-        name: read_strings(file, name) for name in ("parameters", "latents", "names")
-    }
-    for name, strings in named.items():
-        need(strings, f"{name} has no values")
-        need(len(set(strings)) == len(strings), f"{name} must all be different")
-    p, q, n = map(len, named.values())
-    n_iter = _whole(file, "n_iter", 1)
-    shapes = {
-        "theta": (p,), "standard_errors": (p,), "information": (p, p), "means": (n, q),
-        "covariances": (n, q, q), "lower": (n, q), "upper": (n, q), "shrinkage": (q,),
-        "trace": (n_iter + 1, p), "bytes": (n_iter,),
-    }  # fmt: skip
-    read: dict[str, Any] = {
-        name: read_array(file, name, shape=shape, kinds="iu" if name == "bytes" else "f")
-        for name, shape in shapes.items()
-    }
-    for name in ("theta", "means", "covariances", "lower", "upper", "shrinkage", "trace"):
-        need(np.isfinite(read[name]).all(), f"{name} must be finite numbers")
-    need((read["lower"] <= read["upper"]).all(), "lower must not be above upper")
-    need(_is_share(read["shrinkage"]), "shrinkage must be between 0 and 1")
-    _check_bytes(read["bytes"], need)
-    read["bytes"] = read["bytes"].astype(np.int64)
-    need(_semidefinite(read["covariances"]), "covariances must be positive semi-definite")
-    errors = read["standard_errors"]
-    need(
-        not (errors < 0).any() and not np.isinf(errors).any(),
-        "standard_errors must not be negative or infinite",
-    )
-    if np.isfinite(errors).all():
-        need(_semidefinite(read["information"][None]), "information must be positive semi-definite")
-    if find(file, "acceptance") is not None:
-        read["acceptance"] = read_array(file, "acceptance", shape=(n,), kinds="f")
-        need(_is_share(read["acceptance"]), "acceptance must be between 0 and 1")
-    level, change = _real(file, "level"), _real(file, "change")
-    need(0 < level < 1, f"attribute 'level' must be between 0 and 1, got {level!r}")
-    need(not change < 0, f"attribute 'change' must not be negative, got {change!r}")
-    covariates = read_strings(file, "covariate_names")
-    need(len(set(covariates)) == len(covariates), "covariate_names must all be different")
-    table = read_array(file, "covariates", shape=(len(covariates), n), kinds="f")
-    need(not np.isinf(table).any(), "covariates must not be infinite")
-    first, last = read_array(file, "time_range", shape=(2,), kinds="f").tolist()
-    need(math.isfinite(first) and math.isfinite(last) and first <= last, "time_range is no range")
-    texts: dict[str, Any] = {name: read_json_element(file, name, DEEPEST) for name in TEXTS}
-    for name, value in texts["model_options"].items():
+    need(0 < found["level"] < 1, "attribute 'level' must be between 0 and 1, and neither")
+    need((found["lower"] <= found["upper"]).all(), "lower must not be above upper")
+    need((np.diff(found["bytes"]) >= 0).all(), "bytes must be whole numbers that do not fall")
+    need(_semidefinite(found["covariances"]), "covariances must be positive semi-definite")
+    if np.isfinite(found["standard_errors"]).all():
+        need(
+            _semidefinite(found["information"][None]), "information must be positive semi-definite"
+        )
+    first, last = found.pop("time_range").tolist()
+    need(first <= last, "time_range is no range: its first time is after its last")
+    for name, value in found["model_options"].items():
         # A model makes no more of an option than there are parameters.
-        large = isinstance(value, list) and len(value) > p
-        large = large or (isinstance(value, int) and value > p)
-        need(not large, f"model option {name[:40]!r} is too large for {p} parameters")
-    return SavedSaem(
-        model=model,
-        model_class=read_attribute(file, "model_class") or "",
-        **named,
-        discrete=_flag(file, "discrete"),
-        log_likelihood=_read_likelihood(file, n, need),
-        level=level,
-        n_draws=_whole(file, "n_draws", 1),
-        n_iter=n_iter,
-        converged=_flag(file, "converged"),
-        change=change,
-        grounds=read_attribute(file, "grounds") or "",
-        covariates=dict(zip(covariates, table, strict=True)),
-        time_range=(first, last),
-        acceptance=read.pop("acceptance", None),
-        **read,
-        **texts,
+        count = len(value) if isinstance(value, list) else value if isinstance(value, int) else 0
+        need(
+            count <= len(found["parameters"]),
+            f"model option {name[:40]!r} is too large for {len(found['parameters'])} parameters",
+        )
+    value, error, each, effective = (
+        found.pop(f"log_likelihood/{name}") for name in ("value", "error", "each", "effective")
     )
-
-
-def _read_likelihood(file: Any, n: int, need: Callable[[object, str], None]) -> LogLikelihood:
-    group = find(file, "log_likelihood")
-    need(is_group(group), "there is no group log_likelihood")
-    value, error = (
-        float(read_array(group, name, shape=(), kinds="f")) for name in ("value", "error")
-    )
-    each, effective = (
-        read_array(group, name, shape=(n,), kinds="f") for name in ("each", "effective")
-    )
-    need(value != np.inf and not (each == np.inf).any(), "log_likelihood must not be infinite")
-    if math.isfinite(value):
-        near = abs(float(each.sum()) - value) <= 1e-6 * max(1.0, float(np.abs(each).sum()))
+    likelihood = LogLikelihood(float(value), float(error), each, effective)
+    if math.isfinite(likelihood.value):
+        size = max(1.0, float(np.abs(likelihood.each).sum()))
+        near = abs(float(likelihood.each.sum()) - likelihood.value) <= 1e-6 * size
         need(near, "log_likelihood/value must be the sum of log_likelihood/each")
-    need(not (error < 0 or (effective < 0).any()), "log_likelihood has an error that is negative")
-    return LogLikelihood(value, error, each, effective)
-
-
-def _check_bytes(sent: NDArray[Any], need: Callable[[object, str], None]) -> None:
-    rising = sent[0] >= 0 and int(sent.max()) < 1 << 62 and (sent[1:] >= sent[:-1]).all()
-    need(rising, "bytes must be whole numbers that do not fall")
-
-
-def _is_share(values: Vector) -> bool:
-    return bool(((values >= 0) & (values <= 1)).all())
+    covariates = dict(zip(found.pop("covariate_names"), found.pop("covariates"), strict=True))
+    for name in ("model_class", "grounds"):
+        found[name] = found[name] or ""
+    return SavedSaem(
+        **found,
+        log_likelihood=likelihood,
+        covariates=covariates,
+        time_range=(first, last),
+    )
 
 
 def _semidefinite(matrices: Vector) -> bool:
@@ -424,31 +429,3 @@ def _semidefinite(matrices: Vector) -> bool:
     if not np.isfinite(scaled).all() or np.abs(scaled - scaled.transpose(0, 2, 1)).max() > 1e-6:
         return False
     return bool(np.linalg.eigvalsh(scaled).min() >= -TOLERANCE * matrices.shape[-1])
-
-
-def _whole(file: Any, name: str, least: int) -> int:
-    value = read_value(file, name)
-    if not isinstance(value, int | np.integer) or not least <= int(value) < 1 << 31:
-        raise FileError(
-            f"{file.filename}: attribute {name!r} must be an integer of at least {least}, got "
-            f"{str(value)[:40]}"
-        )
-    return int(value)
-
-
-def _real(file: Any, name: str) -> float:
-    value = read_value(file, name)
-    if not isinstance(value, float | np.floating):
-        raise FileError(
-            f"{file.filename}: attribute {name!r} must be a real number, got {str(value)[:40]}"
-        )
-    return float(value)
-
-
-def _flag(file: Any, name: str) -> bool:
-    value = read_value(file, name)
-    if not isinstance(value, bool | np.bool_):
-        raise FileError(
-            f"{file.filename}: attribute {name!r} must be true or false, got {str(value)[:40]}"
-        )
-    return bool(value)
