@@ -1,14 +1,17 @@
 """Pictures show what is in the model: densities, ellipses, blocks, counts, bytes."""
 
 import io
+import itertools
 import re
 from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Ellipse
+from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from vpem.blocks import Blocks
 from vpem.clusters.cluster_files import StoredClustering
@@ -86,19 +89,19 @@ def test_figures_are_drawn_once_to_the_bytes_of_matplotlib(home, kind, ending):
 LONG = "a very long name of a feature"
 
 
-def saved_of(d, k, *, of_clusters=False, names=LONG):
+def saved_of(d, k, *, of_clusters=False, names=LONG, unit=1.0):
     """A model or clustering of so many features and components, and data for it."""
     rng = np.random.default_rng([d, k])
-    means = rng.normal(0, 3, (k, d))
+    means = unit * rng.normal(0, 3, (k, d))
     labels = np.arange(90) % k
-    X = means[labels] + rng.normal(size=(90, d))
+    X = means[labels] + unit * rng.normal(size=(90, d))
     names = tuple(f"{names} {j}" for j in range(d))
     if of_clusters:
         stored = StoredClustering(means, labels.astype(np.int32), np.zeros(90), names)
     else:
         blocks = Blocks((np.arange(d),), (0,), ((0,),))
         mixture = Mixture(
-            blocks, "diag", np.full((1, k), 1 / k), means, np.ones((k, d)), Scaling.none(d)
+            blocks, "diag", np.full((1, k), 1 / k), means, np.full((k, d), unit**2), Scaling.none(d)
         )
         stored = Model(mixture, names, {}, np.zeros((1, 1)))
     return Saved("m.h5", stored), Rows(X, np.array([f"{LONG} {c}" for c in labels]), "d.h5")
@@ -121,6 +124,43 @@ def test_nothing_is_cut_off(d, k, of_clusters):
         if (kind == "pairs" and d == 1) or (of_clusters and not PICTURES[kind].of_clusters):
             continue
         refuse_cut(draw(kind, saved, rows).figure)
+
+
+@pytest.mark.parametrize("unit", [1e-7, 0.03, 900.0, 1e6])
+@pytest.mark.parametrize(("kind", "d"), [("marginals", 9), ("pairs", 2), ("pairs", 5)])
+def test_panels_leave_room_for_numbers_of_any_size(kind, d, unit):
+    figure = draw(kind, *saved_of(d, 3, names="name", unit=unit)).figure
+    refuse_cut(figure)
+    boxes = [axes.get_tightbbox() for axes in figure.axes if axes.axison]
+    for one, two in itertools.combinations(boxes, 2):
+        assert min(one.x1, two.x1) <= max(one.x0, two.x0) or min(one.y1, two.y1) <= max(
+            one.y0, two.y0
+        )
+    for axes in figure.axes:
+        label, numbers = axes.yaxis.label, axes.yaxis.get_ticklabels()
+        if label.get_text():
+            told = min(number.get_window_extent().x0 for number in numbers)
+            assert label.get_window_extent().x1 < told
+
+
+def test_characters_that_no_picture_can_hold_are_replaced_wherever_they_stand():
+    figure = new_figure(5, 4)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], label="a\x1b")
+    axes.set(title="b\x1b", xlabel="c\x1b", ylabel="d\x1b")
+    axes.annotate("e\x1b", (0.5, 0.5))
+    axes.xaxis.set_major_locator(FixedLocator([0.2, 0.8]))
+    axes.xaxis.set_major_formatter(FixedFormatter(["f\x1b", "g\x1b"]))
+    axes.legend(title="h\x1b")
+    figure.suptitle("i\x1b")
+    figure.colorbar(ScalarMappable(), ax=axes, label="j\x1b")
+    stream = io.BytesIO()
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        render(figure, stream, "svg", 50)
+    drawn = stream.getvalue().decode("utf-8")
+    assert "\x1b" not in drawn
+    for letter in "abcdefghij":
+        assert f">{letter}\N{REPLACEMENT CHARACTER}<" in drawn
 
 
 @pytest.mark.parametrize("name", FITS)

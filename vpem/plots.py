@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,18 @@ def words(text: object, most: int = LONGEST) -> str:
     return (" " if shown.startswith("_") else "") + shown.replace("$", r"\$")
 
 
+def _parts(artist: Any) -> Iterator[Any]:
+    """Yield an artist and all that is in it but ticks, which looking for them would make."""
+    from matplotlib.axis import Axis
+
+    yield artist
+    if isinstance(artist, Axis):
+        yield from (artist.label, artist.get_offset_text())
+        return
+    for child in artist.get_children():
+        yield from _parts(child)
+
+
 def _legible(figure: Any) -> None:
     """Take control characters out of every text of a figure: SVG with them is no XML."""
     from matplotlib.axis import Axis
@@ -88,12 +100,13 @@ def _legible(figure: Any) -> None:
     def lines(text: str) -> str:
         return "\n".join(map(printable, text.split("\n")))
 
-    for text in figure.findobj(Text):
-        text.set_text(lines(text.get_text()))
-    for axis in figure.findobj(Axis):
-        for told in (axis.get_major_formatter(), axis.get_minor_formatter()):
-            if isinstance(told, FixedFormatter):
-                told.seq = [lines(str(name)) for name in told.seq]
+    for part in _parts(figure):
+        if isinstance(part, Text):
+            part.set_text(lines(part.get_text()))
+        elif isinstance(part, Axis):
+            for told in (part.get_major_formatter(), part.get_minor_formatter()):
+                if isinstance(told, FixedFormatter):
+                    told.seq = [lines(str(name)) for name in told.seq]
 
 
 def render(figure: Any, target: Any, ending: str, dpi: int) -> None:
@@ -171,7 +184,7 @@ def save_figure(
 
 def legend_below(
     figure: Any, handles: Sequence[Any], size: float = 8, title: str | None = None
-) -> None:
+) -> float:
     """Put a legend below all panels, in as many columns as the figure has room for.
 
     Rows of it beyond two make the figure higher, rather than its panels lower.
@@ -179,13 +192,18 @@ def legend_below(
     Parameters
     ----------
     figure : matplotlib.figure.Figure
-        One that places its parts itself.
+        One that places its parts itself, or whose panels leave room for the legend.
     handles : sequence of artists
         What is told of, each with its label.
     size : float
         Of the letters, in points.
     title : str, optional
         Above it.
+
+    Returns
+    -------
+    float
+        Inches that it takes of the figure's height.
     """
     width, height = figure.get_size_inches()
     for columns in range(min(len(handles), MOST_COLUMNS), 0, -1):
@@ -197,7 +215,9 @@ def legend_below(
         if columns == 1 or box.width <= figure.bbox.width:
             break
         legend.remove()
-    figure.set_size_inches(width, height + max(0.0, box.height / figure.dpi - 0.05 * size))
+    taken = float(box.height / figure.dpi)
+    figure.set_size_inches(width, height + max(0.0, taken - 0.05 * size))
+    return taken
 
 
 def whole_numbers(axis: Any) -> None:

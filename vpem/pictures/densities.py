@@ -19,6 +19,7 @@ from vpem.pictures.style import (
     hatch,
     line,
     new_figure,
+    place_panels,
     tidy,
 )
 from vpem.plots import legend_below, words
@@ -42,6 +43,9 @@ POINTS = 400
 MOST_BINS = 400
 TAIL = 0.002
 """Share of the rows at either end that may lie beyond the axis."""
+
+BESIDE, BELOW = 0.44, 0.55
+"""Inches at the left of each panel, for the numbers of its axis, and between rows of panels."""
 
 PALE = "#EBEBEB"
 """Of histograms, so that light lines are seen on them."""
@@ -156,7 +160,7 @@ def draw_marginals(saved: Saved, rows: Rows | None, features: Sequence[str] | No
         )
     wide = min(4, len(columns))
     high = -(-len(columns) // wide)
-    figure = new_figure(max(2.4 * wide + 0.4, 5.0), (1.9 if high > 1 else 3.0) * high + 0.9)
+    figure = new_figure(max(2.4 * wide + 0.4, 5.0), (1.95 if high > 1 else 3.0) * high + 0.9, None)
     panels = figure.subplots(high, wide, squeeze=False)
     for place, axes in enumerate(panels.flat):
         if place >= len(columns):
@@ -169,7 +173,8 @@ def draw_marginals(saved: Saved, rows: Rows | None, features: Sequence[str] | No
         values = None if X is None else X[:, j]
         _draw_marginal(axes, parts, j, values, labels)
         few_ticks(axes, places=3 if wide > 2 else 5)
-    _legend(figure, saved, X is not None)
+    legend = _legend(figure, saved, X is not None)
+    place_panels(figure, (high, wide), (BESIDE, 0.2, legend + 0.4, 0.38), (BESIDE, BELOW))
     what = "Clusters in histograms" if saved.clusters is not None else "Densities over histograms"
     listed = ", ".join(saved.feature_names[j] for j in columns[:12])
     alt = f"{what} of {len(columns)} features: {listed}{', ...' if len(columns) > 12 else ''}."
@@ -279,7 +284,7 @@ def _densities(
     return grid, scale[:, None] * np.exp(-0.5 * z**2)
 
 
-def _legend(figure: Any, saved: Saved, with_data: bool) -> None:
+def _legend(figure: Any, saved: Saved, with_data: bool) -> float:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -300,4 +305,4 @@ def _legend(figure: Any, saved: Saved, with_data: bool) -> None:
                 Line2D([], [], color=colour(c), linestyle=line(c), label=f"component {c}")
                 for c in range(k)
             ]
-    legend_below(figure, entries)
+    return legend_below(figure, entries)

@@ -12,7 +12,7 @@ from vpem.errors import InputError
 from vpem.pictures.densities import TAIL, Parts, few_ticks, halo, parts_of, pick_features
 from vpem.pictures.samples import Rows, spread_features
 from vpem.pictures.saved import Saved
-from vpem.pictures.style import Picture, colour, line, marker, new_figure, tidy
+from vpem.pictures.style import Picture, colour, line, marker, new_figure, place_panels, tidy
 from vpem.plots import legend_below, words
 
 __all__ = ["draw_pairs"]
@@ -78,7 +78,7 @@ def draw_pairs(saved: Saved, rows: Rows | None, features: Sequence[str] | None) 
             )
     n = len(columns)
     side = 2.3 if n > 3 else 2.8
-    figure = new_figure(max(side * (n - 1) + 1.6, 5.6), max(side * (n - 1) + 0.4, 4.2))
+    figure = new_figure(max(side * (n - 1) + 1.6, 5.6), max(side * (n - 1) + 0.6, 4.2), None)
     grid = figure.subplots(n - 1, n - 1, squeeze=False, sharex="col", sharey="row")
     for (row, column), axes in np.ndenumerate(grid):
         if column > row:
@@ -94,7 +94,8 @@ def draw_pairs(saved: Saved, rows: Rows | None, features: Sequence[str] | None) 
             axes.set_xlabel(words(saved.feature_names[x], 26), fontsize=8)
         if column == 0:
             axes.set_ylabel(words(saved.feature_names[y], 26), fontsize=8)
-    _legend_of_pairs(figure, saved, parts, X is not None, inside=n > 2)
+    legend = _legend_of_pairs(figure, saved, parts, X is not None, inside=n > 2)
+    place_panels(figure, (n - 1, n - 1), (0.7, 0.2, legend + 0.5, 0.18), (0.15, 0.18))
     listed = ", ".join(saved.feature_names[j] for j in columns)
     alt = f"Rows and components for every pair of {listed}."
     return Picture(figure, alt, notes)
@@ -186,7 +187,8 @@ def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[f
 
 def _legend_of_pairs(
     figure: Any, saved: Saved, parts: Parts, with_data: bool, inside: bool
-) -> None:
+) -> float:
+    """Tell of the components, and return the inches that this takes below the panels."""
     from matplotlib.lines import Line2D
 
     noun = "component" if saved.clusters is None else "cluster"
@@ -202,11 +204,11 @@ def _legend_of_pairs(
         )
         for c in range(saved.n_components)
     ]  # fmt: skip
-    if inside:
-        columns = 1 if saved.n_components <= 8 else 2
-        figure.legend(
-            handles=entries, loc="upper right", frameon=False, fontsize=8, ncols=columns,
-            title=title, title_fontsize=8,
-        )  # fmt: skip
-    else:
-        legend_below(figure, entries, title=title)
+    if not inside:
+        return legend_below(figure, entries, title=title)
+    columns = 1 if saved.n_components <= 8 else 2
+    figure.legend(
+        handles=entries, loc="upper right", frameon=False, fontsize=8, ncols=columns, title=title,
+        title_fontsize=8,
+    )  # fmt: skip
+    return 0.0
