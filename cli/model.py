@@ -272,7 +272,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
 ) -> None:
-    """Write a model as a NumPy archive or as JSON, imputed values as a table.
+    """Write a model as a NumPy archive, as JSON, or as a table.
 
     The archive has the assembled mixture, or the arrays of a fit of SAEM; JSON has all. Of an
     imputation (from vpem impute) the completed matrix is written, as CSV.

@@ -128,7 +128,7 @@ def test_other_files_are_refused(tmp_path):
     write_model(model, Model(fit.mixture, ("a", "b"), {}, fit.history))
     with pytest.raises(FileError, match="is a vpem-model file"):
         FileSaver(model, resume=True)
-    table = tmp_path / "table.csv"
+    table = tmp_path / "table.ckpt"
     table.write_text("a,b\n")
     with pytest.raises(FileError, match="not an HDF5 file"):
         FileSaver(table, resume=True)

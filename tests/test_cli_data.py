@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem_cli.data import app
+from vpem_cli.naming import in_options
 
 DATA = Path(__file__).parents[1] / "data"
 PEOPLE = "name,age,height,sick\nann,30,1.7,yes\nbob,41,1.8,no\ncid,52,1.9,no\n"
@@ -100,7 +101,7 @@ def test_an_existing_output_is_seen_before_the_work(csv, target):
     for words in (["import", csv.with_name("none.csv")], ["simulate", "-n", 10**15]):
         result = run(*words, "-o", target)
         assert isinstance(result.exception, FileError)
-        assert "exists; pass --force to replace it" in str(result.exception)
+        assert "exists; pass --force to replace it" in in_options(result.exception)
     assert target.read_text() == "old"
     works("simulate", "-o", target, "-n", 20, "--force")
     assert read_dataset(target).n_samples == 20
@@ -198,7 +199,7 @@ def test_describe_another_matrix(target):
     assert (summary["n_samples"], summary["n_features"]) == (4, 2)
     result = run("describe", target)
     assert isinstance(result.exception, FileError)
-    assert "--dataset: deep/matrix (4 x 2)" in str(result.exception)
+    assert "--dataset: deep/matrix (4 x 2)" in in_options(result.exception)
 
 
 # help ---------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def draw_terms(n_hubs, seed=0, shape=(7, 2)):
 @pytest.mark.parametrize("name", ["link_failure", "agent_dropout", "stragglers"])
 @pytest.mark.parametrize("value", [-0.1, 1.0, 1.5, np.nan, "a", None])
 def test_probabilities_are_checked(name, value):
-    with pytest.raises(InputError, match=name.replace("_", " ")):
+    with pytest.raises(InputError, match=f"^{name} must be"):
         Faults(**{name: value})
 
 

@@ -468,11 +468,11 @@ def test_a_component_mended_in_the_first_pass_ends_it(overlapping):
     terms = terms_of(X, network, reg_covar=0.0)
     start = terms.start(terms.at_rows(np.array([0, 901])))
     start.covariances[::2] *= 1e-12
-    found = run(terms, network.total, start, batch_size=200, n_iter=30)
-    assert found.recoveries
-    assert found.recoveries[0].iteration == 1
-    assert len(found.history) == 30
-    assert 30 < found.n_passes < 31
+    found = run(terms, network.total, start, batch_size=200, n_iter=6)
+    # How often it is mended after some more iterations is a matter of rounding.
+    assert [one.iteration for one in found.recoveries] == [1]
+    assert len(found.history) == 6
+    assert 6 < found.n_passes < 7
     plain = run(terms, network.total, start, function=em.fit, n_iter=1)
     assert plain.recoveries[0].iteration == 1
 

@@ -282,10 +282,16 @@ def test_kill_and_go_on(whole, tmp_path):
                 path.unlink()
     assert kills == 3
     # SIGTERM at one rank ends all, their state written.
-    job = begin(2, *fit, *length, *kept)
-    wait_for(job, last, 3)
-    os.kill(ranks_of(file)[-1], signal.SIGTERM)
-    _, err = job.communicate(timeout=60)
+    for _ in range(12):
+        job = begin(2, *fit, *length, *kept)
+        wait_for(job, last, 3)
+        for victim in ranks_of(file)[-1:]:
+            os.kill(victim, signal.SIGTERM)
+        _, err = job.communicate(timeout=60)
+        if job.returncode != 0:
+            break
+        for path in (model, *tmp_path.glob("run.ckpt*")):
+            path.unlink()
     assert job.returncode == 143, err
     lines = [line for line in err.splitlines() if line.startswith("vpem:")]
     assert len(lines) == 1, err
