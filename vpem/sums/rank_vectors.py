@@ -22,11 +22,6 @@ class _OfWorkers(_OnRanks):
 
     crew: RankCrew
 
-    @property
-    def n_roots_of_all(self) -> int:
-        """Roots of all ranks."""
-        return 1 if self._shared else len(self._places)
-
     def report(self, found: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return what every root found, (R,), the same on every rank to the last bit."""
         return super().report(found if self._shared else found[: len(self.numbers)])

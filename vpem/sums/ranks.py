@@ -96,6 +96,11 @@ class _OnRanks(Counted):
         """Whether all share one estimate, which has no error."""
         return self._shared
 
+    @property
+    def n_roots_of_all(self) -> int:
+        """Roots of all ranks."""
+        return 1 if self._shared else len(self._places)
+
     def _settle_hubs(self, team: MpiTeam, homes: NDArray[np.intp]) -> None:
         """Take note of the rank (B,) that each hub's root lives on."""
         self.team = team
