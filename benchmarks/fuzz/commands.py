@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .seeds import CHECKPOINTS, QUICK, keeping
+from .seeds import CHECKPOINTS, QUICK, keeping, longer
 
 __all__ = ["KINDS", "Kind"]
 
@@ -246,6 +246,7 @@ KINDS |= {
         (
             keeping(words, "{}", "--resume -o out.h5"),
             keeping(words, "{}", "--resume-if-any --json"),
+            keeping(longer(words), "{}", "--resume -o out.h5"),
         ),
         "state",
     )

@@ -56,6 +56,9 @@ def _values(values: Any, rng: np.random.Generator) -> tuple[Any, str]:
         "as integers": lambda: np.nan_to_num(values).astype("i8") if number else np.ones(3, "i8"),
         "as small integers": lambda: np.zeros(values.shape, "u1"),
         "as other-endian": lambda: values.astype(values.dtype.newbyteorder(">")),
+        "as unsigned": lambda: np.nan_to_num(np.abs(values)).astype("u8") if number else values,
+        "as float32": lambda: values.astype("f4") if number else np.ones(values.shape, "f4"),
+        "negated": lambda: -values if values.dtype.kind in "if" else values,
         "as float16": lambda: np.zeros(values.shape, "f2"),
         "as long double": lambda: np.zeros(values.shape, np.longdouble),
         "as one value": lambda: (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["CHECKPOINTS", "QUICK", "SEEDS", "files_in", "keeping", "make_seeds"]
+__all__ = ["CHECKPOINTS", "QUICK", "SEEDS", "files_in", "keeping", "longer", "make_seeds"]
 
 N_ROWS = 40
 NAMES = ("height", "weight", "pulse", "age", "iron", "sugar")
@@ -284,10 +285,14 @@ CHECKPOINTS = {
     "rounds": f"{FIT} --topology cycle --link-failure 0.1",
     "packed": f"{FIT} --topology cycle --compress natural:12bits",
     "batches": f"{FIT} --batch-size 20",
+    "stochastic": f"{FIT} --batch-size 20 --step-size 0.6",
+    "dropout": f"{FIT} --topology cycle --agent-dropout 0.1",
+    "packed-server": f"{FIT} --compress natural:12bits",
     "rowwise": f"{FIT} --split rows --workers 3",
     "rowgraph": f"{FIT} --split rows --workers 3 --topology cycle",
     "holes": f"fit holes.h5 -k 2 {QUICK} --tol 0 --missing marginalize",
     "lloyd": f"kmeans data.h5 -k 2 --workers 3 --n-init 2 {QUICK}",
+    "lloyd-cycle": f"kmeans data.h5 -k 2 --workers 3 --topology cycle {QUICK}",
     "lloyd-features": f"kmeans data.h5 -k 2 --split features --n-init 2 {QUICK}",
     "fedem": f"fedem data.h5 -k 2 --workers 3 --compress qsgd:6bits {QUICK}",
     "vr": f"fedem data.h5 -k 2 --workers 3 --variance-reduction --batch-size 5 {QUICK}",
@@ -304,6 +309,11 @@ def keeping(words: str, file: str, how: str = "") -> str:
     if words.startswith("select"):
         return f"{words} --state {file}"
     return f"{words} --checkpoint-every 2 --checkpoint {file} {how}"
+
+
+def longer(words: str) -> str:
+    """Return the words of a run of twice as many iterations: it goes on from its state."""
+    return re.sub(r"--max-iter (\d+)", lambda found: f"--max-iter {2 * int(found[1])}", words)
 
 
 SEEDS |= {f"{name}.ckpt": keeping(words, f"{name}.ckpt") for name, words in CHECKPOINTS.items()}

@@ -68,7 +68,7 @@ def read_array(
     Returns
     -------
     ndarray
-        The values, C-contiguous and in native byte order.
+        The values, C-contiguous, in native byte order, and no wider than a double.
 
     Raises
     ------
@@ -83,7 +83,10 @@ def read_array(
         spend(dataset, check_storage(dataset, where), where)
         Inflation(dataset, where).check()
         values, dtype = np.asarray(dataset[()]), dataset.dtype
-        return np.ascontiguousarray(values, dtype=dtype.newbyteorder("=")).reshape(values.shape)
+        wide = dtype.kind == "f" and dtype.itemsize > 8
+        native = np.dtype(np.float64) if wide else dtype.newbyteorder("=")
+        with np.errstate(over="ignore"):  # what is too large for a double is infinite then
+            return np.ascontiguousarray(values, dtype=native).reshape(values.shape)
 
 
 def check_matrix(group: h5py.Group, name: str) -> h5py.Dataset:
