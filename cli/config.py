@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 NOT_IN_FILES = ("config", "show-config")
-MOST_BYTES = 1 << 20
 
 
 FILE = "vpem.file"
@@ -105,34 +104,13 @@ def read_config(path: Path, context: Any) -> dict[str, Any]:
         If it names what no command has, or a value has the wrong type.
     """
     from vpem.errors import InputError
+    from vpem.files.toml_text import read_toml
 
     try:
-        found = _tables(_read(path), context.find_root().command, ())
+        found = _tables(read_toml(path), context.find_root().command, ())
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return found.get(path_of(context), {})
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read TOML, or raise FileError."""
-    import tomllib
-
-    from vpem.errors import FileError
-    from vpem.files.opening import open_regular
-
-    try:
-        with open_regular(path) as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise FileError(f"{path} has more than {MOST_BYTES} bytes, too many for options")
-        return tomllib.loads(content.decode("utf-8"))
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        reason = str(error)
-        raise FileError(f"{path} is not TOML: {reason[:1].lower()}{reason[1:]}") from None
 
 
 def _tables(
@@ -248,6 +226,7 @@ def engine_asked(words: list[str], root: Any) -> str | None:
     that cannot be read counts as asking for MPI where a launcher started several processes.
     """
     from vpem.errors import VpemError
+    from vpem.files.toml_text import read_toml
 
     from .engine import launched
 
@@ -269,7 +248,7 @@ def engine_asked(words: list[str], root: Any) -> str | None:
     if not file:
         return None
     try:
-        found: Any = _read(Path(file))
+        found: Any = read_toml(file)
     except VpemError:
         return "mpi" if launched() else None
     for word in path:

@@ -212,8 +212,8 @@ def test_files_that_cannot_be_read(capsys, folder):
     for name, said in (
         ("nowhere.toml", "'nowhere.toml' does not exist"),
         (".", "is a folder, not a file"),
-        ("bytes.toml", "bytes.toml is not TOML"),
-        ("deep.toml", "deep.toml is not TOML"),
+        ("bytes.toml", "bytes.toml is not UTF-8 text"),
+        ("deep.toml", "deep.toml is nested more than 16 deep"),
         ("/dev/zero", "is not an ordinary file but a device"),
     ):
         assert said in run(capsys, "fit", "d.h5", "--config", name).sentence

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import resource
+import tomllib
 import zlib
 
 import h5py
@@ -14,7 +15,7 @@ from tests.cli_support import run
 from vpem.checkpoints.checkpoint_files import read_state
 from vpem.errors import FileError, InputError
 from vpem.evaluation import read_labels
-from vpem.files import hdf5, json_text, opening
+from vpem.files import hdf5, json_text, opening, toml_text
 from vpem.files.datasets import read_dataset
 from vpem.files.importers import read_table
 from vpem.graphs.graph_files import read_graph
@@ -249,6 +250,18 @@ def test_one_dataset_by_many_names_counts_every_time(path, monkeypatch):
         hdf5.read_array(file, "4")
 
 
+def test_datasets_without_values_are_not_offered(path):
+    with h5py.File(path, "w") as file:
+        file["index/sorted"] = np.empty((0, 127))
+        file["index/bounds"] = np.empty((3, 0))
+    with pytest.raises(FileError, match="has no X; nor another 2-D dataset"):
+        read_dataset(path)
+    with h5py.File(path, "r+") as file:
+        file["matrix"] = np.eye(2)
+    with pytest.raises(FileError, match=r"2-D numeric datasets with .*: matrix \(2 x 2\)$"):
+        read_dataset(path)
+
+
 def test_groups_that_hold_each_other_are_listed_once(path):
     with h5py.File(path, "w") as file:
         groups = [file.create_group(f"level{level}") for level in range(30)]
@@ -369,6 +382,65 @@ def test_packed_json_is_bounded(path, monkeypatch):
         with pytest.raises(FileError, match="packed"):
             json_text.read_json_element(file, "packed")
         assert len(json_text.read_json_element(file, "plain")["a"]) == 200_001
+
+
+@pytest.mark.parametrize("name", ["graph.json", "partition.json", "workers.json", "devices.json"])
+def test_json_files_may_have_an_eighth_of_the_limit(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("VPEM_READ_LIMIT", "1M")
+    (tmp_path / name).write_text('{"a":[' + "[]," * 50_000 + "[]]}")
+    with pytest.raises(FileError, match=r"150010 bytes, more than the 131072 .*READ_LIMIT=2M"):
+        READERS[name](tmp_path / name)
+    monkeypatch.setenv("VPEM_READ_LIMIT", "2M")
+    with pytest.raises((FileError, InputError)) as refused:  # read, and not what it should be
+        READERS[name](tmp_path / name)
+    assert "bytes" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" + ".a" * 2000 + " = 1",
+        "[a" + " . 'a'" * 2000 + "]",
+        "[[party]]\nx = {" + '"a#" .' * 2000 + "a = 1}",
+        'x = """\n"""" # "\ny' + ".y" * 2000 + "= 1",
+        "x = " + "[" * 17 + "]" * 17,
+        "x = " + "{a = " * 17 + "1" + "}" * 17,
+    ],
+)
+def test_toml_is_looked_over_before_it_is_parsed(tmp_path, capsys, text, monkeypatch):
+    monkeypatch.setattr("tomllib.loads", lambda text: pytest.fail("was parsed"))
+    path = tmp_path / "parties.toml"
+    path.write_text(text)
+    with pytest.raises(FileError, match=r"nested more than 16 deep, .* in line \d"):
+        read_manifest(path)
+    result = run(capsys, "fit", "d.h5", "--config", path)
+    assert (result.code, "nested more than 16 deep" in result.sentence) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = [" + "1.5, " * 100 + "[0.1]]\ny = " + "[" * 16 + "]" * 16,
+        'x = "' + "[." * 100 + '\\""\ny = ' + "'" + "[." * 100 + "\\'",
+        'x = """' + "[.\n" * 100 + '\\"""""" # ' + "[." * 100,
+        "x = '''" + "[.\n" * 100 + "'''''",
+        "[a" + ".b" * 16 + "]\nc" + ".d" * 16 + " = 2020-01-01T07:32:00.5",
+        "\n".join(f"x{n} = []" for n in range(100)),
+    ],
+)
+def test_brackets_and_dots_of_toml_that_nest_nothing(tmp_path, text):
+    path = tmp_path / "some.toml"
+    path.write_text(text)
+    assert toml_text.read_toml(path) == tomllib.loads(text)
+
+
+def test_toml_is_bounded(tmp_path, capsys):
+    path = tmp_path / "parties.toml"
+    path.write_text("#" * ((1 << 20) + 1))
+    said = "has 1048577 bytes, more than the 1048576 that are read at once"
+    with pytest.raises(FileError, match=said):
+        read_manifest(path)
+    assert said in run(capsys, "fit", "d.h5", "--config", path).sentence
 
 
 def test_text_is_bounded(tmp_path, monkeypatch):

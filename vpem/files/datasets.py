@@ -328,11 +328,11 @@ def _read_matrix(
 
 
 def _matrices(file: h5py.File) -> dict[str, str]:
-    """Return path and shape of every two-dimensional numeric dataset of the file."""
+    """Return path and shape of every two-dimensional numeric dataset that is not empty."""
     return {
         name: " x ".join(map(str, item.shape))
         for name, item in list_datasets(file).items()
-        if item.dtype.kind in "iuf" and item.ndim == 2
+        if item.dtype.kind in "iuf" and item.ndim == 2 and item.size
     }
 
 

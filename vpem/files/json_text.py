@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 DEEPEST = 16
+TIMES = 8
+"""Memory that parsed JSON is taken to need, in units of its text; the worst there is needs 30."""
+
 VERSION = "0.1.0"
 
 
@@ -95,10 +98,11 @@ def read_json_file(path: PathLike) -> Any:
     Raises
     ------
     FileError
-        If it cannot be read, is larger than `read_limit`, or is not JSON (`parse_json`).
+        If it cannot be read, has more than `read_limit` / `TIMES` bytes, or is not JSON
+        (`parse_json`).
     """
     try:
-        return parse_json(read_text(path))
+        return parse_json(read_text(path, TIMES))
     except ValueError as error:
         raise FileError(f"{path} is not a JSON file: {error}") from error
 
@@ -115,9 +119,10 @@ def read_json_bytes(group: h5py.Group, name: str) -> NDArray[np.uint8]:
     where = f"{group.file.filename}: {name}"
     if values.dtype != np.uint8:
         raise FileError(f"{where} is not JSON text (it is stored as something else)")
-    # What JSON becomes takes some thirty times the memory of the text.
-    if values.nbytes > max(read_limit() // 2, 2 * int(find(group, name).id.get_storage_size())):
-        raise FileError(f"{where} unpacks to {values.nbytes} bytes; {advice(2 * values.nbytes)}")
+    if values.nbytes > max(read_limit() // TIMES, 2 * int(find(group, name).id.get_storage_size())):
+        raise FileError(
+            f"{where} unpacks to {values.nbytes} bytes; {advice(TIMES * values.nbytes)}"
+        )
     return values
 
 

@@ -179,15 +179,22 @@ def _kind(mode: int) -> str:
     return f"not an ordinary file but {what}; save its content to a file first"
 
 
-def read_bytes(path: PathLike) -> bytes:
-    """Return the content of a regular file of at most `read_limit` bytes.
+def read_bytes(path: PathLike, times: int = 1) -> bytes:
+    """Return the content of a regular file, which may become `read_limit` bytes.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    times : int
+        How many times its size is taken by what is made of it.
 
     Raises
     ------
     FileError
         If it cannot be read or is larger.
     """
-    most = read_limit()
+    most = read_limit() // times
     with open_regular(path) as file:
         try:
             content = file.read(most + 1)
@@ -195,20 +202,28 @@ def read_bytes(path: PathLike) -> bytes:
             raise FileError(_why(os.fspath(path), error)) from error
         if len(content) > most:
             size = os.fstat(file.fileno()).st_size
-            raise FileError(f"{path} has {size} bytes, more than are read at once; {advice(size)}")
+            raise FileError(
+                f"{path} has {size} bytes, more than the {most} that are read "
+                f"at once; {advice(times * size)}"
+            )
     return content
 
 
-def read_text(path: PathLike) -> str:
+def read_text(path: PathLike, times: int = 1) -> str:
     r"""Return the content of a UTF-8 file, with or without a byte order mark; lines end with \n.
+
+    Parameters
+    ----------
+    path, times
+        As of `read_bytes`.
 
     Raises
     ------
     FileError
-        If it cannot be read, is larger than `read_limit`, or is not UTF-8 text.
+        If it cannot be read, is too large (`read_bytes`), or is not UTF-8 text.
     """
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        text = read_bytes(path, times).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(f"{path} is not UTF-8 text; save it as UTF-8") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")

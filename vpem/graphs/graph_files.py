@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.files.json_text import parse_json
+from vpem.files.json_text import TIMES, parse_json
 from vpem.files.opening import read_bytes
 from vpem.graphs.graph import Graph, from_edges, from_networkx
 
@@ -65,7 +65,7 @@ def read_graph(
             f"cannot tell what kind of graph {file} holds: its name must end in"
             f" {', '.join(EDGE_LISTS)} (edge list), .graphml or .json (node-link)"
         )
-    content = read_bytes(file)
+    content = read_bytes(file, TIMES)
     if not content.strip():
         raise FileError(f"the graph file {file} is empty")
     try:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
-import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vpem.errors import FileError, InputError, did_you_mean
-from vpem.files.opening import check_readable, read_text
+from vpem.errors import InputError, did_you_mean
+from vpem.files.opening import check_readable
+from vpem.files.toml_text import read_toml
 
 __all__ = ["Party", "choose_parties", "read_manifest"]
 
@@ -106,12 +107,7 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
         If it does not say what it must, or says what nobody asks.
     """
     source = check_readable(path)
-    try:
-        content = tomllib.loads(read_text(source))
-    except FileError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path} is not TOML: {error}") from None
+    content = read_toml(source)
     for key in content:
         if key != "party":
             raise InputError(f"{path}: unknown key {key!r}{did_you_mean(key, ['party'])}")
@@ -161,8 +157,8 @@ def _stem(file: Path) -> str:
 
 
 def _checked(parties: list[Party], advice: str) -> list[Party]:
-    names = [party.name for party in parties]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"two parties are called {name!r}; {advice}")
+    counts = Counter(party.name for party in parties)
+    name, count = counts.most_common(1)[0] if counts else ("", 0)
+    if count > 1:
+        raise InputError(f"two parties are called {name!r}; {advice}")
     return parties

@@ -1,0 +1,74 @@
+"""One reader of TOML, for the options of commands and for who the parties are.
+
+The parser of Python takes time and memory that grow with the square of how deep a text is nested;
+so the text is looked over, in one pass, before it is parsed.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from vpem.errors import FileError
+from vpem.files.opening import PathLike, read_text
+
+__all__ = ["read_toml"]
+
+DEEPEST = 16
+TIMES = 64
+"""Memory that parsed TOML takes, in units of its text."""
+
+# Every part takes what it can and gives nothing back: one pass, whatever the text is.
+PARTS = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5})?+'
+    r"|'''(?:[^']|'(?!''))*+(?:'{3,5})?+"
+    r'|"(?:[^"\\\n]|\\[^\n])*+"?+'
+    r"|'[^'\n]*+'?+"
+    r"|\#[^\n]*+"
+    r"|(?P<mark>[.,=\[\]{}\n])",
+    re.DOTALL,
+)
+STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+
+def read_toml(path: PathLike) -> dict[str, Any]:
+    """Return what a TOML file holds.
+
+    Parameters
+    ----------
+    path : path
+        The file, UTF-8.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read, has more than `read_limit` / `TIMES` bytes, is not TOML, or has
+        brackets or the parts of a key nested more than `DEEPEST` deep.
+    """
+    text = read_text(path, TIMES)
+    place = _too_deep(text)
+    if place is not None:
+        line = text.count("\n", 0, place) + 1
+        raise FileError(
+            f"{path} is nested more than {DEEPEST} deep, by brackets or by dots, in line {line}"
+        )
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+        raise FileError(f"{path} is not TOML: {reason[:1].lower()}{reason[1:]}") from None
+
+
+def _too_deep(text: str) -> int | None:
+    """Return where brackets, or a key of parts with dots between them, go too deep."""
+    depth = dots = 0
+    for part in PARTS.finditer(text):
+        mark = part["mark"]
+        if mark is None:
+            continue
+        dots = dots + 1 if mark == "." else 0
+        depth = max(0, depth + STEPS.get(mark, 0))
+        if max(depth, dots) > DEEPEST:
+            return part.start()
+    return None
