@@ -1,8 +1,11 @@
+import copy
+import pickle
+
 import pytest
 
 import vpem
 from vpem import errors
-from vpem.errors import InputError, VpemError, check_choice, did_you_mean, shorten
+from vpem.errors import InputError, Setting, VpemError, check_choice, did_you_mean, shorten
 
 
 def test_one_family_that_python_programs_know_as_its_own():
@@ -28,6 +31,34 @@ def test_the_nearest_name(name, nearest):
     assert did_you_mean(name, choices) == f" (did you mean {nearest!r}?)"
     with pytest.raises(InputError, match=f"did you mean '{nearest}'"):
         check_choice("topology", name, choices)
+
+
+def pickled(error):
+    return pickle.loads(pickle.dumps(error))
+
+
+@pytest.mark.parametrize("again", [pickled, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(kind("pass ", Setting("max_iter", 3), " or less")
+          for kind in (VpemError, InputError, errors.FileError, errors.NumericalError,
+                       errors.PartitionedError, errors.VpemWarning, errors.NotConvergedWarning)),
+        errors.MissingColumnError("no column t", "t"),
+        errors.Interrupted("state.h5", 3, 2),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_errors_keep_their_parts_between_processes(error, again):
+    found = again(error)
+    assert type(found) is type(error)
+    assert (str(found), found.args, vars(found)) == (str(error), error.args, vars(error))
+    assert found.told(lambda setting: f"<{setting.name}>") == error.told(
+        lambda setting: f"<{setting.name}>"
+    )
+    with pytest.raises(type(error)) as caught:
+        raise found from error
+    assert caught.value.__cause__ is error
 
 
 def test_nothing_is_near():

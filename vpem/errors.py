@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "FileError",
@@ -62,11 +63,23 @@ class _Told(Exception):
         super().__init__("".join(map(str, parts)))
         self.parts = parts
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by the sentence alone: another process names the parameters in its own words. Nor by
+        # `__init__`, which in some classes takes other things than parts.
+        return _again, (type(self), self.args), self.__dict__
+
     def told(self, name: Callable[[Setting], str]) -> str:
         """Return the sentence with other words for the parameters that it speaks of."""
         return "".join(
             name(part) if isinstance(part, Setting) else str(part) for part in self.parts
         )
+
+
+def _again(kind: type[_Told], args: tuple[Any, ...]) -> _Told:
+    """Return an error or warning as it was, but for its attributes."""
+    made = kind.__new__(kind)
+    made.args = args
+    return made
 
 
 class VpemError(_Told):
