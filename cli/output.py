@@ -206,6 +206,10 @@ class Screen:
         if not self.silent:
             _tell(f"vpem: warning: {where}{text}")
 
+    def note(self, text: str) -> None:
+        """Print what a user may want to know of a result, unless quiet."""
+        self.say(f"note: {text}")
+
     def say(self, message: str) -> None:
         """Print a message unless quiet."""
         if not self.quiet and not self.silent:

@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vpem.errors import VpemError
     from vpem.pictures.style import Picture
     from vpem.saem.individuals import Individuals
     from vpem.saem.model_files import SavedSaem
@@ -83,7 +84,7 @@ def report_of_saem(
     covariates: str | None,
     others: Mapping[str, Any],
     force: bool,
-) -> list[str]:
+) -> dict[str, VpemError]:
     """Write the page of a fit of SAEM; return the pictures that were left out, and why."""
     from vpem.pictures.saem_page import write_saem_page
     from vpem.saem.model_files import read_saem

@@ -134,7 +134,7 @@ def plot(
             next_ones = next_kinds(kind, saved, rows)
         save_figure(output, picture.figure, force=force)
         for note in picture.notes:
-            screen.say(f"note: {note}")
+            screen.note(note)
         screen.say(f"wrote {output}")
         if next_ones:
             told = "; ".join(

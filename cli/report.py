@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .naming import in_options
 from .plot import FittedFile, LabelPlace, OptionalData, beside, read_rows
 from .roles import WRITTEN
 from .use import Force, Inside, Json, Quiet
@@ -83,10 +84,14 @@ def report(
                 force=force,
             )
         screen.say(f"wrote {output}")
-        for one in left_out:
-            screen.say(f"not drawn: {one}")
+        not_drawn = {one: in_options(error) for one, error in left_out.items()}
+        for one, why in not_drawn.items():
+            screen.note(f"no picture of {one}: {why}")
         if json:
-            told = {"report": str(output), "not_drawn": left_out}
+            told = {
+                "report": str(output),
+                "not_drawn": [": ".join(one) for one in not_drawn.items()],
+            }
             print_json({**told, "warnings": list(screen.warnings)})
 
 

@@ -57,7 +57,7 @@ def workers_of(
         return evenly(source.n_samples, number)
     if source.workers is not None:
         return source.workers
-    screen.say(
+    screen.note(
         "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows FILE"
     )
     return evenly(source.n_samples, 1)

@@ -4,13 +4,14 @@ import base64
 import itertools
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 import vpem_cli
 from vpem.evaluation import compare
-from vpem.files.datasets import read_dataset
+from vpem.files.datasets import read_dataset, write_dataset
 from vpem.files.models import read_model, write_model
 from vpem.pictures.page import _warnings, table, text
 from vpem.pictures.saved import read_saved
@@ -197,13 +198,24 @@ def test_what_cannot_be_drawn_is_said(capsys, home, tmp_path):
     result = done(capsys, "report", fitted(home, "kmeans"), "-o", path)
     lines = result.err.splitlines()
     assert lines[0] == f"wrote {path}"
-    assert [line.split(":")[1].strip() for line in lines[1:]] == [
+    said = [line.removeprefix("note: no picture of ").split(": ", 1) for line in lines[1:]]
+    assert [kind for kind, _ in said] == [
         "sparsity", "marginals", "responsibilities", "confusion",
     ]  # fmt: skip
+    assert said[3] == ["confusion", "the picture shows rows of data; give the data after the model"]
     page = Page(path.read_text(encoding="utf-8"))
     assert "Not drawn" in page.words
     assert len(page.all("img")) == 4
     assert "3 clusters, 4 features" in page.words
+
+
+def test_what_is_not_drawn_is_said_in_options(capsys, home, tmp_path):
+    model, data = fitted(home, "graph"), tmp_path / "plain.h5"
+    write_dataset(data, replace(read_dataset(home / "data.h5"), labels=None))
+    result = done(capsys, "report", model, data, "-o", tmp_path / "r.html", "--json")
+    why = f"{data} has no labels to hold components against; name where they are with --labels"
+    assert result.err.splitlines()[1:] == [f"note: no picture of confusion: {why}"]
+    assert result.json["not_drawn"] == [f"confusion: {why}"]
 
 
 @pytest.mark.parametrize(

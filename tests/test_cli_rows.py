@@ -47,7 +47,8 @@ def test_one_worker_holds_all_rows_where_nobody_says(capsys, data, command):
     name, *words = command
     told = done(capsys, name, data, *words, "--json")
     assert told.err == (
-        "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows FILE\n"
+        "note: one worker holds all rows; for more: --workers N (equal parts), or --worker-rows "
+        "FILE\n"
     )
     quiet = done(capsys, name, data, *words, "--json", "--quiet")
     assert quiet.err == ""

@@ -109,7 +109,10 @@ def test_traces_of_every_model(capsys, home, tmp_path, name):
     ("words", "sentence"),
     [
         (("growth", "--kind", "history"), "history is drawn of mixtures and clusters, and"),
-        (("growth", "--kind", "curves"), "curves are drawn over rows of individuals: give the"),
+        (
+            ("growth", "--kind", "curves"),
+            "the picture shows individuals; give the data after the model",
+        ),
         (("growth", "--kind", "trace"), "(did you mean 'traces'?)"),
         (("growth", "{boys}", "--labels", "x"), "--labels is for mixtures and clusters"),
         (("growth", "{boys}", "--dataset", "x"), "--dataset is for mixtures and clusters"),

@@ -49,9 +49,9 @@ class Kind:
     of_clusters: bool = True
 
 
-def _needed(rows: Rows | None, kind: str) -> Rows:
+def _needed(rows: Rows | None) -> Rows:
     if rows is None:
-        raise InputError(f"{kind} is drawn of rows: give the data after the model")
+        raise InputError("the picture shows rows of data; give the data after the model")
     return rows
 
 
@@ -80,14 +80,12 @@ KINDS: dict[str, Kind] = {
     ),
     "responsibilities": Kind(
         "How surely rows are assigned", "rows by component and uncertainty", "needed",
-        lambda saved, rows, features: draw_responsibilities(
-            saved, _needed(rows, "responsibilities")
-        ),
+        lambda saved, rows, features: draw_responsibilities(saved, _needed(rows)),
         of_clusters=False,
     ),
     "confusion": Kind(
         "Agreement with labels", "labels against components or clusters, matched", "needed",
-        lambda saved, rows, features: draw_confusion(saved, _needed(rows, "confusion")),
+        lambda saved, rows, features: draw_confusion(saved, _needed(rows)),
         labels=True,
     ),
 }  # fmt: skip
@@ -120,11 +118,6 @@ def draw(kind: str, saved: Saved, rows: Rows | None = None, features: Features =
     check_choice("kind", kind, KINDS)
     if features is not None and kind not in ("marginals", "pairs"):
         raise InputError(Setting("features"), f" are for marginals and pairs, not for {kind}")
-    if KINDS[kind].labels and rows is not None and rows.labels is None:
-        raise InputError(
-            f"{rows.where} has no labels, which {kind} needs; name where they are with ",
-            Setting("labels"),
-        )
     return KINDS[kind].draw(saved, rows, features)
 
 

@@ -103,7 +103,7 @@ def draw_saem(
             "vpem.saem.plots.plot_curves(path, fit, individuals, model=...)"
         )
     if individuals is None:
-        raise InputError("curves are drawn over rows of individuals: give the data after the model")
+        raise InputError("the picture shows individuals; give the data after the model")
     shown = min(individuals.n_individuals, most)
     alt = (
         f"Measured values, fitted curves with {100 * saved.level:.3g} % intervals, and the "

@@ -139,7 +139,7 @@ def write_page(
     *,
     command: str | None = None,
     force: bool = False,
-) -> list[str]:
+) -> dict[str, VpemError]:
     """Write the page of a model or clustering.
 
     Parameters
@@ -157,8 +157,8 @@ def write_page(
 
     Returns
     -------
-    list of str
-        Pictures that were left out, and why: a sentence each.
+    dict of str to VpemError
+        Kinds of pictures that were left out, and why.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def write_page(
 
 def make_page(
     saved: Saved, rows: Rows | None = None, command: str | None = None
-) -> tuple[str, list[str]]:
+) -> tuple[str, dict[str, VpemError]]:
     """Return the page of `write_page` and the pictures that were left out."""
     check_matplotlib()
     pictures, left_out = _pictures(saved, rows)
@@ -462,16 +462,16 @@ def _sent_each(saved: Saved) -> float | None:
 # ---- what is shown ------------------------------------------------------------------------------
 
 
-def _pictures(saved: Saved, rows: Rows | None) -> tuple[str, list[str]]:
+def _pictures(saved: Saved, rows: Rows | None) -> tuple[str, dict[str, VpemError]]:
     """Draw every kind that can be drawn; say why of the others."""
     made = []
-    left_out = []
+    left_out: dict[str, VpemError] = {}
     for name, kind in KINDS.items():
         try:
             picture = draw(name, saved, rows)
             source = as_source(picture.figure)
         except VpemError as error:
-            left_out.append(f"{name}: {error}")
+            left_out[name] = error
             continue
         made.append(show_picture(kind.title, source, picture.alt, kind.about, picture.notes))
     return "\n".join([*made, *list_left_out(left_out)]), left_out
@@ -486,11 +486,11 @@ def show_picture(title: str, source: str, alt: str, about: str, notes: Sequence[
     )
 
 
-def list_left_out(left_out: Sequence[str]) -> list[str]:
+def list_left_out(left_out: Mapping[str, VpemError]) -> list[str]:
     """Return the list of pictures that were not drawn, and why; nothing where all were."""
     if not left_out:
         return []
-    items = "".join(f"<li>{text(one)}</li>" for one in left_out)
+    items = "".join(f"<li>{text(f'{kind}: {why}')}</li>" for kind, why in left_out.items())
     return [f"<h3>Not drawn</h3>\n<ul>{items}</ul>"]
 
 

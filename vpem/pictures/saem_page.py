@@ -50,7 +50,7 @@ def write_saem_page(
     individuals: Individuals | None = None,
     *,
     force: bool = False,
-) -> list[str]:
+) -> dict[str, VpemError]:
     """Write the page of a fit of SAEM.
 
     Parameters
@@ -68,8 +68,8 @@ def write_saem_page(
 
     Returns
     -------
-    list of str
-        Pictures that were left out, and why: a sentence each.
+    dict of str to VpemError
+        Kinds of pictures that were left out, and why.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def write_saem_page(
 
 def make_saem_page(
     file: str | os.PathLike[str], saved: SavedSaem, individuals: Individuals | None = None
-) -> tuple[str, list[str]]:
+) -> tuple[str, dict[str, VpemError]]:
     """Return the page of `write_saem_page` and the pictures that were left out."""
     check_matplotlib()
     quality = _quality(saved, individuals)
@@ -278,16 +278,16 @@ def _sent(saved: SavedSaem) -> str:
 
 def _pictures(
     file: str | os.PathLike[str], saved: SavedSaem, individuals: Individuals | None
-) -> tuple[str, list[str]]:
+) -> tuple[str, dict[str, VpemError]]:
     """Draw every kind that can be drawn; say why of the others."""
     made = []
-    left_out = []
+    left_out: dict[str, VpemError] = {}
     for name, about in ABOUT.items():
         try:
             picture: Any = draw_saem(name, Path(file), saved, individuals, MOST_CURVES)
             source = as_source(picture.figure)
         except VpemError as error:
-            left_out.append(f"{name}: {error}")
+            left_out[name] = error
             continue
         made.append(show_picture(TITLES[name], source, picture.alt, about, picture.notes))
     return "\n".join([*made, *list_left_out(left_out)]), left_out
