@@ -208,7 +208,11 @@ def test_tables(tmp_path, suffix):
     assert held.ids.tolist() == [7, 5]
     assert held.labels.tolist() == ["ill", "well"]
     assert held.parts[0].tolist() == [[2, 1.5], [3, 2.5]]
-    with pytest.raises(InputError, match=r"party 'clinic': .*'city' .* a manifest says so"):
+    with pytest.raises(
+        InputError,
+        match=r"party 'clinic': .*'city' .* with labels or ids, or leave it out with "
+        r"columns .keys of a manifest.$",
+    ):
         open_parties([Party("clinic", str(file), ids="who", labels="class")])
     with pytest.raises(InputError, match="'who' cannot be a feature: it holds ids"):
         open_parties([Party("clinic", str(file), ("x", "who"), "who")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil, log
 from typing import Any
 
@@ -462,10 +462,11 @@ def _refuse_what_makes_no_sense(
 ) -> None:
     """Raise InputError where two options cannot both be had, saying why."""
     if graph.has_server and faults is not None:
+        given = next(name for name, value in asdict(faults).items() if value)
         raise InputError(
-            "a server's sum needs every agent: link failures, dropout and stragglers need a graph "
-            "of agents, such as the topology cycle"
-        )
+            Setting(given), " makes links fail or agents silent, but a server's sum needs every "
+            "agent; leave it out, or take a graph of agents, such as the topology cycle",
+        )  # fmt: skip
     what = "compressed rounds" if faults is None else "rounds with faults"
     why = f"{what} are no fixed operator"
     if acceleration == "chebyshev" and faults is not None:

@@ -136,6 +136,10 @@ def open_parties(
     )
 
 
+IN_MANIFESTS = {"label_column": "labels", "id_column": "ids", "drop_columns": "columns"}
+"""What the parameters of `vpem.files.importers.read_table` are set by where parties are read."""
+
+
 def _open(party: Party, keep_empty: bool) -> Holding:
     """Open one party's files."""
     try:
@@ -144,9 +148,9 @@ def _open(party: Party, keep_empty: bool) -> Holding:
             raise FileError(f"no file fits {party.path}")
         datasets = [_read(party, file, keep_empty) for file in files]
     except VpemError as error:
-        columns = any(isinstance(part, Setting) and "_column" in part.name for part in error.parts)
-        hint = "; a manifest says so (ids, labels, columns)" if columns else ""
-        raise type(error)(f"party {party.name!r}: ", *error.parts, hint) from None
+        told = [IN_MANIFESTS.get(getattr(part, "name", ""), part) for part in error.parts]
+        hint = "" if told == list(error.parts) else " (keys of a manifest)"
+        raise type(error)(f"party {party.name!r}: ", *told, hint) from None
     names = datasets[0].feature_names if party.columns is None else party.columns
     parts = tuple(_arranged(dataset, names, party, datasets[0].source) for dataset in datasets)
     ids = [dataset.ids for dataset in datasets]
