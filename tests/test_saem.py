@@ -298,6 +298,7 @@ def test_units_fit_what_varies():
         ({"decay": 0.5}, "decay must be above 0.5"),
         ({"burn_in": 1001}, "burn_in must be an integer"),
         ({"participation": 0}, "participation must be"),
+        ({"tol": -1}, "tol must be a finite number of at least 0"),
         ({"average": "model"}, "did you mean 'models'"),
         ({"average": "models", "codec": "topk:0.5"}, "averaged models are sent exactly"),
         ({"feedback": "some"}, "feedback must be one of"),

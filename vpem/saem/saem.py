@@ -176,6 +176,7 @@ def run_saem(
     burn_in = check_int("burn_in", burn_in_of(n_iter, burn_in), least=0, most=n_iter)
     _check(model, devices, reports, decay, average, shares)
     check_number("participation", participation, least=1e-6, most=1)
+    check_number("tol", tol, least=0)
     theta, z = begin_model(model)
     if start is not None:
         theta = np.array(start, dtype=np.float64)
