@@ -127,6 +127,24 @@ def test_an_existing_file_is_replaced_only_by_force(tmp_path, name):
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize(
+    ("part", "own", "sentence"),
+    [
+        ("report", {"n_iter": -1}, "report.n_iter must be "),
+        ("report", {"warnings": "none"}, "report.warnings must be a list"),
+        ("report", {"communication": {"bytes": "many"}}, "report.communication.bytes must be "),
+        ("options", {"tol": "small"}, "options.tol must be "),
+        ("versions", {"vpem": 1}, "versions.vpem must be "),
+    ],
+)
+def test_what_no_reader_takes_is_not_written(tmp_path, part, own, sentence):
+    model = make_model()
+    setattr(model, part, own)
+    with pytest.raises(InputError, match=f"m.h5: {re.escape(sentence)}"):
+        write_model(tmp_path / "m.h5", model)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["m.h5", "m.json"])
 def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path, name):
     path = tmp_path / name

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vpem.checks import as_kept
 from vpem.clusters.clusterings import Clustering, nearest
 from vpem.errors import FileError
-from vpem.files.elements import Column, Elements, Strings, read_elements
+from vpem.files.elements import Column, Elements, Strings, check_written, read_elements
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -153,13 +153,15 @@ def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
     Raises
     ------
     InputError
-        If it is something else, or not fitted.
+        If it is something else, or not fitted, or the report has what no reader takes.
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
     stored = as_kept(
         stored, StoredClustering, "a clustering is written of a StoredClustering or fitted k-means"
     )
+    texts = {name: getattr(stored, name) for name in ("report", "options", "versions")}
+    check_written(path, CLUSTERING, **texts)
     with (
         atomic_write(path, force, "clusterings") as temporary,
         create(temporary, ENCODING, VERSION) as file,
@@ -180,8 +182,8 @@ def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
         if stored.scaling is not None:
             write_array(file, "shift", stored.scaling.shift)
             write_array(file, "scale", stored.scaling.scale)
-        for name in ("report", "options", "versions"):
-            write_json_element(file, name, getattr(stored, name))
+        for name, value in texts.items():
+            write_json_element(file, name, value)
 
 
 def is_clustering(path: PathLike) -> bool:

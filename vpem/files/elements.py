@@ -7,6 +7,8 @@ absent. Sizes are named there, and a name stands for one number in the whole tab
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import shorten
+from vpem.errors import FileError, InputError, shorten
 from vpem.files.json_text import DEEPEST, read_json_element
 from vpem.files.reading import read_array, read_attribute, read_column, read_strings, read_value
 from vpem.files.schema import Array, Field, Maybe, Place, Schema, Sizes, check
@@ -23,7 +25,7 @@ from vpem.files.walking import find
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["Column", "Elements", "Json", "Strings", "read_elements"]
+__all__ = ["Column", "Elements", "Json", "Strings", "check_written", "read_elements"]
 
 Elements = dict[str, Any]
 """A schema of a file, or of a group in it."""
@@ -101,6 +103,33 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> dict[str
             field = field.schema
         found[name] = _element(group, name, field, place, sizes)
     return found
+
+
+def check_written(path: str | os.PathLike[str], schema: Elements, **values: Any) -> None:
+    """Check objects that a file is to have as JSON text by the schema that it will be read by.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    schema : dict
+        Of the whole file.
+    **values : object
+        By their names in the schema.
+
+    Raises
+    ------
+    InputError
+        Naming the first key whose value is something else, what it must be, and what it is.
+    """
+    for name, value in values.items():
+        # As it will be read: JSON has one kind of list, and names that are text.
+        read = json.loads(json.dumps(value, allow_nan=False))
+        field: Any = schema[name]
+        try:
+            check(field.schema, read, Place(os.fspath(path), name))
+        except FileError as error:
+            raise InputError(*error.parts) from error
 
 
 def _place(group: h5py.Group, name: str) -> Place:

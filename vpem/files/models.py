@@ -23,7 +23,7 @@ from vpem.errors import (
     shorten,
 )
 from vpem.files.datasets import default_names
-from vpem.files.elements import Elements, Strings, read_elements
+from vpem.files.elements import Elements, Strings, check_written, read_elements
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -154,13 +154,19 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
     Raises
     ------
     InputError
-        If it is something else, or not fitted.
+        If it is something else, or not fitted, or the report has what no reader takes.
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
     model = as_kept(model, Model, "a model is written of a Model or a fitted mixture")
     mixture = model.mixture
     blocks = mixture.blocks
+    texts = {
+        "report": model.report,
+        "options": model.options,
+        "versions": model.versions or current_versions(),
+    }
+    check_written(path, MODEL, **texts)
     with (
         atomic_write(path, force, "models") as temporary,
         create(temporary, ENCODING, VERSION) as file,
@@ -186,11 +192,7 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
             write_array(hub, "weights", weights)
             write_array(hub, "means", means)
             write_array(hub, "covariances", covariances)
-        for name, value in (
-            ("report", model.report),
-            ("options", model.options),
-            ("versions", model.versions or current_versions()),
-        ):
+        for name, value in texts.items():
             write_json_element(file, name, value)
 
 

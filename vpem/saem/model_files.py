@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import FileError, VpemError
-from vpem.files.elements import Elements, Json, Strings, read_elements
+from vpem.files.elements import Elements, Json, Strings, check_written, read_elements
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -254,9 +254,11 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     InputError
-        If a name cannot be stored.
+        If a name cannot be stored, or the settings have what no reader takes.
     """
     saved = as_saved(fit)
+    texts = {name: getattr(saved, name) for name in TEXTS}
+    check_written(path, SAEM, **texts)
     with (
         atomic_write(path, force, "fits of SAEM") as temporary,
         create(temporary, ENCODING, VERSION) as file,
@@ -279,8 +281,8 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         table = np.array(list(saved.covariates.values())).reshape(-1, len(saved.names))
         write_array(file, "covariates", table)
         write_array(file, "time_range", np.array(saved.time_range))
-        for name in TEXTS:
-            write_json_element(file, name, getattr(saved, name))
+        for name, value in texts.items():
+            write_json_element(file, name, value)
 
 
 def saem_as_json(saved: SavedSaem) -> dict[str, Any]:
