@@ -1,5 +1,7 @@
 """Choosing a model: lists, folds, criteria, trials, the record, processes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
@@ -315,6 +317,24 @@ def test_points_of_the_picture_stand_at_whole_numbers_of_components():
     for line in lines:
         assert list(line.get_xdata()) == [1, 2, 3]
     assert {float(x) for one in axes.collections for x, _ in one.get_offsets()} <= {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("max_iter", [200, 2])
+def test_no_mark_of_the_picture_hides_another(max_iter):
+    found = search(problem_of(separated(2, 0), max_iter=max_iter), grid([1, 3], [0], ["full"]))
+    cells = [
+        {**cell, "covariance_type": kind} for kind in ("full", "tied", "diag")
+        for cell in found.cells
+    ]  # fmt: skip
+    axes = draw_selection(replace(found, cells=cells)).axes[0]
+    for k in (1, 3):
+        there = [one for one in axes.lines if one.get_marker() in "osD" and k in one.get_xdata()]
+        painted = sorted(there, key=lambda one: one.get_zorder())
+        sizes = [one.get_markersize() for one in painted]
+        assert sizes == sorted(sizes, reverse=True)
+        largest = [max(one.get_markersize() for one in there if one.get_marker() == mark)
+                   for mark in "osD"]  # fmt: skip
+        assert largest[0] > largest[1] > largest[2]
 
 
 def test_what_has_not_converged_says_so():

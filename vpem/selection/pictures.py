@@ -23,6 +23,12 @@ LABELS = {
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's without the yellow, which is too light for a line."""
 
+MARK = 6.5
+"""Points across a mark."""
+
+SAME = 0.01
+"""Share of the height within which marks lie on one another."""
+
 MARKERS = "osD^vPX<>h"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
 
@@ -34,7 +40,8 @@ def plot_selection(
 
     Lines differ in colour, mark and dashes, and in the width of their bars' ends. Bars show the
     restarts from the least to the largest, or one standard error of the held-out likelihood up and
-    down. Open marks did not converge, what failed is not there, and the best is ringed.
+    down. Open marks did not converge, what failed is not there, and the best is ringed. Of marks on
+    one spot those drawn first are larger, so that none hides another.
 
     Parameters
     ----------
@@ -69,6 +76,7 @@ def draw_selection(selection: Selection) -> Any:
         own = [index for index, cell in enumerate(cells) if _kind(cell) == kind]
         label = _label(kind, kinds)
         places |= _draw_line(axes, selection, own, number, label)
+    _draw_hidden(axes, selection, kinds, places)
     choice = selection.choice
     axes.scatter(*places[choice.best], s=260, facecolors="none", edgecolors="black",
                  linewidths=1.8, zorder=5, label="best")  # fmt: skip
@@ -136,7 +144,7 @@ def _draw_line(
     # A line is broken where a model failed.
     line = [there.get(index, (cells[index]["n_components"], np.nan)) for index in own]
     axes.plot(*np.transpose(line), color=colour, linewidth=1.4,
-              linestyle=DASHES[number % len(DASHES)], marker=marker, markersize=6.5,
+              linestyle=DASHES[number % len(DASHES)], marker=marker, markersize=MARK,
               markeredgecolor="black", markeredgewidth=0.6, label=label, zorder=3)  # fmt: skip
     for index, (x, y) in there.items():
         low, high = _spread(cells[index], criterion)
@@ -144,10 +152,33 @@ def _draw_line(
             axes.errorbar(x, y, yerr=[[max(y - low, 0)], [max(high - y, 0)]], color=colour,
                           linewidth=1.0, capsize=2 + 1.5 * number, zorder=2)  # fmt: skip
         if cells[index]["status"] != "converged":
-            shape: dict[str, Any] = {"marker": marker, "markersize": 6.5, "linestyle": ""}
+            shape: dict[str, Any] = {"marker": marker, "markersize": MARK, "linestyle": ""}
             edge = {"markeredgecolor": colour, "markeredgewidth": 1.4}
-            axes.plot(x, y, markerfacecolor="white", zorder=4, **shape, **edge)
+            axes.plot(x, y, markerfacecolor="white", zorder=3, **shape, **edge)
     return there
+
+
+def _draw_hidden(
+    axes: Any, selection: Selection, kinds: list[Kind], places: dict[int, tuple[float, float]]
+) -> None:
+    """Draw larger marks of cells on which others lie, below those: each stays in sight."""
+    heights = [y for _, y in places.values()]
+    near = SAME * (max(heights) - min(heights))
+    drawn = list(places)
+    for at, index in enumerate(drawn):
+        x, y = places[index]
+        above = sum(
+            places[other][0] == x and abs(places[other][1] - y) <= near for other in drawn[at + 1 :]
+        )
+        if above:
+            cell = selection.cells[index]
+            number = kinds.index(_kind(cell))
+            colour = COLOURS[number % len(COLOURS)]
+            done = cell["status"] == "converged"
+            axes.plot(x, y, linestyle="", marker=MARKERS[number % len(MARKERS)],
+                      markersize=MARK + 6 * above, markerfacecolor=colour if done else "white",
+                      markeredgecolor="black" if done else colour,
+                      markeredgewidth=0.6 if done else 1.4, zorder=3 - 0.01 * above)  # fmt: skip
 
 
 def _spread(cell: dict[str, Any], criterion: str) -> tuple[float, float]:
