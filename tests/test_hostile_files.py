@@ -469,3 +469,41 @@ def test_a_parquet_file_that_declares_far_more_is_refused(tmp_path, monkeypatch)
     parquet.write_table(pa.table({"a": np.zeros(1_000_000)}), tmp_path / "table.parquet")
     with pytest.raises(FileError, match=r"declares values of 0.008 GB"):
         read_table(tmp_path / "table.parquet")
+
+
+def test_text_of_parquet_is_bounded_before_it_is_unpacked(tmp_path, monkeypatch):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    numbers = np.zeros(300)
+    path = tmp_path / "table.parquet"
+    for kind in (pa.string(), pa.large_string(), pa.binary()):
+        long = pa.array(["x" * 17_000] * 300).cast(kind)
+        parquet.write_table(pa.table({"a": long, "n": numbers}), path)
+        for options in ({"label_column": "a"}, {}):
+            with pytest.raises(FileError, match="'a' holds a text of 17000 bytes, more than 4096"):
+                read_table(path, **options)
+        assert read_table(path, drop_columns=["a"]).X.shape == (300, 1)
+    monkeypatch.setenv("VPEM_READ_LIMIT", "64K")
+    parquet.write_table(pa.table({"a": ["x" * 4000] * 300, "n": numbers}), path)
+    with pytest.raises(FileError, match=r"declares values of .*VPEM_READ_LIMIT=5M"):
+        read_table(path, label_column="a")
+    monkeypatch.setenv("VPEM_READ_LIMIT", "8M")
+    assert set(read_table(path, label_column="a").labels) == {"x" * 4000}
+    nested = pa.array([["x" * 4000]] * 300)
+    parquet.write_table(pa.table({"a": nested, "n": numbers}), path)
+    with pytest.raises(InputError, match="'a' holds list<"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("name", ["wide.csv", "wide.csv.gz"])
+def test_columns_are_bounded(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("VPEM_READ_LIMIT", "64K")
+    n_columns = 400
+    text = ",".join(f"c{n}" for n in range(n_columns)) + "\n" + "1," * (n_columns - 1) + "1\n"
+    packed = gzip.compress(text.encode()) if name.endswith("gz") else text.encode()
+    (tmp_path / name).write_bytes(packed)
+    with pytest.raises(FileError, match=r"has 400 columns in \d+ bytes; .*VPEM_READ_LIMIT=2M"):
+        read_table(tmp_path / name)
+    monkeypatch.delenv("VPEM_READ_LIMIT")
+    assert read_table(tmp_path / name).X.shape == (1, n_columns)

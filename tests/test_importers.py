@@ -292,7 +292,7 @@ def test_parquet_labels_keep_their_type(columns, values, expected):
         ([b"a", b"b"], "'bad' holds text"),
         ([datetime.date(2020, 1, 1)] * 2, "'bad' holds dates or times"),
         ([datetime.timedelta(1)] * 2, "'bad' holds dates or times"),
-        ([[1], [2]], "'bad' holds nested or other values"),
+        ([[1], [2]], "'bad' holds list<"),
         (pa.nulls(2), "'bad' holds no values"),
         ([1, None], r"row 1, feature \d+ \('bad'\) is NaN"),
         ([1.0, float("nan")], r"row 1, feature \d+ \('bad'\) is NaN"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,7 +26,14 @@ from vpem.errors import (
 )
 from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import check_memory, check_readable
-from vpem.files.opening import check_unpacked, open_unzipped
+from vpem.files.opening import (
+    EXPANSION,
+    advice,
+    check_unpacked,
+    open_unzipped,
+    read_limit,
+)
+from vpem.files.reading import LONGEST_STRING
 from vpem.workers import from_worker_of_row
 
 if TYPE_CHECKING:
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_table"]
 
+OF_A_COLUMN = 3000  # bytes that reading a column takes, however short it is
 BLOCK_BYTES = 1 << 24  # the longest row of a CSV file, and how much of it is parsed at once
 TEXT_SUFFIXES = {".csv": ",;\t", ".tsv": "\t", ".txt": "\t,; "}
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -184,8 +193,9 @@ def _roles(names: list[str], chosen: Chosen, source: str) -> Roles:
     else:
         resolved = (_resolve("column", column, names, source) for column in columns)
         used = [column for column in resolved if column is not None]
+        counts = Counter(used)
         for column in used:
-            if column in holders or used.count(column) > 1:
+            if column in holders or counts[column] > 1:
                 what = f"holds {holders[column]}s" if column in holders else "is one already"
                 raise InputError(f"{source}: {names[column]!r} cannot be a feature: it {what}")
     for column in used:
@@ -197,9 +207,9 @@ def _roles(names: list[str], chosen: Chosen, source: str) -> Roles:
                 ", or leave it out with ",
                 Setting("drop_columns", [column]),
             )
-    first = {name: names.index(name) for name in set(names)}
+    first: dict[str, int] = {}
     for column, name in enumerate(names):
-        if first[name] != column:
+        if first.setdefault(name, column) != column:
             raise InputError(
                 f"{source}: columns {first[name]} and {column} are both called {name!r}; rename "
                 "one, or pass ",
@@ -253,6 +263,19 @@ def _delimiter(file: Path, source: str, suffix: str, delimiter: str | None) -> s
     return max(candidates, key=lambda mark: lines[0].count(mark.encode()))
 
 
+def _check_width(file: Path, source: str, delimiter: str) -> None:
+    """Raise FileError if the columns of a CSV file take far more memory than the file."""
+    with open_unzipped(file) as stream:
+        line = stream.readline(BLOCK_BYTES)
+    n_columns = 1 + line.count(delimiter.encode())
+    n_bytes, size = n_columns * OF_A_COLUMN, os.stat(file).st_size
+    if n_bytes > max(read_limit(), size * EXPANSION):
+        raise FileError(
+            f"{source} has {n_columns} columns in {size} bytes; if features are rows, transpose "
+            f"it; {advice(n_bytes)}"
+        )
+
+
 def _read_text(
     file: Path, source: str, header: bool, delimiter: str, chosen: Chosen
 ) -> tuple[list[str], Roles, pa.Table]:
@@ -260,6 +283,7 @@ def _read_text(
     import pyarrow as pa
     from pyarrow import csv
 
+    _check_width(file, source, delimiter)
     # One thread, since only then pyarrow says in which row it found an error.
     reading = csv.ReadOptions(
         use_threads=False, block_size=BLOCK_BYTES, autogenerate_column_names=not header
@@ -334,6 +358,9 @@ def _read_parquet(file: Path, source: str, chosen: Chosen) -> tuple[list[str], R
 
     try:
         with parquet.ParquetFile(file) as opened:
+            text = [field.name for field in opened.schema_arrow if _is_text(field.type)]
+        # Text that is many times the same stays in a dictionary until it is known to be short.
+        with parquet.ParquetFile(file, read_dictionary=text) as opened:
             schema = opened.schema_arrow
             names = list(schema.names)
             stored = (schema.pandas_metadata or {}).get("index_columns", [])
@@ -343,13 +370,60 @@ def _read_parquet(file: Path, source: str, chosen: Chosen) -> tuple[list[str], R
             implied = [n for n, name in enumerate(names) if name in index and n not in wanted]
             roles = _roles(names, (annotations, (*drop_columns, *implied), columns), source)
             kept = _kept(len(names), roles)
-            check_unpacked(opened.metadata.num_rows * len(kept) * 8, file)
+            _check_kinds([(names[column], schema.field(column).type) for column in kept], source)
+            check_unpacked(_declared(opened.metadata, {names[c] for c in kept}), file)
             table = opened.read(columns=[names[column] for column in kept])
+            for name in table.column_names:
+                _check_strings(name, table.column(name), source)
     except VpemError:
         raise
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise FileError(f"{source} cannot be read as Parquet ({error})") from error
     return names, roles, table
+
+
+def _declared(metadata: Any, names: set[str]) -> int:
+    """Return how many bytes a Parquet file says that it unpacks to, in these columns."""
+    unpacked = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for part in map(group.column, range(group.num_columns)):
+            unpacked += int(part.total_uncompressed_size) if part.path_in_schema in names else 0
+    return max(int(metadata.num_rows) * len(names) * 8, unpacked)
+
+
+def _check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
+    """Raise InputError if a column is of a kind that could be neither features nor their names."""
+    import pyarrow as pa
+
+    for name, kind in columns:
+        kind = _plain(kind)
+        known = (_is_text, _is_numeric, pa.types.is_temporal, pa.types.is_null)
+        if not any(test(kind) for test in known):
+            raise InputError(
+                f"{source}: column {name!r} holds {str(kind)[:80]}, not text or numbers; "
+                "leave it out with ",
+                Setting("drop_columns"),
+            )
+
+
+def _check_strings(name: str, column: pa.ChunkedArray, source: str) -> None:
+    """Raise FileError if text is longer than names are or takes far more than its file."""
+    import pyarrow.compute as pc
+
+    if not _is_text(_plain(column.type)):
+        return
+    longest = 0
+    for chunk in column.chunks:
+        texts = chunk.dictionary if hasattr(chunk, "dictionary") else chunk
+        longest = max(longest, pc.max(pc.binary_length(texts)).as_py() or 0)
+    if longest > 4 * LONGEST_STRING:
+        raise FileError(
+            f"{source}: column {name!r} holds a text of {longest} bytes, more than "
+            f"{LONGEST_STRING} characters; leave it out with ",
+            Setting("drop_columns"),
+        )
+    check_unpacked(4 * longest * len(column), source)  # as numpy has text
 
 
 def _matrix(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: str) -> NDArray[Any]:
@@ -361,7 +435,6 @@ def _matrix(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: str
         ("text", _is_text),
         ("dates or times", pa.types.is_temporal),
         ("no values", pa.types.is_null),
-        ("nested or other values", lambda kind: not _is_numeric(kind)),
     ):
         bad = [(name, column) for name, column in plain if test(column.type)]
         if bad:
@@ -393,6 +466,7 @@ def _annotation(name: str, column: pa.ChunkedArray, source: str) -> NDArray[Any]
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    _check_strings(name, column, source)
     values = _decoded(column)
     if pa.types.is_temporal(values.type) and not pa.types.is_duration(values.type):
         values = values.cast(pa.string())
@@ -432,8 +506,14 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace dictionary codes by their values."""
     import pyarrow as pa
 
-    kind = column.type
-    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+    return column.cast(_plain(column.type)) if pa.types.is_dictionary(column.type) else column
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type of values, whether or not they are in a dictionary."""
+    import pyarrow as pa
+
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -448,7 +528,8 @@ def _is_text(kind: pa.DataType) -> bool:
     """Tell whether a column holds strings, or bytes, as pyarrow reads text that is not UTF-8."""
     import pyarrow as pa
 
-    return _is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return _is_string(kind) or any(test(kind) for test in tests)
 
 
 def _is_numeric(kind: pa.DataType) -> bool:
