@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import struct
 import zlib
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from vpem.files.opening import EXPANSION, advice, read_limit
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["Inflation", "check_storage", "lengths_of_strings"]
+__all__ = ["Inflation", "check_storage", "lengths_of_strings", "most_of"]
 
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF = 1, 2, 3, 4, 5, 6, 32000
 FILTERS = (DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF)
@@ -35,6 +36,16 @@ OF_A_COLUMN = 64
 
 OF_A_CHUNK = 4096
 """What HDF5 takes to read a chunk, however small."""
+
+PACKED = 6
+"""How many times the limit may be made of what is packed as tightly as deflate can: two copies of
+that, as fitting has them, are less than a gigabyte."""
+
+
+def most_of(stored: int) -> int:
+    """Return how many bytes may be made of so many that are stored."""
+    limit = read_limit()
+    return max(limit, EXPANSION * stored, min(PACKED * limit, DEFLATED * stored))
 
 
 def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
@@ -57,8 +68,8 @@ def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
     Raises
     ------
     FileError
-        If it would take more than `read_limit` and `EXPANSION` times what is stored, its chunks are
-        far larger than itself, or it is packed in a way that is not read here.
+        If it would take more than `most_of` what is stored, its chunks are far larger than itself
+        or too many, or it is packed in a way that is not read here.
     """
     import h5py
 
@@ -74,18 +85,28 @@ def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
                 f"{where} has chunks of {_size(each)}, far larger than itself; {advice(each)}"
             )
         _check_filters(plist, each, where)
-        parts = (-(-length // chunk) for length, chunk in zip(shape, dataset.chunks, strict=True))
-        n_bytes = max(n_bytes, OF_A_CHUNK * math.prod(parts))
-    if n_bytes <= limit:
-        return n_bytes
-    stored = _stored(dataset, where)
-    if n_bytes > EXPANSION * stored:
+    if n_bytes > limit and n_bytes > most_of(stored := _stored(dataset, where)):
         words = " x ".join(map(str, shape)) or "a single value"
         raise FileError(
             f"{where} declares {words} values, which would take {_size(n_bytes)}, but the file "
             f"stores {_size(stored)} of it; {advice(n_bytes)}"
         )
+    if dataset.chunks is not None:
+        _check_count(dataset, where)
     return n_bytes
+
+
+def _check_count(dataset: h5py.Dataset, where: str) -> None:
+    """Refuse chunks so many that finding them would take far more than they hold."""
+    pairs = zip(dataset.shape, dataset.chunks, strict=True)
+    count = math.prod(-(-length // chunk) for length, chunk in pairs)
+    n_bytes, most = OF_A_CHUNK * count, PACKED * read_limit()
+    if n_bytes > most and n_bytes > EXPANSION * _stored(dataset, where):
+        raise FileError(
+            f"{where} is in {count} chunks of {' x '.join(map(str, dataset.chunks))}, which would "
+            f"take {_size(n_bytes)} to read; write it with larger chunks, or, "
+            f"{advice(n_bytes / PACKED)}"
+        )
 
 
 def _in_memory(dtype: np.dtype[Any], text: bool) -> int:
@@ -137,7 +158,10 @@ def _check_filters(plist: Any, each: int, where: str) -> None:
 class Inflation:
     """Looks at packed chunks before they are read: none may unpack to more than a chunk.
 
-    Only those are looked at, once, which could take more than the limit.
+    None may be stored in more than its own size either, which needs no look inside. Chunks each of
+    which could take more than the limit are unpacked once, with a bound; of the others as many as
+    declare the limit together, chosen at random: what is missed then can hardly take more than a
+    few times what all of them declare.
 
     Parameters
     ----------
@@ -145,6 +169,11 @@ class Inflation:
         After `check_storage`.
     where : str
         What it is called in messages.
+
+    Raises
+    ------
+    FileError
+        If a chunk is stored in more bytes than it has.
     """
 
     def __init__(self, dataset: h5py.Dataset, where: str) -> None:
@@ -152,14 +181,40 @@ class Inflation:
         self._where = where
         self._left: list[tuple[int, ...]] = []
         self._codes = [] if dataset.chunks is None else _codes(dataset)
-        if not {DEFLATE, SZIP} & set(self._codes):
+        stored = int(dataset.id.get_storage_size())
+        if {SZIP, DEFLATE, LZF}.isdisjoint(self._codes) or (
+            SZIP not in self._codes and stored * DEFLATED <= read_limit()
+        ):
             return
         self._each = math.prod(dataset.chunks) * _width(dataset)
-        deflated = DEFLATE in self._codes
-        small = max(read_limit(), 4 * self._each) // DEFLATED if deflated else 0
-        if dataset.id.get_storage_size() > small:
-            chunks = _chunks(dataset, where)
-            self._left = [chunk.chunk_offset for chunk in chunks if chunk.size > small]
+        chunks = _chunks(dataset, where)
+        # What a filter cannot pack it stores as it is, with a few bytes that say so.
+        self._most = self._each + self._each // 100 + 1024
+        largest = max((int(chunk.size) for chunk in chunks), default=0)
+        if largest > self._most:
+            raise FileError(
+                f"{where} has a chunk of {self._each} bytes that is stored in {largest}; the file "
+                "is damaged"
+            )
+        if LZF not in self._codes:
+            self._left = self._chosen(chunks)
+
+    def _chosen(self, chunks: list[Any]) -> list[tuple[int, ...]]:
+        """Return where the chunks are that will be unpacked with a bound."""
+        if SZIP in self._codes:
+            return [chunk.chunk_offset for chunk in chunks]
+        small = max(read_limit(), 4 * self._each) // DEFLATED
+        large = [chunk.chunk_offset for chunk in chunks if chunk.size > small]
+        others = [
+            chunk.chunk_offset
+            for chunk in chunks
+            if self._each < chunk.size * DEFLATED and chunk.size <= small
+        ]
+        count = read_limit() // max(self._each, 1)
+        if count < len(others):
+            # Whoever makes a file cannot know which: the seed is no part of a result.
+            others = random.SystemRandom().sample(others, count)
+        return large + others
 
     def check(self, rows: slice | None = None) -> None:
         """Refuse chunks that unpack to more than they may.
@@ -185,19 +240,22 @@ class Inflation:
         for first in wanted:
             if not self._fits(*self._dataset.id.read_direct_chunk(first)):
                 raise FileError(
-                    f"{self._where} has a chunk that unpacks to more than its {self._each} bytes, "
-                    "or is damaged"
+                    f"{self._where} has a chunk that unpacks to more than its {self._each} bytes"
                 )
-        self._left = [first for first in self._left if first not in set(wanted)]
+        done = set(wanted)
+        self._left = [first for first in self._left if first not in done]
 
     def _fits(self, mask: int, packed: bytes) -> bool:
         """Whether a chunk, through the filters that ``mask`` leaves, is no larger than it says."""
         for place, code in enumerate(self._codes):
             if mask >> place & 1:
                 continue
-            if code == DEFLATE and _inflate(packed, self._each + 4) is None:
-                return False
-            if code == SZIP and struct.unpack_from("<I", packed.ljust(4))[0] > self._each + 4:
+            if code == DEFLATE:
+                try:
+                    return _inflate(packed, self._most) is not None
+                except zlib.error:
+                    return True  # HDF5 stops at the same place, and says so
+            if code == SZIP and struct.unpack_from("<I", packed.ljust(4))[0] > self._most:
                 return False
         return True
 
@@ -219,11 +277,8 @@ def _codes(dataset: h5py.Dataset) -> list[int]:
 
 
 def _inflate(packed: bytes, most: int) -> bytes | None:
-    """Return what deflate packed, or None if that is longer than ``most`` or damaged."""
-    try:
-        content = zlib.decompressobj().decompress(packed, most + 1)
-    except zlib.error:
-        return None
+    """Return what deflate packed, or None if that is longer than ``most``."""
+    content = zlib.decompressobj().decompress(packed, most + 1)
     return content if len(content) <= most else None
 
 
@@ -289,7 +344,10 @@ def _lengths_in_chunks(dataset: h5py.Dataset, where: str, width: int) -> Iterato
             if mask >> place & 1:
                 continue
             if codes[place] == DEFLATE:
-                content = _inflate(packed, each + 4)
+                try:
+                    content = _inflate(packed, each + 4)
+                except zlib.error as error:
+                    raise FileError(f"{where} has a chunk that is damaged ({error})") from error
                 if content is None:
                     raise FileError(f"{where} has a chunk that unpacks to more than its size")
                 packed = content

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import FileError, VpemError
-from vpem.files.opening import EXPANSION, PathLike, advice, check_memory, check_readable, read_limit
+from vpem.files.opening import PathLike, advice, check_memory, check_readable, read_limit
+from vpem.files.storage import most_of
 
 if TYPE_CHECKING:
     import h5py
@@ -120,7 +121,7 @@ def spend(dataset: h5py.Dataset, n_bytes: int, where: str) -> None:
     file = dataset.file
     number = _number(file)
     total = _spent[number] = _spent.get(number, 0) + n_bytes
-    most = 2 * read_limit() + EXPANSION * os.path.getsize(file.filename)
+    most = read_limit() + most_of(os.path.getsize(file.filename))
     if total > most:
         raise FileError(
             f"{where} cannot be read: all that the file declares takes more than {most} bytes, far "
