@@ -82,8 +82,15 @@ def split(
             raise FileError(f"folder {output} cannot be made: {error.strerror}") from None
         for file in files:
             check_writable(file, force, "datasets")
+        new = [file for file in files if not file.exists()]
+        try:
+            for file, part in zip(files, parts, strict=True):
+                write_dataset(file, part, force)
+        except BaseException:
+            for file in new:
+                file.unlink(missing_ok=True)
+            raise
         for file, part in zip(files, parts, strict=True):
-            write_dataset(file, part, force)
             screen.say(
                 f"wrote {file}: {plural(part.n_samples, 'row')}, "
                 f"{plural(part.n_features, 'feature')}"

@@ -580,3 +580,28 @@ def test_columns_are_bounded(tmp_path, monkeypatch, name):
         read_table(tmp_path / name)
     monkeypatch.delenv("VPEM_READ_LIMIT")
     assert read_table(tmp_path / name).X.shape == (1, n_columns)
+
+
+def test_one_long_label_does_not_fill_the_memory(tmp_path):
+    (tmp_path / "labels.txt").write_text("x" * 100_000 + "\n" * 1000)
+    with pytest.raises(FileError, match=r"declares values of 0.4\d* GB"):
+        READERS["labels.txt"](tmp_path / "labels.txt")
+
+
+def test_parts_of_a_split_appear_together_or_not_at_all(tmp_path, capsys, monkeypatch):
+    written = []
+
+    def write(path, *args):
+        if written:
+            raise FileError("the disk is full")
+        written.append(path)
+        path.write_bytes(b"part")
+
+    monkeypatch.setattr("vpem.files.datasets.write_dataset", write)
+    with h5py.File(tmp_path / "whole.h5", "w") as file:
+        file["X"] = np.eye(4)
+    words = ("data", "split", tmp_path / "whole.h5", "--agents", "2", "-o", tmp_path / "parts")
+    result = run(capsys, *words)
+    assert (result.code, result.sentence) == (2, "the disk is full")
+    assert len(written) == 1
+    assert list((tmp_path / "parts").iterdir()) == []

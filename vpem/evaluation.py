@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import find, open_read, read_column
-from vpem.files.opening import read_text
+from vpem.files.opening import check_unpacked, read_text
 
 __all__ = ["Agreement", "compare", "read_labels"]
 
@@ -114,7 +114,9 @@ def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> NDA
     """
     labels: NDArray[Any]
     if os.path.lexists(where):
-        labels = np.array(read_text(where).split("\n"))
+        lines = read_text(where).split("\n")
+        check_unpacked(4 * max(map(len, lines)) * len(lines), where)  # as numpy has text
+        labels = np.array(lines)
         labels = labels[:-1] if len(labels) and labels[-1] == "" else labels
     else:
         with open_read(data) as file:
