@@ -160,7 +160,13 @@ def saem(
             "numbers as they are."
         ),
     ] = None,
-    chains: Annotated[int, typer.Option(help="Chains of each individual.")] = 4,
+    chains: Annotated[
+        int | None,
+        typer.Option(
+            help="Chains of each individual. Default: 4, or up to 50 where latents are drawn "
+            "exactly, which costs little."
+        ),
+    ] = None,
     iterations: Annotated[
         int, typer.Option("--iterations", "--max-iter", help="Most iterations.")
     ] = 1000,

@@ -181,7 +181,8 @@ def check_flow(given: Mapping[str, Any]) -> int:
             f"--burn-in must be below --iterations, else no step decreases, got {burn_in} of "
             f"{iterations}"
         )
-    check_int("--chains", given["chains"], least=1, most=10_000)
+    if given["chains"] is not None:
+        check_int("--chains", given["chains"], least=1, most=10_000)
     check_number("--decay", given["decay"], least=0.5, most=1, above=True)
     check_choice("--average", given["average"], AVERAGES)
     feedback = given["feedback"]

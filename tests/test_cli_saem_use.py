@@ -170,8 +170,8 @@ def test_show(capsys, home, name):
     assert told["log_likelihood"]["value"] == saved.log_likelihood.value
 
 
-def test_show_survives_odd_settings(capsys, home, tmp_path):
-    odd = {"devices": 10**12, "burn_in": "x", "tol": [], "data": 5, "sampler": "a\x1b[31m"}
+def test_odd_settings_are_refused(capsys, home, tmp_path):
+    odd = {"devices": 10**12, "burn_in": "x\x1b[31m"}
     with h5py.File(home / "growth.h5") as source, h5py.File(tmp_path / "odd.h5", "w") as target:
         for name in source:
             source.copy(name, target)
@@ -179,7 +179,10 @@ def test_show_survives_odd_settings(capsys, home, tmp_path):
         for name, value in (("settings", odd), ("communication", {"messages": "many"})):
             del target[name]
             target[name] = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
-    assert "\x1b" not in done(capsys, "model", "show", tmp_path / "odd.h5").out
+    refused = run(capsys, "model", "show", tmp_path / "odd.h5")
+    assert refused.code == 2
+    assert "settings.burn_in must be an integer of at least 0, got 'x" in refused.sentence
+    assert "\x1b" not in refused.sentence
 
 
 def test_export(capsys, home, tmp_path):

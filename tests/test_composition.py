@@ -22,12 +22,14 @@ OTHERS = tuple(
 )
 
 
-def reasons(topology, codec, fault, acceleration, path, eigenvalue, batch, step):
+def reasons(topology, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, step):
     """Why it cannot be had, as docs/communication.md has it; any of them may be given."""
     fixed = codec is None and fault is None
     found = set()
     if topology == "star" and fault is not None:
         found.add("needs every agent")
+    if topology == "star" and (acceleration, path, n_rounds) != (None, "auto", "auto"):
+        found.add("a server sums without any")
     if fault is not None and acceleration == "chebyshev":
         found.add("Chebyshev acceleration needs")
     if not fixed and path == "operator":
@@ -54,7 +56,7 @@ def test_the_whole_grid(topology, codec, fault, overlapping):
     graph, held = make_graph(topology, 5, seed=0), contiguous(5, 5)
     fitted = refused = 0
     for acceleration, path, eigenvalue, n_rounds, (batch, step) in OTHERS:
-        why = reasons(topology, codec, fault, acceleration, path, eigenvalue, batch, step)
+        why = reasons(topology, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, step)
         how = {"acceleration": acceleration, "path": path, "eigenvalue": eigenvalue}
         if fault is not None:
             how[fault] = 0.1

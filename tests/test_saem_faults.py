@@ -34,7 +34,7 @@ def test_errors_of_weights_are_a_multinomials_where_components_are_apart():
         from_matrix(blobs(n)),
         "gmm",
         model_options={"n_components": 3, "rows": [0, 1, 2], "reg_covar": 1e-9},
-        **SHORT | {"n_iter": 60},
+        **SHORT | {"n_iter": 60, "n_chains": 4},
     )
     weights = fit.theta[:3]
     assert weights.min() > 0.1  # the rows are of three blobs

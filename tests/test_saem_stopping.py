@@ -133,16 +133,12 @@ def test_a_start_far_off_has_not_converged_after_few_iterations(seed):
 
 @pytest.mark.filterwarnings("ignore:SAEM has not converged")
 @pytest.mark.parametrize("seed", range(4))
-def test_a_flat_likelihood_ends_early_at_its_maximum_or_is_not_said_to(seed):
+def test_a_flat_likelihood_ends_early_at_its_maximum(seed):
     data = flat()
     fit = fit_saem(data, seed=seed, **QUICK)
     lost = fit.model.marginal(FLAT_TOP).sum() - fit.model.marginal(fit.theta).sum()
     assert fit.settings["sampler"] == "exact"
     assert lost > -1e-3
-    if seed == 3:  # its variances came near zero while they wandered, and leave it slowly
-        assert not fit.converged
-        assert lost > 0.5
-        return
     assert fit.converged
     assert fit.n_iter < 1000
     assert lost < 0.05

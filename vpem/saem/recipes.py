@@ -21,7 +21,7 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import MODELS, OWN, all_options, make_model
 from vpem.saem.models.protocol import SaemModel, Vector
-from vpem.saem.saem import SaemProgress, burn_in_of, run_saem
+from vpem.saem.saem import SaemProgress, burn_in_of, chains_of, run_saem
 from vpem.saem.sampling import AUTO, Sampler, sampler_of, usual_sampler
 from vpem.saem.streams import Streams
 from vpem.workers import Workers, evenly
@@ -113,7 +113,7 @@ def fit_saem(
     devices: int | Workers = 1,
     sampler: str | Sampler = AUTO,
     sampler_options: Mapping[str, Any] | None = None,
-    n_chains: int = 4,
+    n_chains: int | None = None,
     n_iter: int = 1000,
     burn_in: int | None = None,
     decay: float = 0.7,
@@ -196,11 +196,11 @@ def fit_saem(
     check_int("seed", seed, least=0, most=2**64 - 1)
     n_iter = check_int("n_iter", n_iter, least=1)
     burn_in = burn_in_of(n_iter, burn_in)
-    check_int("n_chains", n_chains, least=1, most=10_000)
     made = _made(individuals, model, model_options)
     held = evenly(made.n, devices) if not isinstance(devices, Workers) else devices
     codec = parse_codec(codec) if isinstance(codec, str) else codec
     chosen = _sampler(made, sampler, sampler_options, gradient_codec)
+    n_chains = chains_of(chosen, made.n, n_chains)
     if held.n_samples != made.n:
         raise InputError(f"devices hold {held.n_samples} individuals, but there are {made.n}")
     if feedback is None:

@@ -23,7 +23,22 @@ from vpem.saem.stopping import Watch
 from vpem.saem.streams import Streams
 from vpem.workers import Workers
 
-__all__ = ["AVERAGES", "SHARES", "SaemProgress", "SaemRun", "burn_in_of", "run_saem", "step_size"]
+__all__ = [
+    "AVERAGES",
+    "SHARES",
+    "SaemProgress",
+    "SaemRun",
+    "burn_in_of",
+    "chains_of",
+    "run_saem",
+    "step_size",
+]
+
+EXACT_CHAINS = 50
+"""Chains of each individual where latents are drawn exactly."""
+
+MOST_DRAWS = 1_000_000
+"""Chains of all individuals, from which on there are fewer of each."""
 
 AVERAGES = ("statistics", "models")
 """What the server averages: statistics, of which it makes one model; or models of the devices."""
@@ -93,6 +108,17 @@ def burn_in_of(n_iter: int, burn_in: int | None = None) -> int:
     return min(200, 2 * n_iter // 5) if burn_in is None else burn_in
 
 
+def chains_of(sampler: Sampler, n: int, n_chains: int | None = None) -> int:
+    """Chains of each of n individuals: as many as are given, else 4, or more where draws are exact.
+
+    Where rows say little of a parameter, it wanders with the noise of the draws for very long.
+    """
+    if n_chains is None:
+        exact = sampler.name == "exact"
+        return max(4, min(EXACT_CHAINS, MOST_DRAWS // max(n, 1))) if exact else 4
+    return check_int("n_chains", n_chains, least=1, most=10_000)
+
+
 def step_size(iteration: int, burn_in: int, decay: float) -> float:
     """Step of the stochastic approximation: 1 in the burn-in, then ``(r - burn_in)^-decay``."""
     return 1.0 if iteration <= burn_in else float((iteration - burn_in) ** -decay)
@@ -107,7 +133,7 @@ def run_saem(
     n_iter: int = 1000,
     burn_in: int | None = None,
     decay: float = 0.7,
-    n_chains: int = 4,
+    n_chains: int | None = None,
     average: str = "statistics",
     shares: str = "individuals",
     participation: float = 1.0,
@@ -134,8 +160,9 @@ def run_saem(
         fifths of fewer than 500.
     decay : float
         Power of the steps after it, above 1/2 and at most 1.
-    n_chains : int
-        Chains of each individual.
+    n_chains : int, optional
+        Chains of each individual. Default: 4, or 50 where latents are drawn exactly, which costs
+        little (fewer of more than 20,000 individuals).
     average : {"statistics", "models"}
         Algorithm 2 of the draft, or 1.
     shares : {"individuals", "devices"}
@@ -187,7 +214,7 @@ def run_saem(
     statistics = model.statistics(z[None])
     smoothed = np.stack([statistics[rows].mean(axis=0) for rows in devices.rows])
     reports.begin(smoothed, Units.of(statistics), rng)
-    chains = sampler.begin(model, theta, z, n_chains)
+    chains = sampler.begin(model, theta, z, chains_of(sampler, model.n, n_chains))
     run = SaemRun(theta, chains, [theta])
     everyone = np.arange(devices.n_workers)
     models = np.tile(theta, (len(everyone), 1))  # the last of each device
