@@ -159,6 +159,20 @@ def test_small_files_take_nothing(path, attack, capsys):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
 
 
+def test_a_heap_that_never_ends_is_refused(path):
+    with h5py.File(path, "w") as file:
+        file.attrs["name"] = "text of any length"
+        file["labels"] = np.array(["a", "bc"], dtype=h5py.string_dtype())
+    whole = path.read_bytes()
+    at = whole.index(b"GCOL")
+    size = int.from_bytes(whole[at + 8 : at + 16], "little")
+    with hdf5.open_read(path) as file:
+        assert hdf5.read_attribute(file, "name") == "text of any length"
+    path.write_bytes(whole[: at + 16] + bytes(size - 16) + whole[at + size :])
+    with pytest.raises(FileError, match="a heap of its strings never ends"), hdf5.open_read(path):
+        pass
+
+
 @pytest.mark.parametrize("attack", [packed_twice, packed_tightly, overfull, full, just_fitting])
 def test_what_stays_on_disk_is_looked_at_too(path, attack):
     with h5py.File(path, "w") as file:

@@ -6,14 +6,23 @@ else calls it to read.
 
 from __future__ import annotations
 
+import mmap
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import FileError, VpemError
-from vpem.files.opening import PathLike, advice, check_memory, check_readable, read_limit
+from vpem.files.opening import (
+    PathLike,
+    advice,
+    check_memory,
+    check_readable,
+    open_regular,
+    read_limit,
+)
 from vpem.files.storage import most_of
 
 if TYPE_CHECKING:
@@ -45,6 +54,36 @@ FAILURES = (
 """What h5py raises on damaged files."""
 
 
+HEAP = struct.Struct("<4sB3xQ")
+HEAP_OBJECT = struct.Struct("<H6xQ")
+"""Heads of a global heap, which holds strings, and of an object in it (HDF5 format, III.E)."""
+
+SEARCHED = 1 << 26
+"""Bytes of a file in which heaps are looked for."""
+
+
+def _check_heaps(path: PathLike) -> None:
+    """Raise FileError where HDF5 would never end: free space in a heap that has no size."""
+    with (
+        open_regular(path) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        lengths = data[14:15] if data[8:9] < b"\x02" else data[10:11]
+        at = data.find(b"GCOL", 0, SEARCHED) if lengths == b"\x08" else -1
+        # Heaps do not overlap: all objects together are no longer than the file.
+        left = min(len(data), SEARCHED) // HEAP_OBJECT.size
+        while 0 <= at <= len(data) - HEAP.size and left > 0:
+            _, version, size = HEAP.unpack_from(data, at)
+            place, end = at + HEAP.size, min(at + size, len(data))
+            while version == 1 and place + HEAP_OBJECT.size <= end and left > 0:
+                number, length = HEAP_OBJECT.unpack_from(data, place)
+                step = HEAP_OBJECT.size + -(-length // 8) * 8 if number else length
+                if step == 0:
+                    raise FileError(f"{path} is damaged: a heap of its strings never ends")
+                place, left = place + step, left - 1
+            at = data.find(b"GCOL", at + 4, SEARCHED)
+
+
 def open_file(path: PathLike) -> h5py.File:
     """Open an HDF5 file for reading; whoever calls closes it.
 
@@ -61,6 +100,7 @@ def open_file(path: PathLike) -> h5py.File:
         table = name.lower().endswith(TABLES)
         hint = "; 'vpem data import' makes one of a table" if table else ""
         raise FileError(f"{path} is not an HDF5 file{hint}")
+    _check_heaps(path)
     try:
         # Runs of whole chunks are read once: without a cache they go where they are wanted.
         return h5py.File(name, "r", locking="best-effort", rdcc_nbytes=0)
