@@ -63,6 +63,9 @@ class _Use:
     goes_on_in: str = ""
 
 
+MOVING = "--checkpoint"
+"""Its files take each other's places, in other processes too, while they are looked at."""
+
 _uses: dict[tuple[Any, ...], list[_Use]] = {}
 """What the command that runs does with which files, by what identifies these."""
 
@@ -141,8 +144,10 @@ def _add(use: _Use) -> None:
 
 
 def _are_one(one: _Use, two: _Use) -> bool:
-    """Whether two processes told of the same use."""
-    return one.option == two.option and os.path.realpath(one.path) == os.path.realpath(two.path)
+    """Whether two processes told of the same use, or files take each other's places meanwhile."""
+    if one.option != two.option:
+        return False
+    return one.option == MOVING or os.path.realpath(one.path) == os.path.realpath(two.path)
 
 
 def _identity(path: str) -> tuple[Any, ...]:

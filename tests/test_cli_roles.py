@@ -169,3 +169,14 @@ def test_names_that_are_none_are_not_the_same(tmp_path, monkeypatch, name):
     begin(COMMANDS["fit"], "d.h5", "-o", name)
     with pytest.raises(FileError, match="is the input"):
         begin(COMMANDS["fit"], name, "-o", name)
+
+
+def test_files_of_a_checkpoint_may_take_each_others_places_meanwhile(tmp_path):
+    kept, before = tmp_path / "run.ckpt", tmp_path / "run.ckpt.before"
+    kept.write_text("state")
+    before.hardlink_to(kept)  # as another process finds them that looks at one after the other
+    roles._uses.clear()
+    roles.writes("--checkpoint", kept, before)
+    with pytest.raises(FileError, match="are one file"):
+        roles.writes("--output", before)
+    roles._uses.clear()
