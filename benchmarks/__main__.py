@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from vpem.threads import thread_count
+from vpem._core.threads import thread_count
 
 from .measure import Options, environment
 from .plots import draw

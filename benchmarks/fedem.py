@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from vpem.federated.fedmixture import fit_fedem
-from vpem.federated.fedplots import plot_histories
-from vpem.federated.fedruns import FedHistory
-from vpem.workers import Workers, by_label, evenly
+from vpem.fits.fedem import fit_fedem
+from vpem.network.workers import Workers, by_label, evenly
+from vpem.pictures.fedem import plot_histories
+from vpem.steps.fedruns import FedHistory
 
 from .communication import table
 from .fedem_bytes import bytes_rows, digits

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_blobs
 
-from vpem.federated.fedmixture import fit_fedem
-from vpem.federated.fedruns import FedHistory
-from vpem.workers import evenly
+from vpem.fits.fedem import fit_fedem
+from vpem.network.workers import evenly
+from vpem.steps.fedruns import FedHistory
 
 __all__ = ["NEAR", "bytes_rows", "digits", "reached"]
 

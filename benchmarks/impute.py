@@ -22,12 +22,12 @@ from rich.table import Table
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from vpem._core.threads import one_blas_thread
 from vpem.errors import NotConvergedWarning
-from vpem.imputing.holdouts import column_means, iterative_imputer
-from vpem.imputing.imputation import fit_imputation
-from vpem.imputing.laws import make_law
-from vpem.imputing.observations import from_matrices, hide, split
-from vpem.threads import one_blas_thread
+from vpem.fits.holdouts import column_means, iterative_imputer
+from vpem.fits.imputation import fit_imputation
+from vpem.terms.lowrank.laws import make_law
+from vpem.terms.lowrank.observations import from_matrices, hide, split
 
 SIZES = {"tiny": (24, 16, 1), "small": (80, 50, 3), "full": (200, 120, 5)}
 """Rows, columns and seeds."""

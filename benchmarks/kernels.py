@@ -21,7 +21,7 @@ from vpem._core import (
 )
 from vpem._core import normalise as normalising
 from vpem._core import sweep as sweeping
-from vpem.threads import one_blas_thread
+from vpem._core.threads import one_blas_thread
 
 from .measure import Options, call, compare, dgemm
 from .peers import CASES, rows_of

@@ -18,8 +18,8 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from vpem import DistributedKMeans, connect_workers, kmeans_rows, make_graph
-from vpem.threads import thread_count
-from vpem.workers import evenly
+from vpem._core.threads import thread_count
+from vpem.network.workers import evenly
 
 from .measure import Options, call, compare
 

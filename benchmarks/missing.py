@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import connect, make_graph
-from vpem.partition import contiguous
-from vpem.scaling import Scaling
+from vpem._core.threads import one_blas_thread
+from vpem.network.partition import contiguous
 from vpem.terms.missing import MissingTerms, terms_of
-from vpem.threads import one_blas_thread
+from vpem.terms.scaling import Scaling
 
 from .measure import Options, call, compare
 from .problems import mixture_rows

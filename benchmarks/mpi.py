@@ -65,12 +65,12 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
 
 def iteration(m: int) -> float:
     """Seconds an iteration, of two agents on however many ranks there are."""
+    from vpem.engines.mpi import MpiTeam
     from vpem.errors import VpemWarning
-    from vpem.graphs.topologies import make_graph
-    from vpem.joining import connect
-    from vpem.network.mpi import MpiTeam
-    from vpem.partition import contiguous
-    from vpem.spread import fit_spread, spread
+    from vpem.fits.spread import fit_spread, spread
+    from vpem.network.partition import contiguous
+    from vpem.network.topologies import make_graph
+    from vpem.sums.connect import connect
 
     warnings.simplefilter("ignore", VpemWarning)
     team, partition = MpiTeam(2), contiguous(2 * WIDTH, 2)
@@ -92,13 +92,13 @@ def iteration(m: int) -> float:
 
 def rows_iteration(m: int) -> float:
     """Seconds an iteration of distributed EM, of two workers on however many ranks there are."""
+    from vpem.engines.mpi import MpiTeam
     from vpem.errors import VpemWarning
-    from vpem.graphs.topologies import make_graph
-    from vpem.joining import connect_workers
-    from vpem.network.mpi import MpiTeam
-    from vpem.row_split.row_recipes import fit_em
-    from vpem.spread import spread_workers
-    from vpem.workers import evenly
+    from vpem.fits.rows import fit_em
+    from vpem.fits.spread import spread_workers
+    from vpem.network.topologies import make_graph
+    from vpem.network.workers import evenly
+    from vpem.sums.connect import connect_workers
 
     warnings.simplefilter("ignore", VpemWarning)
     team, workers = MpiTeam(2), evenly(m, 2)
@@ -121,10 +121,10 @@ def rows_iteration(m: int) -> float:
 
 def one_sum(what: str, m: int) -> float:
     """Seconds of one round, or of one all-reduce, of two ranks' terms."""
-    from vpem.graphs.topologies import make_graph
-    from vpem.joining import connect_workers
-    from vpem.network.mpi import MpiTeam
-    from vpem.spread import sum_over_ranks
+    from vpem.engines.mpi import MpiTeam
+    from vpem.fits.spread import sum_over_ranks
+    from vpem.network.topologies import make_graph
+    from vpem.sums.connect import connect_workers
 
     rounds = what == "round"
     how: dict[str, Any] = {"n_rounds": ROUNDS, "acceleration": "none"} if rounds else {}
@@ -145,7 +145,7 @@ def one_sum(what: str, m: int) -> float:
 
 def main(what: str, m: str) -> None:
     """Measure as a rank; the first prints the seconds."""
-    from vpem.network.mpi import MPI
+    from vpem.engines.mpi import MPI
 
     measures = {"iteration": iteration, "rows": rows_iteration}
     seconds = measures[what](int(m)) if what in measures else one_sum(what, int(m))

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from vpem.checks import parse_bytes
-from vpem.rows import FileMatrix
+from vpem.files.matrix import FileMatrix
 
 from .measure import VPEM, Options, call, compare
 from .problems import mixture_rows, one_block, sweep_once
@@ -116,6 +116,6 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
             "base": "", "absent": {}, "seconds": {}, "median": {}, "times_as_fast": {},
             "facts": {
                 "peak MB": peak(*command) / 1e6,
-                "of which started, MB": peak(sys.executable, "-c", "import vpem.recipes") / 1e6,
+                "of which started, MB": peak(sys.executable, "-c", "import vpem.fits.vpem") / 1e6,
             },
         }  # fmt: skip

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem import NotConvergedWarning, VpemWarning, connect, em, fit_vpem, make_graph
-from vpem.partition import contiguous
-from vpem.recipes import Network
-from vpem.scaling import Scaling
+from vpem import NotConvergedWarning, VpemWarning, connect, fit_vpem, make_graph
+from vpem._core.threads import one_blas_thread
+from vpem.network.partition import contiguous
+from vpem.steps import em
+from vpem.sums.connect import Network
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
-from vpem.threads import one_blas_thread
+from vpem.terms.scaling import Scaling
 
 __all__ = ["exact", "fit", "mixture_rows", "one_block", "sweep_once"]
 
@@ -79,7 +80,7 @@ def fit(
 def sweep_once(
     X: Any, joined: Network, k: int, threads: int, dtype: Any = None
 ) -> Callable[[], Any]:
-    """Return one iteration of `vpem.em.fit`: factors, E-step with statistics, update."""
+    """Return one iteration of `vpem.steps.em.fit`: factors, E-step with statistics, update."""
     blocks = joined.blocks
     terms = FeatureTerms(
         X, blocks, "full", scaling=Scaling.none(blocks.n_features), n_threads=threads,

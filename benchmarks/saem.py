@@ -16,8 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from vpem._core.threads import one_blas_thread
 from vpem.errors import NotConvergedWarning
-from vpem.threads import one_blas_thread
 
 from .saem_shared import Finding
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from vpem.network.workers import Workers
+from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.models.protocol import Vector
-from vpem.saem.recipes import fit_saem
-from vpem.workers import Workers
+from vpem.saem.models.model import Vector
 
 from .saem_shared import (
     BOYS,

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from vpem.codecs import parse_codec
 from vpem.errors import NumericalError
-from vpem.saem.devices import FEEDBACKS, Reports
+from vpem.network.codecs import parse_codec
+from vpem.network.workers import evenly
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.saem import SaemRun, run_saem
-from vpem.saem.sampling import Exact, Langevin, Sampler
-from vpem.workers import evenly
+from vpem.saem.samplers import Exact, Langevin, Sampler
+from vpem.saem.server import FEEDBACKS, Reports
 
 from .saem_loadings import drawn_items
 from .saem_shared import BOYS, Finding, boys, log_likelihood_top, style

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
+from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import from_matrix
-from vpem.saem.models.protocol import Vector
-from vpem.saem.recipes import fit_saem
+from vpem.saem.models.model import Vector
 
 from .saem_shared import Finding, style
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from vpem._core import proposals, reference_proposals
 from vpem.saem.chains import Chains
-from vpem.saem.models.protocol import SaemModel, Vector
-from vpem.saem.sampling import Mala, Metropolis
+from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.samplers import Mala, Metropolis
 from vpem.saem.streams import Streams
 
 from .measure import Options, call, compare, processor

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from vpem.saem.fit import fit_saem
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.models.protocol import Vector
-from vpem.saem.recipes import fit_saem
+from vpem.saem.models.model import Vector
 
 from .saem_shared import BOYS, BOYS_LOG_LIKELIHOOD, Finding, boys, log_likelihood_top, style
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from vpem.plots import COLOURS
-from vpem.saem.individual_files import read_individuals
+from vpem.pictures.figure import COLOURS
+from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.models.model import SaemModel, Vector
 
 __all__ = [
     "BOYS", "BOYS_LOG_LIKELIHOOD", "Finding", "boys", "fixed_effects_data", "log_likelihood_top",

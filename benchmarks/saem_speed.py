@@ -15,8 +15,8 @@ from vpem._core import langevin, reference_langevin
 from vpem.saem.chains import curvature_scales
 from vpem.saem.individuals import Individuals, from_long
 from vpem.saem.models.linear import LinearModel
+from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.models.one_compartment import OneCompartmentModel
-from vpem.saem.models.protocol import SaemModel, Vector
 from vpem.saem.streams import Stream, Streams
 
 from .measure import Options, call, compare, processor

@@ -14,7 +14,7 @@ import typer
 from .roles import Role
 
 if TYPE_CHECKING:
-    from vpem.checkpoints.savers import FileSaver
+    from vpem.files.checkpoints import FileSaver
 
 __all__ = ["CheckpointEvery", "CheckpointFile", "Resume", "ResumeIfAny", "catching", "saver_of"]
 
@@ -26,8 +26,8 @@ def _kept(value: Path | None, options: object) -> list[Path]:
     """Return all files that a checkpoint is kept in, and what they are before they are whole."""
     if value is None:
         return []
-    from vpem.checkpoints.checkpoint_files import part_of
-    from vpem.checkpoints.savers import files_of
+    from vpem.files.checkpoints import files_of
+    from vpem.files.states import part_of
 
     from .engine import joined
 
@@ -74,7 +74,7 @@ def saver_of(
     resume, if_any, force : bool
         As typed.
     **processes
-        For a run of several processes; see `vpem.checkpoints.savers.FileSaver`.
+        For a run of several processes; see `vpem.files.checkpoints.FileSaver`.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def saver_of(
             if given:
                 raise InputError(f"{name} needs --checkpoint FILE")
         return None
-    from vpem.checkpoints.savers import EVERY, FileSaver
+    from vpem.files.checkpoints import EVERY, FileSaver
 
     return FileSaver(
         file,

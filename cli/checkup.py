@@ -92,7 +92,7 @@ def processors(problems: Problems) -> dict[str, Any]:
         "threads": None,
     }
     try:
-        from vpem.threads import processor_limit, thread_count, whereabouts
+        from vpem._core.threads import processor_limit, thread_count, whereabouts
 
         found["usable"], found["limit"] = len(whereabouts()[1]), processor_limit()
         found["threads"] = thread_count(None)
@@ -204,7 +204,7 @@ def self_check() -> float:
     import numpy as np
 
     from vpem._core import codecs, reference, reference_codecs, sweep
-    from vpem.threads import one_blas_thread
+    from vpem._core.threads import one_blas_thread
 
     rng = np.random.default_rng(0)
     widths, n_rows, n_components = (5, 1, 9), 133, 3

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vpem.files.datasets import Dataset
-    from vpem.graphs.graph import Graph
-    from vpem.partition import Partition
+    from vpem.network.graph import Graph
+    from vpem.network.partition import Partition
 
 __all__ = ["how_summed", "partition_of", "rounds_of", "rows_of", "stored_graph"]
 
@@ -43,7 +43,8 @@ def rows_of(text: str) -> list[int]:
 def partition_of(source: Dataset, agents: int | None, file: Path | None) -> Partition:
     """Choose who holds which features."""
     from vpem.errors import InputError
-    from vpem.partition import contiguous, read_partition
+    from vpem.files.holdings import read_partition
+    from vpem.network.partition import contiguous
 
     if agents is not None and file is not None:
         raise InputError("give --agents or --partition, not both")
@@ -67,7 +68,7 @@ def stored_graph(
 ) -> Graph:
     """Choose who talks to whom: as stored in the dataset, unless something is asked for."""
     from vpem.errors import InputError
-    from vpem.graphs.graph import from_edges
+    from vpem.network.graph import from_edges
 
     asked = (topology, file, radius, mean_degree)
     if source.edges is None or any(value is not None for value in asked):

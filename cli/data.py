@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from vpem.files.datasets import Dataset
-    from vpem.partition import Partition
+    from vpem.network.partition import Partition
 
 __all__ = ["app"]
 
@@ -93,8 +93,9 @@ def import_(
         from vpem.errors import InputError
         from vpem.files.datasets import write_dataset
         from vpem.files.hdf5 import check_writable
+        from vpem.files.holdings import read_partition
         from vpem.files.importers import read_table
-        from vpem.partition import contiguous, read_partition
+        from vpem.network.partition import contiguous
 
         if agents is not None and partition is not None:
             raise InputError("give --agents or --partition, not both")

@@ -17,16 +17,16 @@ import typer
 from .roles import reads, writes, written
 
 if TYPE_CHECKING:
-    from vpem.blocks import Blocks
+    from vpem.engines.mpi import MpiTeam
     from vpem.files.datasets import Dataset
-    from vpem.joining import Network
-    from vpem.network.mpi import MpiTeam
-    from vpem.parties.alignment import Alignment
-    from vpem.parties.manifest import Party
-    from vpem.parties.sharing import RowShare, Share
-    from vpem.partition import Partition
-    from vpem.recipes import Fit
-    from vpem.workers import Workers
+    from vpem.files.parties.alignment import Alignment
+    from vpem.files.parties.manifest import Party
+    from vpem.files.parties.sharing import RowShare, Share
+    from vpem.fits.results import Fit
+    from vpem.network.blocks import Blocks
+    from vpem.network.partition import Partition
+    from vpem.network.workers import Workers
+    from vpem.sums.connect import Network
 
     from .output import Screen
 
@@ -118,7 +118,7 @@ class Simulator:
         self, source: Dataset, held: Partition, network: Network, **options: Any
     ) -> tuple[Fit, dict[str, Any]]:
         """Fit to data split by features; and what there is to report of the engine."""
-        from vpem.recipes import fit_vpem
+        from vpem.fits.vpem import fit_vpem
 
         return fit_vpem(source.X, network, **options), {"engine": "simulator"}
 
@@ -161,7 +161,7 @@ class Ranks:
     @property
     def crew(self) -> MpiTeam:
         """The ranks themselves, of whom there are none but each other to talk to."""
-        from vpem.network.mpi import MpiTeam
+        from vpem.engines.mpi import MpiTeam
 
         if self._crew is None:
             self._crew = MpiTeam(self.size, self.comm, timeout=self.timeout, bell=self._bell)
@@ -171,7 +171,7 @@ class Ranks:
         """What a `FileSaver` wants to know of other processes."""
         import numpy as np
 
-        from vpem.checkpoints.savers import newest_common
+        from vpem.files.checkpoints import newest_common
 
         crew = self.crew
         return {
@@ -183,7 +183,7 @@ class Ranks:
 
     def gather_team(self, names: Sequence[str]) -> MpiTeam:
         """Spread the agents, of these names, over the ranks."""
-        from vpem.network.mpi import MpiTeam
+        from vpem.engines.mpi import MpiTeam
 
         if self.team is None or self.team.names != tuple(names):
             self.team = MpiTeam(
@@ -203,9 +203,9 @@ class Ranks:
         output : path or None
             The model that the first rank is going to write, or all in shards.
         **how
-            As for `vpem.parties.sharing.share_parties`.
+            As for `vpem.files.parties.sharing.share_parties`.
         """
-        from vpem.parties.sharing import share_parties
+        from vpem.files.parties.sharing import share_parties
 
         return share_parties(parties, self._agree_on(parties, output), **how)
 
@@ -217,17 +217,17 @@ class Ranks:
         parties, output
             As for `share_parties`.
         **how
-            As for `vpem.parties.sharing.share_rows`.
+            As for `vpem.files.parties.sharing.share_rows`.
         """
-        from vpem.parties.sharing import share_rows
+        from vpem.files.parties.sharing import share_rows
 
         return share_rows(parties, self._agree_on(parties, output), **how)
 
     def _agree_on(self, parties: Sequence[Party], output: Path | None) -> MpiTeam:
         """Return the parties' ranks, once all were told of the same and none is written over."""
+        from vpem.engines.team import for_each
         from vpem.errors import InputError
-        from vpem.network.team import for_each
-        from vpem.shards import shard_path
+        from vpem.fits.shards import shard_path
 
         names = [party.name for party in parties]
         ours, *others = self.crew.everyones([names])
@@ -258,7 +258,7 @@ class Ranks:
 
         Of the data only the columns of this rank's agents are kept.
         """
-        from vpem.spread import fit_spread, spread
+        from vpem.fits.spread import fit_spread, spread
 
         team = self.gather_team(held.names)
         ranked = spread(network, held, team)
@@ -269,9 +269,9 @@ class Ranks:
 
     def over_rows(self, source: Dataset, held: Workers, network: Network) -> tuple[Any, Network]:
         """Rows of this rank's workers, of which alone the values are read, and its network."""
-        from vpem.parties.sharing import RowShare
-        from vpem.sharing import read_rows
-        from vpem.spread import spread_workers
+        from vpem.files.parties.sharing import RowShare
+        from vpem.fits.shared_rows import read_rows
+        from vpem.fits.spread import spread_workers
 
         team = self.gather_team(held.names)
         ranked = spread_workers(network, team)
@@ -314,8 +314,8 @@ class Ranks:
         force: bool,
     ) -> Fit:
         """Write the parameters of this rank's hubs, a file each; what a report needs of the fit."""
-        from vpem.shards import write_shard
-        from vpem.spread import outline
+        from vpem.fits.shards import write_shard
+        from vpem.fits.spread import outline
 
         blocks = found.network.whole.blocks  # type: ignore[attr-defined]
         paths = _shards_of(output, blocks, held)
@@ -441,7 +441,7 @@ def join() -> Ranks:
         # mpi4py warns of a launcher that looks foreign; whether it is is found out below.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            from vpem.network.mpi import MPI
+            from vpem.engines.mpi import MPI
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         _leave_it_to_the_first()
@@ -491,9 +491,9 @@ def engine_of(
     InputError
         If an option makes no sense, or there are more or fewer ranks than were asked for.
     """
+    from vpem._core.threads import share_processors, whereabouts
     from vpem.checks import check_int
     from vpem.errors import InputError, check_choice
-    from vpem.threads import share_processors, whereabouts
 
     check_choice("--engine", name, ENGINES)
     if name != "mpi":
@@ -521,7 +521,7 @@ def engine_of(
 
 def _shards_of(output: Path, blocks: Blocks, held: Partition) -> dict[int, Path]:
     """Files of the shards of all hubs that have features, by their numbers, all different."""
-    from vpem.shards import shard_path
+    from vpem.fits.shards import shard_path
 
     names = [*held.names, "server"]
     plain = {b: shard_path(output, names[root]) for b, root in enumerate(blocks.roots)}
@@ -556,7 +556,7 @@ def _columns_of(source: Dataset, columns: Any) -> Any:
     """Read some columns of the data; no others are kept."""
     import numpy as np
 
-    from vpem.parties.sharing import Share
+    from vpem.files.parties.sharing import Share
 
     X = source.X
     if isinstance(source, Share):

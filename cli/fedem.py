@@ -39,7 +39,7 @@ from .roles import READ, WRITTEN
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
-    from vpem.federated.fedmixture import FedFit
+    from vpem.fits.fedem import FedFit
 
 __all__ = ["fedem"]
 
@@ -204,16 +204,16 @@ def fedem(
     with Screen(quiet) as screen:
         from vpem.checks import check_int
         from vpem.errors import InputError
-        from vpem.federated.fedmixture import describe_fedem, fit_fedem
         from vpem.files.datasets import read_dataset
         from vpem.files.hdf5 import check_writable
-        from vpem.joining import connect_workers
+        from vpem.fits.fedem import describe_fedem, fit_fedem
+        from vpem.sums.connect import connect_workers
 
         run_on = engine_of(engine, ranks, timeout, False, screen)
         if output is not None and run_on.speaks:
             check_writable(output, force, "models")
         if plot is not None and run_on.speaks:
-            from vpem.plots import check_picture
+            from vpem.pictures.figure import check_picture
 
             check_picture(plot, force)
         saver = saver_of(
@@ -301,7 +301,7 @@ def fedem(
         report["data"] = str(data)
         report.update(ran)
         if plot is not None:
-            from vpem.federated.fedplots import plot_histories
+            from vpem.pictures.fedem import plot_histories
 
             plot_histories(
                 plot, [(_name(report), [found.run.history])], title=_name(report), force=force

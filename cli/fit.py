@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.files.datasets import Dataset
-    from vpem.mixture import Mixture
+    from vpem.terms.mixture import Mixture
 
 __all__ = ["fit"]
 
@@ -219,16 +219,14 @@ def fit(
     from .parties import Asked, read_data
 
     with Screen(quiet) as screen:
-        from vpem.checks import check_int, parse_bytes
+        from vpem.checks import available_memory, check_int, parse_bytes
         from vpem.errors import InputError, check_choice
         from vpem.files.endings import check_ending
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import model_of, write_model
-        from vpem.joining import connect_workers
-        from vpem.recipes import connect
-        from vpem.reports import describe_fit, describe_row_fit
-        from vpem.row_split.row_recipes import fit_em
-        from vpem.rows import available_memory
+        from vpem.fits.results import describe_fit, describe_row_fit
+        from vpem.fits.rows import fit_em
+        from vpem.sums.connect import connect, connect_workers
 
         run_on = engine_of(engine, ranks, timeout, shards, screen)
         if output is not None and run_on.speaks:

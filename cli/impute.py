@@ -22,7 +22,7 @@ from .roles import READ, WRITTEN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vpem.imputing.imputation import Imputation
+    from vpem.fits.imputation import Imputation
 
 __all__ = ["impute"]
 
@@ -183,18 +183,15 @@ def impute(
         from vpem.checks import check_int
         from vpem.errors import InputError, VpemWarning
         from vpem.files.hdf5 import check_writable
-        from vpem.imputing.holdouts import score_holdout
-        from vpem.imputing.imputation import fit_imputation
-        from vpem.imputing.imputation_files import (
-            describe_imputation,
-            plot_imputation,
-            write_imputation,
-        )
-        from vpem.imputing.laws import make_law
-        from vpem.imputing.observation_files import read_observations
-        from vpem.imputing.observations import check_law, hide
-        from vpem.imputing.observations import split as deal
-        from vpem.plots import check_picture
+        from vpem.files.observations import read_observations
+        from vpem.fits.holdouts import score_holdout
+        from vpem.fits.imputation import fit_imputation
+        from vpem.fits.imputed import describe_imputation, write_imputation
+        from vpem.pictures.figure import check_picture
+        from vpem.pictures.imputation import plot_imputation
+        from vpem.terms.lowrank.laws import make_law
+        from vpem.terms.lowrank.observations import check_law, hide
+        from vpem.terms.lowrank.observations import split as deal
 
         seed = check_int("--seed", seed, least=0)
         if output is not None:
@@ -280,7 +277,7 @@ class _Progress(Progress):
         super().__call__(progress)
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what is told of an iteration (`vpem.federated.fedruns.FedProgress`)."""
+        """Yield what is told of an iteration (`vpem.steps.fedruns.FedProgress`)."""
         if self.objective is not None:
             yield f"penalized log-likelihood an entry {self.objective:.6f}"
 

@@ -165,18 +165,14 @@ def kmeans(
     from .output import Screen, print_json
 
     with Screen(quiet) as screen:
-        from vpem.checks import check_int, parse_bytes
-        from vpem.clusters.cluster_files import (
-            clustering_of,
-            describe_clustering,
-            write_clustering,
-        )
-        from vpem.clusters.kmeans import METHODS, kmeans_features, kmeans_rows
+        from vpem.checks import available_memory, check_int, parse_bytes
         from vpem.errors import InputError, check_choice
+        from vpem.files.clusterings import write_clustering
         from vpem.files.datasets import read_dataset
         from vpem.files.hdf5 import check_writable
-        from vpem.joining import connect, connect_workers
-        from vpem.rows import available_memory
+        from vpem.fits.clustering import clustering_of, describe_clustering
+        from vpem.fits.kmeans import METHODS, kmeans_features, kmeans_rows
+        from vpem.sums.connect import connect, connect_workers
 
         run_on = engine_of(engine, ranks, timeout, False, screen)
         if output is not None and run_on.speaks:
@@ -316,7 +312,7 @@ class _Progress(Progress):
     """Inertia and rate of a long run: a live line in a terminal, a line at times in logs."""
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what is told of an iteration (`vpem.clusters.clusterings.KMeansProgress`)."""
+        """Yield what is told of an iteration (`vpem.fits.clustering.KMeansProgress`)."""
         yield f"inertia {progress.inertia:.6g}"
         yield f"{plural(progress.changed, 'row')} changed"
 

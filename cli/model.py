@@ -50,9 +50,9 @@ def show(
     from .output import show as show_tables
 
     with Screen():
-        from vpem.clusters.cluster_files import is_clustering
+        from vpem.files.clusterings import is_clustering
         from vpem.files.models import model_as_json, read_model
-        from vpem.saem.model_files import is_saem
+        from vpem.saem.formats.fits import is_saem
 
         from .model_saem import show_saem
 
@@ -73,7 +73,7 @@ def _show_clusters(path: Path, as_json: bool) -> None:
     """Show what `vpem kmeans` has written."""
     import numpy as np
 
-    from vpem.clusters.cluster_files import read_clustering
+    from vpem.files.clusterings import read_clustering
 
     from .output import number, plural, print_json, show, table
 
@@ -284,9 +284,9 @@ def export(
     with Screen(quiet) as screen:
         from vpem.files.endings import ending_of
         from vpem.files.hdf5 import check_writable
+        from vpem.files.imputations import is_imputation, read_imputed, write_imputed
         from vpem.files.models import read_model, write_json, write_npz
-        from vpem.imputing.imputation_files import is_imputation, read_imputed, write_imputed
-        from vpem.saem.model_files import is_saem
+        from vpem.saem.formats.fits import is_saem
 
         from .model_saem import export_saem
 
@@ -328,7 +328,7 @@ def join(
     with Screen(quiet) as screen:
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import write_model
-        from vpem.shards import join_shards
+        from vpem.fits.shards import join_shards
 
         check_writable(output, force, "models")
         model = join_shards(shards)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vpem.saem.model_files import SavedSaem
+    from vpem.saem.formats.fits import SavedSaem
 
 __all__ = ["export_saem", "show_saem"]
 
@@ -16,7 +16,7 @@ MOST_ROWS = 50
 
 def show_saem(path: Path, as_json: bool) -> None:
     """Show what `vpem saem` has written."""
-    from vpem.saem.model_files import read_saem, saem_as_json
+    from vpem.saem.formats.fits import read_saem, saem_as_json
 
     from .output import print_json, show
 
@@ -121,7 +121,7 @@ def export_saem(model: Path, output: Path, force: bool) -> None:
 
     from vpem.files.endings import ending_of
     from vpem.files.hdf5 import atomic_write
-    from vpem.saem.model_files import ARRAYS, read_saem, saem_as_json
+    from vpem.saem.formats.fits import ARRAYS, read_saem, saem_as_json
 
     from .output import as_plain
 

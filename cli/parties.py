@@ -121,7 +121,7 @@ def read_data(
     """
     from vpem.errors import InputError
     from vpem.files.datasets import read_dataset
-    from vpem.parties.opening import choose_parties, join_parties, stack_parties
+    from vpem.files.parties.opening import choose_parties, join_parties, stack_parties
 
     from .engine import Ranks
 
@@ -159,7 +159,7 @@ def read_data(
 def _check_options(files: Sequence[Path], asked: Asked, over_rows: bool) -> None:
     """Raise InputError where options about parties do not go together."""
     from vpem.errors import InputError, check_choice
-    from vpem.parties.alignment import LEVELS
+    from vpem.files.parties.alignment import LEVELS
 
     used = {
         "--align": asked.align,

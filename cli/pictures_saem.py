@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from vpem.errors import VpemError
     from vpem.pictures.style import Picture
+    from vpem.saem.formats.fits import SavedSaem
     from vpem.saem.individuals import Individuals
-    from vpem.saem.model_files import SavedSaem
 
     from .use_saem import Columns
 
@@ -69,7 +69,7 @@ def draw_of_saem(
 ) -> tuple[Picture, dict[str, list[str]]]:
     """Draw a fit of SAEM: the picture, and what else there is, by what it needs."""
     from vpem.pictures.latents import draw_saem, next_of_saem
-    from vpem.saem.model_files import read_saem
+    from vpem.saem.formats.fits import read_saem
 
     saved = read_saem(model)
     found = _individuals(saved, data, columns, covariates, wanted, others)
@@ -87,7 +87,7 @@ def report_of_saem(
 ) -> dict[str, VpemError]:
     """Write the page of a fit of SAEM; return the pictures that were left out, and why."""
     from vpem.pictures.saem_page import write_saem_page
-    from vpem.saem.model_files import read_saem
+    from vpem.saem.formats.fits import read_saem
 
     saved = read_saem(model)
     found = _individuals(saved, data, columns, covariates, None, others)

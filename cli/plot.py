@@ -103,9 +103,9 @@ def plot(
     from .output import Screen, print_json
 
     with Screen(quiet) as screen:
+        from vpem.pictures.figure import check_picture, save_figure
         from vpem.pictures.latents import check_kind
-        from vpem.plots import check_picture, save_figure
-        from vpem.saem.model_files import is_saem
+        from vpem.saem.formats.fits import is_saem
 
         from .pictures_saem import draw_of_saem, options_of_saem
         from .use_saem import refuse_options
@@ -177,12 +177,12 @@ def read_rows(
             if given:
                 raise InputError(f"{name} is about the data: give them after the model")
         return None
-    from vpem.checks import check_finite
+    from vpem.checks import available_memory, check_finite
     from vpem.files.datasets import read_dataset
+    from vpem.files.matrix import FileMatrix
     from vpem.files.models import match_features
-    from vpem.patterns import check_missing
     from vpem.pictures.samples import Rows
-    from vpem.rows import FileMatrix, available_memory
+    from vpem.terms.missing_patterns import check_missing
 
     from .use import _labels
 

@@ -53,14 +53,14 @@ def report(
 
     with Screen(quiet) as screen:
         from vpem.files.hdf5 import check_writable
-        from vpem.plots import check_matplotlib
+        from vpem.pictures.figure import check_matplotlib
 
         if output is None:
             output = beside(model, ".html")
         check_writable(output, force, "reports")
         check_matplotlib()
 
-        from vpem.saem.model_files import is_saem
+        from vpem.saem.formats.fits import is_saem
 
         from .pictures_saem import options_of_saem, report_of_saem
         from .use_saem import refuse_options

@@ -277,10 +277,10 @@ def saem(
 
     given = dict(locals())
     with Screen(quiet) as screen:
-        from vpem.codecs import parse_codec
         from vpem.errors import check_choice
-        from vpem.saem.model_files import save_saem
-        from vpem.saem.recipes import MODELS, fit_saem
+        from vpem.network.codecs import parse_codec
+        from vpem.saem.fit import MODELS, fit_saem
+        from vpem.saem.formats.fits import save_saem
 
         from .saem_report import SaemCounter, report_of, show_report, write_individual_table
 
@@ -345,7 +345,7 @@ def saem(
         if individuals is not None:
             write_individual_table(individuals, found, force, quote_formulas)
         if traces is not None:
-            from vpem.saem.plots import plot_traces
+            from vpem.pictures.saem import plot_traces
 
             plot_traces(traces, found, force=force)
         report["individuals_file"] = None if individuals is None else str(individuals)

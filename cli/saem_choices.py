@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vpem.network.workers import Workers
     from vpem.saem.individuals import Individuals
-    from vpem.saem.sampling import Sampler
-    from vpem.workers import Workers
+    from vpem.saem.samplers import Sampler
 
 __all__ = [
     "check_flow",
@@ -126,12 +126,12 @@ def model_options_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def sampler_of_options(name: str, model: str, given: Mapping[str, Any]) -> Sampler:
     """Make the sampler for a model; ``given`` as for `model_options_of`."""
+    from vpem._core.threads import thread_count
     from vpem.checks import check_int, check_number
-    from vpem.codecs import parse_codec
     from vpem.errors import InputError, check_choice
+    from vpem.network.codecs import parse_codec
     from vpem.saem.models.catalogue import model_class
-    from vpem.saem.sampling import AUTO, SAMPLERS, sampler_of, usual_sampler
-    from vpem.threads import thread_count
+    from vpem.saem.samplers import AUTO, SAMPLERS, sampler_of, usual_sampler
 
     known = {one: set(kind.__dataclass_fields__) for one, kind in SAMPLERS.items()}
     check_choice("--sampler", name, (AUTO, *SAMPLERS))
@@ -171,8 +171,8 @@ def check_flow(given: Mapping[str, Any]) -> int:
     """Check numbers and choices that do not depend on data; return the iterations of burn-in."""
     from vpem.checks import check_int, check_number
     from vpem.errors import InputError, check_choice
-    from vpem.saem.devices import FEEDBACKS
     from vpem.saem.saem import AVERAGES, SHARES, burn_in_of
+    from vpem.saem.server import FEEDBACKS
 
     iterations = check_int("--iterations", given["iterations"], least=1)
     burn_in = check_int("--burn-in", burn_in_of(iterations, given["burn_in"]), least=0)
@@ -218,7 +218,7 @@ def check_outputs(
 ) -> None:
     """Check that all results can be written."""
     from vpem.files.hdf5 import check_writable
-    from vpem.plots import check_picture
+    from vpem.pictures.figure import check_picture
 
     if output is not None:
         check_writable(output, force, "fits of SAEM")
@@ -253,7 +253,7 @@ def individuals_of(
     from dataclasses import replace
 
     from vpem.errors import InputError, MissingColumnError
-    from vpem.saem.individual_files import read_individuals
+    from vpem.saem.formats.individuals import read_individuals
 
     given = {name: column for name, column in columns.items() if column is not None}
     is_table = data.suffix.lower() == ".csv"
@@ -324,8 +324,8 @@ def devices_of(found: Individuals, number: int | None, file: Path | None) -> Wor
     """Choose who holds which individuals."""
     from vpem.checks import check_int
     from vpem.errors import InputError
-    from vpem.saem.device_files import read_devices
-    from vpem.workers import evenly
+    from vpem.network.workers import evenly
+    from vpem.saem.formats.devices import read_devices
 
     if number is not None and file is not None:
         raise InputError("give --devices or --device-individuals, not both")
@@ -357,7 +357,7 @@ def rows_of_names(found: Individuals, text: str) -> list[int]:
 def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:
     """Return the estimates (p,) of a model file, if its parameters are those of this model."""
     from vpem.errors import InputError
-    from vpem.saem.model_files import read_saem
+    from vpem.saem.formats.fits import read_saem
     from vpem.saem.models.catalogue import make_model
 
     saved = read_saem(path)

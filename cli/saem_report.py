@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from vpem.saem.recipes import SaemFit
-    from vpem.workers import Workers
+    from vpem.network.workers import Workers
+    from vpem.saem.fit import SaemFit
 
 __all__ = ["SaemCounter", "report_of", "show_report", "write_individual_table"]
 
@@ -182,7 +182,7 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas
     """Write a row an individual: mean, sd and interval of each latent, or its component."""
     import numpy as np
 
-    from vpem.tables import write_columns
+    from vpem.files.tables import write_columns
 
     model, given = fit.model, fit.given
     columns: dict[str, Any] = {

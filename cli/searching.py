@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
-    from vpem.selection.search import Selection
-    from vpem.selection.trials import Problem
+    from vpem.fits.selection.search import Selection
+    from vpem.fits.selection.trials import Problem
 
     from .output import Screen
 
@@ -19,7 +19,7 @@ __all__ = ["Task", "check_files", "warn_of"]
 def check_files(output: Path | None, plot: Path | None, force: bool) -> None:
     """Raise an error unless what will be written can be."""
     from vpem.files.hdf5 import check_writable
-    from vpem.plots import check_picture
+    from vpem.pictures.figure import check_picture
 
     if output is not None:
         check_writable(output, force, "models")
@@ -82,7 +82,7 @@ class Task:
     def __init__(self, given: dict[str, Any], hops: Sequence[int], screen: Screen) -> None:
         from vpem.checks import check_int
         from vpem.errors import check_choice
-        from vpem.selection.trials import Problem
+        from vpem.fits.selection.trials import Problem
 
         from .choices import rounds_of
         from .engine import Simulator
@@ -141,7 +141,7 @@ class Task:
         self, over_rows: bool, hops: Sequence[int]
     ) -> tuple[dict[int, Any], Any, tuple[str, ...]]:
         """Make the network for each number of hops; who holds which rows; names of agents."""
-        from vpem.joining import connect, connect_workers
+        from vpem.sums.connect import connect, connect_workers
 
         from .choices import partition_of, stored_graph
         from .workers import graph_of, workers_of
@@ -182,7 +182,7 @@ class Task:
     def write(self, output: Path, found: Selection, chosen: int) -> None:
         """Fit one of the models as `vpem fit` does, on one thread, and write it."""
         from vpem.files.models import model_of, write_model
-        from vpem.reports import describe_fit, describe_row_fit
+        from vpem.fits.results import describe_fit, describe_row_fit
 
         from .fit import _OPTIONS
 

@@ -213,14 +213,14 @@ def select(
 
     began = time.perf_counter()
     with Screen(quiet) as screen:
+        from vpem._core.threads import processors
         from vpem.checks import check_int
         from vpem.errors import check_choice
-        from vpem.mixture import COVARIANCE_TYPES
-        from vpem.selection.criteria import CRITERIA
-        from vpem.selection.lists import parse_names, parse_numbers
-        from vpem.selection.record import Record, facts_of
-        from vpem.selection.search import grid, search, trials_of, without_repeats
-        from vpem.threads import processors
+        from vpem.fits.selection.criteria import CRITERIA
+        from vpem.fits.selection.lists import parse_names, parse_numbers
+        from vpem.fits.selection.record import Record, facts_of
+        from vpem.fits.selection.search import grid, search, trials_of, without_repeats
+        from vpem.terms.mixture import COVARIANCE_TYPES
 
         check_choice("--criterion", criterion, CRITERIA)
         if jobs is not None:
@@ -281,7 +281,7 @@ def select(
             if output is not None:
                 task.write(output, found, chosen)
             if plot is not None:
-                from vpem.selection.pictures import plot_selection
+                from vpem.pictures.selection import plot_selection
 
                 plot_selection(plot, found, force=force)
         report = {

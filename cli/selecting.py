@@ -18,8 +18,8 @@ from .progress import span
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from vpem.selection.search import Selection
-    from vpem.selection.trials import Result, Trial
+    from vpem.fits.selection.search import Selection
+    from vpem.fits.selection.trials import Result, Trial
 
 __all__ = ["NAMES", "SearchProgress", "Stopped", "Stopping", "cell_name", "show_selection"]
 
@@ -123,7 +123,7 @@ class SearchProgress(Progress):
 
 def cell_name(cell: dict[str, Any], over_rows: bool) -> str:
     """Name a model of the grid."""
-    from vpem.selection.trials import name_hops
+    from vpem.fits.selection.trials import name_hops
 
     hops = "" if over_rows else f", {name_hops(cell['stands_for_hops'])}"
     return f"K = {cell['n_components']}{hops}, {cell['covariance_type']}"

@@ -55,8 +55,9 @@ def split(
         from vpem.errors import FileError, InputError
         from vpem.files.datasets import read_dataset, write_dataset
         from vpem.files.hdf5 import check_writable
-        from vpem.parties.cutting import cut, file_stems
-        from vpem.partition import contiguous, read_partition
+        from vpem.files.holdings import read_partition
+        from vpem.files.parties.cutting import cut, file_stems
+        from vpem.network.partition import contiguous
 
         if agents is not None and partition is not None:
             raise InputError("give --agents or --partition, not both")

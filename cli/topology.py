@@ -28,8 +28,8 @@ from .roles import READ, WRITTEN
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from vpem.graphs.graph import Graph
-    from vpem.partition import Partition
+    from vpem.network.graph import Graph
+    from vpem.network.partition import Partition
 
 __all__ = ["app"]
 
@@ -126,7 +126,7 @@ def describe(
     with Screen(quiet) as screen:
         from vpem.checks import check_int
         from vpem.errors import check_choice
-        from vpem.planning import plan
+        from vpem.fits.plan import plan
 
         from .choices import rounds_of
 
@@ -136,7 +136,7 @@ def describe(
             if count is not None:
                 check_int(name, count, least=1)
         if plot is not None:
-            from vpem.plots import check_picture
+            from vpem.pictures.figure import check_picture
 
             check_picture(plot, force)
         network, held, stored = _network(
@@ -162,8 +162,8 @@ def describe(
             seed=graph_seed,
         )
         if plot is not None:
-            from vpem.graphs.hubs import Hub
-            from vpem.plots import plot_hubs
+            from vpem.network.hubs import Hub
+            from vpem.pictures.hubs import plot_hubs
 
             hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in found["hubs"]]
             plot_hubs(plot, network, hubs, found["agent_names"], force=force)
@@ -189,9 +189,9 @@ def _network(
 ) -> tuple[Graph, Partition, int | None]:
     """Return the graph, who holds which features, and how many rows there are in the dataset."""
     from vpem.errors import InputError, check_choice
-    from vpem.graphs.graph_files import read_graph
-    from vpem.graphs.topologies import TOPOLOGIES, make_graph
-    from vpem.partition import contiguous
+    from vpem.files.graph_files import read_graph
+    from vpem.network.partition import contiguous
+    from vpem.network.topologies import TOPOLOGIES, make_graph
 
     from .choices import partition_of, stored_graph
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from vpem.clusters.cluster_files import StoredClustering
+    from vpem.files.clusterings import StoredClustering
     from vpem.files.datasets import Dataset
     from vpem.files.models import Model
 
@@ -48,13 +48,13 @@ def _load(
     model: Path, data: Path, inside: str | None, missing: str = "refuse"
 ) -> tuple[Model | StoredClustering, Dataset, NDArray[Any]]:
     """Read a model or clusters and the data they are used on, features in the model's order."""
-    from vpem.checks import check_finite
-    from vpem.clusters.cluster_files import StoredClustering, is_clustering, read_clustering
+    from vpem.checks import available_memory, check_finite
     from vpem.errors import InputError, check_choice
+    from vpem.files.clusterings import StoredClustering, is_clustering, read_clustering
     from vpem.files.datasets import read_dataset
+    from vpem.files.matrix import FileMatrix
     from vpem.files.models import match_features, read_model
-    from vpem.patterns import MISSINGS, check_missing
-    from vpem.rows import FileMatrix, available_memory
+    from vpem.terms.missing_patterns import MISSINGS, check_missing
 
     check_choice("--missing", missing, MISSINGS)
     found: Any = read_clustering(model) if is_clustering(model) else read_model(model)
@@ -124,11 +124,11 @@ def predict(
     with Screen(quiet) as screen:
         import numpy as np
 
-        from vpem.clusters.cluster_files import StoredClustering
         from vpem.errors import InputError
+        from vpem.files.clusterings import StoredClustering
         from vpem.files.hdf5 import check_writable
-        from vpem.saem.model_files import is_saem
-        from vpem.tables import write_columns
+        from vpem.files.tables import write_columns
+        from vpem.saem.formats.fits import is_saem
 
         from .use_saem import predict_saem, refuse_options
 
@@ -231,8 +231,8 @@ def score(
     with Screen():
         import numpy as np
 
-        from vpem.clusters.cluster_files import StoredClustering
-        from vpem.saem.model_files import is_saem
+        from vpem.files.clusterings import StoredClustering
+        from vpem.saem.formats.fits import is_saem
 
         from .use_saem import refuse_options, score_saem
 
@@ -313,7 +313,7 @@ def sample(
         from vpem.files.endings import ending_of
         from vpem.files.hdf5 import check_writable
         from vpem.files.models import read_model
-        from vpem.tables import write_columns
+        from vpem.files.tables import write_columns
 
         count = check_int("-n", n, least=1)
         rng = np.random.default_rng(check_int("seed", seed, least=0))
@@ -363,8 +363,8 @@ def evaluate(
     with Screen():
         import numpy as np
 
-        from vpem.clusters.cluster_files import StoredClustering
-        from vpem.evaluation import compare
+        from vpem.files.clusterings import StoredClustering
+        from vpem.fits.evaluation import compare
 
         refuse_saem(
             model, "whose individuals have no labels here; 'vpem predict' has classes of a mixture"
@@ -408,7 +408,7 @@ def _labels(where: str, data: Path, source: Dataset) -> np.ndarray[Any, Any]:
     import numpy as np
 
     from vpem.errors import InputError
-    from vpem.evaluation import read_labels
+    from vpem.fits.evaluation import read_labels
 
     if where == "labels":
         if source.labels is None:

@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vpem.saem.formats.fits import SavedSaem
     from vpem.saem.individuals import Individuals
-    from vpem.saem.model_files import SavedSaem
     from vpem.saem.prediction import Curves, Predictor
 
 __all__ = [
@@ -101,7 +101,7 @@ def refuse_options(model: Path, given: Mapping[str, Any]) -> None:
 def refuse_saem(model: Path, what: str) -> None:
     """Say of a fit of SAEM that a command cannot use it."""
     from vpem.errors import InputError
-    from vpem.saem.model_files import is_saem
+    from vpem.saem.formats.fits import is_saem
 
     if is_saem(model):
         raise InputError(f"{model} is a fit of SAEM, {what}")
@@ -196,9 +196,9 @@ def predict_saem(
 ) -> int:
     """Predict with a fit of SAEM; return how many rows were written."""
     from vpem.errors import InputError
-    from vpem.saem.model_files import read_saem
+    from vpem.files.tables import write_columns
+    from vpem.saem.formats.fits import read_saem
     from vpem.saem.prediction import CURVES, Predictor
-    from vpem.tables import write_columns
 
     from .output import print_json
 
@@ -347,7 +347,7 @@ def score_saem(
     """Log-likelihood of individuals under a fit of SAEM."""
     import numpy as np
 
-    from vpem.saem.model_files import read_saem
+    from vpem.saem.formats.fits import read_saem
     from vpem.saem.prediction import Predictor
 
     from .output import number, print_json, show, table

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.files.datasets import Dataset
-    from vpem.graphs.graph import Graph
-    from vpem.workers import Workers
+    from vpem.network.graph import Graph
+    from vpem.network.workers import Workers
 
     from .output import Screen
 
@@ -41,7 +41,8 @@ def workers_of(
 ) -> Workers:
     """Choose who holds which rows; where nobody says, one worker does, which is told."""
     from vpem.errors import InputError
-    from vpem.workers import by_label, evenly, read_workers
+    from vpem.files.holdings import read_workers
+    from vpem.network.workers import by_label, evenly
 
     if number is not None and file is not None:
         raise InputError("give --workers or --worker-rows, not both")
@@ -74,8 +75,8 @@ def graph_of(
 ) -> Graph:
     """Choose who talks to whom: a server (star) unless something else is asked for."""
     from vpem.errors import InputError
-    from vpem.graphs.graph_files import read_graph
-    from vpem.graphs.topologies import make_graph
+    from vpem.files.graph_files import read_graph
+    from vpem.network.topologies import make_graph
 
     if topology is not None and file is not None:
         raise InputError("give --topology or --graph, not both")

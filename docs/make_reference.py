@@ -20,17 +20,17 @@ imported from `vpem`, when it is first used: `import vpem` alone loads nothing h
 """
 
 ROOMS = {
-    "Estimators": ("vpem.estimators",),
+    "Estimators": ("vpem.fits.estimators",),
     "Recipes": (
-        "vpem.recipes", "vpem.row_split", "vpem.clusters.kmeans", "vpem.federated",
-        "vpem.imputing.imputation", "vpem.saem.recipes",
+        "vpem.fits.vpem", "vpem.fits.rows", "vpem.fits.kmeans", "vpem.fits.fedem",
+        "vpem.fits.imputation", "vpem.saem.fit",
     ),
     "Data and models": (
-        "vpem.files", "vpem.mixture", "vpem.blocks", "vpem.partition", "vpem.workers",
-        "vpem.clusters", "vpem.imputing", "vpem.saem",
+        "vpem.files", "vpem.terms", "vpem.network.blocks", "vpem.network.partition",
+        "vpem.network.workers", "vpem.fits", "vpem.saem",
     ),
-    "Networks": ("vpem.graphs", "vpem.joining"),
-    "Parties": ("vpem.parties",),
+    "Networks": ("vpem.network", "vpem.sums.connect"),
+    "Parties": ("vpem.files.parties",),
     "Errors": ("vpem.errors",),
 }  # fmt: skip
 """Headings of the page of Python, and the modules whose names they hold; the first that fits."""

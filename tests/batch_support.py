@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from vpem import connect, make_graph
-from vpem.incremental import fit_batches
-from vpem.mixture import COVARIANCE_TYPES
-from vpem.partition import contiguous
-from vpem.scaling import Scaling
-from vpem.starts import RowStream
+from vpem._core.threads import one_blas_thread
+from vpem.network.partition import contiguous
+from vpem.steps.batches import fit_batches
+from vpem.steps.starts import RowStream
 from vpem.terms.features import FeatureTerms
-from vpem.threads import one_blas_thread
+from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.terms.scaling import Scaling
 
 kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
 keeps = pytest.mark.parametrize("keep", ["statistics", "responsibilities"])

@@ -3,8 +3,8 @@
 import numpy as np
 
 from vpem import fit_fedem
-from vpem.scaling import Scaling
-from vpem.workers import Workers, evenly
+from vpem.network.workers import Workers, evenly
+from vpem.terms.scaling import Scaling
 
 ROWS = [3, 90, 170]
 EXACT = {"step_size": 1.0, "memory": "none"}

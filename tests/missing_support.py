@@ -5,9 +5,9 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.mixture import Mixture
-from vpem.partition import from_lists
-from vpem.scaling import Scaling
+from vpem.network.partition import from_lists
+from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
 
 
 def clusters(seed, n_samples=200, d=5, k=2, gap=2.0):

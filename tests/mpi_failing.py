@@ -10,8 +10,8 @@ import sys
 from mpi4py import MPI
 
 import vpem_cli
-from vpem import em
 from vpem.errors import InputError
+from vpem.steps import em
 
 WHAT, WHERE = sys.argv[1], int(sys.argv[2])
 

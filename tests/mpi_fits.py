@@ -11,14 +11,14 @@ import mpi_sums
 import numpy as np
 import pytest
 
+from vpem.engines.mpi import MpiTeam
 from vpem.errors import InputError, VpemWarning
-from vpem.graphs.topologies import make_graph
-from vpem.joining import connect
-from vpem.mixture import block_views
-from vpem.network.mpi import MpiTeam
-from vpem.partition import from_lists
-from vpem.recipes import fit_vpem
-from vpem.spread import fit_spread, spread, sum_over_ranks
+from vpem.fits.spread import fit_spread, spread, sum_over_ranks
+from vpem.fits.vpem import fit_vpem
+from vpem.network.partition import from_lists
+from vpem.network.topologies import make_graph
+from vpem.sums.connect import connect
+from vpem.terms.mixture import block_views
 
 N_AGENTS = 5
 

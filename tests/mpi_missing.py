@@ -9,11 +9,11 @@ import warnings
 import numpy as np
 from mpi_fits import Comparison, overlapping
 
+from vpem.engines.mpi import MpiTeam
 from vpem.errors import VpemWarning
-from vpem.graphs.topologies import make_graph
-from vpem.joining import connect
-from vpem.network.mpi import MpiTeam
-from vpem.partition import from_lists
+from vpem.network.partition import from_lists
+from vpem.network.topologies import make_graph
+from vpem.sums.connect import connect
 
 N_AGENTS = 5
 KINDS = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vpem.engines.mpi import MpiTeam
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.network.mpi import MpiTeam
-from vpem.parties.manifest import Party
-from vpem.parties.sharing import share_parties
+from vpem.files.parties.manifest import Party
+from vpem.files.parties.sharing import share_parties
 
 NAMES = ("a", "b", "c")
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 from mpi_rows import N_WORKERS, overlapping
 from resume_support import check_resumes
 
-from vpem.clusters.kmeans import kmeans_rows
+from vpem.engines.mpi import MpiTeam
 from vpem.errors import VpemWarning
-from vpem.federated.fedmixture import fit_fedem
-from vpem.graphs.topologies import make_graph
-from vpem.joining import connect_workers
-from vpem.network.mpi import MpiTeam
-from vpem.row_split.row_recipes import fit_em
-from vpem.sharing import read_rows
-from vpem.spread import spread_workers
-from vpem.workers import evenly
+from vpem.fits.fedem import fit_fedem
+from vpem.fits.kmeans import kmeans_rows
+from vpem.fits.rows import fit_em
+from vpem.fits.shared_rows import read_rows
+from vpem.fits.spread import spread_workers
+from vpem.network.topologies import make_graph
+from vpem.network.workers import evenly
+from vpem.sums.connect import connect_workers
 
 
 class Ranks:

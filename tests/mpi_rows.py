@@ -10,17 +10,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vpem.clusters.kmeans import kmeans_features, kmeans_rows
+from vpem.engines.mpi import MpiTeam
 from vpem.errors import InputError, VpemWarning
-from vpem.federated.fedmixture import fit_fedem
-from vpem.graphs.topologies import make_graph
-from vpem.joining import connect, connect_workers
-from vpem.network.mpi import MpiTeam
-from vpem.partition import contiguous
-from vpem.row_split.row_recipes import fit_em
-from vpem.sharing import read_rows
-from vpem.spread import spread, spread_workers
-from vpem.workers import from_worker_of_row
+from vpem.fits.fedem import fit_fedem
+from vpem.fits.kmeans import kmeans_features, kmeans_rows
+from vpem.fits.rows import fit_em
+from vpem.fits.shared_rows import read_rows
+from vpem.fits.spread import spread, spread_workers
+from vpem.network.partition import contiguous
+from vpem.network.topologies import make_graph
+from vpem.network.workers import from_worker_of_row
+from vpem.sums.connect import connect, connect_workers
 
 N_WORKERS = 5
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}

@@ -4,13 +4,13 @@ import warnings
 
 import numpy as np
 
-from vpem.em import add_vectors
 from vpem.errors import VpemWarning
-from vpem.graphs.topologies import make_graph
-from vpem.joining import connect, connect_workers
+from vpem.fits.spread import spread, sum_over_ranks
 from vpem.network.ledger import Ledger
-from vpem.partition import contiguous
-from vpem.spread import spread, sum_over_ranks
+from vpem.network.partition import contiguous
+from vpem.network.topologies import make_graph
+from vpem.sums.connect import connect, connect_workers
+from vpem.sums.counted import add_vectors
 
 
 def check_vectors(team, n_agents):

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from vpem.checkpoints.checkpoint_files import _Reader, _Writer
-from vpem.checkpoints.savers import Saver
+from vpem.files.states import _Reader, _Writer
+from vpem.steps.saver import Saver
 
 TIMES = {"seconds"}
 

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from vpem.selection.trials import Problem
+from vpem.fits.selection.trials import Problem
 
 
 class Deadly(Problem):

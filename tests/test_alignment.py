@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vpem.engines.team import Alone, for_each
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.network.team import Alone, for_each
-from vpem.parties.alignment import LEVELS, align, read_key
+from vpem.files.parties.alignment import LEVELS, align, read_key
 
 from .team_support import Rank, together
 
@@ -361,7 +361,7 @@ def test_a_weak_key_is_refused(tmp_path, content, sentence):
 
 
 def test_hashes_depend_on_the_key():
-    from vpem.parties.alignment import _hashed
+    from vpem.files.parties.alignment import _hashed
 
     tokens = {0: np.array([b"a", b"b"])}
     one = _hashed(tokens, NAMES[:1], {0: KEY}, Alone())[0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vpem import Blocks, InputError
-from vpem.graphs.hubs import Hub
+from vpem.network.hubs import Hub
 
 
 def made(*features):

@@ -17,14 +17,14 @@ from vpem import (
     kmeans_rows,
     make_graph,
 )
-from vpem.checkpoints.checkpoint_files import read_state, write_state
 from vpem.errors import FileError
-from vpem.imputing.observations import Observations
-from vpem.partition import contiguous
-from vpem.selection.record import Record, facts_of
-from vpem.selection.search import grid, search
-from vpem.selection.trials import Problem
-from vpem.workers import evenly
+from vpem.files.states import read_state, write_state
+from vpem.fits.selection.record import Record, facts_of
+from vpem.fits.selection.search import grid, search
+from vpem.fits.selection.trials import Problem
+from vpem.network.partition import contiguous
+from vpem.network.workers import evenly
+from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import done, make_data, overlapping, run
 from .resume_support import Breaking, Broken

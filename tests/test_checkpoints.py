@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.checkpoints.checkpoint_files import read_state, write_state
-from vpem.checkpoints.savers import (
-    FileSaver,
-    Saver,
-    checksum,
-    files_of,
-    newest_common,
-    set_stream,
-    stream_state,
-)
 from vpem.errors import FileError, InputError, Interrupted, VpemWarning
+from vpem.files.checkpoints import FileSaver, files_of, newest_common
 from vpem.files.models import write_model
-from vpem.partition import contiguous
+from vpem.files.states import read_state, write_state
+from vpem.fits.fingerprint import checksum
+from vpem.network.partition import contiguous
+from vpem.steps.saver import NoSaver, PartSaver, set_stream, stream_state
 
 from .resume_support import check_same
 
@@ -145,8 +139,8 @@ def test_other_files_are_refused(tmp_path):
 
 def bombs(file):
     """Structures that a reader must not believe."""
-    from vpem.checkpoints.checkpoint_files import ENCODING, VERSION, _digest
     from vpem.files.hdf5 import create, write_attribute
+    from vpem.files.states import ENCODING, VERSION, _digest
 
     for structure in (
         b'{"a":["array","f8",[1000000000000]]}',
@@ -202,7 +196,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vpem.checkpoints.checkpoint_files._flush", fail)
+    monkeypatch.setattr("vpem.files.states._flush", fail)
     with pytest.raises(FileError, match="No space left"):
         write_state(file, {"a": 2})
     assert read_state(file) == {"a": 1}
@@ -292,14 +286,14 @@ def test_an_interrupt_writes_first(tmp_path):
 def test_a_saver_inside_another(tmp_path):
     outer = FileSaver(tmp_path / "c", every=1)
     outer.begin({})
-    inner = outer.inner(lambda state: {"restart": 2, "loop": state}, None)
+    inner = PartSaver(outer, lambda state: {"restart": 2, "loop": state}, None)
     assert inner.saved is None
-    inner.inner(lambda state: [state], {"x": 1}).offer(lambda: {"count": 5})
+    PartSaver(inner, lambda state: [state], {"x": 1}).offer(lambda: {"count": 5})
     found = FileSaver(tmp_path / "c", resume=True)
     found.begin({})
     assert found.saved == {"restart": 2, "loop": [{"count": 5}]}
-    Saver().begin({})
-    Saver().offer(lambda: 1 / 0)
+    NoSaver().begin({})
+    NoSaver().offer(lambda: 1 / 0)
 
 
 def test_streams_go_on():
@@ -325,7 +319,7 @@ def test_sums_tell_data_apart():
 
 
 def test_sums_of_large_data_look_all_over_them(monkeypatch):
-    monkeypatch.setattr("vpem.checkpoints.savers.LOOKED_AT", 1 << 14)
+    monkeypatch.setattr("vpem.fits.fingerprint.LOOKED_AT", 1 << 14)
     X = np.zeros((10_000, 2))
     found = {checksum(X)}
     for row in (0, 9_999):

@@ -14,7 +14,7 @@ import pytest
 import vpem_cli
 from vpem.files.datasets import read_dataset
 from vpem.files.models import read_model, write_model
-from vpem.scaling import Scaling
+from vpem.terms.scaling import Scaling
 from vpem_cli.output import clean
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, run, spawn
@@ -306,7 +306,7 @@ def test_warnings_are_one_line_each(capsys, folder, monkeypatch):
     import warnings
 
     from vpem.errors import Setting, VpemWarning
-    from vpem.mixture import Mixture
+    from vpem.terms.mixture import Mixture
 
     plain = Mixture.predict_proba
 

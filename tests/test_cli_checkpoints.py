@@ -261,8 +261,8 @@ def test_without_a_checkpoint_signals_do_as_always(tmp_path, data):
 
 
 def test_a_second_interrupt_ends_at_once(monkeypatch, tmp_path):
-    from vpem.checkpoints.savers import FileSaver
     from vpem.errors import Interrupted
+    from vpem.files.checkpoints import FileSaver
     from vpem_cli import checkpoints
 
     before = signal.getsignal(signal.SIGINT)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem.clusters.cluster_files import is_clustering, read_clustering
+from vpem.files.clusterings import is_clustering, read_clustering
 from vpem.files.datasets import Dataset, write_dataset
 
 from .cli_support import done, run

@@ -117,20 +117,23 @@ def test_values_of_the_environment_do_not_disturb(completed, monkeypatch):
 
 def from_the_library():
     """What the library takes, by the names of the choices."""
-    from vpem import mixture, patterns, scaling, starts
-    from vpem.clusters import clusterings, kmeans
-    from vpem.federated import fedem
     from vpem.files import fetching, importers
-    from vpem.graphs import mixing, topologies
-    from vpem.imputing import imputation, laws, observations
-    from vpem.joining import EIGENVALUES
-    from vpem.parties import alignment
+    from vpem.files.parties import alignment
+    from vpem.fits import clustering as clusterings
+    from vpem.fits import imputation, kmeans
+    from vpem.fits.selection import criteria
+    from vpem.network import mixing, topologies
     from vpem.pictures import kinds, latents
-    from vpem.saem import devices, sampling
     from vpem.saem import saem as loop
+    from vpem.saem import samplers as sampling
+    from vpem.saem import server as devices
     from vpem.saem.models import catalogue, one_compartment
-    from vpem.selection import criteria
+    from vpem.steps import fedem, starts
     from vpem.sums import consensus
+    from vpem.sums.connect import EIGENVALUES
+    from vpem.terms import missing_patterns as patterns
+    from vpem.terms import mixture, scaling
+    from vpem.terms.lowrank import laws, observations
     from vpem_cli import best, engine
 
     return {
@@ -178,7 +181,7 @@ def test_choices_are_those_of_the_library():
 
 
 def test_codecs_are_read_and_of_every_kind():
-    from vpem.codecs import CODECS, parse_codec
+    from vpem.network.codecs import CODECS, parse_codec
 
     assert {word.partition(":")[0] for word in CHOICES["compress"]} == set(CODECS)
     assert all(parse_codec(word) for word in CHOICES["compress"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vpem._core import sweep
-from vpem.threads import thread_count
+from vpem._core.threads import thread_count
 from vpem_cli import checkup
 
 from .cli_support import done, run
@@ -129,7 +129,7 @@ def test_a_temporary_folder_that_is_not_there(capsys, light, monkeypatch, tmp_pa
 
 
 def test_fewer_processors_than_threads_in_a_container(light, monkeypatch):
-    monkeypatch.setattr("vpem.threads.processor_limit", lambda: 0.5)
+    monkeypatch.setattr("vpem._core.threads.processor_limit", lambda: 0.5)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     problems = []
     checkup.processors(problems)

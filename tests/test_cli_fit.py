@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vpem import read_model
-from vpem.graphs.topologies import TOPOLOGIES
-from vpem.mixture import COVARIANCE_TYPES
+from vpem.network.topologies import TOPOLOGIES
+from vpem.terms.mixture import COVARIANCE_TYPES
 
 from .cli_support import AGENTS, HELD, NAMES, done, make_data, run, spawn
 

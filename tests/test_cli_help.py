@@ -10,8 +10,8 @@ import pytest
 
 import vpem_cli
 from vpem import connect, fit_vpem, make_graph
-from vpem.partition import contiguous
-from vpem.shards import shard_path, write_shard
+from vpem.fits.shards import shard_path, write_shard
+from vpem.network.partition import contiguous
 from vpem_cli import app
 from vpem_cli.app import command
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.imputing.imputation import fit_imputation
-from vpem.imputing.observation_files import read_observations, write_observations
-from vpem.imputing.observations import from_matrices
+from vpem.files.observations import read_observations, write_observations
+from vpem.fits.imputation import fit_imputation
+from vpem.terms.lowrank.observations import from_matrices
 
 from .cli_support import done, listing, run, spawn
 
@@ -181,7 +181,7 @@ def test_holdout(capsys, folder, words, losses):
 
 
 def test_the_peer_that_is_not_run_says_why(capsys, folder, monkeypatch):
-    monkeypatch.setattr("vpem.imputing.holdouts.MOST_WORK", 1)
+    monkeypatch.setattr("vpem.fits.holdouts.MOST_WORK", 1)
     words = ("impute", "birds.csv", *POISSON, "--holdout", "0.1")
     shown = done(capsys, *words).out
     assert "iterative imputer was not run: it regresses each of 8 columns on all others" in shown
@@ -218,7 +218,7 @@ def test_an_interrupt_leaves_nothing(capsys, folder, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vpem.imputing.imputation.run_fedem", stop)
+    monkeypatch.setattr("vpem.fits.imputation.run_fedem", stop)
     before = listing(folder)
     result = run(capsys, "impute", "birds.csv", "-o", "out.h5", "--plot", "p.svg")
     assert (result.code, result.out) == (130, "")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from vpem.clusters.cluster_files import read_clustering
+from vpem.files.clusterings import read_clustering
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.partition import contiguous
-from vpem.workers import evenly
+from vpem.network.partition import contiguous
+from vpem.network.workers import evenly
 
 from .cli_support import done, run
 

@@ -128,11 +128,11 @@ def test_labels_from_a_text_file(capsys, model, data, tmp_path):
 
 
 def test_rows_on_disk_are_drawn_as_those_in_memory(capsys, monkeypatch, model, data, tmp_path):
-    import vpem.rows
+    import vpem.checks
 
     told = []
     for limit in (1 << 30, 100):
-        monkeypatch.setattr(vpem.rows, "available_memory", lambda limit=limit: limit)
+        monkeypatch.setattr(vpem.checks, "available_memory", lambda limit=limit: limit)
         path = tmp_path / f"{limit}.svg"
         done(capsys, "plot", model, data, "--kind", "confusion", "-o", path, "-q")
         told.append(path.read_bytes())

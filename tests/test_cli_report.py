@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 import pytest
 
 import vpem_cli
-from vpem.evaluation import compare
 from vpem.files.datasets import read_dataset, write_dataset
 from vpem.files.models import read_model, write_model
+from vpem.fits.evaluation import compare
 from vpem.pictures.page import _warnings, table, text
 from vpem.pictures.saved import read_saved
 from vpem_cli.app import command

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from vpem import fit_saem, read_individuals
-from vpem.saem.individual_files import write_individuals
+from vpem.saem.formats.fits import read_saem
+from vpem.saem.formats.individuals import write_individuals
 from vpem.saem.individuals import from_long
-from vpem.saem.model_files import read_saem
 
 from .cli_support import ROOT, done, listing, run, spawn
 

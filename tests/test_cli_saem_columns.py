@@ -2,8 +2,8 @@
 
 import pytest
 
-from vpem.saem.individual_files import read_individuals, write_individuals
-from vpem.saem.model_files import read_saem, save_saem
+from vpem.saem.formats.fits import read_saem, save_saem
+from vpem.saem.formats.individuals import read_individuals, write_individuals
 
 from .cli_support import ROOT, done, run
 

@@ -9,12 +9,12 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem.saem.individual_files import read_individuals, write_individuals
+from vpem.saem.fit import fit_saem
+from vpem.saem.formats.fits import read_saem, save_saem
+from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_matrix
-from vpem.saem.model_files import read_saem, save_saem
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
-from vpem.saem.recipes import fit_saem
 
 from .cli_support import done, listing, make_data, run
 

@@ -13,7 +13,7 @@ import pytest
 
 import vpem_cli
 from vpem import read_model
-from vpem.checkpoints.checkpoint_files import read_state
+from vpem.files.states import read_state
 
 from .cli_support import done, listing, make_data, run
 
@@ -206,7 +206,7 @@ SEARCH = ("-k", "1-3", "--restarts", 2, "--json", "-q")
 
 PAUSING = """
 import sys, time
-import vpem.selection.jobs as jobs, vpem.selection.trials as trials
+import vpem.fits.selection.jobs as jobs, vpem.fits.selection.trials as trials
 def pausing(method):
     calls = []
     def call(*words, **options):
@@ -267,7 +267,7 @@ def test_a_search_that_is_ended_before_its_first_fit_says_so(capsys, data, tmp_p
     def stopped(*_, **__):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("vpem.selection.search.search", stopped)
+    monkeypatch.setattr("vpem.fits.selection.search.search", stopped)
     state = tmp_path / "state.h5"
     told = run(capsys, "select", data, *SEARCH, "--state", state)
     assert (told.code, told.out) == (143, "")
@@ -279,7 +279,7 @@ def test_signals_wait_until_a_process_has_been_begun(monkeypatch):
     """One that comes while the problem is being sent would leave it truncated."""
     from multiprocessing.process import BaseProcess
 
-    from vpem.selection.jobs import _Process
+    from vpem.fits.selection.jobs import _Process
 
     begun = []
     start = BaseProcess.start

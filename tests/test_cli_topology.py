@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vpem import find_hubs, make_graph
-from vpem.plots import plot_hubs
+from vpem.pictures.hubs import plot_hubs
 
 from .cli_support import AGENTS, done, listing, make_data, run
 
@@ -53,7 +53,7 @@ def test_tables_of_a_cycle(capsys):
 
 
 def test_json_is_the_plan(capsys):
-    from vpem.planning import plan
+    from vpem.fits.plan import plan
 
     found = told(
         capsys, "geometric", "-n", "15", "--mean-degree", "5", "--graph-seed", "3", "--hops", "1",
@@ -273,7 +273,7 @@ def test_any_graph_can_be_drawn(tmp_path, topology, n, hops):
 
 
 def test_colours_differ_in_grey_from_their_numbers():
-    from vpem.plots import COLOURS
+    from vpem.pictures.figure import COLOURS
 
     def light(code):
         parts = np.array([int(code[place : place + 2], 16) for place in (1, 3, 5)]) / 255

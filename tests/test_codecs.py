@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 
 from vpem._core import codecs as kernels
 from vpem._core import reference_codecs as twins
-from vpem.codecs import Dither, ErrorFeedback, RandK, draw_keys, parse_codec
 from vpem.errors import InputError, NumericalError
+from vpem.network.codecs import Dither, ErrorFeedback, RandK, draw_keys, parse_codec
 
 SIZES = (1, 2, 63, 64, 65, 255, 256, 257, 1000)
 DTYPES = (np.float64, np.float32)

@@ -14,12 +14,12 @@ import pytest
 import vpem
 import vpem_cli.app
 from vpem import Dataset, write_dataset
-from vpem.federated.fedem import run_fedem
-from vpem.graphs.hubs import find_hubs
-from vpem.partition import contiguous
-from vpem.planning import plan
+from vpem.fits.plan import plan
+from vpem.fits.selection.search import search
+from vpem.network.hubs import find_hubs
+from vpem.network.partition import contiguous
 from vpem.saem.saem import run_saem
-from vpem.selection.search import search
+from vpem.steps.fedem import run_fedem
 
 from .cli_support import done, overlapping
 
@@ -232,7 +232,7 @@ def by_features(X):
 
 
 def one_worker(X, recipe, **options):
-    from vpem.workers import evenly
+    from vpem.network.workers import evenly
 
     network = vpem.connect_workers(vpem.make_graph("star", 1))
     return recipe(X, evenly(len(X), 1), network, **options)
@@ -267,7 +267,7 @@ RESULTS = {
 
 
 def from_matrices(X):
-    from vpem.imputing.observations import from_matrices as made
+    from vpem.terms.lowrank.observations import from_matrices as made
 
     return made(X)
 

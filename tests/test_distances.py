@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from vpem import make_graph
 from vpem._core import balls, reference_graph
-from vpem.graphs.distances import diameter, eccentricities
-from vpem.graphs.graph import from_networkx
-from vpem.graphs.topologies import TOPOLOGIES
+from vpem.network.distances import diameter, eccentricities
+from vpem.network.graph import from_networkx
+from vpem.network.topologies import TOPOLOGIES
 
 
 def as_networkx(graph):
@@ -49,7 +49,7 @@ def test_long_graphs_take_few_searches(monkeypatch):
         searches.append(arguments[2])
         return balls.hops_from(*arguments)
 
-    monkeypatch.setattr("vpem.graphs.distances.hops_from", counted)
+    monkeypatch.setattr("vpem.network.distances.hops_from", counted)
     assert diameter(make_graph("path", 5000)) == 4999
     assert len(searches) <= 10
     searches.clear()

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem.clusters.cluster_files import read_clustering
 from vpem.errors import VpemError
+from vpem.files.clusterings import read_clustering
+from vpem.files.imputations import read_imputed
 from vpem.files.models import read_model
-from vpem.imputing.imputation_files import read_imputed
-from vpem.imputing.observation_files import read_observations, write_observations
-from vpem.saem.individual_files import read_individuals, write_individuals
-from vpem.saem.model_files import read_saem
+from vpem.files.observations import read_observations, write_observations
+from vpem.saem.formats.fits import read_saem
+from vpem.saem.formats.individuals import read_individuals, write_individuals
 
 from .cli_support import make_data, run
 

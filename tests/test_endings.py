@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from vpem import VPEM, DistributedKMeans, FedMissEM
-from vpem.clusters.cluster_files import write_clustering
 from vpem.errors import InputError
+from vpem.files.clusterings import write_clustering
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.endings import ENDINGS, check_ending, ending_of
 from vpem.files.models import read_model, write_json, write_model, write_npz
-from vpem.imputing.imputation_files import write_imputation
-from vpem.imputing.observation_files import write_observations
-from vpem.imputing.observations import from_matrices
-from vpem.plots import save_figure
+from vpem.files.observations import write_observations
+from vpem.fits.imputed import write_imputation
+from vpem.pictures.figure import save_figure
+from vpem.terms.lowrank.observations import from_matrices
 
 from .cli_support import listing, run
 

@@ -22,8 +22,8 @@ from vpem import (
     fit_vpem,
     make_graph,
 )
-from vpem.mixture import COVARIANCE_TYPES
-from vpem.partition import contiguous
+from vpem.network.partition import contiguous
+from vpem.terms.mixture import COVARIANCE_TYPES
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does
 
@@ -343,7 +343,7 @@ def test_batches_reach_the_fit(options, X, monkeypatch):
         given.update(batch_size=batch_size, step_size=step_size)
         return fit_vpem(data, network, **rest)
 
-    monkeypatch.setattr("vpem.estimators.mixtures.fit_vpem", spy)
+    monkeypatch.setattr("vpem.fits.estimators.mixtures.fit_vpem", spy)
     model(**options).fit(X)
     assert given == {"batch_size": None, "step_size": None, **options}
 

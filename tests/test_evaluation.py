@@ -10,7 +10,7 @@ from sklearn.metrics import (
 )
 
 from vpem.errors import FileError, InputError
-from vpem.evaluation import compare, read_labels
+from vpem.fits.evaluation import compare, read_labels
 
 
 def noisy(n_labels, n_clusters, seed, n=60):

@@ -8,13 +8,13 @@ import pytest
 
 from vpem import InputError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix, mixing_rate
 from vpem.errors import PartitionedError, VpemWarning
-from vpem.graphs.distances import diameter
-from vpem.graphs.graph import Graph, from_edges
-from vpem.graphs.hubs import Hub
+from vpem.network.distances import diameter
 from vpem.network.faults import Faults, Links, Weather, failing_rounds
+from vpem.network.graph import Graph, from_edges
+from vpem.network.hubs import Hub
 from vpem.network.ledger import Ledger
-from vpem.network.setup import find_routes
-from vpem.partition import contiguous
+from vpem.network.partition import contiguous
+from vpem.network.routes import find_routes
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.gossip import GossipSum
 

@@ -15,18 +15,18 @@ from vpem import (
     fit_fedem,
     make_graph,
 )
-from vpem.blocks import Blocks
-from vpem.codecs import parse_codec
-from vpem.em import fit
-from vpem.federated.fedem import first_statistics, parse_step_size, run_fedem
-from vpem.federated.resting import Rest, looks_needed
-from vpem.joining import connect_workers
-from vpem.mixture import COVARIANCE_TYPES
+from vpem.network.blocks import Blocks
+from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
-from vpem.scaling import Scaling
+from vpem.network.workers import by_label, evenly, from_worker_of_row
+from vpem.steps.em import fit
+from vpem.steps.fedem import first_statistics, parse_step_size, run_fedem
+from vpem.steps.resting import Rest, looks_needed
+from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
-from vpem.workers import by_label, evenly, from_worker_of_row
+from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.terms.scaling import Scaling
 
 from .estimator_support import check_as_scikit_learn_does
 from .fedem_support import EXACT, ROWS, mixture_model, run

@@ -7,7 +7,7 @@ from vpem import (
     InputError,
     NotConvergedWarning,
 )
-from vpem.federated.fedem import first_statistics
+from vpem.steps.fedem import first_statistics
 
 from .fedem_support import EXACT, ROWS, mixture_model, run
 

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from vpem import InputError, NumericalError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix
-from vpem.codecs import parse_codec
 from vpem.errors import PartitionedError
-from vpem.graphs.distances import diameter
-from vpem.graphs.mixing import chebyshev_steps, mixing_rate
+from vpem.network.codecs import parse_codec
+from vpem.network.distances import diameter
 from vpem.network.faults import Faults
 from vpem.network.ledger import Ledger
-from vpem.network.setup import find_routes
-from vpem.partition import contiguous
+from vpem.network.mixing import chebyshev_steps, mixing_rate
+from vpem.network.partition import contiguous
+from vpem.network.routes import find_routes
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import ConsensusSum
+from vpem.sums.contraction import Pace, codec_of, compressed_rounds, contraction, find_pace
 from vpem.sums.gossip import GossipSum
-from vpem.sums.pace import Pace, codec_of, compressed_rounds, contraction, find_pace
 
 CODECS = (
     "qsgd:8bits",

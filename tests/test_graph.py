@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vpem.errors import InputError, VpemWarning
-from vpem.graphs.graph import Graph, check_connected, from_edges, from_networkx
-from vpem.graphs.mixing import mixing_matrix, mixing_rate
-from vpem.graphs.topologies import TOPOLOGIES, make_graph
+from vpem.network.graph import Graph, check_connected, from_edges, from_networkx
+from vpem.network.mixing import mixing_matrix, mixing_rate
+from vpem.network.topologies import TOPOLOGIES, make_graph
 
 WEIGHTS = ("metropolis", "laplacian", "max-degree")  # "fastest": see test_mixing.py
 RANDOM = ("geometric", "erdos-renyi", "small-world", "scale-free", "tree")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.graphs.graph import check_connected
-from vpem.graphs.graph_files import EDGE_LISTS, read_graph
+from vpem.files.graph_files import EDGE_LISTS, read_graph
+from vpem.network.graph import check_connected
 
 PATH = [[0, 1], [1, 2]]
 

@@ -12,21 +12,20 @@ import numpy as np
 import pytest
 
 from tests.cli_support import run
-from vpem.checkpoints.checkpoint_files import read_state
 from vpem.errors import FileError, InputError
-from vpem.evaluation import read_labels
 from vpem.files import hdf5, json_text, opening, toml_text
 from vpem.files.datasets import read_dataset
+from vpem.files.graph_files import read_graph
+from vpem.files.holdings import read_partition, read_workers
 from vpem.files.importers import read_table
-from vpem.graphs.graph_files import read_graph
-from vpem.imputing.observation_files import read_observations
-from vpem.parties.alignment import read_key
-from vpem.parties.manifest import read_manifest
-from vpem.partition import read_partition
-from vpem.rows import FileMatrix
-from vpem.saem.device_files import read_devices
-from vpem.saem.individual_files import read_individuals
-from vpem.workers import read_workers
+from vpem.files.matrix import FileMatrix
+from vpem.files.observations import read_observations
+from vpem.files.parties.alignment import read_key
+from vpem.files.parties.manifest import read_manifest
+from vpem.files.states import read_state
+from vpem.fits.evaluation import read_labels
+from vpem.saem.formats.devices import read_devices
+from vpem.saem.formats.individuals import read_individuals
 
 MB = 1 << 20
 

@@ -10,14 +10,14 @@ import pytest
 
 import vpem_cli
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.imputing.observation_files import write_observations
-from vpem.imputing.observations import from_triplets
-from vpem.partition import from_lists
-from vpem.plots import words
-from vpem.saem.individual_files import write_individuals
+from vpem.files.observations import write_observations
+from vpem.files.tables import write_columns
+from vpem.network.partition import from_lists
+from vpem.network.workers import evenly
+from vpem.pictures.figure import words
+from vpem.saem.formats.individuals import write_individuals
 from vpem.saem.individuals import from_long
-from vpem.tables import write_columns
-from vpem.workers import evenly
+from vpem.terms.lowrank.observations import from_triplets
 
 from .cli_support import done
 
@@ -162,7 +162,7 @@ def test_formulas_are_quoted_on_request(tmp_path, quoted):
 @pytest.mark.parametrize("command", ["predict m.h5 d.h5", "predict s.h5 --latents", "sample m.h5"])
 def test_every_writer_of_csv_quotes_formulas(capsys, here, monkeypatch, command):
     given = []
-    monkeypatch.setattr("vpem.tables.write_columns", lambda *words: given.append(words[4]))
+    monkeypatch.setattr("vpem.files.tables.write_columns", lambda *words: given.append(words[4]))
     done(capsys, *command.split())
     done(capsys, *command.split(), "--quote-formulas")
     assert given == [False, True]

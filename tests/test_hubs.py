@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from vpem._core import balls, reference_graph
 from vpem.errors import InputError, VpemWarning
-from vpem.graphs.graph import from_edges, from_networkx
-from vpem.graphs.hubs import Hub, find_hubs
-from vpem.graphs.topologies import TOPOLOGIES, make_graph
+from vpem.network.graph import from_edges, from_networkx
+from vpem.network.hubs import Hub, find_hubs
+from vpem.network.topologies import TOPOLOGIES, make_graph
 
 # The nine agents of Valdeira et al., section 6, numbered from 1.
 NINE = [(2, 1), (2, 3), (2, 4), (2, 5), (5, 6), (6, 7), (6, 8), (5, 9)]

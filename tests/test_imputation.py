@@ -11,9 +11,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 from vpem import FedMissEM, InputError, NotConvergedWarning, VpemWarning
-from vpem.codecs import parse_codec
-from vpem.imputing.holdouts import column_means, score_holdout
-from vpem.imputing.imputation import (
+from vpem.fits.holdouts import column_means, score_holdout
+from vpem.fits.imputation import (
     MOST_ITERATIONS,
     WHOLE_STEPS,
     ImputationModel,
@@ -21,9 +20,10 @@ from vpem.imputing.imputation import (
     fit_imputation,
     safe_step,
 )
-from vpem.imputing.laws import LAWS, make_law
-from vpem.imputing.lowrank import LowRank, descend, fit_rows, objective, shrink
-from vpem.imputing.observations import from_matrices, hide, split
+from vpem.network.codecs import parse_codec
+from vpem.terms.lowrank.factors import LowRank, descend, fit_rows, objective, shrink
+from vpem.terms.lowrank.laws import LAWS, make_law
+from vpem.terms.lowrank.observations import from_matrices, hide, split
 
 
 def draw(law, seed, shape=(18, 12), rank=2, seen=0.7):
@@ -517,7 +517,7 @@ def test_the_peer_is_run_where_it_can_be(monkeypatch):
     kept, hidden = hide(from_matrices(draw("gaussian", 0)), 0.1, np.random.default_rng(0))
     fit = quiet(kept, rank=2)
     assert score_holdout(fit, hidden, 0.1, 0)["iterative_imputer"]["rmse"] > 0
-    monkeypatch.setattr("vpem.imputing.holdouts.MOST_WORK", 100)
+    monkeypatch.setattr("vpem.fits.holdouts.MOST_WORK", 100)
     why = score_holdout(fit, hidden, 0.1, 0)["iterative_imputer"]["skipped"]
     assert "each of 12 columns" in why
 

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vpem import InputError, em
-from vpem.incremental import check_step_size
-from vpem.mixture import COVARIANCE_TYPES
+from vpem import InputError
+from vpem.files.matrix import FileMatrix
 from vpem.network.ledger import Ledger
-from vpem.rows import FileMatrix
+from vpem.steps import em
+from vpem.steps.batches import check_step_size
+from vpem.terms.mixture import COVARIANCE_TYPES
 
 from .batch_support import (  # noqa: F401
     NETWORKS,

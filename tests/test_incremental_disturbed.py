@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from vpem import NumericalError, connect, em, make_graph
+from vpem import NumericalError, connect, make_graph
 from vpem.errors import PartitionedError
 from vpem.network.ledger import Ledger
-from vpem.partition import contiguous
+from vpem.network.partition import contiguous
+from vpem.steps import em
 
 from .batch_support import (  # noqa: F401
     assert_same,

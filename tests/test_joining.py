@@ -5,8 +5,8 @@ import pytest
 
 from vpem import NotConvergedWarning, VpemWarning, connect, fit_vpem, make_graph, read_model
 from vpem.files.models import Model, write_model
-from vpem.partition import contiguous
-from vpem.reports import describe_fit
+from vpem.fits.results import describe_fit
+from vpem.network.partition import contiguous
 
 from .cli_support import done, make_data
 

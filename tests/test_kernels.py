@@ -10,9 +10,9 @@ from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
-from vpem.graphs.mixing import mixing_matrix
-from vpem.graphs.topologies import make_graph
-from vpem.threads import one_blas_thread
+from vpem._core.threads import one_blas_thread
+from vpem.network.mixing import mixing_matrix
+from vpem.network.topologies import make_graph
 
 LAYOUTS = {
     "one feature": (1,),

@@ -18,16 +18,16 @@ from vpem import (
     kmeans_rows,
     make_graph,
 )
-from vpem.clusters.cluster_files import StoredClustering, read_clustering, write_clustering
-from vpem.clusters.grid import proven_factor
 from vpem.errors import FileError
+from vpem.files.clusterings import StoredClustering, read_clustering, write_clustering
+from vpem.fits.one_shot import proven_factor
 from vpem.network.ledger import Ledger
-from vpem.partition import contiguous
-from vpem.row_split.rowstarts import share_rows, spread_rows
-from vpem.scaling import Scaling
-from vpem.starts import RowStream, draw_start
+from vpem.network.partition import contiguous
+from vpem.network.workers import Workers, evenly, from_worker_of_row
+from vpem.steps.row_starts import share_rows, spread_rows
+from vpem.steps.starts import RowStream, draw_start
 from vpem.terms.features import FeatureTerms
-from vpem.workers import Workers, evenly, from_worker_of_row
+from vpem.terms.scaling import Scaling
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vpem._core import langevin, reference_langevin
-from vpem.codecs import parse_codec
-from vpem.saem.individual_files import read_individuals
+from vpem.network.codecs import parse_codec
+from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
 from vpem.saem.langevin import Langevin
 from vpem.saem.models.linear import LinearModel

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from vpem import connect, find_hubs, fit_vpem, make_graph
-from vpem.graphs.graph import from_edges
+from vpem.network.graph import from_edges
 from vpem.network.ledger import KINDS, Ledger
-from vpem.network.setup import charge_features, charge_hubs, find_routes
-from vpem.partition import contiguous
+from vpem.network.partition import contiguous
+from vpem.network.routes import charge_features, charge_hubs, find_routes
 
 # Hubs of a star, or wide ones, centralize; that is told elsewhere.
 pytestmark = pytest.mark.filterwarnings("ignore:hops=:vpem.errors.VpemWarning")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from vpem.engines.team import Alone
 from vpem.errors import InputError
 from vpem.network.messages import decode, encode
-from vpem.network.team import Alone
 
 VALUES = [
     None, True, 3, -2.5, float("inf"), "héllo", b"\x00\xff", [], (), {}, [1, [2, (3, {"a": None})]],

@@ -18,14 +18,14 @@ from vpem import (
     fit_vpem,
     make_graph,
 )
-from vpem.blocks import Blocks
 from vpem.errors import InputError
-from vpem.mixture import COVARIANCE_TYPES, Mixture
-from vpem.partition import contiguous
-from vpem.scaling import Scaling
+from vpem.network.blocks import Blocks
+from vpem.network.partition import contiguous
+from vpem.network.workers import evenly
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
-from vpem.workers import evenly
+from vpem.terms.mixture import COVARIANCE_TYPES, Mixture
+from vpem.terms.scaling import Scaling
 
 from .missing_support import (
     clusters,

@@ -7,8 +7,8 @@ import pytest
 
 from vpem._core import missing as kernels
 from vpem._core import reference_missing as twins
-from vpem.blocks import Blocks
-from vpem.patterns import pattern_plan
+from vpem.network.blocks import Blocks
+from vpem.terms.missing_patterns import pattern_plan
 
 from .missing_support import random_mixture
 

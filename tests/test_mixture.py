@@ -7,8 +7,8 @@ import scipy.stats
 from sklearn.mixture import GaussianMixture
 
 from vpem import Blocks, InputError, Mixture, NumericalError
-from vpem.mixture import COVARIANCE_TYPES
-from vpem.scaling import Scaling
+from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.terms.scaling import Scaling
 
 K = 3
 FEATURES = ([4, 1], [0], [], [5, 2, 3])
@@ -95,7 +95,7 @@ def test_many_rows_are_the_rows_one_by_one(monkeypatch):
     mixture = made("full")
     X = mixture.sample(300, np.random.default_rng(1))[0]
     whole = mixture.score_samples(X)
-    monkeypatch.setattr("vpem.mixture.CHUNK_VALUES", 1)
+    monkeypatch.setattr("vpem.terms.mixture.CHUNK_VALUES", 1)
     np.testing.assert_allclose(mixture.score_samples(X), whole, rtol=1e-13)
     one = np.concatenate([mixture.score_samples(row[None]) for row in X[:20]])
     np.testing.assert_allclose(one, whole[:20], rtol=1e-13)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from vpem import InputError, NumericalError
-from vpem.blocks import Blocks
-from vpem.mixture import COVARIANCE_TYPES
-from vpem.scaling import Scaling
+from vpem.network.blocks import Blocks
+from vpem.network.workers import evenly
 from vpem.terms.features import FeatureTerms
+from vpem.terms.mixture import COVARIANCE_TYPES
 from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric, white_units
-from vpem.workers import evenly
+from vpem.terms.scaling import Scaling
 
 
 def model_of(X, workers=3, k=3, covariance_type="full", **options):

@@ -7,12 +7,12 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem.blocks import Blocks
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.models import Model, match_features, read_model, write_json, write_model, write_npz
-from vpem.mixture import COVARIANCE_TYPES, Mixture
-from vpem.scaling import Scaling
+from vpem.network.blocks import Blocks
+from vpem.terms.mixture import COVARIANCE_TYPES, Mixture
+from vpem.terms.scaling import Scaling
 
 NAMES = ("height", "weight", "pulse", "age", "größe, cm")
 FEATURES = ((3, 1), (4,), (0, 2))

@@ -13,9 +13,9 @@ import pytest
 
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.matrix import FileMatrix
 from vpem.files.models import read_model
-from vpem.rows import FileMatrix
-from vpem.sharing import read_rows
+from vpem.fits.shared_rows import read_rows
 from vpem_cli.engine import Ranks, Simulator, refuse_for_rows
 
 from .cli_support import done, make_data

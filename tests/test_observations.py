@@ -6,9 +6,9 @@ import pytest
 
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.imputing.laws import make_law
-from vpem.imputing.observation_files import read_observations, write_observations
-from vpem.imputing.observations import check_law, from_matrices, hide, split
+from vpem.files.observations import read_observations, write_observations
+from vpem.terms.lowrank.laws import make_law
+from vpem.terms.lowrank.observations import check_law, from_matrices, hide, split
 
 CSV = """\
 observer,row,column,value

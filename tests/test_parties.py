@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from vpem import fit_vpem, read_dataset
+from vpem.engines.team import Alone
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.graphs.topologies import make_graph
-from vpem.network.team import Alone
-from vpem.parties.cutting import cut, file_stems
-from vpem.parties.opening import (
+from vpem.files.parties.cutting import cut, file_stems
+from vpem.files.parties.opening import (
     Holding,
     Party,
     align_parties,
@@ -27,8 +26,9 @@ from vpem.parties.opening import (
     read_manifest,
     stack_parties,
 )
-from vpem.partition import Partition, contiguous
-from vpem.recipes import connect
+from vpem.network.partition import Partition, contiguous
+from vpem.network.topologies import make_graph
+from vpem.sums.connect import connect
 
 from .team_support import together
 

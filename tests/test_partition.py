@@ -6,13 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.partition import (
-    Partition,
-    contiguous,
-    from_agent_of_feature,
-    from_lists,
-    read_partition,
-)
+from vpem.files.holdings import read_partition
+from vpem.network.partition import Partition, contiguous, from_agent_of_feature, from_lists
 
 
 def columns(partition):

@@ -14,17 +14,17 @@ from vpem import (
     connect,
     find_hubs,
     fit_vpem,
-    forecast,
     make_graph,
     mixing_matrix,
     mixing_rate,
 )
-from vpem import planning as module
-from vpem.codecs import parse_codec
-from vpem.graphs.graph import from_edges
+from vpem.fits import plan as module
+from vpem.fits.plan import plan
+from vpem.network.codecs import parse_codec
+from vpem.network.graph import from_edges
 from vpem.network.ledger import KINDS
-from vpem.partition import contiguous
-from vpem.planning import plan
+from vpem.network.partition import contiguous
+from vpem.sums import forecast
 from vpem.sums.consensus import ConsensusSum, rounds_needed
 
 CASES = [

@@ -13,21 +13,21 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Ellipse
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from vpem.blocks import Blocks
-from vpem.clusters.cluster_files import StoredClustering
 from vpem.errors import InputError
+from vpem.files.clusterings import StoredClustering
 from vpem.files.models import Model, assembled, write_model
-from vpem.mixture import Mixture
+from vpem.network.blocks import Blocks
 from vpem.network.ledger import KINDS
 from vpem.pictures import curves, densities, network, scatters, traffic
 from vpem.pictures.assignments import matched_order
+from vpem.pictures.figure import render, whole_numbers, words
 from vpem.pictures.kinds import KINDS as PICTURES
 from vpem.pictures.kinds import draw, next_kinds
 from vpem.pictures.samples import Rows, choose_rows, spread_features
 from vpem.pictures.saved import Saved, read_saved
 from vpem.pictures.style import COLOURS, colour, hatch, line, marker, new_figure, of_bytes
-from vpem.plots import render, whole_numbers, words
-from vpem.scaling import Scaling
+from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
 
 from .pictures_support import CLUSTERS, FITS, load, shared_folder
 
@@ -437,7 +437,7 @@ def test_counts_of_the_confusion_are_all_rows(home, name):
 
 
 def test_components_stand_in_the_order_of_their_labels(home):
-    from vpem.evaluation import compare
+    from vpem.fits.evaluation import compare
 
     agreement = compare([0, 0, 1, 1, 2], [3, 3, 0, 0, 2], 4)
     assert matched_order(agreement).tolist() == [3, 0, 2, 1]

@@ -7,9 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from vpem import Blocks, Mixture, VpemWarning, connect, fit_vpem, make_graph
-from vpem.mixture import COVARIANCE_TYPES
-from vpem.partition import from_agent_of_feature
-from vpem.scaling import Scaling
+from vpem.network.partition import from_agent_of_feature
+from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.terms.scaling import Scaling
 
 kinds = st.sampled_from(COVARIANCE_TYPES)
 seeds = st.integers(0, 2**32 - 1)

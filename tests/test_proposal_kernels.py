@@ -6,7 +6,7 @@ import pytest
 from tests.test_langevin_kernels import model_of
 from vpem._core import proposals, reference_proposals
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.sampling import Mala, Metropolis
+from vpem.saem.samplers import Mala, Metropolis
 from vpem.saem.streams import Streams
 
 MODULES = (proposals, reference_proposals)

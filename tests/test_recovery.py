@@ -13,14 +13,14 @@ from vpem import (
     NumericalError,
     VpemWarning,
     connect,
-    em,
     fit_vpem,
     make_graph,
 )
-from vpem.partition import contiguous
-from vpem.scaling import Scaling
+from vpem.network.partition import contiguous
+from vpem.steps import em
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
+from vpem.terms.scaling import Scaling
 
 placed_anew = pytest.mark.filterwarnings("ignore:.*collapsed component:vpem.VpemWarning")
 

@@ -7,8 +7,8 @@ import pytest
 from vpem import connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
 from vpem.files.models import Model, model_as_json
-from vpem.partition import contiguous
-from vpem.reports import describe_fit
+from vpem.fits.results import describe_fit
+from vpem.network.partition import contiguous
 
 NAMES = tuple("abcdef")
 AGENTS = ("north", "east", "south", "west")

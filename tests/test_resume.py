@@ -6,10 +6,10 @@ import pytest
 from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
-from vpem.mixture import COVARIANCE_TYPES
-from vpem.partition import contiguous
-from vpem.rows import FileMatrix
-from vpem.workers import evenly
+from vpem.files.matrix import FileMatrix
+from vpem.network.partition import contiguous
+from vpem.network.workers import evenly
+from vpem.terms.mixture import COVARIANCE_TYPES
 
 from .cli_support import overlapping
 from .resume_support import Breaking, Broken, check_resumes, check_same

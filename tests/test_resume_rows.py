@@ -13,9 +13,9 @@ from vpem import (
     make_graph,
 )
 from vpem.errors import InputError
-from vpem.imputing.observations import Observations
-from vpem.partition import contiguous
-from vpem.workers import evenly
+from vpem.network.partition import contiguous
+from vpem.network.workers import evenly
+from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import overlapping
 from .resume_support import Breaking, Broken, check_resumes, check_same

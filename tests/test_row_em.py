@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
 
-from vpem import InputError, connect, em, fit_vpem, make_graph
-from vpem.blocks import Blocks
+from vpem import InputError, connect, fit_vpem, make_graph
 from vpem.errors import NotConvergedWarning, VpemWarning
-from vpem.joining import connect_workers
-from vpem.mixture import COVARIANCE_TYPES
-from vpem.partition import contiguous
-from vpem.row_split.row_recipes import fit_em
-from vpem.scaling import Scaling
+from vpem.fits.rows import fit_em
+from vpem.network.blocks import Blocks
+from vpem.network.partition import contiguous
+from vpem.network.workers import Workers, by_label, evenly, from_worker_of_row
+from vpem.steps import em
+from vpem.sums.connect import connect_workers
 from vpem.terms.features import FeatureTerms
-from vpem.terms.rows import Message, RowTerms
-from vpem.workers import Workers, by_label, evenly, from_worker_of_row
+from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.terms.row_statistics import Message, RowTerms
+from vpem.terms.scaling import Scaling
 
 kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
 ROWS = [3, 57, 110]

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 from vpem import FileError, InputError, VpemWarning, connect, fit_vpem, make_graph, read_dataset
-from vpem.blocks import Blocks
 from vpem.checks import parse_bytes
 from vpem.files.datasets import write_dataset
-from vpem.partition import contiguous
-from vpem.rows import FileMatrix, FileRows, MemoryRows, arrange_rows
-from vpem.scaling import Scaling
+from vpem.files.matrix import FileMatrix, FileRows
+from vpem.network.blocks import Blocks
+from vpem.network.partition import contiguous
+from vpem.terms.matrix import MemoryRows, arrange_rows
+from vpem.terms.scaling import Scaling
 
 M, D = 30_000, 12
 

@@ -6,19 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vpem.codecs import parse_codec
 from vpem.errors import InputError, NotConvergedWarning
-from vpem.saem.devices import Reports, Units
-from vpem.saem.individual_files import read_individuals
+from vpem.network.codecs import parse_codec
+from vpem.network.workers import by_label, evenly
+from vpem.saem.fit import fit_saem
+from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.one_compartment import OneCompartmentModel
-from vpem.saem.recipes import fit_saem
 from vpem.saem.saem import run_saem, step_size
-from vpem.saem.sampling import Exact, Metropolis, sampler_of
-from vpem.workers import by_label, evenly
+from vpem.saem.samplers import Exact, Metropolis, sampler_of
+from vpem.saem.server import Reports, Units
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 BOYS = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vpem.codecs import parse_codec
 from vpem.errors import NotConvergedWarning
-from vpem.saem.devices import Reports, Units
-from vpem.saem.individual_files import read_individuals
+from vpem.network.codecs import parse_codec
+from vpem.network.workers import Workers, evenly
+from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.saem import run_saem
-from vpem.saem.sampling import Exact
-from vpem.workers import Workers, evenly
+from vpem.saem.samplers import Exact
+from vpem.saem.server import Reports, Units
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 BOYS = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])

@@ -10,13 +10,13 @@ import pytest
 
 from vpem.errors import FileError, InputError, NotConvergedWarning
 from vpem.files.hdf5 import write_array, write_attribute, write_strings
-from vpem.saem.individual_files import read_individuals
+from vpem.pictures.saem import plot_curves, plot_traces
+from vpem.saem.fit import fit_saem
+from vpem.saem.formats.fits import as_saved, is_saem, read_saem, saem_as_json, save_saem
+from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.likelihood import LogLikelihood
-from vpem.saem.model_files import as_saved, is_saem, read_saem, saem_as_json, save_saem
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.plots import plot_curves, plot_traces
-from vpem.saem.recipes import fit_saem
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 QUICK = {"n_iter": 30, "burn_in": 15, "tol": 0.0, "n_conditional": 30, "n_importance": 50}

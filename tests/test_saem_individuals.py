@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError, InputError
-from vpem.saem.individual_files import read_individuals, write_individuals
+from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_long, from_matrix
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from vpem.errors import InputError
-from vpem.saem.individual_files import read_individuals
+from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.concentration import concentration
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
+from vpem.saem.models.model import check_model
 from vpem.saem.models.one_compartment import OneCompartmentModel
-from vpem.saem.models.protocol import check_model
 from vpem.saem.streams import Streams
 
 DATA = Path(__file__).resolve().parents[1] / "data"

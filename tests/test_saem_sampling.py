@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from vpem.codecs import parse_codec
 from vpem.errors import InputError, NumericalError
+from vpem.network.codecs import parse_codec
 from vpem.saem.chains import curvature_scales
-from vpem.saem.individual_files import read_individuals
+from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.one_compartment import OneCompartmentModel
-from vpem.saem.sampling import Exact, Langevin, Mala, Metropolis, sampler_of
+from vpem.saem.samplers import Exact, Langevin, Mala, Metropolis, sampler_of
 from vpem.saem.streams import Streams
 
 DATA = Path(__file__).resolve().parents[1] / "data"

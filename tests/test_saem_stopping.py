@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from vpem.saem.individual_files import read_individuals
+from vpem.saem.fit import fit_saem
+from vpem.saem.formats.fits import read_saem, save_saem
+from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
-from vpem.saem.model_files import read_saem, save_saem
-from vpem.saem.recipes import fit_saem
 from vpem.saem.stopping import still_to_go
 
 from .cli_support import ROOT

@@ -8,15 +8,15 @@ import pytest
 from vpem.errors import InputError, NumericalError
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.fisher import observed_information, standard_errors
-from vpem.saem.individual_files import read_individuals
+from vpem.saem.fit import fit_saem
+from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.likelihood import importance_log_likelihood
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.normal import floored
 from vpem.saem.models.one_compartment import OneCompartmentModel
-from vpem.saem.recipes import fit_saem
-from vpem.saem.sampling import Exact, Langevin
+from vpem.saem.samplers import Exact, Langevin
 from vpem.saem.streams import Streams
 
 DATA = Path(__file__).resolve().parents[1] / "data"

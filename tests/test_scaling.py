@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vpem.scaling import SCALES, Scaling
+from vpem.terms.scaling import SCALES, Scaling
 
 
 def rows(seed=0, n=50, d=4):

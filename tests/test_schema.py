@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError, Setting
-from vpem.files.schema import (
+from vpem.schema import (
     COUNT,
     FLAG,
     NOTHING,

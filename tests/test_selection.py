@@ -8,15 +8,15 @@ from sklearn.mixture import GaussianMixture
 
 from vpem import InputError, Workers, connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import FileError, VpemWarning
-from vpem.partition import contiguous
-from vpem.selection.criteria import choose, compare_folds, entropy, over_folds
-from vpem.selection.jobs import run_trials
-from vpem.selection.lists import MOST_NUMBERS, parse_names, parse_numbers
-from vpem.selection.pictures import draw_selection
-from vpem.selection.record import Record, facts_of
-from vpem.selection.search import grid, search, trials_of
-from vpem.selection.trials import Cell, Problem, folds_of
-from vpem.workers import evenly
+from vpem.fits.selection.criteria import choose, compare_folds, entropy, over_folds
+from vpem.fits.selection.jobs import run_trials
+from vpem.fits.selection.lists import MOST_NUMBERS, parse_names, parse_numbers
+from vpem.fits.selection.record import Record, facts_of
+from vpem.fits.selection.search import grid, search, trials_of
+from vpem.fits.selection.trials import Cell, Problem, folds_of
+from vpem.network.partition import contiguous
+from vpem.network.workers import evenly
+from vpem.pictures.selection import draw_selection
 
 from .cli_support import overlapping
 from .selection_support import Broken as DefectiveProblem
@@ -439,7 +439,7 @@ def test_a_state_of_other_data_or_options_is_refused(tmp_path, problem):
 
 
 def test_what_is_no_state_is_refused(tmp_path, problem):
-    from vpem.checkpoints.checkpoint_files import write_state
+    from vpem.files.states import write_state
 
     path = tmp_path / "state.h5"
     write_state(path, {"facts": {}, "run": {}})

@@ -5,11 +5,11 @@ import pytest
 from sklearn.cluster import KMeans
 
 from vpem import InputError, connect, fit_vpem, make_graph
-from vpem.partition import contiguous, from_lists
-from vpem.scaling import Scaling
-from vpem.starts import INITS, RowStream, draw_start
+from vpem.network.partition import contiguous, from_lists
+from vpem.steps.starts import INITS, RowStream, draw_start
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
+from vpem.terms.scaling import Scaling
 
 inits = pytest.mark.parametrize("init", INITS)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError, InputError
-from vpem.tables import write_columns
+from vpem.files.tables import write_columns
 
 COLUMNS = {
     "id": np.array(["plain", "with, comma", 'with "quotes"', "two\nlines", "größe"]),

@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from vpem.checkpoints.checkpoint_files import write_state
 from vpem.errors import FileError
 from vpem.files import hdf5, temporaries
 from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.states import write_state
 
 WRITER = """
 import sys, time

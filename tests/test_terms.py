@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from vpem import Blocks, InputError, NotConvergedWarning, connect, fit_vpem, make_graph
-from vpem.mixture import COVARIANCE_TYPES
-from vpem.partition import contiguous
-from vpem.scaling import Scaling
+from vpem.network.partition import contiguous
 from vpem.terms.features import FeatureTerms
+from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.terms.scaling import Scaling
 
 kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
 FEATURES = ([3, 0], [], [4], [1, 2])

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from vpem import threads
+from vpem._core import threads
+from vpem._core.threads import one_blas_thread, processor_limit, share_processors, thread_count
 from vpem.errors import InputError
-from vpem.threads import one_blas_thread, processor_limit, share_processors, thread_count
 from vpem_cli import engine
 from vpem_cli.output import Screen
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from vpem import InputError, make_graph
-from vpem.em import add_vectors
 from vpem.errors import FileError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
-from vpem.joining import connect_workers
+from vpem.files.holdings import read_workers
 from vpem.network.ledger import Ledger
-from vpem.workers import Workers, by_label, evenly, from_worker_of_row, read_workers
+from vpem.network.workers import Workers, by_label, evenly, from_worker_of_row
+from vpem.sums.connect import connect_workers
+from vpem.sums.counted import add_vectors
 
 
 def test_runs_of_nearly_equal_length():

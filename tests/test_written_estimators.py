@@ -6,11 +6,11 @@ import pyarrow
 import pytest
 
 from vpem import VPEM, DistributedGaussianMixture, DistributedKMeans, FedEM, FedMissEM
-from vpem.clusters.cluster_files import read_clustering, write_clustering
 from vpem.errors import FileError, InputError
+from vpem.files.clusterings import read_clustering, write_clustering
 from vpem.files.hdf5 import open_read
 from vpem.files.models import read_model, write_model
-from vpem.imputing.imputation_files import write_imputation
+from vpem.fits.imputed import write_imputation
 from vpem.pictures.kinds import KINDS, draw
 from vpem.pictures.saved import Saved
 

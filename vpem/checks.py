@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
@@ -15,9 +16,11 @@ from vpem.errors import InputError, Setting, named
 __all__ = [
     "as_array",
     "as_kept",
+    "available_memory",
     "check_data",
     "check_finite",
     "check_int",
+    "check_memory",
     "check_number",
     "check_restarts",
     "check_rows",
@@ -257,3 +260,18 @@ def check_restarts(n_init: int, init: object) -> int:
             " says where to start; leave it at 1",
         )  # fmt: skip
     return n_init
+
+
+def available_memory() -> int:
+    """Bytes of memory that this process may hope for: half of what the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def check_memory(n_bytes: int, what: str) -> None:
+    """Raise InputError if ``n_bytes`` exceed the memory of this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if n_bytes > memory:
+        raise InputError(
+            f"{what} needs {n_bytes / 1e9:.4g} GB, but this machine has {memory / 1e9:.4g} GB of "
+            "memory"
+        )

@@ -36,8 +36,8 @@ def _ids() -> list[str]:
 
 def _dataset(path: Path, missing: bool = False) -> None:
     from vpem.files.datasets import Dataset, write_dataset
-    from vpem.partition import from_lists
-    from vpem.workers import evenly
+    from vpem.network.partition import from_lists
+    from vpem.network.workers import evenly
 
     X, labels = _rows()
     if missing:
@@ -96,8 +96,8 @@ def _anndata(path: Path) -> None:
 
 def _shards(path: Path) -> None:
     from vpem import connect, fit_vpem, make_graph
-    from vpem.partition import from_lists
-    from vpem.shards import write_shard
+    from vpem.fits.shards import write_shard
+    from vpem.network.partition import from_lists
 
     X, _ = _rows()
     network = connect(make_graph("cycle", 3), from_lists(HELD, len(NAMES), AGENTS), hops=0)
@@ -109,13 +109,13 @@ def _shards(path: Path) -> None:
 
 
 def _entries(path: Path) -> None:
-    from vpem.imputing.observation_files import read_observations, write_observations
+    from vpem.files.observations import read_observations, write_observations
 
     write_observations(path, read_observations(path.with_name("entries.csv")))
 
 
 def _individuals(path: Path) -> None:
-    from vpem.saem.individual_files import read_individuals, write_individuals
+    from vpem.saem.formats.individuals import read_individuals, write_individuals
 
     write_individuals(path, read_individuals(path.with_name("growth.csv")))
 

@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
+from vpem._core.threads import thread_count
 from vpem.errors import VpemError
-from vpem.threads import thread_count
 
 from .report import Experiment, page, save
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from vpem import connect, find_hubs
 from vpem.files.simulate import simulate
-from vpem.graphs.graph import from_edges
-from vpem.partition import contiguous
+from vpem.network.graph import from_edges
+from vpem.network.partition import contiguous
 
 from .runs import fit, quietly
 

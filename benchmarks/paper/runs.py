@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import Fit, Graph, VpemWarning, connect, fit_vpem, make_graph
-from vpem.partition import Partition, contiguous
-from vpem.recipes import Network
+from vpem.network.partition import Partition, contiguous
+from vpem.sums.connect import Network
 from vpem.sums.server import ServerSum
 
 __all__ = [

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import Fit, make_graph, read_dataset
-from vpem.clusters.kmeans import kmeans_features
-from vpem.evaluation import compare
 from vpem.files.datasets import Dataset
 from vpem.files.fetching import fetch
-from vpem.partition import contiguous, from_lists
-from vpem.recipes import Network, connect
+from vpem.fits.evaluation import compare
+from vpem.fits.kmeans import kmeans_features
+from vpem.network.partition import contiguous, from_lists
+from vpem.sums.connect import Network, connect
 
 from .runs import ROUNDS, alone, fit, quiet_connect, quietly
 

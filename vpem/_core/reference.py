@@ -274,7 +274,7 @@ def consensus_rounds(
     """Run rounds of consensus on ``states (N, V)``, one for each number in ``steps``.
 
     ``z^{s+1} = step_s (W z^s - z^{s-1}) + z^{s-1}``. With all steps 1 this is ``W^S states``,
-    Valdeira et al., equation (6); see `vpem.graphs.mixing.chebyshev_steps` for
+    Valdeira et al., equation (6); see `vpem.network.mixing.chebyshev_steps` for
     others. The first step must be 1.
     """
     n_agents = len(states)

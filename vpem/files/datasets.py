@@ -32,9 +32,9 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
-from vpem.partition import Partition, from_agent_of_feature
-from vpem.rows import READ_BYTES, FileMatrix
-from vpem.workers import Workers, from_worker_of_row
+from vpem.files.matrix import READ_BYTES, FileMatrix
+from vpem.network.partition import Partition, from_agent_of_feature
+from vpem.network.workers import Workers, from_worker_of_row
 
 if TYPE_CHECKING:
     import h5py

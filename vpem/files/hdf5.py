@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import check_memory
 from vpem.errors import FileError, InputError, Setting, VpemError
 from vpem.files.endings import check_ending
-from vpem.files.opening import PathLike, check_memory, check_readable
+from vpem.files.opening import PathLike, check_readable
 from vpem.files.reading import (
     LONGEST_STRING,
     check_encoding,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_finite
+from vpem.checks import check_finite, check_memory
 from vpem.errors import (
     FileError,
     InputError,
@@ -25,7 +25,7 @@ from vpem.errors import (
     shorten,
 )
 from vpem.files.datasets import Dataset
-from vpem.files.hdf5 import check_memory, check_readable
+from vpem.files.hdf5 import check_readable
 from vpem.files.opening import (
     EXPANSION,
     advice,
@@ -34,7 +34,7 @@ from vpem.files.opening import (
     read_limit,
 )
 from vpem.files.reading import LONGEST_STRING
-from vpem.workers import from_worker_of_row
+from vpem.network.workers import from_worker_of_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,7 +143,7 @@ def read_table(
     )
     try:
         if missing == "keep":
-            from vpem.patterns import check_missing
+            from vpem.terms.missing_patterns import check_missing
 
             check_missing(dataset.X, dataset.feature_names)
         else:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpem
-from vpem.blocks import Blocks
 from vpem.checks import as_kept
 from vpem.errors import (
     FileError,
@@ -37,9 +36,10 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.json_text import write_json_element
 from vpem.files.reports import report_elements
-from vpem.files.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe
-from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
-from vpem.scaling import Scaling
+from vpem.network.blocks import Blocks
+from vpem.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe
+from vpem.terms.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
+from vpem.terms.scaling import Scaling
 
 __all__ = [
     "Model",
@@ -69,7 +69,7 @@ class Model:
     feature_names : tuple of str
         Names of the features (d,).
     report : dict
-        What the fit reported (`vpem.reports.describe_fit`), without the history.
+        What the fit reported (`vpem.fits.results.describe_fit`), without the history.
     history : ndarray of shape (n_iter, B)
         Total log-likelihood a root and iteration.
     options : dict

@@ -18,7 +18,7 @@ from io import RawIOBase, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from vpem.checks import parse_bytes
+from vpem.checks import check_memory, parse_bytes
 from vpem.errors import FileError, InputError
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "READ_LIMIT",
     "PathLike",
     "advice",
-    "check_memory",
     "check_readable",
     "check_unpacked",
     "open_regular",
@@ -77,16 +76,6 @@ def advice(n_bytes: float) -> str:
     size = max(1, int(n_bytes))
     unit, mark = (1 << 30, "G") if size > 1 << 32 else (1 << 20, "M")
     return f"if you trust the file, set {READ_LIMIT}={-(-size // unit)}{mark}"
-
-
-def check_memory(n_bytes: int, what: str) -> None:
-    """Raise InputError if ``n_bytes`` exceed the memory of this machine."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if n_bytes > memory:
-        raise InputError(
-            f"{what} needs {n_bytes / 1e9:.4g} GB, but this machine has {memory / 1e9:.4g} GB of "
-            "memory"
-        )
 
 
 def check_readable(path: PathLike) -> Path:

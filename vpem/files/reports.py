@@ -6,17 +6,7 @@ Every one may be absent or None: files are of several versions and of other prog
 from __future__ import annotations
 
 from vpem.files.elements import Json
-from vpem.files.schema import (
-    COUNT,
-    FLAG,
-    PLAIN,
-    REAL,
-    TEXT,
-    Integer,
-    ListOf,
-    Mapping,
-    Numbers,
-)
+from vpem.schema import COUNT, FLAG, PLAIN, REAL, TEXT, Integer, ListOf, Mapping, Numbers
 
 __all__ = ["COMMUNICATION", "REPORT", "report_elements"]
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import check_int
+from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset, default_names
-from vpem.files.hdf5 import check_memory
-from vpem.partition import contiguous
+from vpem.network.partition import contiguous
 
 __all__ = ["bayes_error", "simulate"]
 

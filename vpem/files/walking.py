@@ -14,15 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vpem.checks import check_memory
 from vpem.errors import FileError, VpemError
-from vpem.files.opening import (
-    PathLike,
-    advice,
-    check_memory,
-    check_readable,
-    open_regular,
-    read_limit,
-)
+from vpem.files.opening import PathLike, advice, check_readable, open_regular, read_limit
 from vpem.files.storage import most_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_number
 from vpem.errors import InputError, PartitionedError, Setting, shorten
-from vpem.graphs.graph import Graph
+from vpem.network.graph import Graph
 
 __all__ = ["Faults", "Links", "Weather", "failing_rounds"]
 

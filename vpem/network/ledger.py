@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.files.schema import LARGEST_COUNT, Array, Schema
-from vpem.graphs.graph import Graph
+from vpem.network.graph import Graph
+from vpem.schema import LARGEST_COUNT, Array, Schema
 
 __all__ = ["KINDS", "Ledger"]
 

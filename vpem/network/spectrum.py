@@ -8,7 +8,7 @@ import numpy as np
 
 from vpem.checks import check_int
 from vpem.errors import InputError
-from vpem.graphs.graph import Graph
+from vpem.network.graph import Graph
 from vpem.network.ledger import Ledger
 
 __all__ = ["MARGIN", "estimate_rate"]

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
-from vpem.evaluation import Agreement, compare
+from vpem.fits.evaluation import Agreement, compare
+from vpem.pictures.figure import words
 from vpem.pictures.samples import Rows
 from vpem.pictures.saved import Saved
 from vpem.pictures.style import Picture, new_figure, tidy
-from vpem.plots import words
 
 __all__ = ["agreement_of", "draw_confusion", "draw_responsibilities"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.pictures.figure import whole_numbers
 from vpem.pictures.saved import Record, Saved
 from vpem.pictures.style import Picture, colour, line, marker, new_figure, of_bytes, tidy
-from vpem.plots import whole_numbers
 
 __all__ = ["draw_history"]
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError, did_you_mean
 from vpem.files.models import assembled
+from vpem.pictures.figure import legend_below, words
 from vpem.pictures.samples import Rows, spread_features
 from vpem.pictures.saved import Saved
 from vpem.pictures.style import (
@@ -22,7 +23,6 @@ from vpem.pictures.style import (
     place_panels,
     tidy,
 )
-from vpem.plots import legend_below, words
 
 __all__ = [
     "Parts",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.kinds import KINDS
+from vpem.pictures.saem import MOST_PANELS, draw_curves, draw_traces
 from vpem.pictures.style import Picture
+from vpem.saem.formats.fits import SavedSaem
 from vpem.saem.individuals import Individuals
-from vpem.saem.model_files import SavedSaem
 from vpem.saem.models.catalogue import OWN
-from vpem.saem.plots import MOST_PANELS, draw_curves, draw_traces
 from vpem.saem.prediction import CURVES
 
 __all__ = ["ABOUT", "TITLES", "check_kind", "draw_saem", "next_of_saem"]
@@ -100,7 +100,7 @@ def draw_saem(
     if saved.model == OWN:
         raise InputError(
             f"{path} is of a user's own model, which a file does not hold: draw in Python, "
-            "vpem.saem.plots.plot_curves(path, fit, individuals, model=...)"
+            "vpem.pictures.saem.plot_curves(path, fit, individuals, model=...)"
         )
     if individuals is None:
         raise InputError("the picture shows individuals; give the data after the model")

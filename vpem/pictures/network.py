@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.pictures.figure import COLOURS, words
+from vpem.pictures.hubs import draw_hubs
 from vpem.pictures.saved import Saved
 from vpem.pictures.style import HATCHES, Picture, new_figure
-from vpem.plots import COLOURS, draw_hubs, words
 
 __all__ = ["draw_graph", "draw_sparsity"]
 

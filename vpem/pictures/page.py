@@ -17,12 +17,12 @@ from vpem.errors import VpemError, printable
 from vpem.files.hdf5 import atomic_write
 from vpem.files.models import assembled
 from vpem.pictures.assignments import agreement_of
+from vpem.pictures.figure import check_matplotlib, render
 from vpem.pictures.kinds import KINDS, draw
 from vpem.pictures.samples import Rows
 from vpem.pictures.saved import Saved, numbers
 from vpem.pictures.style import said_bytes
 from vpem.pictures.traffic import MEANINGS
-from vpem.plots import check_matplotlib, render
 
 __all__ = [
     "as_source",

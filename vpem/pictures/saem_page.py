@@ -12,6 +12,7 @@ import numpy as np
 
 from vpem.errors import VpemError
 from vpem.files.hdf5 import atomic_write
+from vpem.pictures.figure import check_matplotlib
 from vpem.pictures.latents import ABOUT, TITLES, draw_saem
 from vpem.pictures.page import (
     as_source,
@@ -25,9 +26,8 @@ from vpem.pictures.page import (
 )
 from vpem.pictures.saved import counted_by_kind
 from vpem.pictures.style import said_bytes
-from vpem.plots import check_matplotlib
+from vpem.saem.formats.fits import SavedSaem
 from vpem.saem.individuals import Individuals
-from vpem.saem.model_files import SavedSaem
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import Predictor
 

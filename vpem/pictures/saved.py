@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.clusters.cluster_files import ENCODING as CLUSTERS
-from vpem.clusters.cluster_files import StoredClustering, read_clustering
 from vpem.errors import FileError, InputError
+from vpem.files.clusterings import ENCODING as CLUSTERS
+from vpem.files.clusterings import StoredClustering, read_clustering
 from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.models import ENCODING as MODEL
 from vpem.files.models import Model, read_model
-from vpem.graphs.graph import Graph
-from vpem.graphs.hubs import Hub
+from vpem.network.graph import Graph
+from vpem.network.hubs import Hub
 from vpem.network.ledger import KINDS
 
 __all__ = ["Links", "Record", "Saved", "counted_by_kind", "encoding_of", "numbers", "read_saved"]

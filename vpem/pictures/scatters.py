@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError
 from vpem.pictures.densities import TAIL, Parts, few_ticks, halo, parts_of, pick_features
+from vpem.pictures.figure import legend_below, words
 from vpem.pictures.samples import Rows, spread_features
 from vpem.pictures.saved import Saved
 from vpem.pictures.style import Picture, colour, line, marker, new_figure, place_panels, tidy
-from vpem.plots import legend_below, words
 
 __all__ = ["draw_pairs"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vpem.plots import COLOURS
+from vpem.pictures.figure import COLOURS
 
 __all__ = [
     "HATCHES",

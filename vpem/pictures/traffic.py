@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
+from vpem.pictures.figure import COLOURS, whole_numbers, words
 from vpem.pictures.saved import Saved
 from vpem.pictures.style import HATCHES, Picture, new_figure, of_bytes, said_bytes, tidy
-from vpem.plots import COLOURS, whole_numbers, words
 
 __all__ = ["MEANINGS", "busiest_links", "draw_communication"]
 

@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.saem.models.protocol import SaemModel, Vector
+from vpem._core.threads import thread_count
+from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
-from vpem.threads import thread_count
 
 __all__ = ["Chains", "Sampler", "curvature_scales", "propose_by_kernel", "spread"]
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vpem.checks import check_int, check_number
+from vpem.checks import check_int, check_memory, check_number
 from vpem.errors import NumericalError
-from vpem.files.hdf5 import check_memory
 from vpem.saem.chains import Chains, Sampler
-from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
 __all__ = ["Conditional", "sample_conditional"]

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import null_space
 
 from vpem.saem.conditional import Conditional
-from vpem.saem.models.protocol import Counts, SaemModel, Vector
+from vpem.saem.models.model import Counts, SaemModel, Vector
 
 __all__ = ["complete_and_hidden", "least_share", "observed_information", "standard_errors"]
 

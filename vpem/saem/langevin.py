@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.codecs import Codec, Dither
+from vpem._core.threads import thread_count
 from vpem.errors import NumericalError
+from vpem.network.codecs import Codec, Dither
 from vpem.saem.chains import Chains, curvature_scales, propose_by_kernel, spread
-from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
-from vpem.threads import thread_count
 
 __all__ = ["Langevin", "Mala"]
 

@@ -10,7 +10,7 @@ from scipy.special import chdtri, gammaln
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional
-from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
 __all__ = ["LogLikelihood", "importance_log_likelihood"]

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from vpem.checks import as_array, check_int, check_number
 from vpem.errors import InputError, did_you_mean
 from vpem.saem.conditional import Conditional
+from vpem.saem.fit import SaemFit
+from vpem.saem.formats.fits import SavedSaem, as_saved
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
-from vpem.saem.model_files import SavedSaem, as_saved
 from vpem.saem.models.catalogue import MODELS, OWN, make_model
 from vpem.saem.models.gmm import GmmModel
-from vpem.saem.models.protocol import SaemModel, Vector
-from vpem.saem.recipes import SaemFit
-from vpem.saem.sampling import Metropolis
+from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.samplers import Metropolis
 from vpem.saem.streams import Streams
 
 __all__ = ["Curves", "Latents", "Predictor"]

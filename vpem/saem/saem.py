@@ -1,7 +1,7 @@
 """The loop of SAEM: simulate, statistics, stochastic approximation, maximise; on many devices.
 
 Delyon, Lavielle and Moulines 1999. Devices hold individuals: each simulates the latents of its own,
-and what reaches the server, in `vpem.saem.devices`, are statistics (or models).
+and what reaches the server, in `vpem.saem.server`, are statistics (or models).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, NotConvergedWarning, NumericalError, Setting, check_choice
+from vpem.network.workers import Workers
 from vpem.saem.chains import Chains, Sampler
-from vpem.saem.devices import Reports, Units
-from vpem.saem.models.protocol import Counts, SaemModel, Vector, begin_model, check_model
+from vpem.saem.models.model import Counts, SaemModel, Vector, begin_model, check_model
+from vpem.saem.server import Reports, Units
 from vpem.saem.stopping import Watch
 from vpem.saem.streams import Streams
-from vpem.workers import Workers
 
 __all__ = [
     "AVERAGES",

@@ -20,9 +20,9 @@ from scipy.linalg import null_space
 
 from vpem.saem.chains import Sampler
 from vpem.saem.conditional import sample_conditional
-from vpem.saem.devices import Reports
 from vpem.saem.fisher import complete_and_hidden, least_share
-from vpem.saem.models.protocol import SaemModel, Vector
+from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.server import Reports
 from vpem.saem.streams import Streams
 
 if TYPE_CHECKING:

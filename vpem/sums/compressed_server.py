@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int
-from vpem.files.schema import COUNT, Array, Maybe, Schema
 from vpem.network.ledger import Ledger
+from vpem.schema import COUNT, Array, Maybe, Schema
+from vpem.sums.contraction import codec_of, contraction
 from vpem.sums.counted import SUM_KIND, AtServer
-from vpem.sums.pace import codec_of, contraction
 
 if TYPE_CHECKING:
-    from vpem.codecs import Codec
+    from vpem.network.codecs import Codec
 
 __all__ = ["CompressedServerSum"]
 
@@ -26,9 +26,9 @@ class CompressedServerSum(AtServer):
     """Adds the terms of all blocks at a server, compressed up and down.
 
     Agent b sends ``Q(Q_b - V_b)``, how its terms differ from a memory V_b that the server holds
-    too, and both add what was decoded, scaled as in `vpem.sums.pace.contraction`. The server does
-    the same with the total of the memories, which it sends to all. Memories go on from one E-step
-    to the next, so that the error vanishes as the terms settle.
+    too, and both add what was decoded, scaled as in `vpem.sums.contraction.contraction`. The server
+    does the same with the total of the memories, which it sends to all. Memories go on from one
+    E-step to the next, so that the error vanishes as the terms settle.
 
     Parameters
     ----------

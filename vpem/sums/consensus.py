@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
 from vpem.errors import InputError, check_choice
-from vpem.graphs.mixing import chebyshev_bound, chebyshev_steps
 from vpem.network.ledger import Ledger
-from vpem.network.setup import Routes
+from vpem.network.mixing import chebyshev_bound, chebyshev_steps
+from vpem.network.routes import Routes
 from vpem.sums.counted import AmongNeighbours
 
 __all__ = ["ACCELERATIONS", "PATHS", "ConsensusSum", "consensus_error_bound", "rounds_needed"]

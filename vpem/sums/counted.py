@@ -9,14 +9,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.files.schema import Choice, Schema
-from vpem.network.crew import Crew
+from vpem.engines.crew import Crew
 from vpem.network.ledger import Ledger
+from vpem.schema import Choice, Schema
+from vpem.sums.sum import Sum
 
-__all__ = ["SUM_KIND", "AmongNeighbours", "AtServer", "Counted"]
+__all__ = ["SUM_KIND", "AmongNeighbours", "AtServer", "Counted", "add_vectors"]
 
 SUM_KIND = Choice(("setup", "estep", "check"))
-"""What a sum is for; see `vpem.em.Sum.begin`."""
+"""What a sum is for; see `vpem.sums.sum.Sum.begin`."""
 
 
 class Counted:
@@ -135,3 +136,28 @@ class AmongNeighbours(Counted):
     def agree(self, kind: str, size: int = 1) -> None:
         """Count one agreement by flooding: every agent tells its neighbours, diameter rounds."""
         self._send(kind, size, times=self.diameter, rounds=self.diameter)
+
+
+def add_vectors(
+    total: Sum, values: NDArray[np.float64], kind: str = "estep"
+) -> NDArray[np.float64]:
+    """Sum one vector an agent, of N agents that are roots of their own.
+
+    Parameters
+    ----------
+    total : Sum
+        How.
+    values : ndarray of shape (N, P)
+        What each agent has.
+    kind : str
+        What the sum is for; see `Sum.begin`.
+
+    Returns
+    -------
+    ndarray of shape (R, P)
+        The sum, as each root finds it; R is 1 where all share one.
+    """
+    total.begin(kind, 1, values.shape[1], values.itemsize)
+    if total.mix is not None:
+        return total.mix @ values
+    return total.reduce(values[:, None], slice(0, 1))[:, 0]

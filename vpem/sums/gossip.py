@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from vpem._core.consensus import consensus_rounds
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, PartitionedError
-from vpem.files.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema
-from vpem.graphs.graph import Graph
-from vpem.graphs.mixing import chebyshev_steps
 from vpem.network.faults import Faults, Links, Weather
+from vpem.network.graph import Graph
 from vpem.network.ledger import Ledger
-from vpem.network.setup import Routes
+from vpem.network.mixing import chebyshev_steps
+from vpem.network.routes import Routes
+from vpem.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema
 from vpem.sums.consensus import _Layout, _OverHubs
+from vpem.sums.contraction import Pace, codec_of, contraction, find_pace
 from vpem.sums.counted import SUM_KIND
-from vpem.sums.pace import Pace, codec_of, contraction, find_pace
 
 if TYPE_CHECKING:
-    from vpem.codecs import Codec
+    from vpem.network.codecs import Codec
 
 __all__ = ["GossipSum"]
 

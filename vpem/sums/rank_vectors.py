@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.network.crew import RankCrew
+from vpem.engines.crew import RankCrew
 from vpem.sums.ranks import RankConsensusSum, RankServerSum, _OnRanks
 
 __all__ = ["RankConsensusVectors", "RankServerVectors"]

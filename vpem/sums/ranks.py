@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
-from vpem.files.schema import COUNT, Mapping, Schema
-from vpem.graphs.mixing import chebyshev_steps
-from vpem.network.setup import Routes
+from vpem.network.mixing import chebyshev_steps
+from vpem.network.routes import Routes
+from vpem.schema import COUNT, Mapping, Schema
 from vpem.sums.consensus import _OverHubs
 from vpem.sums.counted import AtServer, Counted
 
 if TYPE_CHECKING:
-    from vpem.network.mpi import MpiTeam
+    from vpem.engines.mpi import MpiTeam
 
 __all__ = ["Handed", "RankConsensusSum", "RankServerSum"]
 

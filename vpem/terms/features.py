@@ -16,8 +16,9 @@ from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
-from vpem.blocks import Blocks
-from vpem.mixture import (
+from vpem.network.blocks import Blocks
+from vpem.terms.matrix import Rows, arrange_rows
+from vpem.terms.mixture import (
     Factors,
     Mixture,
     block_views,
@@ -26,8 +27,7 @@ from vpem.mixture import (
     is_diagonal,
     is_tied,
 )
-from vpem.rows import Rows, arrange_rows
-from vpem.scaling import Scaling
+from vpem.terms.scaling import Scaling
 
 __all__ = ["FeatureTerms", "Statistics"]
 
@@ -86,7 +86,7 @@ class FeatureTerms:
     blocks : Blocks
         Features of each hub.
     covariance_type : str
-        One of `vpem.mixture.COVARIANCE_TYPES`.
+        One of `vpem.terms.mixture.COVARIANCE_TYPES`.
     scaling : Scaling
         Units to fit in.
     row_weights : ndarray of shape (M,)

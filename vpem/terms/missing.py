@@ -20,11 +20,11 @@ from vpem._core.missing import (
     marginal_moments_diag,
     marginal_moments_full,
 )
-from vpem.blocks import Blocks
-from vpem.mixture import Factors, Mixture, block_views, factorise
-from vpem.patterns import Plan, marginal_terms, pattern_plan
-from vpem.scaling import Scaling
+from vpem.network.blocks import Blocks
 from vpem.terms.features import FeatureTerms, Statistics
+from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
+from vpem.terms.mixture import Factors, Mixture, block_views, factorise
+from vpem.terms.scaling import Scaling
 
 __all__ = ["MissingFactors", "MissingStatistics", "MissingTerms", "terms_of"]
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.sweep import sweep
-from vpem.blocks import Blocks
-from vpem.checkpoints.run_states import mixture_schema, mixture_state
 from vpem.errors import InputError, NumericalError, Setting, check_choice
-from vpem.files.schema import Schema
-from vpem.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
-from vpem.scaling import Scaling
+from vpem.network.blocks import Blocks
+from vpem.schema import Schema
+from vpem.terms.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
+from vpem.terms.mixture_states import mixture_schema, mixture_state
+from vpem.terms.scaling import Scaling
 
 __all__ = ["FLOOR", "MixtureStatistics", "lower_half", "symmetric", "white_units"]
 
@@ -92,7 +92,7 @@ class MixtureStatistics:
     n_components : int
         K.
     covariance_type : str
-        One of `vpem.mixture.COVARIANCE_TYPES`.
+        One of `vpem.terms.mixture.COVARIANCE_TYPES`.
     scaling : Scaling
         How the units of fitting come from the user's.
     second : ndarray of shape (d, d)

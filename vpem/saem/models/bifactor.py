@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from vpem.checks import as_array
 from vpem.errors import InputError, NumericalError
 from vpem.saem.individuals import Individuals
+from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import LEAST, LOG_2_PI, is_floored, squared, times, triangle
-from vpem.saem.models.protocol import Counts, SaemModel, Vector
 
 __all__ = ["BifactorModel"]
 

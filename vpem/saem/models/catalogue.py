@@ -11,7 +11,7 @@ import numpy as np
 
 from vpem.errors import check_choice
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.protocol import SaemModel
+from vpem.saem.models.model import SaemModel
 
 __all__ = ["MODELS", "OWN", "all_options", "make_model", "model_class"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vpem.saem.models.protocol import Vector
+from vpem.saem.models.model import Vector
 
 __all__ = ["concentration"]
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem.checks import check_int, check_number, check_rows
 from vpem.errors import InputError
 from vpem.saem.individuals import Individuals
+from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import (
     LOG_2_PI,
     log_normal,
@@ -18,7 +19,6 @@ from vpem.saem.models.normal import (
     triangle,
     triangle_names,
 )
-from vpem.saem.models.protocol import Counts, SaemModel, Vector
 from vpem.saem.streams import Stream
 
 __all__ = ["GmmModel"]

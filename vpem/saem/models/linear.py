@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem._core.langevin import langevin_linear
 from vpem._core.proposals import propose_linear
 from vpem.saem.individuals import Individuals
+from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
@@ -25,7 +26,6 @@ from vpem.saem.models.normal import (
     triangle,
     triangle_names,
 )
-from vpem.saem.models.protocol import Counts, SaemModel, Vector
 
 __all__ = ["LinearModel"]
 

@@ -14,6 +14,7 @@ from vpem.checks import check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.concentration import concentration
+from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
@@ -26,7 +27,6 @@ from vpem.saem.models.normal import (
     triangle,
     triangle_names,
 )
-from vpem.saem.models.protocol import Counts, SaemModel, Vector
 
 __all__ = ["ERRORS", "OneCompartmentModel"]
 

@@ -1,1 +1,0 @@
-"""Distributed k-means, over rows and over features."""

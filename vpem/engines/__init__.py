@@ -1,0 +1,1 @@
+"""Where agents live: in one process, or on the ranks of an MPI job."""

@@ -1,0 +1,251 @@
+"""Checkpoints: a run that was broken off goes on as if it had not been.
+
+A loop offers its state at the end of every iteration; a `Saver` asks for it when a checkpoint is
+due, or when somebody wants the process to end. A recipe wraps what its loop offers in its own
+state. What must not change between two parts of a run is compared before it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import vpem
+from vpem.checks import check_int
+from vpem.errors import FileError, InputError, Interrupted, Setting, VpemWarning, named
+from vpem.files.endings import check_ending
+from vpem.files.hdf5 import PathLike, check_writable
+from vpem.files.states import read_state, write_state
+from vpem.schema import ANEW, PLAIN, Integer, Mapping, Place, State, check
+
+__all__ = ["FileSaver", "State", "files_of", "newest_common"]
+
+EVERY = 10
+"""Iterations from one checkpoint to the next where nothing else is asked for."""
+
+
+MAY_DIFFER = ("max_iter", "n_epochs", "n_threads")
+"""What may be another when a run goes on."""
+
+CHECKPOINT = {"generation": Integer(1), "facts": Mapping(PLAIN), "run": Mapping()}
+"""What `FileSaver` writes; the run is checked by whoever goes on with it."""
+
+
+def newest_common(generations: Sequence[Sequence[int]]) -> int | None:
+    """Return the newest generation that all processes have; None where there is none."""
+    common = set(generations[0]).intersection(*generations[1:])
+    return max(common, default=None)
+
+
+def files_of(path: PathLike, size: int = 1) -> list[Path]:
+    """Files that so many processes keep a checkpoint in."""
+    if size == 1:
+        return [Path(path)]
+    ranks = ["", *(f".rank{rank}" for rank in range(1, size))]
+    return [Path(f"{os.fspath(path)}{rank}{end}") for rank in ranks for end in ("", ".before")]
+
+
+class FileSaver:
+    """Keeps the state in a file (`vpem.steps.saver.Saver`).
+
+    Where a run is spread over several processes, each has a file of its own (``FILE``,
+    ``FILE.rank1``, ...) and keeps the one before as well (``FILE.before``), so that there is always
+    an iteration that all have.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    every : int
+        Iterations from one checkpoint to the next; the last of a run is always written.
+    resume : bool or "if-any"
+        Go on from the file; "if-any": from the beginning where there is none.
+    force : bool
+        Replace a file that exists.
+    rank, size : int
+        Which of how many processes this is.
+    agree : callable, optional
+        Given the generations that this process has, returns the newest that all have, or None
+        (`newest_common`).
+    some : callable, optional
+        Given the number of the signal caught here (0: none), returns the largest of all processes',
+        once all have given theirs.
+
+    Raises
+    ------
+    FileError
+        If there is no file to go on from, it cannot be used, or one exists and neither ``resume``
+        nor ``force`` is asked for.
+    InputError
+        If an option is out of range.
+    """
+
+    saved: State | None = None
+    place = Place("the checkpoint", "run", ANEW)
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        every: int = EVERY,
+        resume: bool | str = False,
+        force: bool = False,
+        rank: int = 0,
+        size: int = 1,
+        agree: Callable[[list[int]], int | None] | None = None,
+        some: Callable[[int], int] | None = None,
+    ) -> None:
+        self.every = check_int("checkpoint_every", every, least=1)
+        if resume not in (False, True, "if-any"):
+            raise InputError(f"resume must be true, false or 'if-any', got {resume!r}")
+        self.name = os.fspath(path)
+        if size == 1:
+            self.path, self.before = files_of(path)[0], None
+        else:
+            self.path, self.before = files_of(path, size)[2 * rank : 2 * rank + 2]
+        self.size = size
+        self.signal: int | None = None
+        """Number of the signal that wants the process to end; whoever catches it sets this."""
+        self.generation = 0
+        """Iterations offered since the run began; all processes count alike."""
+        self._some = some
+        self._facts: State = {}
+        self._found: State | None = None
+        check_ending(path, "checkpoints")
+        for file in self.files:
+            check_writable(file, force or bool(resume))
+        if resume:
+            self._find(agree or max_of, resume == "if-any")
+
+    @property
+    def files(self) -> list[Path]:
+        """What this process writes."""
+        return [self.path] if self.before is None else [self.path, self.before]
+
+    def _find(self, agree: Callable[[list[int]], int | None], if_any: bool) -> None:
+        """Read what there is, of the newest generation that all have."""
+        states: dict[int, tuple[Path, State]] = {}
+        damaged: list[FileError] = []
+        for file in (self.before, self.path):
+            if file is not None and file.exists():
+                try:
+                    found = read_state(file)
+                except FileError as error:
+                    damaged.append(error)
+                    continue
+                check(CHECKPOINT, found, Place(f"the checkpoint {file}", advice=ANEW))
+                self._check_size(found["facts"].get("processes"))
+                states[found["generation"]] = (file, found)
+        if damaged and not states:
+            raise damaged[0]
+        for told in damaged:
+            warnings.warn(f"{told}; the state beside it is taken", VpemWarning, stacklevel=3)
+        chosen = agree(sorted(states))
+        if chosen is None:
+            newest = max(states, default=0)
+            newest = newest if self._some is None else self._some(newest)
+            # All that can be lost is what is written first.
+            if if_any and newest <= self.every:
+                return
+            if self.size == 1:
+                raise FileError(
+                    f"the checkpoint {self.name!r} does not exist; leave ",
+                    Setting("resume"),
+                    " out to begin, or give ",
+                    Setting("resume", "if-any"),
+                )
+            raise FileError(
+                f"the {self.size} processes have no checkpoint {self.name!r} in common; bring the "
+                "files of all back to where they were, or begin with ",
+                Setting("force", True),
+                " and without ",
+                Setting("resume"),
+            )
+        file, self._found = states[chosen]
+        self.place = Place(f"the checkpoint {file}", "run", ANEW)
+        self.generation = chosen
+        if self.before is not None and file == self.before:
+            # What others do not have is given up: it must not push out what all have.
+            os.replace(self.before, self.path)
+
+    def _check_size(self, then: object) -> None:
+        if then != self.size:
+            raise InputError(
+                f"the checkpoint {self.name!r} is of a run in {then} process"
+                f"{'' if then == 1 else 'es'}, not in {self.size}; take as many, or ",
+                *ANEW,
+            )
+
+    def begin(self, facts: State) -> None:
+        """Check that what was found is of the run that these facts describe.
+
+        Raises
+        ------
+        InputError
+            Naming what is another, and what it was.
+        """
+        facts = {"vpem": vpem.__version__, **facts, "processes": self.size}
+        self._facts = facts
+        if self._found is None:
+            return
+        then = self._found["facts"]
+        for name in dict.fromkeys([*facts, *then]):
+            one, other = then.get(name), facts.get(name)
+            if name in MAY_DIFFER or one == other:
+                continue
+            told = f" was {one!r}, now it is {other!r}"
+            if _is_sum(one) and _is_sum(other):
+                told = " is not the same"
+            raise InputError(
+                f"the checkpoint {self.name!r} is of another run: ",
+                named(name),
+                f"{told}; give what it began with, or ",
+                *ANEW,
+            )
+        threads = then.get("n_threads"), facts.get("n_threads")
+        if threads[0] != threads[1]:
+            warnings.warn(
+                f"the run began on {threads[0]} threads and goes on with {threads[1]}: its results "
+                "may differ in the last digits",
+                VpemWarning,
+                stacklevel=3,
+            )
+        self.saved = self._found["run"]
+        self._found = None
+
+    def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Write the state if it is due, the last, or somebody wants the process to end."""
+        self.generation += 1
+        wanted = self.signal or 0
+        if self._some is not None:
+            wanted = self._some(wanted)
+        if wanted or last or self.generation % self.every == 0:
+            self.write(state())
+        if wanted:
+            self.signal = wanted
+            if self._some is not None:
+                # The first to leave may end the job: not before all have written.
+                self._some(wanted)
+            raise Interrupted(self.name, self.generation, self.signal)
+
+    def write(self, state: State) -> None:
+        """Write a state now."""
+        whole = {"generation": self.generation, "facts": self._facts, "run": state}
+        write_state(self.path, whole, self.before)
+
+
+def max_of(generations: list[int]) -> int | None:
+    """Return the newest generation of a single process."""
+    return max(generations, default=None)
+
+
+# ---- what a run is told from others by ----------------------------------------------------------
+
+
+def _is_sum(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("sum ")
+
+
+# ---- random streams -----------------------------------------------------------------------------

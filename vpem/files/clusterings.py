@@ -1,0 +1,190 @@
+"""Clusterings on disk: the centres, the cluster of every row, and how it came about."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.threads import thread_count
+from vpem.checks import as_kept
+from vpem.errors import FileError
+from vpem.files.elements import Column, Elements, Strings, check_written, read_elements
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    open_read,
+    read_attribute,
+    write_array,
+    write_strings,
+)
+from vpem.files.json_text import write_json_element
+from vpem.files.reports import report_elements
+from vpem.schema import COUNT, Array, ListOf, Maybe
+from vpem.terms.nearest import nearest
+from vpem.terms.scaling import Scaling
+
+__all__ = ["ENCODING", "StoredClustering", "is_clustering", "read_clustering", "write_clustering"]
+
+ENCODING = "vpem-clustering"
+VERSION = "0.1.0"
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass
+class StoredClustering:
+    """A clustering with all that is stored beside it.
+
+    Attributes
+    ----------
+    centres : ndarray of shape (K, d)
+        In the order of ``feature_names``.
+    labels : ndarray of shape (M,)
+        Cluster of each row.
+    distances : ndarray of shape (M,)
+        Squared distance of each row to the centre of its cluster.
+    feature_names : tuple of str
+        Names of the features (d,).
+    ids : ndarray of shape (M,) or None
+        What the rows are called.
+    root_centres : ndarray of shape (R, K, d) or None
+        Of each worker, where they differ.
+    report, options, versions : dict
+        What the run told, how it was asked for, and by which libraries.
+    scaling : Scaling or None
+        Units in which distances are taken, where they are not those of the data and the centres.
+    """
+
+    centres: NDArray[np.float64]
+    labels: NDArray[np.int32]
+    distances: NDArray[np.float64]
+    feature_names: tuple[str, ...]
+    ids: NDArray[Any] | None = None
+    root_centres: NDArray[np.float64] | None = None
+    report: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    scaling: Scaling | None = None
+
+    def assign(
+        self, X: Any, n_threads: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Nearest centre of each row, and its squared distance.
+
+        Parameters
+        ----------
+        X : ndarray or FileMatrix of shape (M, d)
+            In the order of ``feature_names``.
+        n_threads : int, optional
+            Threads of the kernel.
+
+        Returns
+        -------
+        labels : ndarray of shape (M,)
+            The first of several centres that are equally near.
+        distances : ndarray of shape (M,)
+            In the units of ``scaling``.
+        """
+        scaling = self.scaling or Scaling.none(self.centres.shape[1])
+        return nearest(X, self.centres, scaling, thread_count(n_threads))
+
+
+def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
+    """Write a clustering, all or nothing.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    stored : StoredClustering or fitted estimator
+        What to write: a clustering, or a `vpem.DistributedKMeans` after `fit`.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    InputError
+        If it is something else, or not fitted, or the report has what no reader takes.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    stored = as_kept(
+        stored, StoredClustering, "a clustering is written of a StoredClustering or fitted k-means"
+    )
+    texts = {name: getattr(stored, name) for name in ("report", "options", "versions")}
+    check_written(path, CLUSTERING, **texts)
+    with (
+        atomic_write(path, force, "clusterings") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
+        file.attrs["n_clusters"] = len(stored.centres)
+        file.attrs["n_features"] = stored.centres.shape[1]
+        write_strings(file, "feature_names", stored.feature_names)
+        write_array(file, "centres", stored.centres)
+        write_array(file, "labels", stored.labels)
+        write_array(file, "distances", stored.distances)
+        if stored.ids is not None:
+            if stored.ids.dtype.kind in "iufb":
+                write_array(file, "ids", stored.ids)
+            else:
+                write_strings(file, "ids", stored.ids)
+        if stored.root_centres is not None:
+            write_array(file, "root_centres", stored.root_centres)
+        if stored.scaling is not None:
+            write_array(file, "shift", stored.scaling.shift)
+            write_array(file, "scale", stored.scaling.scale)
+        for name, value in texts.items():
+            write_json_element(file, name, value)
+
+
+def is_clustering(path: PathLike) -> bool:
+    """Whether a file says that it is a clustering; `FileError` if it cannot be read."""
+    with open_read(path) as file:
+        return read_attribute(file, "encoding-type") == ENCODING
+
+
+CLUSTERING: Elements = {
+    "feature_names": Strings("features", least=1),
+    "centres": Array("f", ("clusters", "features")),
+    "labels": Array("i", ("rows",), 0, below="clusters"),
+    "distances": Array("f", ("rows",), 0),
+    "ids": Maybe(Column("rows")),
+    "root_centres": Maybe(Array("f", ("roots", "clusters", "features"))),
+    "shift": Maybe(Array("f", ("features",))),
+    "scale": Maybe(Array("f", ("features",), positive=True)),
+    **report_elements(hubs=ListOf(ListOf(COUNT)), roots=ListOf(COUNT)),
+}
+
+
+def read_clustering(path: PathLike) -> StoredClustering:
+    """Read a clustering.
+
+    Parameters
+    ----------
+    path : path
+        A file of `write_clustering`.
+
+    Returns
+    -------
+    StoredClustering
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or is no clustering.
+    """
+    with open_read(path) as file:
+        if check_encoding(file, ENCODING, VERSION) != ENCODING:
+            raise FileError(f"{path} is not a {ENCODING} file; 'vpem kmeans -o' writes one")
+        found = read_elements(file, CLUSTERING)
+    shift, scale = found.pop("shift"), found.pop("scale")
+    if (shift is None) != (scale is None):
+        raise FileError(f"{path} must have both shift and scale, or neither")
+    scaling = None if shift is None else Scaling(shift, scale)
+    found["labels"] = found["labels"].astype(np.int32)
+    return StoredClustering(**found, scaling=scaling)

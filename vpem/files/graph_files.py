@@ -1,0 +1,179 @@
+"""Read graphs from files: edge lists, GraphML and node-link JSON."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import ParseError
+
+from vpem.errors import FileError, InputError, VpemWarning
+from vpem.files.json_text import TIMES, parse_json
+from vpem.files.opening import read_bytes
+from vpem.network.graph import Graph, from_edges, from_networkx
+
+__all__ = ["EDGE_LISTS", "read_graph"]
+
+EDGE_LISTS: tuple[str, ...] = (".txt", ".edges", ".edgelist", ".csv", ".tsv")
+HEADERS = (("source", "target"), ("from", "to"))
+
+
+def read_graph(
+    path: str | os.PathLike[str],
+    n_agents: int | None = None,
+    names: Sequence[str] | None = None,
+) -> Graph:
+    """Read a graph whose nodes are agents, by name or by number from 0.
+
+    The ending of the file says what it is:
+
+    * ``.txt``, ``.edges``, ``.edgelist``, ``.csv``, ``.tsv``: an edge list, one pair of nodes a
+      line, separated by a comma, a tab or blanks; ``#`` begins a comment, and a first line
+      "source,target" or "from,to" is a header. An agent of no line has no neighbours.
+    * ``.graphml``: GraphML; the ``id`` of a node is its label.
+    * ``.json``: node-link JSON as networkx writes it, with ``nodes`` and ``edges`` (or ``links``).
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    n_agents : int, optional
+        How many agents there are; by default as many as nodes.
+    names : sequence of str, optional
+        Names of the agents. See `vpem.network.graph.from_edges` for how nodes are matched with
+        agents.
+
+    Returns
+    -------
+    Graph
+        The graph, connected or not, of topology "file".
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read or is not what its ending says.
+    InputError
+        If its nodes are not the agents.
+    """
+    file = Path(path)
+    ending = file.suffix.lower()
+    if ending not in (*EDGE_LISTS, ".graphml", ".json"):
+        raise FileError(
+            f"cannot tell what kind of graph {file} holds: its name must end in"
+            f" {', '.join(EDGE_LISTS)} (edge list), .graphml or .json (node-link)"
+        )
+    content = read_bytes(file, TIMES)
+    if not content.strip():
+        raise FileError(f"the graph file {file} is empty")
+    try:
+        if ending in EDGE_LISTS:
+            return from_edges(_read_edge_list(file, content), n_agents, names, "file")
+        graph = (_read_graphml if ending == ".graphml" else _read_json)(file, content)
+        return from_networkx(graph, n_agents, names, "file")
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def _text(file: Path, content: bytes) -> str:
+    """Decode UTF-8 text, with or without a byte order mark."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise FileError(f"the graph file {file} is not UTF-8 text") from None
+    return text
+
+
+def _fields(line: str) -> list[str]:
+    """Split a line of an edge list at commas, else at tabs, else at blanks."""
+    separator = next((mark for mark in (",", "\t") if mark in line), None)
+    fields = [field.strip() for field in line.split(separator)]
+    return [field[1:-1] if field[:1] == field[-1:] == '"' else field for field in fields]
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_edge_list(file: Path, content: bytes) -> list[tuple[str, str]]:
+    """Return the pairs of an edge list."""
+    pairs: list[tuple[str, str]] = []
+    more = first = 0
+    for number, line in enumerate(_text(file, content).splitlines(), start=1):
+        data = line.partition("#")[0].strip()
+        if not data:
+            continue
+        fields = _fields(data)
+        first = first or number
+        if number == first and tuple(field.lower() for field in fields[:2]) in HEADERS:
+            continue
+        attributes = [field for field in fields[2:] if field]
+        known = all(map(_is_number, attributes)) or attributes[0].startswith("{")
+        if len(fields) < 2 or not (fields[0] and fields[1]) or not known:
+            raise FileError(
+                f"line {number} of {file} must hold two nodes, got {line.strip()[:60]!r}; put a"
+                " comma between names that have blanks in them"
+            )
+        more += bool(attributes) and attributes != ["{}"]
+        pairs.append((fields[0], fields[1]))
+    if not pairs:
+        raise FileError(f"the edge list {file} holds no edges")
+    if more:
+        warnings.warn(
+            f"{file}: what follows the two nodes of a line is not used, here on {more} lines;"
+            " mixing weights are made from the graph alone",
+            VpemWarning,
+            stacklevel=3,
+        )
+    return pairs
+
+
+def _read_graphml(file: Path, content: bytes) -> Any:
+    """Return the first graph of a GraphML file as a networkx graph."""
+    import networkx as nx
+
+    try:
+        with warnings.catch_warnings():  # about attributes, which are not used
+            warnings.simplefilter("ignore", UserWarning)
+            return nx.read_graphml(io.BytesIO(content))
+    except (ParseError, nx.NetworkXException, ValueError, LookupError, TypeError) as error:
+        raise FileError(f"{file} is not a valid GraphML file: {error}") from None
+
+
+def _read_json(file: Path, content: bytes) -> Any:
+    """Return a node-link JSON file as a networkx graph."""
+    import networkx as nx
+
+    def wrong(what: str) -> FileError:
+        return FileError(f"{file} is not a node-link JSON file: {what}")
+
+    try:
+        data = parse_json(_text(file, content))
+    except ValueError as error:
+        raise wrong(str(error)) from None
+    if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
+        raise wrong('it has no list "nodes"')
+    edges = data.get("edges", data.get("links"))
+    if not isinstance(edges, list):
+        raise wrong('it has no list "edges" or "links"')
+    graph = nx.Graph()
+    for place, node in enumerate(data["nodes"]):
+        label = node.get("id") if isinstance(node, dict) else None
+        if not isinstance(label, str | int) or label in graph:
+            raise wrong(f'node {place} must have an "id" of its own, a text or an integer')
+        graph.add_node(label)
+    for place, edge in enumerate(edges):
+        ends = [edge.get(end) if isinstance(edge, dict) else None for end in ("source", "target")]
+        for end in ends:
+            if not isinstance(end, str | int) or end not in graph:
+                raise wrong(f'edge {place} must have the "id" of a node as "source" and "target"')
+        graph.add_edge(*ends)
+    return graph

@@ -1,0 +1,129 @@
+"""What an imputation has to say: the JSON of `vpem impute`, its file, and its picture."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import FileError
+from vpem.files.elements import Elements, Strings, read_elements
+from vpem.files.endings import check_ending, ending_of
+from vpem.files.hdf5 import (
+    check_encoding,
+    open_read,
+    read_attribute,
+)
+from vpem.files.tables import write_columns
+from vpem.schema import LARGEST_COUNT, TEXT, Array, Maybe
+
+__all__ = ["Imputed", "is_imputation", "read_imputed", "write_imputed"]
+
+PathLike = str | os.PathLike[str]
+ENCODING = "vpem-imputation"
+VERSION = "0.1.0"
+
+
+@dataclass(frozen=True)
+class Imputed:
+    """A completed matrix.
+
+    Attributes
+    ----------
+    values : ndarray of shape (I, J)
+        What was seen (mean over observers), and the fitted mean elsewhere.
+    times_seen : ndarray of shape (I, J)
+        How many observers saw an entry; 0 where it was imputed.
+    row_names, column_names : tuple of str
+        Of rows (I,) and columns (J,).
+    source : str
+        Where the observations were from.
+    """
+
+    values: NDArray[np.float64]
+    times_seen: NDArray[np.intp]
+    row_names: tuple[str, ...]
+    column_names: tuple[str, ...]
+    source: str
+
+
+def is_imputation(path: PathLike) -> bool:
+    """Whether a file says that it is an imputation; `FileError` if it cannot be read."""
+    with open_read(path) as file:
+        return read_attribute(file, "encoding-type") == ENCODING
+
+
+IMPUTATION: Elements = {
+    "row_names": Strings("rows", least=1),
+    "column_names": Strings("columns", least=1),
+    "imputed": Array("f", ("rows", "columns")),
+    "times_seen": Array("i", ("rows", "columns"), 0, LARGEST_COUNT),
+    "@source": Maybe(TEXT),
+}
+"""What is read of the file; factors, trends and the report are for others."""
+
+
+def read_imputed(path: PathLike) -> Imputed:
+    """Read the completed matrix of a file of `write_imputation`.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or is no imputation.
+    """
+    with open_read(path) as file:
+        if check_encoding(file, ENCODING, VERSION) != ENCODING:
+            raise FileError(f"{path} is not a {ENCODING} file; 'vpem impute -o' writes one")
+        found = read_elements(file, IMPUTATION)
+    return Imputed(
+        found["imputed"],
+        found["times_seen"].astype(np.intp),
+        found["row_names"],
+        found["column_names"],
+        found["source"] or "",
+    )
+
+
+def write_imputed(
+    path: PathLike, found: Imputed, force: bool = False, quote_formulas: bool = False
+) -> None:
+    """Write a completed matrix as a CSV table, all or nothing.
+
+    Of observations from a long table the table is long too: row, column, value, times_seen (0
+    where the value was imputed). Else it is the matrix, a line a row and its name first.
+
+    Parameters
+    ----------
+    path : path
+        A .csv file.
+    found : Imputed
+        What to write.
+    force : bool
+        Replace an existing file.
+    quote_formulas : bool
+        As `vpem.files.tables.write_columns`.
+
+    Raises
+    ------
+    InputError
+        If the file's name has another ending.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    check_ending(path, "imputed values")
+    rows, columns = np.array(found.row_names), np.array(found.column_names)
+    if ending_of(found.source) == ".csv":
+        table = {
+            "row": np.repeat(rows, len(columns)),
+            "column": np.tile(columns, len(rows)),
+            "value": found.values.ravel(),
+            "times_seen": found.times_seen.ravel(),
+        }
+    else:
+        first = "row"
+        while first in found.column_names:
+            first += "_"
+        table = {first: rows, **dict(zip(found.column_names, found.values.T, strict=True))}
+    write_columns(path, table, "vpem-imputed", force, quote_formulas)

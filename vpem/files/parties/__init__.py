@@ -1,0 +1,1 @@
+"""Parties' own files, aligned by their rows."""

@@ -1,0 +1,367 @@
+"""Parties agree on rows by their ids before a fit, showing each other as little as they choose.
+
+Inner join: the rows that every party has, in the order of the first party's file. Outer join
+(``keep_missing``): the rows that any party has, those of the first party first, then what the
+second has besides, and so on, each in the order of its file.
+
+What each level reveals is told in docs/parties.md. Everything is a sequence of steps over a
+`vpem.engines.team.Team`, the same in every process, so that it runs in one process or in many.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.engines.team import Team, for_each
+from vpem.errors import InputError, Setting, VpemWarning, check_choice
+from vpem.files.opening import check_readable, open_regular
+from vpem.files.parties.ids import Tokens, checksum, match, read_ids
+from vpem.files.parties.set_intersection import check_common, intersect
+
+__all__ = ["LEVELS", "Alignment", "align", "read_key"]
+
+LEVELS = ("none", "ids", "hmac", "psi")
+SHORTEST_KEY = 32  # bytes
+LEAST_SHARE = 0.1  # of the smallest party; fewer rows in common are warned about
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Which rows of the parties belong together.
+
+    Attributes
+    ----------
+    level : str
+        How it was found: one of `LEVELS`.
+    keep_missing : bool
+        Whether rows are kept that some parties lack.
+    names : tuple of str
+        Of the parties.
+    n_samples : int
+        Number of rows agreed on, M.
+    sizes : tuple of int
+        Number of rows of each party's file.
+    present : tuple of int
+        Number of the M rows that each party has.
+    n_complete : int
+        Number of the M rows that every party has.
+    rows : dict of int to ndarray of shape (M,)
+        For each party held here, the numbers of its rows in the agreed order; -1 where it lacks
+        the row.
+    """
+
+    level: str
+    keep_missing: bool
+    names: tuple[str, ...]
+    n_samples: int
+    sizes: tuple[int, ...]
+    present: tuple[int, ...]
+    n_complete: int
+    rows: dict[int, NDArray[np.intp]]
+
+    def describe(self) -> dict[str, Any]:
+        """Return what became of whose rows, as plain values.
+
+        Returns
+        -------
+        dict
+            level, join ("inner" or "outer"), rows (M), complete (of them, those that every party
+            has) and, for each of parties: name, rows of its file, lost (rows of its file that are
+            not used), absent (of the M rows, how many it lacks).
+        """
+        return {
+            "level": self.level,
+            "join": "outer" if self.keep_missing else "inner",
+            "rows": self.n_samples,
+            "complete": self.n_complete,
+            "parties": [
+                {"name": name, "rows": size, "lost": size - has, "absent": self.n_samples - has}
+                for name, size, has in zip(self.names, self.sizes, self.present, strict=True)
+            ],
+        }
+
+
+def align(
+    ids: Mapping[int, NDArray[Any] | int],
+    names: Sequence[str],
+    team: Team,
+    level: str = "none",
+    *,
+    keys: Mapping[int, bytes] | None = None,
+    keep_missing: bool = False,
+) -> Alignment:
+    """Agree on the rows that belong together.
+
+    Parameters
+    ----------
+    ids : mapping of int to ndarray of shape (m,), or to int
+        For each party held here what its rows are called (strings or whole numbers), or how many
+        rows it has if they have no names.
+    names : sequence of str
+        Names of all parties.
+    team : Team
+        Who holds which.
+    level : {"none", "ids", "hmac", "psi"}
+        none: rows are aligned already, of which a checksum is compared; ids: the first party gets
+        the ids; hmac: it gets keyed hashes of them; psi: private set intersections between the
+        first party and each other.
+    keys : mapping of int to bytes, optional
+        The key that each party held here has read (`read_key`), for hmac: the same for all.
+    keep_missing : bool
+        Keep rows that some parties lack; with levels ids and hmac.
+
+    Returns
+    -------
+    Alignment
+        The same everywhere but for ``rows``, of the parties held here.
+
+    Raises
+    ------
+    InputError
+        In every process the same, if ids are missing, repeated, of types that cannot be compared,
+        if nothing is in common, or if rows said to be aligned are not.
+
+    Warns
+    -----
+    VpemWarning
+        If ids had white space around them, or very few are in common.
+    """
+    check_choice("align", level, LEVELS)
+    names = tuple(names)
+    parties = range(len(names))
+    if keep_missing and level not in ("ids", "hmac"):
+        why = (
+            "by private set intersection a party learns nothing of rows it lacks"
+            if level == "psi"
+            else "without ids nobody knows which rows are missing"
+        )
+        raise InputError(
+            f"rows that some parties lack cannot be kept with align {level}, since {why}; align by "
+            "ids or hmac"
+        )
+    read = for_each(team, parties, lambda party: read_ids(ids[party], names[party], level))
+    told = team.collect({party: facts for party, (_, facts) in read.items()}, None)
+    assert told is not None
+    facts = [told[party] for party in parties]
+    _warn_of_spelling(facts, names)
+    tokens = {party: found for party, (found, _) in read.items() if found is not None}
+    sizes = tuple(int(fact["rows"]) for fact in facts)
+    _check_kinds(facts, names, level)
+    if level == "none":
+        _check_order(tokens, sizes, facts, names, team)
+        rows = {party: np.arange(sizes[party]) for party in read}
+        return Alignment(level, False, names, sizes[0], sizes, sizes, sizes[0], rows)
+    if level == "hmac":
+        tokens = _hashed(tokens, names, keys, team)
+    if level == "psi":
+        rows, n_complete = intersect(tokens, sizes, names, team)
+    else:
+        rows, n_complete = _matched(tokens, names, team, keep_missing)
+    counts = {party: [len(part), int((part >= 0).sum())] for party, part in rows.items()}
+    known = team.collect(counts, None)
+    assert known is not None
+    present = tuple(known[party][1] for party in parties)
+    if n_complete < LEAST_SHARE * min(sizes):
+        warnings.warn(
+            f"only {n_complete} {'row is' if n_complete == 1 else 'rows are'} in common, while the "
+            f"smallest party has {min(sizes)}; are ids written alike everywhere (zeros in front, "
+            "upper case)?",
+            VpemWarning,
+            stacklevel=2,
+        )
+    return Alignment(level, keep_missing, names, known[0][0], sizes, present, n_complete, rows)
+
+
+def read_key(path: str | os.PathLike[str]) -> bytes:
+    """Read the key that all parties share, without white space at its ends.
+
+    Parameters
+    ----------
+    path : path
+        A file that holds nothing else; ``openssl rand -hex 32`` makes a good one.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read.
+    InputError
+        If the key is short or monotonous.
+    """
+    with open_regular(check_readable(path)) as file:
+        key = file.read(1 << 20).strip()
+    if len(key) < SHORTEST_KEY:
+        raise InputError(
+            f"the key in {os.fspath(path)} has {len(key)} bytes, too short to withstand guessing; "
+            f"make one of at least {SHORTEST_KEY}, as 'openssl rand -hex 32' does"
+        )
+    if len(set(key)) < 8:
+        raise InputError(
+            f"the key in {os.fspath(path)} repeats {len(set(key))} different bytes, which is easy "
+            "to guess; make one by 'openssl rand -hex 32'"
+        )
+    return key
+
+
+# ---- what all know ------------------------------------------------------------------------------
+
+
+def _warn_of_spelling(facts: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    for fact, name in zip(facts, names, strict=True):
+        if fact["respelled"]:
+            warnings.warn(
+                f"{fact['respelled']} ids of party {name!r} have white space around them or "
+                f"letters composed in another way (first in row {fact['first']}), which was "
+                "evened out",
+                VpemWarning,
+                stacklevel=3,
+            )
+
+
+def _check_kinds(facts: Sequence[dict[str, Any]], names: Sequence[str], level: str) -> None:
+    """Raise InputError if ids are missing or cannot be compared."""
+    kinds = [fact["kind"] for fact in facts]
+    if level != "none" and "none" in kinds:
+        raise InputError(
+            f"party {names[kinds.index('none')]!r} has no ids, by which rows could be aligned; "
+            "store them in its file (ids), name their column in a manifest, or leave ",
+            Setting("align"),
+            " out if rows are aligned already",
+        )
+    of_kind = dict(zip(reversed(kinds), reversed(names), strict=True))
+    of_kind.pop("none", None)
+    if len(of_kind) > 1:
+        raise InputError(
+            f"the ids of party {of_kind['whole numbers']!r} are whole numbers, those of party "
+            f"{of_kind['strings']!r} strings, which are never equal; store both as strings, "
+            "written alike"
+        )
+
+
+def _check_order(
+    tokens: dict[int, Tokens],
+    sizes: Sequence[int],
+    facts: Sequence[dict[str, Any]],
+    names: Sequence[str],
+    team: Team,
+) -> None:
+    """Raise InputError unless rows that are said to be aligned may be."""
+    for size, name in zip(sizes, names, strict=True):
+        if size != sizes[0]:
+            raise InputError(
+                f"party {name!r} has {size} rows, party {names[0]!r} {sizes[0]}, so they are not "
+                "aligned; align them by ",
+                Setting("align", "ids"),
+                ", hmac or psi",
+            )
+    sums = team.collect(
+        {party: [checksum(part), checksum(np.sort(part))] for party, part in tokens.items()}, None
+    )
+    assert sums is not None
+    having = sorted(sums)
+    for party in having[1:]:
+        if sums[party] != sums[having[0]]:
+            same = sums[party][1] == sums[having[0]][1]
+            how = "has the same ids in another order than" if same else "has other ids than"
+            raise InputError(
+                f"party {names[party]!r} {how} party {names[having[0]]!r}, so their rows are not "
+                "aligned; align them by ",
+                Setting("align", "ids"),
+                ", hmac or psi",
+            )
+
+
+# ---- ids or hashes to the first party -----------------------------------------------------------
+
+
+def _hashed(
+    tokens: dict[int, Tokens],
+    names: Sequence[str],
+    keys: Mapping[int, bytes] | None,
+    team: Team,
+) -> dict[int, Tokens]:
+    """Replace ids by keyed hashes (HMAC-SHA256), after checking that keys agree."""
+
+    def mark(party: int) -> str:
+        if keys is None or party not in keys:
+            raise InputError(
+                Setting("align", "hmac"),
+                " needs a key that all parties share; give its file by ",
+                Setting("align_key"),
+            )
+        return hmac.digest(keys[party], b"vpem: which key", "sha256").hex()
+
+    marks = team.collect(for_each(team, range(len(names)), mark), None)
+    assert marks is not None
+    for party, name in enumerate(names):
+        if not hmac.compare_digest(marks[party], marks[0]):
+            raise InputError(
+                f"party {name!r} has another key than party {names[0]!r}; give all the same file"
+            )
+    out = {}
+    for party, part in tokens.items():
+        key = keys[party] if keys is not None else b""
+        digests = [hmac.digest(key, b"vpem: id " + token, "sha256") for token in part.tolist()]
+        out[party] = np.frombuffer(b"".join(digests), dtype="S32")
+    return out
+
+
+def _matched(
+    tokens: dict[int, Tokens], names: Sequence[str], team: Team, keep_missing: bool
+) -> tuple[dict[int, NDArray[np.intp]], int]:
+    """Let the first party match what all parties send it, and tell each which rows to take."""
+    # In an inner join the order in which a party sends means nothing: sorted, it tells nothing of
+    # its file.
+    orders = {
+        party: np.arange(len(part)) if keep_missing or party == 0 else np.argsort(part)
+        for party, part in tokens.items()
+    }
+    sent = team.collect({party: part[orders[party]] for party, part in tokens.items()}, 0)
+    places: list[Any] = [None] * len(names)
+    alone: int | None = None
+    n_complete = 0
+    if sent is not None and team.mine(0):
+        everyone = [sent[party] for party in range(len(names))]
+        places, alone = _outer(everyone) if keep_missing else match(everyone)
+        n_complete = int(np.all([place >= 0 for place in places], axis=0).sum())
+    alone, n_complete = team.tell([alone, n_complete])
+    check_common(alone, names)
+    rows = {}
+    for party in range(len(names)):
+        chosen = team.pass_on(places[party], 0, party)
+        if team.mine(party):
+            chosen = np.asarray(chosen, dtype=np.intp)
+            out = np.full(len(chosen), -1, dtype=np.intp)
+            out[chosen >= 0] = orders[party][chosen[chosen >= 0]]
+            rows[party] = out
+    return rows, n_complete
+
+
+def _outer(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
+    """Match the rows that any has, in the order in which they first appear; see `_inner`."""
+    _, first, of = np.unique(np.concatenate(tokens), return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.intp)
+    rank[np.argsort(first)] = np.arange(len(first))
+    ends = np.cumsum([len(part) for part in tokens])
+    places = []
+    for group in np.split(rank[of.reshape(-1)], ends[:-1]):
+        place = np.full(len(first), -1, dtype=np.intp)
+        place[group] = np.arange(len(group))
+        places.append(place)
+    seen = places[0] >= 0
+    for party, place in enumerate(places[1:], 1):
+        if not (seen & (place >= 0)).any():
+            return places, party
+        seen |= place >= 0
+    return places, None

@@ -1,0 +1,109 @@
+"""A dataset cut into parties' datasets, as if it had never been in one place: for trials."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_int, check_number
+from vpem.errors import InputError
+from vpem.files.datasets import Dataset
+from vpem.network.partition import Partition
+
+__all__ = ["cut", "file_stems"]
+
+
+def cut(
+    dataset: Dataset,
+    partition: Partition,
+    *,
+    shuffle: bool = False,
+    drop_ids: float = 0.0,
+    seed: int = 0,
+) -> list[Dataset]:
+    """Give each agent a dataset of its own features.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        All features; rows without ids are called by their numbers.
+    partition : Partition
+        Who gets which.
+    shuffle : bool
+        Put each party's rows in an order of its own.
+    drop_ids : float
+        Share of the rows that each party lacks, drawn for each anew: at least 0, below 1.
+    seed : int
+        Seeds both.
+
+    Returns
+    -------
+    list of Dataset
+        One an agent, all with ids; labels, if there are any, are with the first.
+
+    Raises
+    ------
+    InputError
+        If an agent holds no feature, or a party would keep no row.
+    """
+    drop_ids = check_number("drop_ids", drop_ids, least=0.0, most=1.0)
+    rng = np.random.default_rng(check_int("seed", seed, least=0))
+    n_samples = dataset.n_samples
+    n_kept = n_samples - round(drop_ids * n_samples)
+    if n_kept < 1:
+        raise InputError(f"dropping {drop_ids:g} of {n_samples} rows leaves none; drop fewer")
+    ids: NDArray[Any] = np.arange(n_samples) if dataset.ids is None else dataset.ids
+    made = []
+    for agent, (name, columns) in enumerate(zip(partition.names, partition.features, strict=True)):
+        if not columns.size:
+            raise InputError(f"agent {name!r} holds no feature, so it has no file; leave it out")
+        rows = rng.permutation(n_samples)[:n_kept]
+        if not shuffle:
+            rows.sort()
+        labels = dataset.labels if agent == 0 else None
+        made.append(
+            replace(
+                dataset,
+                X=np.asarray(dataset.X[:])[np.ix_(rows, columns)],
+                feature_names=tuple(dataset.feature_names[column] for column in columns),
+                ids=ids[rows],
+                labels=None if labels is None else labels[rows],
+                partition=None,
+                workers=None,
+                edges=None,
+            )
+        )
+    return made
+
+
+def file_stems(names: tuple[str, ...]) -> list[str]:
+    """Return names of files, without their ends, for the names of agents.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Of the agents; what is no letter, digit or one of ``.+-_`` becomes ``_``.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    InputError
+        If two would be the same file.
+    """
+    stems = [re.sub(r"[^\w.+-]+", "_", name).strip("._") or "_" for name in names]
+    folded = [stem.casefold() for stem in stems]
+    for place, stem in enumerate(folded):
+        first = folded.index(stem)
+        if first != place:
+            raise InputError(
+                f"agents {names[first]!r} and {names[place]!r} would have one file, "
+                f"{stems[place]}.h5; rename one"
+            )
+    return stems

@@ -1,0 +1,132 @@
+"""Private set intersection of ids, by openmined-psi: in turn, the first party with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.engines.team import Team, for_each
+from vpem.errors import InputError
+from vpem.files.parties.ids import Tokens, match
+
+__all__ = ["check_common", "intersect"]
+
+FALSE_POSITIVES = 1e-12  # asked of the set intersection, which here has none: it sends raw sets
+
+
+def intersect(
+    tokens: dict[int, Tokens], sizes: Sequence[int], names: Sequence[str], team: Team
+) -> tuple[dict[int, NDArray[np.intp]], int]:
+    """Intersect the first party's ids with those of each other party in turn.
+
+    In each run the first party is the client, with the ids still in question, and alone learns
+    what is in common. In the end it tells the others the ids in common, which they have. The
+    protocol is that of openmined-psi (elliptic curve Diffie-Hellman), for parties that keep to it.
+
+    Parameters
+    ----------
+    tokens : dict of int to ndarray of bytes of shape (m,)
+        Ids of the parties held here, all different.
+    sizes : sequence of int
+        Number of rows of every party.
+    names : sequence of str
+        Of all parties.
+    team : Team
+        Who holds which.
+
+    Returns
+    -------
+    rows : dict of int to ndarray of shape (M,)
+        For each party held here its rows in common, in the first party's order.
+    n_samples : int
+        How many there are, M.
+
+    Raises
+    ------
+    InputError
+        In every process the same, if nothing is in common or openmined-psi is not installed.
+    """
+    parties = range(len(names))
+    library = for_each(team, parties, lambda _: _library())
+    kept = np.arange(sizes[0]) if team.mine(0) else np.zeros(0, dtype=np.intp)
+    n_kept = sizes[0]
+    for other in parties[1:]:
+        client: Any = None
+        setup = answer = request = None
+        if team.mine(0):
+            client = library[0].client.CreateWithNewKey(True)
+            request = client.CreateRequest(_texts(tokens[0][kept])).SerializeToString()
+        request = team.pass_on(request, 0, other)
+        if team.mine(other):
+            psi = library[other]
+            server = psi.server.CreateWithNewKey(True)
+            setup = server.CreateSetupMessage(
+                FALSE_POSITIVES, n_kept, _texts(tokens[other]), psi.DataStructure.RAW
+            ).SerializeToString()
+            asked = psi.Request()
+            asked.ParseFromString(request)
+            answer = server.ProcessRequest(asked).SerializeToString()
+        setup = team.pass_on(setup, other, 0)
+        answer = team.pass_on(answer, other, 0)
+        if team.mine(0):
+            psi = library[0]
+            set_up, answered = psi.ServerSetup(), psi.Response()
+            set_up.ParseFromString(setup)
+            answered.ParseFromString(answer)
+            # Numbers of what was asked for, in no order; each once, since ids differ.
+            common = np.array(client.GetIntersection(set_up, answered), dtype=np.intp)
+            kept = kept[np.unique(common)]
+        n_kept = team.tell(len(kept))
+        check_common(None if n_kept else other, names)
+    agreed = tokens[0][kept] if team.mine(0) else None
+    passed = {}
+    for party in parties:
+        value = team.pass_on(agreed, 0, party)
+        if team.mine(party):
+            passed[party] = value
+
+    def rows_of(party: int) -> NDArray[np.intp]:
+        (_, place), alone = match([np.asarray(passed[party]), tokens[party]])
+        if alone is not None or len(place) != n_kept:
+            raise InputError(
+                f"party {names[party]!r} lacks ids that the set intersection found; run it again"
+            )
+        return np.asarray(place, dtype=np.intp)
+
+    return for_each(team, parties, rows_of), n_kept
+
+
+def _texts(tokens: Tokens) -> list[str]:
+    return [token.decode() for token in tokens.tolist()]
+
+
+def _library() -> Any:
+    """Return openmined-psi."""
+    try:
+        import private_set_intersection.python as psi
+    except ImportError:
+        raise InputError(
+            "align psi needs openmined-psi; pip install 'vpem[psi]', or align by hmac"
+        ) from None
+    return psi
+
+
+def check_common(alone: int | None, names: Sequence[str]) -> None:
+    """Raise InputError if a party has nothing in common with those before it.
+
+    Parameters
+    ----------
+    alone : int or None
+        The number of the party, if there is one.
+    names : sequence of str
+        Of all parties.
+    """
+    if alone is not None:
+        before = f"with party {names[0]!r}" if alone == 1 else "with the parties before it"
+        raise InputError(
+            f"party {names[alone]!r} has no id in common {before}; are ids written alike "
+            "everywhere (zeros in front, upper case), and are these the right files?"
+        )

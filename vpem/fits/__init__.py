@@ -1,0 +1,1 @@
+"""The algorithms by name: each takes data, a network and options, and returns a result."""

@@ -1,0 +1,405 @@
+"""What k-means ends with, and what every kind of it asks of data and options."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_data, check_int, check_restarts, check_rows, check_weights, row_blocks
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
+from vpem.files.clusterings import StoredClustering
+from vpem.files.models import current_versions
+from vpem.fits.shared_rows import Here
+from vpem.sums.connect import Network
+from vpem.terms.scaling import SCALES, Scaling
+
+__all__ = [
+    "CLUSTER_INITS",
+    "Clustering",
+    "KMeansProgress",
+    "Wanted",
+    "check_network",
+    "clustering_of",
+    "describe_clustering",
+    "prepare",
+    "warn_of_outcome",
+]
+
+CLUSTER_INITS = ("k-means++", "random")
+
+LARGEST_VALUE = {8: 1e140, 4: 1e17}
+"""Largest value to be squared and summed, by bytes of the precision."""
+
+
+@dataclass(frozen=True)
+class KMeansProgress:
+    """What a callback is told after every iteration; ``changed``: rows in other clusters."""
+
+    iteration: int
+    inertia: float
+    changed: int
+
+
+@dataclass
+class Clustering:
+    """Rows in clusters, and how that came about.
+
+    Attributes
+    ----------
+    centres : ndarray of shape (K, d)
+        In the user's units and order of the features; where every worker has its own, their mean.
+    root_centres : ndarray of shape (R, K, d) or None
+        Of each worker, where data split by rows are summed by consensus; else None.
+    labels : ndarray of shape (M,)
+        Cluster of each row: the nearest of ``centres``; in one shot that of the row's cell.
+    distances : ndarray of shape (M,)
+        Squared distance of each row to the centre of its cluster, in the units of ``scaling``.
+    inertia : float
+        Sum of ``distances`` times row weights: of ``centres``, whatever roots found on the way.
+    root_inertia : ndarray of shape (R,)
+        The inertia as each root finds it by consensus; R is 1 where all share one sum.
+    disagreement : float
+        Under consensus, share of the rows in another cluster by the centres of the worker that
+        holds them (data split by rows), or that roots have in different clusters.
+    counts : ndarray of shape (K,)
+        Weight of each cluster.
+    history : list of float
+        Inertia of the assignment in each iteration, as the first root finds it.
+    converged : bool
+        Whether no row changed its cluster in the last iteration.
+    split, method : str
+        "rows" or "features"; "lloyd" or "grid".
+    network : Network
+        Who took part.
+    reseeded : list of (int, int, int)
+        Iteration, cluster and row, of clusters that were empty and placed anew.
+    init_rows : tuple of int or None
+        Rows the centres were first placed at; None where they were given.
+    best_restart, total_iterations : int
+        Which of the restarts this is, from 0; iterations of all of them.
+    seconds : float
+        Wall time of all restarts.
+    communication : dict
+        What was sent, over all restarts (`vpem.network.ledger.Ledger.summary`);
+        ``bytes_by_iteration`` belongs to ``history``.
+    one_shot : OneShot or None
+        What is known of a one-shot clustering (`vpem.fits.one_shot`).
+    scaling : Scaling or None
+        Units in which distances were taken, where features were standardized.
+    """
+
+    centres: NDArray[np.float64]
+    labels: NDArray[np.int32]
+    distances: NDArray[np.float64]
+    inertia: float
+    root_inertia: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    history: list[float]
+    converged: bool
+    split: str
+    method: str
+    network: Network
+    root_centres: NDArray[np.float64] | None = None
+    disagreement: float = 0.0
+    reseeded: list[tuple[int, int, int]] = field(default_factory=list)
+    init_rows: tuple[int, ...] | None = None
+    best_restart: int = 0
+    total_iterations: int = 0
+    seconds: float = 0.0
+    communication: dict[str, Any] = field(default_factory=dict)
+    one_shot: Any = None
+    scaling: Scaling | None = None
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters, K."""
+        return len(self.centres)
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations of the restart that was kept."""
+        return len(self.history)
+
+
+@dataclass
+class Wanted:
+    """Data and options that were checked.
+
+    Attributes
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The data.
+    row_weights : ndarray of shape (M,) or None
+        Weight of each row.
+    rows : ndarray of shape (K,) or None
+        Rows to start from.
+    centres : ndarray of shape (K, d) or None
+        Centres to start from.
+    init : str or None
+        How else to start.
+    restarts : int
+        How often to start.
+    dtype : dtype
+        Precision of the rows.
+    scaling : Scaling
+        Units to cluster in; X and the centres to start from are in the user's.
+    """
+
+    X: Any
+    row_weights: NDArray[np.float64] | None
+    rows: NDArray[np.intp] | None
+    centres: NDArray[np.float64] | None
+    init: str | None
+    restarts: int
+    dtype: np.dtype[Any]
+    scaling: Scaling
+
+    @property
+    def kept_scaling(self) -> Scaling | None:
+        """The units, where they are not the user's."""
+        return None if self.scaling.is_none else self.scaling
+
+
+def prepare(
+    X: Any,
+    n_features: int,
+    n_clusters: int,
+    init: Any,
+    n_init: int,
+    max_iter: int,
+    sample_weight: Any,
+    seed: int,
+    dtype: Any,
+    feature_names: Sequence[str] | None,
+    scale: str = "none",
+    here: Here | None = None,
+) -> Wanted:
+    """Check what every kind of k-means is given.
+
+    With ``here`` X has the rows of this process's workers, and others have more.
+
+    Raises
+    ------
+    InputError
+        If data or an option cannot be used.
+    """
+    check_int("seed", seed, least=0)
+    check_int("n_clusters", n_clusters, least=1)
+    check_restarts(n_init, init)
+    check_int("max_iter", max_iter, least=1)
+    if dtype not in (np.float32, np.float64):
+        raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
+    check_choice("scale", scale, SCALES)
+    precision = np.dtype(dtype)
+    data = check_data(X, n_features, feature_names, least_rows=int(here is None))
+    weights = None
+    n_samples = n_positive = len(data) if here is None else here.n_samples
+    if sample_weight is not None:
+        weights = check_weights(sample_weight, len(data))
+        n_positive = int(np.count_nonzero(weights))
+    if n_positive < n_clusters:
+        raise InputError(
+            f"{n_clusters} clusters need at least as many rows, got {n_positive}"
+            f"{'' if weights is None else ' with a positive weight'}; try fewer clusters"
+        )
+    most = LARGEST_VALUE[precision.itemsize]
+    for start, part in row_blocks(data):
+        if max(abs(float(part.max())), abs(float(part.min()))) > most:
+            row, column = divmod(int(np.abs(part).argmax()), part.shape[1])
+            name = "" if feature_names is None else f" ({feature_names[column]!r})"
+            raise InputError(
+                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}: its "
+                f"square cannot be computed with in {precision.name}; scale the features first"
+            )
+    scaling = Scaling.none(n_features)
+    if scale == "standard":
+        standard = Scaling.standard if here is None else here.standard
+        scaling = standard(data, weights)
+    rows = centres = None
+    if isinstance(init, str):
+        check_choice("init", init, CLUSTER_INITS)
+        return Wanted(data, weights, None, None, init, n_init, precision, scaling)
+    given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
+    if given.ndim == 2:
+        centres = _check_centres(given, n_clusters, n_features, most)
+    elif given.ndim == 1 and given.size:
+        if len(given) != n_clusters:
+            raise InputError(f"{n_clusters} clusters need as many init rows, got {len(given)}")
+        rows = check_rows(given, n_clusters, n_samples)
+    else:
+        raise InputError(
+            f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
+            f"({n_clusters}, {n_features}), got {init!r}"
+        )
+    return Wanted(data, weights, rows, centres, None, 1, precision, scaling)
+
+
+def _check_centres(
+    given: NDArray[Any], n_clusters: int, n_features: int, most: float
+) -> NDArray[np.float64]:
+    if given.shape != (n_clusters, n_features) or given.dtype.kind not in "iuf":
+        raise InputError(
+            f"starting centres must be {n_clusters} x {n_features} numbers, got shape "
+            f"{given.shape} of type {given.dtype}"
+        )
+    if not (np.abs(given) <= most).all():
+        raise InputError(f"starting centres must be finite and at most {most:g} in magnitude")
+    return given.astype(np.float64)
+
+
+def check_network(network: Network) -> None:
+    """Refuse a sum that k-means over it would not end with, or that is no network."""
+    if not isinstance(network, Network):
+        raise InputError(
+            f"the network must come from vpem.connect or connect_workers, got "
+            f"{type(network).__name__}"
+        )
+    if network.compress is not None or network.faults is not None:
+        what = "compressed" if network.compress is not None else "failing"
+        raise InputError(
+            f"k-means stops when no row changes its cluster, but {what} rounds make rows near a "
+            "border change for ever; take rounds without compress and faults"
+        )
+
+
+def warn_of_outcome(found: Clustering, max_iter: int) -> None:
+    """Warn where iterations ran out, clusters are empty, or roots disagree.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If rows still changed their cluster in the last iteration.
+    VpemWarning
+        If there are fewer different rows than clusters, or much consensus error.
+    """
+    if not found.converged:
+        warnings.warn(
+            f"rows still changed their clusters after {max_iter} iterations; try more",
+            NotConvergedWarning,
+            stacklevel=3,
+        )
+    empty = int((found.counts <= 0).sum())
+    if empty:
+        warnings.warn(
+            f"{empty} of {found.n_clusters} clusters are empty: fewer rows are different than "
+            "there are clusters; try fewer clusters",
+            VpemWarning,
+            stacklevel=3,
+        )
+
+
+def clustering_of(
+    found: Clustering,
+    feature_names: Sequence[str],
+    report: dict[str, Any],
+    options: dict[str, Any],
+    ids: NDArray[Any] | None = None,
+) -> StoredClustering:
+    """Return a clustering of `vpem.fits.kmeans` as it is kept.
+
+    Parameters
+    ----------
+    found : Clustering
+        What was found.
+    feature_names : sequence of str
+        Names of the features (d,).
+    report, options : dict
+        What the run told, and how it was asked for.
+    ids : ndarray of shape (M,), optional
+        What the rows are called.
+    """
+    return StoredClustering(
+        found.centres,
+        found.labels,
+        found.distances,
+        tuple(feature_names),
+        ids,
+        found.root_centres,
+        report,
+        options,
+        current_versions(),
+        found.scaling,
+    )
+
+
+def describe_clustering(
+    found: Clustering, agent_names: Sequence[str], feature_names: Sequence[str]
+) -> dict[str, Any]:
+    """Summarize a clustering in values that JSON can hold.
+
+    Parameters
+    ----------
+    found : Clustering
+        From `vpem.fits.kmeans`.
+    agent_names, feature_names : sequence of str
+        Names of the agents or workers (N,) and of the features (d,).
+
+    Returns
+    -------
+    dict
+        Agents, workers, rows and features are numbered from 0.
+    """
+    network = found.network
+    over_rows = found.split == "rows"
+    report: dict[str, Any] = {
+        "algorithm": "k-means",
+        "split": found.split,
+        "method": found.method,
+        "n_samples": len(found.labels),
+        "n_features": found.centres.shape[1],
+        "n_workers" if over_rows else "n_agents": network.graph.n_agents,
+        "worker_names" if over_rows else "agent_names": list(agent_names),
+        "feature_names": list(feature_names),
+        "n_clusters": found.n_clusters,
+        "cluster_sizes": found.counts.tolist(),
+        "scale": "none" if found.scaling is None else "standard",
+        "inertia": found.inertia,
+        "root_inertia": found.root_inertia.tolist(),
+        "disagreement": found.disagreement,
+        "history": list(found.history),
+        "converged": found.converged,
+        "n_iter": found.n_iter,
+        "init_rows": None if found.init_rows is None else list(found.init_rows),
+        "restart": found.best_restart,
+        "reseeded": [
+            {"iteration": iteration, "cluster": cluster, "row": row}
+            for iteration, cluster, row in found.reseeded
+        ],
+        "one_shot": None,
+        "server": network.graph.n_agents if network.graph.has_server else None,
+        "edges": network.graph.edges.tolist(),
+        "topology": network.graph.topology,
+        "hops": None if over_rows else network.hops,
+        "hubs": None
+        if over_rows
+        else [[int(agent) for agent in hub.agents] for hub in network.hubs],
+        "roots": None if over_rows else [int(hub.root) for hub in network.hubs],
+        "positions": None if network.graph.positions is None else network.graph.positions.tolist(),
+        "rounds": network.n_rounds,
+        "weights": network.weights,
+        "mixing_rate": network.mixing_rate,
+        "consensus_error": network.consensus_error,
+        "consensus_error_is_bound": network.error_is_bound,
+        "acceleration": network.acceleration,
+        "consensus_tol": network.consensus_tol,
+        "communication": found.communication,
+        "seconds": found.seconds,
+    }
+    if found.one_shot is not None:
+        told = found.one_shot
+        bound = float(told.party_inertia.sum())
+        report["one_shot"] = {
+            "factor": told.factor,
+            "factor_of_starts": told.factor_of_starts,
+            "party_inertia": told.party_inertia.tolist(),
+            "lower_bound": bound,
+            "inertia_over_lower_bound": found.inertia / bound if bound > 0 else None,
+            "cell_inertia": told.cell_inertia,
+            "n_cells": told.n_cells,
+        }
+    return report

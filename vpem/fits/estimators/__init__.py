@@ -1,0 +1,1 @@
+"""The algorithms as scikit-learn estimators."""

@@ -1,0 +1,290 @@
+"""k-means over workers or agents, with scikit-learn's interface and names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from vpem._core.assign import distances_to
+from vpem._core.threads import thread_count
+from vpem.checks import check_weights
+from vpem.errors import InputError, check_choice
+from vpem.files.clusterings import StoredClustering
+from vpem.fits.clustering import Clustering, clustering_of, describe_clustering
+from vpem.fits.estimators.on_graph import OnGraph
+from vpem.fits.estimators.row_estimators import workers_of
+from vpem.fits.kmeans import METHODS, kmeans_features, kmeans_rows
+from vpem.sums.connect import connect, connect_workers
+from vpem.terms.nearest import nearest
+from vpem.terms.scaling import Scaling
+
+__all__ = ["SPLITS", "DistributedKMeans"]
+
+SPLITS = ("rows", "features")
+
+
+class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, OnGraph):
+    """k-means of rows that workers hold, or of features that agents hold.
+
+    At a server (``graph="star"``) it is Lloyd's algorithm on pooled data, from the same start; on
+    any other graph sums are taken by consensus. ``method="grid"`` is the one-shot clustering of
+    Ding et al. (2016) over features.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters, K.
+    split : {"rows", "features"}, default="rows"
+        What is spread: rows over workers, or features over agents.
+    workers : int, sequence or vpem.Workers, default=1
+        With ``split="rows"``: that many contiguous nearly equal parts, the worker of each row
+        (number or name), or the workers themselves.
+    agents : None, int or list of lists of int, default=None
+        With ``split="features"``: one feature each, that many contiguous nearly equal parts, or the
+        feature indices of each agent.
+    graph : str, networkx.Graph or vpem.Graph, default="star"
+        Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
+    method : {"lloyd", "grid"}, default="lloyd"
+        "grid" needs ``split="features"`` and a star.
+    init : {"k-means++", "random"}, row indices (K,) or centres (K, d), default="k-means++"
+        Where to start.
+    n_init : int, default=1
+        Restarts; the one of least inertia is kept.
+    max_iter : int, default=300
+        Most iterations; it stops when no row changes its cluster.
+    scale : {"none", "standard"}, default="none"
+        "standard" clusters standardized features: `cluster_centers_` are in the data's units, all
+        distances and `inertia_` are of standardized features.
+    hops : int, default=0
+        With ``split="features"``: agents at most this many hops from a root send it their
+        features, once.
+    n_rounds : int or "auto", default="auto"
+        Consensus rounds of each average.
+    weights : {"metropolis", "laplacian", "max-degree"}, default="metropolis"
+        Mixing weights of the consensus.
+    acceleration : {"chebyshev", "none"}, optional
+        Whether rounds are accelerated. Default: they are.
+    consensus_tol : float, default=1e-6
+        Consensus error to reach, where the number of rounds is "auto".
+    random_state : int, Generator, RandomState or None, default=0
+        Seeds the graph and the start; None: another one in every fit.
+    n_threads : int or None, default=None
+        Threads of the kernels; results do not depend on it.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (K, d)
+        The centres; where every worker has its own, their mean.
+    labels_ : ndarray of shape (M,)
+        Cluster of each row.
+    inertia_ : float
+        Weighted sum of squared distances of the rows to the centres of their clusters.
+    n_iter_ : int
+        Iterations of the best restart.
+    clustering_ : Clustering
+        Everything there is to report, messages included.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vpem import DistributedKMeans
+    >>> X = np.array([[1, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, 0]], dtype=float)
+    >>> model = DistributedKMeans(n_clusters=2, workers=3, random_state=0).fit(X)
+    >>> sorted(model.cluster_centers_.tolist())
+    [[1.0, 2.0], [10.0, 2.0]]
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 2,
+        split: str = "rows",
+        workers: Any = 1,
+        agents: Any = None,
+        graph: Any = "star",
+        *,
+        method: str = "lloyd",
+        init: Any = "k-means++",
+        n_init: int = 1,
+        max_iter: int = 300,
+        scale: str = "none",
+        hops: int = 0,
+        n_rounds: int | str = "auto",
+        weights: str = "metropolis",
+        acceleration: str | None = None,
+        consensus_tol: float = 1e-6,
+        random_state: Any = 0,
+        n_threads: int | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.split = split
+        self.workers = workers
+        self.agents = agents
+        self.graph = graph
+        self.method = method
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.scale = scale
+        self.hops = hops
+        self.n_rounds = n_rounds
+        self.weights = weights
+        self.acceleration = acceleration
+        self.consensus_tol = consensus_tol
+        self.random_state = random_state
+        self.n_threads = n_threads
+
+    def fit(
+        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> DistributedKMeans:
+        """Cluster the rows.
+
+        Parameters
+        ----------
+        X : array of shape (M, d)
+            One row a sample.
+        y : ignored
+            Present by scikit-learn's convention.
+        sample_weight : array of shape (M,), optional
+            Weight of each row: zero has no effect, an integer equals as many copies.
+
+        Returns
+        -------
+        DistributedKMeans
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        """
+        data = self._validate(X, reset=True)
+        check_choice("split", self.split, SPLITS)
+        check_choice("method", self.method, METHODS)
+        over_rows = self.split == "rows"
+        self._refuse_what_makes_no_sense(over_rows)
+        seed = self._seed()
+        names = getattr(self, "feature_names_in_", None)
+        sums: dict[str, Any] = {
+            "n_rounds": self.n_rounds,
+            "weights": self.weights,
+            "acceleration": self.acceleration,
+            "consensus_tol": self.consensus_tol,
+            "seed": seed,
+            "n_threads": self.n_threads,
+        }
+        options: dict[str, Any] = {
+            "n_clusters": self.n_clusters,
+            "init": self.init,
+            "n_init": self.n_init,
+            "max_iter": self.max_iter,
+            "scale": self.scale,
+            "sample_weight": None if sample_weight is None else np.asarray(sample_weight),
+            "seed": seed,
+            "n_threads": self.n_threads,
+            "dtype": data.dtype.type,
+            "feature_names": None if names is None else list(names),
+        }
+        if over_rows:
+            held = workers_of(self.workers, len(data))
+            self._holders = held.names
+            network = connect_workers(self._graph(held.n_workers, seed), **sums)
+            found = kmeans_rows(data, held, network, **options)
+        else:
+            partition = self._partition_of(self.agents, data.shape[1])
+            graph = self._graph(partition.n_agents, seed)
+            self._holders = graph.names or partition.names
+            network = connect(graph, partition, hops=self.hops, **sums)
+            found = kmeans_features(data, network, method=self.method, **options)
+        self.clustering_: Clustering = found
+        self.cluster_centers_ = found.centres.astype(data.dtype)
+        self.labels_ = found.labels
+        self.inertia_ = found.inertia
+        self.n_iter_ = found.n_iter
+        self._n_features_out = found.n_clusters
+        return self
+
+    def _refuse_what_makes_no_sense(self, over_rows: bool) -> None:
+        """Raise InputError where a parameter belongs to the other split."""
+        if over_rows and self.method == "grid":
+            raise InputError(
+                "method grid joins clusterings of different features: it needs split='features'"
+            )
+        if over_rows and (self.agents is not None or self.hops != 0):
+            raise InputError(
+                "agents and hops are about who holds which features; with split='rows' give workers"
+            )
+        if not over_rows and not (isinstance(self.workers, int) and self.workers == 1):
+            raise InputError(
+                "workers are about who holds which rows; with split='features' give agents"
+            )
+
+    def fit_predict(
+        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> NDArray[np.int32]:
+        """Cluster the rows and return the cluster of each, shape (M,)."""
+        return self.fit(X, y, sample_weight).labels_
+
+    def kept(self) -> StoredClustering:
+        """Return the clustering that a file keeps, as `vpem kmeans` writes it.
+
+        Returns
+        -------
+        StoredClustering
+            Its options are the estimator's parameters.
+
+        Raises
+        ------
+        InputError
+            If nothing was fitted.
+        """
+        self._refuse_unfitted("clustering_")
+        found = self.clustering_
+        names = self._names(found.centres.shape[1])
+        options = self._options()
+        report = describe_clustering(found, self._holders, names)
+        report["seed"] = options["random_state"]
+        return clustering_of(found, names, report, options)
+
+    def _assign(self, X: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Nearest centre of each row and its squared distance."""
+        check_is_fitted(self, "cluster_centers_")
+        data = self._validate(X, reset=False)
+        found = self.clustering_
+        scaling = found.scaling or Scaling.none(data.shape[1])
+        return nearest(data, found.centres, scaling, thread_count(self.n_threads))
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int32]:
+        """Nearest centre of each row.
+
+        Parameters
+        ----------
+        X : array of shape (M, d)
+
+        Returns
+        -------
+        ndarray of shape (M,)
+        """
+        return self._assign(X)[0]
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Distance of each row to each centre, shape (M, K)."""
+        check_is_fitted(self, "cluster_centers_")
+        data = self._validate(X, reset=False)
+        centres, scaling = self.clustering_.centres, self.clustering_.scaling
+        rows = np.ascontiguousarray(data if scaling is None else scaling.apply(data))
+        out = np.empty((len(centres), len(data)))
+        places = centres if scaling is None else scaling.apply(centres)
+        distances_to(rows, places, out, thread_count(self.n_threads))
+        found: NDArray[np.float64] = np.sqrt(out).T.astype(data.dtype)
+        return found
+
+    def score(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """Less the weighted sum of squared distances to the nearest centres: more is better."""
+        distances = self._assign(X)[1]
+        if sample_weight is not None:
+            distances = distances * check_weights(np.asarray(sample_weight), len(distances))
+        return -float(distances.sum())

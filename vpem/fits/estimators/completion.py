@@ -1,0 +1,312 @@
+"""FedMissEM with scikit-learn's interface and names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from vpem.errors import InputError, Setting
+from vpem.fits.imputation import Imputation, fit_imputation
+from vpem.terms.lowrank.factors import fit_rows
+from vpem.terms.lowrank.laws import Gaussian, Law
+from vpem.terms.lowrank.observations import Observations, check_law, from_matrices, split
+
+__all__ = ["FedMissEM"]
+
+Matrix = NDArray[np.float64]
+
+NEWTON_STEPS = 100
+"""Most steps for the factors of rows that were not in the fit."""
+
+
+class FedMissEM(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Imputation of a matrix of low rank from what observers saw of it, by federated EM.
+
+    FedMissEM of Dieuleveut, Fort, Moulines and Robin, "Federated Expectation Maximization with
+    heterogeneity mitigation and variance reduction". With one observer, everything sent exactly
+    and the Gaussian law it is the iterated soft-thresholded singular value decomposition
+    ("softImpute") of that rank.
+
+    Parameters
+    ----------
+    rank : int, default=2
+        Of the matrix of natural parameters; where the data's smaller side is less, that.
+    ridge : float, default=1.0
+        Penalty of the factors; above 0 unless the law is Gaussian.
+    law : {"gaussian", "poisson", "bernoulli"}, default="gaussian"
+        Of an entry, whose natural parameter is the mean, the log intensity or the log odds.
+    variance : float, default=1.0
+        Of the Gaussian law.
+    n_workers : int, default=1
+        Observers that one matrix's entries are dealt out to.
+    split : {"random", "rows"}, default="random"
+        How they are.
+    copies : {"auto", "observers", "fewest"}, default="auto"
+        Of how many copies of the matrix observers saw parts; see
+        `vpem.fits.imputation.fit_imputation`.
+    scale : {"none", "standard"}, default="none"
+        Whether columns are standardized before, and results scaled back; Gaussian law only.
+    compress : str, optional
+        Codec of what observers send, such as "qsgd:8bits".
+    participation : float, default=1.0
+        Probability that an observer takes part in an iteration.
+    step_size : str, float or callable, default="auto"
+        Steps of the statistic.
+    batch_size : int, optional
+        Entries that an observer draws of its own in an iteration. Default: all.
+    variance_reduction : bool, default=False
+        VR-FedEM.
+    max_iter : int, optional
+        Most iterations. Default: 1000 where steps are whole, as many more as they are shorter.
+    tol : float, default=1e-5
+        Stop when the statistic moves by less than this part of its norm.
+    random_state : int, Generator, RandomState or None, default=0
+        Deals out entries, draws observers, batches and noise; None: another seed in every fit.
+
+    Attributes
+    ----------
+    factors_ : tuple of ndarray of shape (I, rank) and (J, rank)
+        U and V, balanced; ``theta_ = U V^T``.
+    theta_ : ndarray of shape (I, J)
+        Natural parameters.
+    fitted_ : ndarray of shape (I, J)
+        Expectations of all entries.
+    row_trend_, column_trend_ : ndarray of shape (I,) and (J,)
+        Means of `fitted_` along rows and columns.
+    singular_values_ : ndarray of shape (rank,)
+        Of `theta_`.
+    log_likelihood_ : float
+        An entry seen, in nats.
+    n_iter_ : int
+        Iterations.
+    converged_ : bool
+        Whether the statistic came to rest.
+    history_ : ndarray
+        Penalized log-likelihood an entry, of the start and after every iteration.
+    imputation_ : Imputation
+        Everything the fit has to report.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vpem import FedMissEM
+    >>> X = np.outer([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 4.0])
+    >>> X[3, 2] = np.nan
+    >>> model = FedMissEM(rank=1, ridge=1e-4, tol=1e-8).fit(X)
+    >>> float(model.impute()[3, 2].round(1))
+    16.0
+    """
+
+    def __init__(
+        self,
+        rank: int = 2,
+        ridge: float = 1.0,
+        law: str = "gaussian",
+        *,
+        variance: float = 1.0,
+        n_workers: int = 1,
+        split: str = "random",
+        copies: str = "auto",
+        scale: str = "none",
+        compress: str | None = None,
+        participation: float = 1.0,
+        step_size: Any = "auto",
+        batch_size: int | None = None,
+        variance_reduction: bool = False,
+        max_iter: int | None = None,
+        tol: float = 1e-5,
+        random_state: Any = 0,
+    ) -> None:
+        self.rank = rank
+        self.ridge = ridge
+        self.law = law
+        self.variance = variance
+        self.n_workers = n_workers
+        self.split = split
+        self.copies = copies
+        self.scale = scale
+        self.compress = compress
+        self.participation = participation
+        self.step_size = step_size
+        self.batch_size = batch_size
+        self.variance_reduction = variance_reduction
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that values may be missing."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> FedMissEM:
+        """Find what nobody saw.
+
+        Parameters
+        ----------
+        X : array of shape (I, J), list or dict of such arrays, or Observations
+            NaN where nothing was seen: one matrix, or that of each observer.
+        y : ignored
+            Present by scikit-learn's convention.
+
+        Returns
+        -------
+        FedMissEM
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        """
+        seed = self._seed()
+        found = self._observations(X)
+        if found.n_observers == 1 and self.n_workers != 1:
+            found = split(found, self.n_workers, self.split, np.random.default_rng([seed, 1]))
+        elif self.n_workers != 1:
+            raise InputError(
+                Setting("n_workers"),
+                f" splits the matrix of one observer, but there are {found.n_observers}; leave it "
+                "at 1",
+            )
+        rank = self.rank
+        if isinstance(rank, Integral) and not isinstance(rank, bool):
+            rank = min(int(rank), *found.shape)
+        fit = fit_imputation(
+            found,
+            rank=rank,
+            ridge=self.ridge,
+            law=self.law,
+            variance=self.variance,
+            copies=self.copies,
+            scale=self.scale,
+            compress=self.compress,
+            participation=self.participation,
+            step_size=self.step_size,
+            batch_size=self.batch_size,
+            variance_reduction=self.variance_reduction,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            seed=seed,
+        )
+        self.imputation_: Imputation = fit
+        self.n_features_in_ = found.shape[1]
+        self.factors_ = (fit.factors.U, fit.factors.V)
+        self.theta_ = fit.factors.theta
+        self.fitted_ = fit.fitted
+        self.row_trend_ = fit.row_trend
+        self.column_trend_ = fit.column_trend
+        self.singular_values_ = fit.factors.singular_values
+        self.log_likelihood_ = fit.log_likelihood
+        self.n_iter_ = fit.run.n_iter
+        self.converged_ = fit.run.converged
+        self.history_ = np.array(fit.run.history.objective)
+        return self
+
+    def kept(self) -> Imputation:
+        """Return the imputation that a file keeps; `InputError` if nothing was fitted."""
+        if not hasattr(self, "imputation_"):
+            raise InputError("this FedMissEM is not fitted: call fit, then write it")
+        return self.imputation_
+
+    def impute(self) -> Matrix:
+        """Return the matrix fitted: as seen (mean over observers), and as foretold elsewhere.
+
+        Returns
+        -------
+        ndarray of shape (I, J)
+        """
+        check_is_fitted(self, "imputation_")
+        return self.imputation_.imputed
+
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Matrix:
+        """Fit and return `impute`, shape (I, J)."""
+        return self.fit(X, y).impute()
+
+    def transform(self, X: ArrayLike) -> Matrix:
+        """Impute rows, which need not have been in the fit, by the factors of the columns.
+
+        Parameters
+        ----------
+        X : array of shape (m, J)
+            NaN where nothing was seen.
+
+        Returns
+        -------
+        ndarray of shape (m, J)
+            What was seen stays. For the one matrix of a fit that converged it is `impute`'s.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the rows have another number of columns, values that cannot be of the
+            law, or a row has none.
+        """
+        check_is_fitted(self, "imputation_")
+        rows = self._validate(X, reset=False)
+        seen = ~np.isnan(rows)
+        if not seen.any(axis=1).all():
+            raise InputError(
+                f"row {int(np.argmin(seen.any(axis=1)))} has no values, so nothing can be imputed "
+                "there; leave it out"
+            )
+        law = self.imputation_.law
+        check_law(_as_rows(rows, seen), law)
+        units = self.imputation_.scaling
+        scaled = (rows - units.shift) / units.scale
+        theta = self._row_factors(scaled, seen, law) @ self.imputation_.factors.V.T
+        return np.where(seen, rows, law.mean(theta) * units.scale + units.shift)
+
+    def _row_factors(self, rows: Matrix, seen: NDArray[np.bool_], law: Law) -> Matrix:
+        """Factors of rows, the columns' held: each row a small convex problem."""
+        fit = self.imputation_
+        V = fit.factors.V
+        start = np.zeros((len(rows), fit.rank))
+        # The columns' factors may be zero in some direction, where the ridge alone decides.
+        ridge = max(fit.ridge * fit.n_copies * law.dispersion, 1e-12 * float((V**2).sum()), 1e-300)
+        steps = 1 if isinstance(law, Gaussian) else NEWTON_STEPS
+        filled = np.where(seen, rows, 0.0)
+        return fit_rows(law, start, V, filled, ridge, seen.astype(np.float64), steps)
+
+    def _observations(self, X: Any) -> Observations:
+        several = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
+        # Some sparse matrices are mappings, and are for validation to refuse.
+        several |= isinstance(X, Mapping) and not hasattr(X, "shape")
+        if not several and not isinstance(X, Observations):
+            return from_matrices(self._validate(X, reset=True))
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return X if isinstance(X, Observations) else from_matrices(X)
+
+    def _validate(self, X: ArrayLike, *, reset: bool) -> Matrix:
+        data: Matrix = validate_data(
+            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
+        )
+        return data
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool):
+            if self.random_state < 0:
+                raise InputError(f"random_state must not be negative, got {self.random_state}")
+            return int(self.random_state)
+        if isinstance(self.random_state, np.random.Generator):
+            return int(self.random_state.integers(2**31))
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+
+def _as_rows(rows: Matrix, seen: NDArray[np.bool_]) -> Observations:
+    """Rows as what one observer saw, whether or not every column was."""
+    places = np.flatnonzero(seen)
+    names = tuple(f"row {row}" for row in range(len(rows)))
+    columns = tuple(f"column {column}" for column in range(rows.shape[1]))
+    one = Observations((places,), (rows.ravel()[places],), names, columns, ("the caller",))
+    return replace(one, source="the rows")

@@ -1,0 +1,415 @@
+"""Estimators with scikit-learn's interface and names."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpem._core.threads import one_blas_thread, thread_count
+from vpem.checks import check_weights
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.fits.estimators.fitted import FittedMixture
+from vpem.fits.results import Fit, describe_fit
+from vpem.fits.vpem import fit_vpem
+from vpem.network.ledger import Ledger
+from vpem.steps import em
+from vpem.steps.batches import STEP_SIZE, check_step_size, step
+from vpem.steps.starts import RowStream
+from vpem.sums.connect import Network, connect
+from vpem.terms.features import FeatureTerms
+from vpem.terms.mixture import Mixture
+
+__all__ = ["VPEM"]
+
+
+class VPEM(FittedMixture):
+    """Gaussian mixture of data split by features over agents on a graph.
+
+    VP-EM of Valdeira, Soares and Xavier, "Decentralized EM to Learn Gaussian Mixtures from Datasets
+    Distributed by Features": Algorithm 1 on a star, Algorithm 2 on any other connected graph. With
+    one agent it is the EM of `sklearn.mixture.GaussianMixture`.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Number of components, K.
+    agents : None, int or list of lists of int, default=None
+        Which agent holds which features: one feature each, that many contiguous nearly equal parts,
+        or the feature indices of each agent.
+    graph : str, networkx.Graph or vpem.Graph, default="star"
+        Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
+    hops : int, default=0
+        Agents at most this many hops from a root send it their features, once; 0: nobody does.
+    n_rounds : int or "auto", default="auto"
+        Consensus rounds of each average.
+    weights : {"metropolis", "laplacian", "max-degree"}, default="metropolis"
+        Mixing weights of the consensus.
+    acceleration : {"chebyshev", "none"}, optional
+        Whether rounds are accelerated. Default: where they can be.
+    consensus_tol : float, default=1e-6
+        Consensus error to reach, where the number of rounds is "auto".
+    eigenvalue : {"computed", "estimated"}, default="computed"
+        How the mixing rate becomes known that acceleration needs.
+    compress : str, optional
+        Codec of the messages, such as "natural:12bits" (`vpem.network.codecs.parse_codec`).
+    link_failure, agent_dropout, stragglers : float, default=0.0
+        Probabilities that a link is down in a round, an agent silent for an E-step, an agent late
+        in a round.
+    covariance_type : str, default="full"
+        Shape of the covariance inside a hub: "full", "diag", "spherical", "tied", "tied-diag" or
+        "tied-spherical".
+    init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
+        Where EM starts; see `vpem.fit_vpem`.
+    n_init : int, default=1
+        Restarts; the best is kept.
+    tol : float, default=1e-7
+        Change of the log-likelihood per sample below which a root proposes to stop.
+    max_iter : int, default=1000
+        Most iterations; with `batch_size` most passes over the data.
+    batch_size : int or None, default=None
+        Rows of a batch: incremental EM, an M-step after each batch's E-step; see
+        `vpem.steps.batches.fit_batches`. None: ordinary EM over all rows.
+    step_size : float or None, default=None
+        Exponent in (0.5, 1] of the steps of stochastic EM: with `batch_size` that is run instead of
+        incremental EM. `partial_fit` takes 0.6 for None.
+    reg_covar : float, default=1e-6
+        Added to the diagonal of every covariance.
+    scale : {"none", "standard"}, default="none"
+        Whether each agent standardizes its features; results stay in the user's units.
+    consensus : {"auto", "operator", "rounds"}, default="auto"
+        How rounds are computed: the same numbers either way.
+    missing : {"refuse", "marginalize"}, default="refuse"
+        What is done where values are missing (NaN): "marginalize" integrates them out, in `fit` and
+        in all that is asked afterwards.
+    warm_start : bool, default=False
+        Start from the last fit instead of `init`.
+    random_state : int, Generator, RandomState or None, default=0
+        Seeds the graph, the ties between hubs, and the start; None: another one in every fit.
+    n_threads : int or None, default=None
+        Threads of the kernels.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (K,)
+        Mixing weights, mean over roots.
+    means_ : ndarray of shape (K, d)
+        Means.
+    covariances_ : ndarray
+        Covariances, (K, d, d) and block-diagonal over hubs when full; see
+        `vpem.Mixture.assembled_covariances` for the other types.
+    converged_ : bool
+        Whether all roots proposed to stop.
+    n_iter_ : int
+        Iterations of the best restart.
+    lower_bound_ : float
+        Log-likelihood per sample in the E-step of the last iteration, mean over roots.
+    history_ : ndarray of shape (iterations, B)
+        Total log-likelihood a iteration and root; the first row belongs to the start.
+    hubs_ : list of Hub
+        Root and agents of each hub.
+    graph_ : Graph
+        The communication graph.
+    mixing_rate_ : float or None
+        Second largest eigenvalue modulus of the mixing weights; None on a star.
+    consensus_error_ : float
+        ``max |C - 1|`` over the operator of the rounds.
+    mixture_ : Mixture
+        Parameters hub by hub.
+    fit_ : Fit
+        Everything the fit has to report; after `partial_fit` history and messages are those of the
+        last batch.
+    n_batches_seen_ : int
+        Batches that `partial_fit` has seen; a whole fit before them counts as one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vpem import VPEM
+    >>> X = np.random.default_rng(0).normal(size=(200, 6))
+    >>> X[:100] += 4
+    >>> model = VPEM(n_components=2, agents=3, graph="cycle", hops=0, random_state=0).fit(X)
+    >>> model.weights_.round(1).tolist()
+    [0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        agents: int | Sequence[Sequence[int]] | None = None,
+        graph: Any = "star",
+        hops: int = 0,
+        n_rounds: int | str = "auto",
+        init: Any = "kmeans",
+        *,
+        weights: str = "metropolis",
+        acceleration: str | None = None,
+        consensus_tol: float = 1e-6,
+        eigenvalue: str = "computed",
+        compress: str | None = None,
+        link_failure: float = 0.0,
+        agent_dropout: float = 0.0,
+        stragglers: float = 0.0,
+        covariance_type: str = "full",
+        n_init: int = 1,
+        tol: float = 1e-7,
+        max_iter: int = 1000,
+        batch_size: int | None = None,
+        step_size: float | None = None,
+        reg_covar: float = 1e-6,
+        scale: str = "none",
+        consensus: str = "auto",
+        missing: str = "refuse",
+        warm_start: bool = False,
+        random_state: Any = 0,
+        n_threads: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.agents = agents
+        self.graph = graph
+        self.hops = hops
+        self.n_rounds = n_rounds
+        self.weights = weights
+        self.acceleration = acceleration
+        self.consensus_tol = consensus_tol
+        self.eigenvalue = eigenvalue
+        self.compress = compress
+        self.link_failure = link_failure
+        self.agent_dropout = agent_dropout
+        self.stragglers = stragglers
+        self.covariance_type = covariance_type
+        self.init = init
+        self.n_init = n_init
+        self.tol = tol
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.step_size = step_size
+        self.reg_covar = reg_covar
+        self.scale = scale
+        self.consensus = consensus
+        self.missing = missing
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_threads = n_threads
+
+    # ---- fitting -------------------------------------------------------------------------------
+
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> VPEM:
+        """Fit the mixture.
+
+        Parameters
+        ----------
+        X : array of shape (M, d)
+            One row a sample.
+        y : ignored
+            Present by scikit-learn's convention.
+        sample_weight : array of shape (M,), optional
+            Weight of each row: zero has no effect, an integer equals as many copies.
+
+        Returns
+        -------
+        VPEM
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        NumericalError
+            If a computation has no finite answer.
+        """
+        data = self._validate(X, reset=True)
+        init = self.init
+        if self.warm_start and hasattr(self, "mixture_"):
+            init = self.mixture_
+        return self._fit(
+            data,
+            sample_weight,
+            init=init,
+            n_init=self.n_init if init is self.init else 1,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            batch_size=self.batch_size,
+            step_size=self.step_size,
+        )
+
+    def partial_fit(
+        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> VPEM:
+        """Fit the mixture to the next batch of a stream, by stochastic EM.
+
+        The first batch starts the mixture (`init` and one iteration of EM on it) and settles the
+        graph, the hubs and the units; it should hold many rows a component. The t-th after it moves
+        the statistics by ``(t + 1)^-step_size`` towards its own (Cappe and Moulines 2009). Nothing
+        of a batch is kept but the parameters. After `fit` batches go on from its mixture.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            One row a sample.
+        y : ignored
+            Present by scikit-learn's convention.
+        sample_weight : array of shape (m,), optional
+            Weight of each row.
+
+        Returns
+        -------
+        VPEM
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        NumericalError
+            If a computation has no finite answer.
+
+        Warns
+        -----
+        VpemWarning
+            If components collapsed and were placed anew.
+        """
+        size = check_step_size(STEP_SIZE if self.step_size is None else self.step_size)
+        if self.compress is not None:
+            raise InputError(
+                "compressed sums send how terms differ from those of the iteration before, but "
+                "each batch has other rows; leave out compress for partial_fit"
+            )
+        first = not hasattr(self, "mixture_")
+        data = self._validate(X, reset=first)
+        if np.isnan(data).any():
+            raise InputError(
+                "a stream keeps statistics of which parts of the rows count alike, but values are "
+                "missing; fill in or remove such rows first, or use fit"
+            )
+        if first:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotConvergedWarning)
+                return self._fit(data, sample_weight, init=self.init, n_init=1, tol=0, max_iter=1)
+        weights = None
+        if sample_weight is not None:
+            weights = check_weights(np.asarray(sample_weight), len(data))
+            data, weights = data[weights > 0], weights[weights > 0]
+        return self._step(data, weights, size)
+
+    def _fit(self, data: NDArray[Any], sample_weight: Any, **options: Any) -> VPEM:
+        """Fit anew, on the graph and with the hubs that the parameters ask for."""
+        seed = self._seed()
+        partition = self._partition_of(self.agents, data.shape[1])
+        network = connect(
+            self._graph(partition.n_agents, seed),
+            partition,
+            hops=self.hops,
+            n_rounds=self.n_rounds,
+            weights=self.weights,
+            acceleration=self.acceleration,
+            consensus_tol=self.consensus_tol,
+            eigenvalue=self.eigenvalue,
+            compress=self.compress,
+            link_failure=self.link_failure,
+            agent_dropout=self.agent_dropout,
+            stragglers=self.stragglers,
+            path=self.consensus,
+            seed=seed,
+            n_threads=self.n_threads,
+        )
+        names = getattr(self, "feature_names_in_", None)
+        fit = fit_vpem(
+            data,
+            network,
+            n_components=self.n_components,
+            covariance_type=self.covariance_type,
+            reg_covar=self.reg_covar,
+            scale=self.scale,
+            sample_weight=None if sample_weight is None else np.asarray(sample_weight),
+            missing=self.missing,
+            seed=seed,
+            n_threads=self.n_threads,
+            dtype=data.dtype,
+            feature_names=None if names is None else list(names),
+            **options,
+        )
+        self.graph_ = network.graph
+        self.hubs_ = network.hubs
+        self.mixing_rate_ = network.mixing_rate
+        self.consensus_error_ = network.consensus_error
+        self.n_batches_seen_ = 1
+        self._agent_names = network.graph.names or partition.names
+        self._weight_seen = fit.total_weight
+        self._draws = np.random.default_rng([seed, 0, 1])
+        return self._take(fit)
+
+    def _report(self, names: Sequence[str]) -> dict[str, Any]:
+        return describe_fit(self.fit_, self._agent_names, names)
+
+    def _take(self, fit: Fit) -> VPEM:
+        self.fit_ = fit
+        self.mixture_: Mixture = fit.mixture
+        self.weights_ = fit.mixture.assembled_weights
+        self.means_ = fit.mixture.assembled_means
+        self.converged_ = fit.converged
+        self.n_iter_ = fit.n_iter
+        self.history_ = fit.history
+        self.lower_bound_ = em.mean_over_roots(fit.history[-1]) / fit.total_weight
+        return self
+
+    def _step(self, data: NDArray[Any], weights: NDArray[np.float64] | None, size: float) -> VPEM:
+        """One batch of a stream after the first."""
+        network: Network = self.fit_.network
+        mixture = self.mixture_
+        ledger = Ledger(network.graph)
+        with one_blas_thread(), np.errstate(over="ignore"):
+            terms = FeatureTerms(
+                data,
+                network.blocks,
+                mixture.covariance_type,
+                scaling=mixture.scaling,
+                row_weights=weights,
+                reg_covar=self.reg_covar,
+                n_threads=thread_count(self.n_threads),
+                dtype=data.dtype,
+            )
+            network.charge_setup(ledger, len(data), terms.itemsize)
+            seen = self._weight_seen + terms.total_weight
+            moved, found, recoveries = step(
+                terms,
+                network.total.on(ledger),
+                mixture,
+                terms.prepare(mixture),
+                rate=(self.n_batches_seen_ + 1.0) ** -size,
+                seen=seen,
+                draw_row=RowStream(self._draws, weights, len(data)).draw,
+            )
+        if recoveries:
+            warnings.warn(
+                f"{len(recoveries)} times a collapsed component was placed anew at batch "
+                f"{self.n_batches_seen_ + 1}; try larger batches, fewer components or a larger "
+                "reg_covar",
+                VpemWarning,
+                stacklevel=3,
+            )
+        self.n_batches_seen_ += 1
+        self._weight_seen = seen
+        recoveries = [replace(one, iteration=self.n_batches_seen_) for one in recoveries]
+        found = np.broadcast_to(found, (len(network.hubs),)).copy()
+        n_iter = self.n_iter_ + 1
+        self._take(
+            replace(
+                self.fit_,
+                mixture=moved,
+                history=found[None],
+                root_log_likelihood=found,
+                total_weight=terms.total_weight,
+                n_samples=len(data),
+                converged=False,
+                recoveries=[*self.fit_.recoveries, *recoveries],
+                total_iterations=self.fit_.total_iterations + 1,
+                communication=ledger.summary(),
+            )
+        )
+        self.n_iter_ = n_iter
+        return self

@@ -1,0 +1,114 @@
+"""What every estimator does whose agents are on a graph: data, seed and graph by its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+from vpem.checks import check_data, check_int
+from vpem.errors import InputError
+from vpem.files.datasets import default_names
+from vpem.network.graph import Graph, from_networkx
+from vpem.network.partition import Partition, contiguous, from_lists
+from vpem.network.topologies import make_graph
+from vpem.terms.missing_patterns import check_missing
+
+__all__ = ["OnGraph"]
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON can hold it, or the name of its type where it cannot."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple | range):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | None) else type(value).__name__
+
+
+class OnGraph(BaseEstimator):
+    """Estimator with parameters ``graph`` and ``random_state``."""
+
+    graph: Any
+    random_state: Any
+
+    def _validate(self, X: ArrayLike, *, reset: bool) -> NDArray[Any]:
+        data = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite=False,
+            ensure_min_samples=1,
+        )
+        names = getattr(self, "feature_names_in_", None)
+        finite = check_missing if getattr(self, "missing", "refuse") == "marginalize" else None
+        names = None if names is None else list(names)
+        return check_data(data, data.shape[1], names, finite=finite)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = getattr(self, "missing", "refuse") == "marginalize"
+        return tags
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool):
+            return check_int("random_state", self.random_state, least=0)
+        if isinstance(self.random_state, np.random.Generator):
+            return int(self.random_state.integers(np.iinfo(np.int32).max))
+        try:
+            state = check_random_state(self.random_state)
+        except ValueError:
+            raise InputError(
+                "random_state must be None, an integer of at least 0, a Generator or RandomState, "
+                f"got {self.random_state!r}"
+            ) from None
+        return int(state.randint(np.iinfo(np.int32).max))
+
+    def _names(self, n_features: int) -> tuple[str, ...]:
+        """Names of the features, those of the data frame of `fit` if there was one."""
+        names = getattr(self, "feature_names_in_", None)
+        return default_names(n_features) if names is None else tuple(map(str, names))
+
+    def _options(self) -> dict[str, Any]:
+        """Return the parameters as JSON can hold them: the type's name of what it cannot."""
+        return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
+
+    def _refuse_unfitted(self, attribute: str) -> None:
+        """Raise InputError where there is nothing yet that a file could keep."""
+        if not hasattr(self, attribute):
+            raise InputError(f"this {type(self).__name__} is not fitted: call fit, then write it")
+
+    def _graph(self, n_agents: int, seed: int) -> Graph:
+        if isinstance(self.graph, Graph):
+            return self.graph
+        if isinstance(self.graph, str):
+            return make_graph(self.graph, n_agents, seed=seed)
+        if hasattr(self.graph, "edges") and hasattr(self.graph, "nodes"):
+            return from_networkx(self.graph, n_agents)
+        raise InputError(
+            f"graph must be a topology's name, a networkx graph or a vpem.Graph, got {self.graph!r}"
+        )
+
+    @staticmethod
+    def _partition_of(agents: Any, n_features: int) -> Partition:
+        """Who holds which features, of a parameter ``agents``."""
+        if agents is None:
+            return contiguous(n_features, n_features)
+        if isinstance(agents, Integral):
+            return contiguous(n_features, check_int("agents", agents, least=1))
+        parts = agents.tolist() if isinstance(agents, np.ndarray) else agents
+        if isinstance(parts, Sequence) and not isinstance(parts, str):
+            return from_lists(list(parts), n_features)
+        raise InputError(
+            f"agents must be None, a number of agents, or a list of feature-index lists, "
+            f"got {agents!r}"
+        )

@@ -1,0 +1,222 @@
+"""Estimators of data split by rows, with scikit-learn's interface and names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vpem.checks import check_int
+from vpem.errors import InputError
+from vpem.fits.estimators.fitted import FittedMixture
+from vpem.fits.results import describe_row_fit
+from vpem.fits.rows import fit_em
+from vpem.network.workers import Workers, evenly, from_worker_of_row
+from vpem.steps import em
+from vpem.sums.connect import connect_workers
+
+__all__ = ["DistributedGaussianMixture", "workers_of"]
+
+
+def workers_of(workers: Any, n_samples: int) -> Workers:
+    """Return who holds which rows, of an estimator's parameter ``workers``.
+
+    Raises
+    ------
+    InputError
+        If it is no number of workers, no list of a worker a row, and no `vpem.Workers`.
+    """
+    if isinstance(workers, Workers):
+        return workers
+    if isinstance(workers, Integral):
+        return evenly(n_samples, check_int("workers", workers, least=1))
+    if isinstance(workers, Sequence | np.ndarray) and not isinstance(workers, str | bytes):
+        return from_worker_of_row(workers)
+    raise InputError(
+        "workers must be a number of workers, the worker of each row, or vpem.Workers, "
+        f"got {workers!r}"
+    )
+
+
+class DistributedGaussianMixture(FittedMixture):
+    """Gaussian mixture of rows that workers hold: distributed EM.
+
+    On a star, the EM of `sklearn.mixture.GaussianMixture` on pooled rows, iteration by iteration;
+    on any other graph the statistics are summed by consensus, and every worker has a model.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Number of components, K.
+    workers : int, sequence or vpem.Workers, default=1
+        Who holds which rows: that many contiguous nearly equal parts, the worker of each row
+        (number or name), or the workers themselves.
+    graph : str, networkx.Graph or vpem.Graph, default="star"
+        Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
+    n_rounds : int or "auto", default="auto"
+        Consensus rounds of each average.
+    weights, acceleration, consensus_tol, eigenvalue, consensus, link_failure, stragglers
+        Of the rounds; see `vpem.VPEM`.
+    covariance_type : str, default="full"
+        "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
+    init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
+        Where EM starts.
+    n_init, tol, max_iter, reg_covar, scale, missing, warm_start, random_state, n_threads
+        As for `vpem.VPEM`.
+
+    Attributes
+    ----------
+    weights_, means_, covariances_
+        Of the first worker's model.
+    mixtures_ : list of Mixture
+        One where all share the sum; under consensus that of each worker.
+    mixture_ : Mixture
+        The first of them.
+    converged_, n_iter_, lower_bound_, history_, graph_, fit_
+        As for `vpem.VPEM`; ``history_`` has a column a model.
+    workers_ : Workers
+        Who held which rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vpem import DistributedGaussianMixture
+    >>> X = np.random.default_rng(0).normal(size=(200, 3))
+    >>> X[:100] += 4
+    >>> model = DistributedGaussianMixture(n_components=2, workers=5, random_state=0).fit(X)
+    >>> model.weights_.round(1).tolist()
+    [0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        workers: Any = 1,
+        graph: Any = "star",
+        n_rounds: int | str = "auto",
+        init: Any = "kmeans",
+        *,
+        weights: str = "metropolis",
+        acceleration: str | None = None,
+        consensus_tol: float = 1e-6,
+        eigenvalue: str = "computed",
+        consensus: str = "auto",
+        link_failure: float = 0.0,
+        stragglers: float = 0.0,
+        covariance_type: str = "full",
+        n_init: int = 1,
+        tol: float = 1e-7,
+        max_iter: int = 1000,
+        reg_covar: float = 1e-6,
+        scale: str = "none",
+        missing: str = "refuse",
+        warm_start: bool = False,
+        random_state: Any = 0,
+        n_threads: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.workers = workers
+        self.graph = graph
+        self.n_rounds = n_rounds
+        self.init = init
+        self.weights = weights
+        self.acceleration = acceleration
+        self.consensus_tol = consensus_tol
+        self.eigenvalue = eigenvalue
+        self.consensus = consensus
+        self.link_failure = link_failure
+        self.stragglers = stragglers
+        self.covariance_type = covariance_type
+        self.n_init = n_init
+        self.tol = tol
+        self.max_iter = max_iter
+        self.reg_covar = reg_covar
+        self.scale = scale
+        self.missing = missing
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_threads = n_threads
+
+    def _report(self, names: Sequence[str]) -> dict[str, Any]:
+        return describe_row_fit(self.fit_, names)
+
+    def fit(
+        self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> DistributedGaussianMixture:
+        """Fit the mixture.
+
+        Parameters
+        ----------
+        X : array of shape (M, d)
+            One row a sample.
+        y : ignored
+            Present by scikit-learn's convention.
+        sample_weight : array of shape (M,), optional
+            Weight of each row: zero has no effect, an integer equals as many copies.
+
+        Returns
+        -------
+        DistributedGaussianMixture
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        NumericalError
+            If a computation has no finite answer.
+        """
+        data = self._validate(X, reset=True)
+        seed = self._seed()
+        workers = workers_of(self.workers, len(data))
+        network = connect_workers(
+            self._graph(workers.n_workers, seed),
+            n_rounds=self.n_rounds,
+            weights=self.weights,
+            acceleration=self.acceleration,
+            consensus_tol=self.consensus_tol,
+            eigenvalue=self.eigenvalue,
+            path=self.consensus,
+            link_failure=self.link_failure,
+            stragglers=self.stragglers,
+            seed=seed,
+            n_threads=self.n_threads,
+        )
+        names = getattr(self, "feature_names_in_", None)
+        init = self.init
+        if self.warm_start and hasattr(self, "mixture_"):
+            init = self.mixture_
+        fit = fit_em(
+            data,
+            workers,
+            network,
+            n_components=self.n_components,
+            covariance_type=self.covariance_type,
+            init=init,
+            n_init=self.n_init if init is self.init else 1,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            reg_covar=self.reg_covar,
+            scale=self.scale,
+            missing=self.missing,
+            sample_weight=None if sample_weight is None else np.asarray(sample_weight),
+            seed=seed,
+            n_threads=self.n_threads,
+            dtype=data.dtype,
+            feature_names=None if names is None else list(names),
+        )
+        self.fit_ = fit
+        self.workers_ = workers
+        self.graph_ = network.graph
+        self.mixture_ = fit.mixture
+        self.mixtures_ = fit.mixtures
+        self.weights_ = fit.mixture.assembled_weights
+        self.means_ = fit.mixture.assembled_means
+        self.converged_ = fit.converged
+        self.n_iter_ = fit.n_iter
+        self.history_ = fit.history
+        self.lower_bound_ = em.mean_over_roots(fit.history[-1]) / fit.total_weight
+        return self

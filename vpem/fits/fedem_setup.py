@@ -1,0 +1,291 @@
+"""What the workers of FedEM agree on before the first iteration, and what that costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.engines.crew import Crew
+from vpem.errors import InputError
+from vpem.fits.shared_rows import Here
+from vpem.network.codecs import Cast, Codec, Dither, Natural, draw_keys
+from vpem.network.ledger import Ledger
+from vpem.network.workers import Workers
+from vpem.steps.fedem import first_statistics
+from vpem.steps.row_starts import lloyd_rows, share_rows, spread_rows, take_rows, tell_all
+from vpem.steps.starts import ROW_BYTES, RowStream
+from vpem.sums.connect import Network
+from vpem.sums.counted import add_vectors
+from vpem.terms.mixture import Mixture
+from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric
+from vpem.terms.scaling import Scaling
+
+__all__ = ["ITEM", "Setup", "codec_of_first", "codec_of_moments"]
+
+Vector = NDArray[np.float64]
+
+ITEM = 8
+"""Bytes of a number that is sent exactly."""
+
+SHORT = 4
+"""Bytes of a number of the start where corrections are compressed."""
+
+MOMENTS = (Natural(16), Natural(24))
+"""Means and factors of second moments, number by number: units of features do not matter. The
+second is for codecs that are finer than the first."""
+
+FIRST = Dither(127, 32)
+"""First statistics, 9 bits a number: qsgd:8bits:32."""
+
+
+LLOYD = Natural(10)
+"""What has changed in a worker's sums from one of Lloyd's iterations to the next."""
+
+MANY = 1 << 20
+"""Values of a message of which codecs' noise is compared."""
+
+
+def codec_of_moments(codec: Codec | None) -> Codec | None:
+    """Return what the data's moments are sent by, of what corrections are; None: exactly.
+
+    16 bits a number, and 24 where corrections are finer than that; float32 and float64 are kept.
+    """
+    if codec is None or (isinstance(codec, Cast) and codec.itemsize == ITEM):
+        return None
+    if isinstance(codec, Cast) and codec.itemsize == SHORT:
+        return codec
+    short, long = MOMENTS
+    return short if codec.variance(MANY) >= short.variance(1) else long
+
+
+def codec_of_first(codec: Codec | None) -> Codec | None:
+    """Return what first statistics are sent by, of what corrections are; None: exactly.
+
+    The codec itself where it is at least as fine as ``qsgd:8bits:32``, which else takes its place:
+    noise of all of a statistic is larger than noise of what has changed in it.
+    """
+    if codec is None:
+        return None
+    return codec if codec.variance(MANY) <= FIRST.variance(MANY) else FIRST
+
+
+class Setup:
+    """What workers agree on before the first iteration, and what that costs.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (M, d)
+        Worker by worker.
+    workers : Workers
+        Who holds which.
+    network : Network
+        Who talks to whom.
+    ledger : Ledger
+        Where messages are counted.
+    codec : Codec or None
+        Of the moments, where there is a server; None: all is exact.
+    rng : Generator
+        Draws the codec's keys.
+    """
+
+    def __init__(
+        self,
+        rows: Vector,
+        workers: Workers,
+        network: Network,
+        ledger: Ledger,
+        codec: Codec | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.rows = rows
+        self.network = network
+        self.workers = workers
+        self.total = network.total.on(ledger)
+        self.crew: Crew = self.total.crew
+        self.here = Here(self.crew, workers.counts)
+        self.own = np.array(self.here.own, dtype=np.intp)
+        self.ledger = ledger
+        self.codec = codec
+        self.rng = rng
+        self.item = ITEM if codec is None else SHORT
+
+    def units(self, scale: str, weighting: str) -> tuple[Scaling, Vector]:
+        """Units of fitting, and the second moments (d, d) of the data in them."""
+        counts = self.workers.counts
+        weights: Vector = counts / counts.sum()
+        if weighting == "workers":
+            weights = np.full(len(counts), 1.0 / len(counts))
+        parts = [self.rows[run] for run in self.here.own_runs]
+        shift, second = self._moments(parts, weights[self.own])
+        units = np.ones(len(shift))
+        if scale == "standard":
+            deviations = np.sqrt(np.diagonal(second))
+            units = np.where(deviations > 1e-12 * np.maximum(np.abs(shift), 1), deviations, 1.0)
+        return Scaling(shift, units), second / np.outer(units, units)
+
+    def largest(self, radius: float) -> float:
+        """Return how far out the farthest row is: a number from every worker."""
+        radius = float(self.crew.largest(np.array([radius]))[0])
+        if self.codec is None:
+            self.total.begin("setup", 1, 1, ITEM)
+            return radius
+        self._count(SHORT, SHORT)
+        return float(np.nextafter(np.float32(radius), np.float32(np.inf)))
+
+    def _moments(self, parts: list[Vector], weights: Vector) -> tuple[Vector, Vector]:
+        """Mean (d,) and second moments (d, d) about it, as all know them."""
+        if self.codec is not None:
+            return self._short_moments(parts, weights, self.codec)
+        d = self.rows.shape[1]
+        first = np.zeros((len(parts), d))
+        for i, part in enumerate(parts):
+            if len(part):
+                first[i] = weights[i] * part.mean(axis=0)
+        shift = self._sum(first)
+        squares = np.zeros((len(parts), d * (d + 1) // 2))
+        for i, part in enumerate(parts):
+            if len(part):
+                about = part - shift
+                squares[i] = weights[i] / len(part) * lower_half(about.T @ about)
+        return shift, symmetric(self._sum(squares), d)
+
+    def _short_moments(
+        self, parts: list[Vector], weights: Vector, codec: Codec
+    ) -> tuple[Vector, Vector]:
+        """The same in few bits, which need no common scale.
+
+        Means are sent about a row that its worker tells all others, so that data far from zero lose
+        nothing. Of second moments a triangular factor is sent (of ``Y = Q R``, R): their product
+        is positive semidefinite whatever the rounding is, and a direction in which the data vary
+        little suffers by the root of its variance only.
+        """
+        d = self.rows.shape[1]
+        owner = int(np.argmax(self.workers.counts > 0))
+        first = parts[owner - self.own[0]][0] if owner in self.here.own else None
+        about: Vector = self.crew.told(first, owner)
+        tell_all(self.total, owner, self.workers.n_workers, ROW_BYTES + ITEM * d)
+        means, factors = np.zeros((len(parts), d)), np.zeros((len(parts), d, d))
+        for i, part in enumerate(parts):
+            if len(part):
+                means[i] = (part - about).mean(axis=0)
+        shift: Vector = about + self.crew.add(weights @ self._send(means, codec))
+        for i, part in enumerate(parts):
+            if len(part):
+                factor = np.linalg.qr((part - shift) / np.sqrt(len(part)), mode="r")
+                factors[i, : len(factor)] = factor
+        upper = np.triu_indices(d)
+        factors[:, *upper] = self._send(factors[:, *upper], codec)
+        second: Vector = np.einsum("n,nij,nik->jk", weights, factors, factors)
+        return shift, self.crew.add(second)
+
+    def _send(self, values: Vector, codec: Codec) -> Vector:
+        """Send a vector a worker (n, P) to the server, which tells all what their mean is."""
+        received, sizes = self.transmit(values, codec)
+        self._count(sizes, ITEM * values.shape[1])
+        return received
+
+    def transmit(self, values: Vector, codec: Codec) -> tuple[Vector, NDArray[np.int64]]:
+        """What is received of the vectors of this process's workers, and the bytes of all."""
+        keys = draw_keys(self.rng, self.workers.n_workers)[self.own]
+        if not len(values):
+            return values, self.crew.join(np.zeros(0, dtype=np.int64))
+        received, sizes = codec.transmit(np.ascontiguousarray(values), keys)
+        return np.asarray(received, dtype=np.float64), self.crew.join(
+            np.asarray(sizes, dtype=np.int64)
+        )
+
+    def _count(self, up: int | NDArray[np.int64], down: int) -> None:
+        """Count a message from every worker to the server, and one to each."""
+        if self.workers.n_workers > 1:
+            server = self.ledger.n_nodes - 1
+            targets, sources = self.ledger.targets == server, self.ledger.sources == server
+            self.ledger.send("setup", up, links=np.flatnonzero(targets), rounds=1)
+            self.ledger.send("setup", down, links=np.flatnonzero(sources), rounds=1)
+
+    def _sum(self, values: Vector) -> Vector:
+        """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all."""
+        found = add_vectors(self.total, np.ascontiguousarray(values), "setup")
+        if self.crew.whole(self.network).total.n_roots > 1:
+            self.total.agree("flooding", ITEM * values.shape[1])
+        shared: Vector = np.asarray(self.total.tell(found[0]))
+        return shared
+
+    def start(
+        self, model: MixtureStatistics, init: Any, given: NDArray[np.intp] | None, seed: int
+    ) -> tuple[Vector, tuple[int, ...] | None]:
+        """Statistics (n, P) to start from, and the user's numbers of the rows that were drawn."""
+        if isinstance(init, Mixture):
+            start = init.over(model.blocks, model.covariance_type, model.scaling)
+            if start.n_components != model.n_components:
+                raise InputError(
+                    f"the starting model has {start.n_components} components, "
+                    f"{model.n_components} were asked for"
+                )
+            return first_statistics(model, start), None
+        parts = [model.X[run] for run in self.here.own_runs]
+        stream = RowStream(np.random.default_rng([seed, 0]), None, model.n_samples)
+        order = self.workers.order
+        if given is not None or init == "random":
+            rows = stream.draw_distinct(model.n_components) if given is None else given
+            means = share_rows(parts, self.total, np.argsort(order)[rows], itemsize=self.item)
+        else:
+            common: dict[str, Any] = {"n_threads": model.n_threads}
+            total: Any = self.total if self.codec is None else _Short(self, None)
+            places = spread_rows(parts, total, model.n_components, stream, **common)
+            rows, means = order[places], take_rows(parts, self.total, places)
+            if init == "kmeans":
+                total = self.total if self.codec is None else _Short(self, LLOYD)
+                run = lloyd_rows(parts, total, means, stream, kind="setup", **common)
+                hard = np.zeros((self.workers.n_workers, model.size))
+                for worker, labels in zip(self.own.tolist(), run.labels, strict=True):
+                    if len(labels):
+                        hard[worker] = model.assigned(worker, labels)
+                return hard, tuple(int(row) for row in rows)
+        return first_statistics(model, model.start(means)), tuple(int(row) for row in rows)
+
+
+class _Short:
+    """A sum at a server that takes few bytes up.
+
+    With a codec workers send what has changed since their last messages, and sender and server add
+    it up: what is received comes nearer and nearer as clusters settle. Without, float32 of what is
+    each worker's own place of the vector, its share of all places.
+    """
+
+    mix = None
+    n_roots = 1
+
+    def __init__(self, setup: Setup, codec: Codec | None) -> None:
+        self.setup = setup
+        self.codec = codec
+        self.ledger = setup.ledger
+        self.agree = setup.total.agree
+        self.crew = setup.crew
+        self.tell, self.report, self.some = (
+            setup.total.tell, setup.total.report, setup.total.some
+        )  # fmt: skip
+        self._known: Vector | None = None
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes counted up to now."""
+        return int(self.ledger.bytes)
+
+    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+        """Count nothing yet: sizes are those of the messages."""
+
+    def reduce(self, terms: Vector, rows: slice = slice(None)) -> Vector:
+        """Sum vectors (N, 1, P), shape (1, 1, P)."""
+        values = terms[:, 0]
+        down = ITEM * values.shape[1]
+        if self.codec is None:
+            self.setup._count(SHORT * values.shape[1] // self.setup.workers.n_workers, down)
+            received = values.astype(np.float32).astype(np.float64)
+        else:
+            known = np.zeros_like(values) if self._known is None else self._known
+            change, sizes = self.setup.transmit(values - known, self.codec)
+            self.setup._count(sizes, down)
+            received = self._known = known + change
+        return self.crew.add(received.sum(axis=0)[None, None])

@@ -1,0 +1,117 @@
+"""What a run is told from others by, when it goes on from a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from vpem.schema import State
+from vpem.terms.mixture import Mixture
+
+__all__ = [
+    "LOOKED_AT",
+    "RUNS_LOOKED_AT",
+    "checksum",
+    "describe_run",
+    "describe_steps",
+    "network_facts",
+    "start_facts",
+]
+
+
+def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: Any) -> State:
+    """Describe a run by what must be the same when it goes on.
+
+    Parameters
+    ----------
+    recipe : str
+        Name of the algorithm.
+    X : ndarray or FileMatrix of shape (M, d)
+        The data.
+    row_weights : ndarray of shape (M,) or None
+        Weight of each row.
+    network : Network or None
+        Who takes part.
+    **options
+        Whatever else it depends on; ``init`` may be rows, a mixture or centres.
+    """
+    options["init"] = start_facts(options.get("init"))
+    return {
+        "algorithm": recipe,
+        "rows": int(X.shape[0]),
+        "features": int(X.shape[1]),
+        "what the data hold": checksum(X),
+        "what the sample weights are": checksum(row_weights),
+        **({} if network is None else network_facts(network)),
+        **options,
+    }
+
+
+def describe_steps(step_size: Any) -> str | float:
+    """Describe a step size: a number or its name; one function is taken for another."""
+    return step_size if isinstance(step_size, str | float | int) else "a function"
+
+
+def start_facts(init: Any) -> Any:
+    """Describe where a run starts: a name, or a sum of what was given."""
+    if init is None or isinstance(init, str):
+        return init
+    if isinstance(init, Mixture):
+        return checksum(init.weights, init.means, init.covariances, *init.blocks.features)
+    return checksum(np.asarray(init))
+
+
+def network_facts(network: Any) -> State:
+    """Describe what a network does (`vpem.sums.connect.Network`)."""
+    blocks, total, faults = network.blocks, network.total, network.faults
+    return {
+        "who is joined in the graph": checksum(
+            network.graph.n_nodes, np.asarray(network.graph.edges)
+        ),
+        "who holds which features": checksum(*blocks.features, blocks.roots, blocks.agents),
+        "hops": network.hops,
+        "rounds": network.n_rounds,
+        "weights": network.weights,
+        "acceleration": network.acceleration,
+        "compress": network.compress,
+        "link_failure": 0.0 if faults is None else faults.link_failure,
+        "agent_dropout": 0.0 if faults is None else faults.agent_dropout,
+        "stragglers": 0.0 if faults is None else faults.stragglers,
+        "consensus path": getattr(total, "path", None),
+        "graph_seed": getattr(total, "seed", None),
+    }
+
+
+LOOKED_AT = 1 << 26
+"""Bytes of data that a checksum looks at; of larger data runs of rows all over them."""
+
+RUNS_LOOKED_AT = 64
+
+
+def checksum(*values: Any) -> str:
+    """Return a sum that tells arrays, or what else can be written down, from others.
+
+    Of an array beyond 64 MB runs of rows from all over it are looked at, as many as are 64 MB.
+
+    Parameters
+    ----------
+    *values : ndarray, FileMatrix, or anything with a `repr` of its own
+        What to look at.
+    """
+    made = hashlib.blake2b(digest_size=16)
+    for value in values:
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            made.update(repr(value).encode())
+            continue
+        made.update(f"{value.shape} {value.dtype}".encode())
+        n_rows = value.shape[0] if len(value.shape) else 0
+        n_bytes = int(np.prod(value.shape, dtype=float)) * value.dtype.itemsize
+        if n_bytes <= LOOKED_AT:
+            made.update(np.ascontiguousarray(value[:] if n_rows else value).tobytes())
+            continue
+        length = max(1, LOOKED_AT * n_rows // (n_bytes * RUNS_LOOKED_AT))
+        for begin in np.linspace(0, n_rows - length, RUNS_LOOKED_AT).astype(int):
+            made.update(np.ascontiguousarray(value[begin : begin + length]).tobytes())
+    return f"sum {made.hexdigest()}"

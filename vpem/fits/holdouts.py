@@ -1,0 +1,107 @@
+"""Entries hidden from a fit tell how well it imputes: against column means, and scikit-learn."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_memory
+from vpem.errors import InputError
+from vpem.fits.imputation import Imputation
+from vpem.terms.lowrank.observations import Hidden, Observations
+
+__all__ = ["column_means", "iterative_imputer", "score_holdout"]
+
+Matrix = NDArray[np.float64]
+
+MOST_WORK = 2e9
+"""Rows times the third power of columns beyond which scikit-learn's imputer would take minutes:
+it regresses every column on all others, ten times."""
+
+
+def column_means(kept: Observations) -> Matrix:
+    """Mean of the entries seen of each column, over rows and observers, shape (J,)."""
+    n_columns = kept.shape[1]
+    columns = np.concatenate(kept.places) % n_columns
+    total = np.bincount(columns, np.concatenate(kept.values), n_columns)
+    found: Matrix = total / np.bincount(columns, minlength=n_columns)
+    return found
+
+
+def iterative_imputer(kept: Observations, seed: int) -> Matrix:
+    """Impute by scikit-learn's `IterativeImputer`, which sees everything, shape (I, J).
+
+    Raises
+    ------
+    InputError
+        If the matrix is too large for it, or has but one column.
+    """
+    n_rows, n_columns = kept.shape
+    if n_columns < 2:
+        raise InputError("it regresses each column on the others, and there is but one column")
+    work = n_rows * n_columns**3
+    if work > MOST_WORK:
+        raise InputError(
+            f"it regresses each of {n_columns} columns on all others, which would take too long "
+            f"on {n_rows} rows"
+        )
+    check_memory(8 * 6 * n_rows * n_columns, "it")
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found: Matrix = IterativeImputer(random_state=seed).fit_transform(kept.mean)
+    return found
+
+
+def score_holdout(
+    found: Imputation, hidden: Hidden, share: float, seed: int, *, compare: bool = True
+) -> dict[str, Any]:
+    """Compare imputations of hidden entries with what had been seen there.
+
+    Parameters
+    ----------
+    found : Imputation
+        Made without the hidden entries.
+    hidden : Hidden
+        From `vpem.terms.lowrank.observations.hide`.
+    share : float
+        Of the entries that was asked for.
+    seed : int
+        Of scikit-learn's imputer.
+    compare : bool
+        Run scikit-learn's imputer too.
+
+    Returns
+    -------
+    dict
+        ``share``, ``n_entries``, ``n_values`` (an entry seen by two observers has two); and for
+        ``model``, ``column_means`` and ``iterative_imputer`` a dict of losses: ``rmse``, under the
+        Poisson law ``deviance`` too, under the Bernoulli law ``log_loss``. Where scikit-learn's
+        imputer was not run: ``{"skipped": why}``.
+    """
+    kept = found.observations
+    low, high = found.law.domain()
+
+    def losses(means: Matrix) -> dict[str, float]:
+        return found.law.losses(hidden.values, np.clip(means, low, high))
+
+    other: dict[str, Any] = {"skipped": "it was not asked for"}
+    if compare:
+        try:
+            other = losses(iterative_imputer(kept, seed).ravel()[hidden.places])
+        except InputError as error:
+            other = {"skipped": str(error)}
+    return {
+        "share": share,
+        "n_entries": hidden.n_places,
+        "n_values": len(hidden.values),
+        "model": losses(found.fitted.ravel()[hidden.places]),
+        "column_means": losses(column_means(kept)[hidden.places % kept.shape[1]]),
+        "iterative_imputer": other,
+    }

@@ -1,0 +1,149 @@
+"""What is reported and written of an imputation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vpem.checks import as_kept
+from vpem.files.endings import check_ending
+from vpem.files.hdf5 import (
+    atomic_write,
+    create,
+    describe_element,
+    write_array,
+    write_attribute,
+    write_strings,
+)
+from vpem.files.imputations import ENCODING, VERSION, Imputed, PathLike, write_imputed
+from vpem.files.json_text import write_json_element
+from vpem.fits.imputation import Imputation
+from vpem.terms.lowrank.observations import Hidden
+
+__all__ = ["NAMED", "describe_imputation", "imputed_of", "write_imputation"]
+
+NAMED = 12
+"""Rows or columns up to which a picture names each."""
+
+
+def describe_imputation(found: Imputation) -> dict[str, Any]:
+    """Summarize an imputation in values that JSON can hold.
+
+    Parameters
+    ----------
+    found : Imputation
+        From `vpem.fits.imputation.fit_imputation`.
+
+    Returns
+    -------
+    dict
+        Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the start
+        and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
+    """
+    given = found.observations
+    run = found.run
+    rows, columns = given.shape
+    return {
+        "algorithm": "fedmissem",
+        "n_samples": rows,
+        "n_features": columns,
+        "n_workers": given.n_observers,
+        "worker_names": list(given.names),
+        "n_entries": given.n_entries,
+        "share_seen": float((given.times_seen > 0).mean()),
+        "law": found.law.name,
+        "variance": found.law.dispersion if found.law.name == "gaussian" else None,
+        "rank": found.rank,
+        "ridge": found.ridge,
+        "n_copies": found.n_copies,
+        "singular_values": found.factors.singular_values.tolist(),
+        "log_likelihood": found.log_likelihood,
+        "objective": run.history.objective[-1],
+        "row_trend": found.row_trend.tolist(),
+        "column_trend": found.column_trend.tolist(),
+        "converged": run.converged,
+        "n_iter": run.n_iter,
+        "projections": run.projections,
+        "compress": found.compress,
+        **found.options,
+        "history": run.history.objective,
+        "mean_field": run.history.mean_field,
+        "epochs": run.history.epochs,
+        "bytes_up": run.history.bytes_up,
+        "communication": found.communication,
+        "seconds": found.seconds,
+    }
+
+
+def imputed_of(found: Imputation) -> Imputed:
+    """Return the completed matrix of an imputation."""
+    given = found.observations
+    return Imputed(
+        found.imputed, given.times_seen, given.row_names, given.column_names, given.source
+    )
+
+
+def write_imputation(
+    path: PathLike,
+    found: Any,
+    report: dict[str, Any] | None = None,
+    force: bool = False,
+    hidden: Hidden | None = None,
+    quote_formulas: bool = False,
+) -> None:
+    """Write matrices, factors and trends to HDF5, or the completed matrix to CSV.
+
+    Parameters
+    ----------
+    path : path
+        The file, written completely or not at all; .csv for the table of `write_imputed`.
+    found : Imputation or fitted estimator
+        What to write: an imputation, or a `vpem.FedMissEM` after `fit`.
+    report : dict, optional
+        Kept beside it, as JSON text. Default: `describe_imputation`.
+    force : bool
+        Replace an existing file.
+    hidden : Hidden, optional
+        Entries that were kept from the fit.
+    quote_formulas : bool
+        In a table, as `vpem.files.tables.write_columns`.
+
+    Raises
+    ------
+    InputError
+        If it is something else, or not fitted.
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    found = as_kept(found, Imputation, "an imputation is written of an Imputation or a FedMissEM")
+    if check_ending(path, "imputations") == ".csv":
+        write_imputed(path, imputed_of(found), force, quote_formulas)
+        return
+    given = found.observations
+    report = describe_imputation(found) if report is None else report
+    with (
+        atomic_write(path, force, "imputations") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
+        write_attribute(file, "source", given.source)
+        write_array(file, "imputed", found.imputed)
+        write_array(file, "fitted", found.fitted)
+        write_array(file, "times_seen", given.times_seen)
+        write_strings(file, "row_names", given.row_names)
+        write_strings(file, "column_names", given.column_names)
+        write_array(file, "factors/rows", found.factors.U)
+        write_array(file, "factors/columns", found.factors.V)
+        write_array(file, "factors/singular_values", found.factors.singular_values)
+        write_array(file, "trends/rows", found.row_trend)
+        write_array(file, "trends/columns", found.column_trend)
+        write_json_element(file, "report", report)
+        groups = ["factors", "trends"]
+        if hidden is not None:
+            groups.append("holdout")
+            rows, columns = np.divmod(hidden.places, given.shape[1])
+            write_array(file, "holdout/rows", rows.astype(np.int64))
+            write_array(file, "holdout/columns", columns.astype(np.int64))
+            write_array(file, "holdout/values", hidden.values)
+        for name in groups:
+            describe_element(file[name], "dict", "0.1.0")

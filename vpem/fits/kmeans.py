@@ -1,0 +1,531 @@
+"""k-means over data that cannot be pooled: Lloyd's algorithm over rows and over features."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.threads import one_blas_thread, thread_count
+from vpem.engines.crew import Crew
+from vpem.errors import InputError, check_choice
+from vpem.files.matrix import FileMatrix
+from vpem.fits.clustering import (
+    Clustering,
+    KMeansProgress,
+    Wanted,
+    check_network,
+    prepare,
+    warn_of_outcome,
+)
+from vpem.fits.fingerprint import checksum, describe_run
+from vpem.fits.one_shot import one_shot
+from vpem.fits.rows import charge_scaling, n_columns
+from vpem.fits.shared_rows import Here, check_alone
+from vpem.network.ledger import Ledger
+from vpem.network.workers import Workers
+from vpem.schema import Array, Maybe
+from vpem.steps.feature_lloyd import FeatureLloyd, lloyd_features
+from vpem.steps.lloyd_states import lloyd_schema, lloyd_state, restore_lloyd
+from vpem.steps.row_starts import (
+    Lloyd,
+    PlacedStream,
+    lloyd_rows,
+    share_rows,
+    spread_rows,
+    take_rows,
+)
+from vpem.steps.saver import Saver
+from vpem.steps.starts import MOST_LLOYD, RowStream, draw_start
+from vpem.steps.states import Restarts
+from vpem.sums.connect import Network
+from vpem.terms.features import FeatureTerms
+from vpem.terms.nearest import distances_within, nearest, weighed
+from vpem.terms.scaling import Scaling
+
+__all__ = ["METHODS", "kmeans_features", "kmeans_rows"]
+
+METHODS = ("lloyd", "grid")
+
+Callback = Callable[[KMeansProgress], None]
+
+
+def kmeans_rows(
+    X: NDArray[Any],
+    workers: Workers,
+    network: Network,
+    *,
+    n_clusters: int = 2,
+    init: str | Sequence[int] | NDArray[Any] = "k-means++",
+    n_init: int = 1,
+    max_iter: int = MOST_LLOYD,
+    scale: str = "none",
+    sample_weight: NDArray[Any] | None = None,
+    seed: int = 0,
+    n_threads: int | None = None,
+    dtype: Any = np.float64,
+    feature_names: Sequence[str] | None = None,
+    callback: Callback | None = None,
+    saver: Saver | None = None,
+) -> Clustering:
+    """Lloyd's algorithm over rows that workers hold.
+
+    Each iteration every worker assigns its rows to the nearest centre and sends the weight and the
+    sum of its rows in each cluster. At a server it is Lloyd's algorithm over all rows, from the
+    same start; by consensus every worker has centres of its own, which differ by consensus error.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d)
+        The data.
+    workers : Workers
+        Who holds which rows.
+    network : Network
+        From `vpem.sums.connect.connect_workers`.
+    n_clusters : int
+        Number of clusters, K.
+    init : {"k-means++", "random"}, row indices (K,), or centres (K, d)
+        Where to start. "k-means++" is greedy, as in scikit-learn; see
+        `vpem.steps.row_starts.spread_rows`.
+    n_init : int
+        Restarts; the one of least inertia, as the first worker finds it, is kept.
+    max_iter : int
+        Most iterations; it stops when no row changes its cluster.
+    scale : {"none", "standard"}
+        "standard" clusters standardized features: centres are returned in the units of the data,
+        distances and inertia are of standardized features.
+    sample_weight : ndarray of shape (M,), optional
+        Weight of each row. Zero has no effect, an integer equals as many copies.
+    seed : int
+        Of the stream that all workers share.
+    n_threads : int, optional
+        Threads of the kernels; results do not depend on it.
+    dtype : {float64, float32}
+        Precision of the rows; centres and sums are kept in float64.
+    feature_names : sequence of str, optional
+        For messages.
+    callback : callable, optional
+        Told of every iteration.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from; not with "grid".
+
+    Returns
+    -------
+    Clustering
+
+    Raises
+    ------
+    InputError
+        If the data or an option cannot be used.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the iterations ran out.
+    VpemWarning
+        If clusters are empty.
+    """
+    began = time.perf_counter()
+    check_network(network)
+    if not isinstance(workers, Workers):
+        raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
+    if isinstance(X, FileMatrix):
+        raise InputError(
+            "k-means over rows keeps the rows of every worker in memory, but the data are read "
+            "from disk; raise the memory limit"
+        )
+    crew = network.total.crew
+    check_alone(crew, sample_weight=sample_weight)
+    here = Here(crew, workers.counts)
+    if crew.apart:
+        here.check(X)
+    asked = prepare(
+        X, n_columns(X), n_clusters, init, n_init, max_iter, sample_weight, seed, dtype,
+        feature_names, scale, here if crew.apart else None,
+    )  # fmt: skip
+    n_samples = here.n_samples if crew.apart else len(asked.X)
+    if workers.n_samples != n_samples:
+        raise InputError(
+            f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
+        )
+    if network.graph.n_agents != workers.n_workers:
+        raise InputError(
+            f"the graph joins {network.graph.n_agents} workers, the rows are held by "
+            f"{workers.n_workers}; give a graph of as many workers"
+        )
+    order = workers.order
+    in_order = crew.apart or bool((np.diff(order) > 0).all())
+    rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
+    rows = np.ascontiguousarray(rows, dtype=asked.dtype)
+    weights = asked.row_weights if asked.row_weights is None else asked.row_weights[order]
+    parts = [rows[run] for run in here.own_runs]
+    place = np.empty_like(order)
+    place[order] = np.arange(n_samples)
+    threads = thread_count(n_threads)
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
+    if scale == "standard":
+        charge_scaling(network.total.on(ledger), rows.shape[1])
+    if saver is not None:
+        saver.begin(
+            {
+                **_facts("kmeans-rows", asked, network, init, n_clusters, n_init, max_iter, scale),
+                "seed": seed,
+                "n_threads": threads,
+                "who holds which rows": checksum(workers.order, workers.counts),
+            }
+        )
+    shape, n_here = (n_clusters, rows.shape[1]), sum(map(len, parts))
+    restarts = _restarts(saver, ledger, max_iter, asked, shape, n_samples, network.total, n_here)
+    with one_blas_thread():
+        best = _restored(restarts, lambda: _blank_rows(parts))
+        for restart in restarts.numbers:
+            total = network.total.on(ledger)
+            rng = np.random.default_rng([seed, restart])
+            stream = PlacedStream(rng, weights, order)
+            chosen = None if asked.rows is None else place[asked.rows]
+            if restarts.going is not None:
+                chosen, start = restarts.drawn(), restarts.loop("centres")[0]
+            elif asked.centres is not None:
+                start = asked.scaling.apply(asked.centres)
+            elif asked.init == "k-means++":
+                # Each row was told to all when it was drawn.
+                chosen = spread_rows(parts, total, n_clusters, stream, n_threads=threads)
+                start = take_rows(parts, total, chosen)
+            else:
+                chosen = stream.draw_distinct(n_clusters) if chosen is None else chosen
+                start = share_rows(parts, total, chosen)
+            run = lloyd_rows(
+                parts, total, start, stream,
+                max_iter=max_iter, n_threads=threads, callback=_telling(callback),
+                saver=restarts.saver(restart, rng, partial(dict, rows=chosen)),
+            )  # fmt: skip
+            if best is None or run.inertia[0] < best[0].inertia[0]:
+                best = (run, chosen, restart)
+            restarts.over(len(run.history), run.converged, partial(_saved, *best))
+    assert best is not None
+    run, chosen, restart = best
+    roots = _all_centres(run, network.total, len(workers.counts))
+    if crew.whole(network).total.n_roots == 1:
+        # On a graph that mixes in one round too all have the same.
+        roots, run.inertia = roots[:1], run.inertia[:1]
+    centres = roots.mean(axis=0)
+    assigned = np.concatenate([np.empty(0, dtype=np.int32), *run.labels])
+    off = np.concatenate([np.empty(0), *run.distances])
+    disagreement = 0.0
+    if len(roots) > 1:
+        # By the centres that are returned, not by those of each worker.
+        by_worker = assigned
+        assigned, off = nearest(rows, centres, Scaling.none(rows.shape[1]), threads)
+        differing = crew.add(np.array([(assigned != by_worker).sum()]))
+        disagreement = float(differing[0] / n_samples)
+    counts = np.bincount(assigned, weights, n_clusters).astype(np.float64)
+    labels, distances = _by_row(crew, order, assigned, off)
+    inertia = weighed(distances, asked.row_weights)
+    found = Clustering(
+        centres=asked.scaling.undo(centres),
+        labels=labels,
+        distances=distances,
+        inertia=float(crew.told(inertia, 0)),
+        root_inertia=run.inertia,
+        counts=crew.add(counts),
+        history=run.history,
+        converged=run.converged,
+        split="rows",
+        method="lloyd",
+        network=crew.whole(network),
+        root_centres=asked.scaling.undo(roots) if len(roots) > 1 else None,
+        disagreement=disagreement,
+        scaling=asked.kept_scaling,
+        reseeded=[(at, cluster, int(order[row])) for at, cluster, row in run.reseeded],
+        init_rows=None if chosen is None else tuple(int(order[row]) for row in chosen),
+        best_restart=restart,
+        total_iterations=restarts.iterations,
+        communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
+    )
+    found.seconds = time.perf_counter() - began + restarts.seconds
+    warn_of_outcome(found, max_iter)
+    return found
+
+
+def _all_centres(run: Lloyd, total: Any, n_workers: int) -> NDArray[np.float64]:
+    """Centres of all roots of all processes, (R, K, d)."""
+    if total.n_roots_of_all == 1 or not total.crew.apart:
+        return run.centres
+    found: NDArray[np.float64] = total.crew.add(total.crew.place(run.centres, n_workers))
+    return found
+
+
+def _by_row(
+    crew: Crew, order: NDArray[np.intp], labels: NDArray[np.int32], distances: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Put what is worker by worker in the user's order; at processes but the first it stays."""
+    parts = crew.gather([{"labels": labels, "distances": distances}])
+    labels, distances = (
+        np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
+    )
+    if len(labels) != len(order):
+        return labels, distances
+    found, off = np.empty_like(labels), np.empty_like(distances)
+    found[order], off[order] = labels, distances
+    return found, off
+
+
+def kmeans_features(
+    X: NDArray[Any] | FileMatrix,
+    network: Network,
+    *,
+    method: str = "lloyd",
+    n_clusters: int = 2,
+    init: str | Sequence[int] | NDArray[Any] = "k-means++",
+    n_init: int = 1,
+    max_iter: int = MOST_LLOYD,
+    scale: str = "none",
+    sample_weight: NDArray[Any] | None = None,
+    seed: int = 0,
+    n_threads: int | None = None,
+    dtype: Any = np.float64,
+    feature_names: Sequence[str] | None = None,
+    callback: Callback | None = None,
+    saver: Saver | None = None,
+) -> Clustering:
+    """k-means over features that agents hold: Lloyd's algorithm, or in one shot.
+
+    Each iteration of "lloyd" sums squared distances over the hubs, as the terms of VP-EM's E-step
+    are; every hub's root assigns the rows by the sum that it finds, and places its own part of the
+    centres. "grid" is one-shot clustering (Ding et al. 2016; `vpem.fits.one_shot`).
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The data; column j is seen by the agent that holds feature j and, once, by its root.
+    network : Network
+        From `vpem.connect`; a star for "grid".
+    method : {"lloyd", "grid"}
+        How.
+    n_clusters, init, n_init, max_iter, scale, sample_weight, seed, n_threads, dtype, \
+feature_names
+        As for `kmeans_rows`. For "grid" ``init`` must be "k-means++", and ``n_init`` counts the
+        starts of each party and of the server.
+    callback : callable, optional
+        Told of every iteration.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from; not with "grid".
+
+    Returns
+    -------
+    Clustering
+
+    Raises
+    ------
+    InputError
+        If the data or an option cannot be used.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the iterations ran out.
+    VpemWarning
+        If clusters are empty.
+    """
+    began = time.perf_counter()
+    check_network(network)
+    if hasattr(network.total, "team"):
+        raise InputError("k-means over features runs in one process; leave MPI out, or split rows")
+    check_choice("method", method, METHODS)
+    if network.blocks.n_features == 0:
+        raise InputError("the network's agents hold no features; make it with vpem.connect")
+    asked = prepare(
+        X, network.blocks.n_features, n_clusters, init, n_init, max_iter, sample_weight, seed,
+        dtype, feature_names, scale,
+    )  # fmt: skip
+    threads = thread_count(n_threads)
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, len(asked.X), asked.dtype.itemsize)
+    if saver is not None and method == "grid":
+        raise InputError(
+            "one-shot clustering has no iterations, and so no checkpoints; leave them out, or take "
+            "method lloyd"
+        )
+    if saver is not None:
+        saver.begin(
+            {
+                **_facts(
+                    "kmeans-features", asked, network, init, n_clusters, n_init, max_iter, scale
+                ),
+                "seed": seed,
+                "n_threads": threads,
+            }
+        )
+    if method == "grid":
+        found = one_shot(asked, network, ledger, n_clusters, max_iter, seed, threads)
+    else:
+        found = _features(
+            asked, network, ledger, n_clusters, max_iter, seed, threads, callback, saver
+        )
+    found.seconds += time.perf_counter() - began
+    warn_of_outcome(found, max_iter)
+    return found
+
+
+def _features(
+    asked: Wanted,
+    network: Network,
+    ledger: Ledger,
+    n_clusters: int,
+    max_iter: int,
+    seed: int,
+    threads: int,
+    callback: Callback | None,
+    saver: Saver | None,
+) -> Clustering:
+    """Lloyd's algorithm over features."""
+    blocks = network.blocks
+    shape = (n_clusters, blocks.n_features)
+    restarts = _restarts(saver, ledger, max_iter, asked, shape, len(asked.X), network.total)
+    with one_blas_thread():
+        terms = FeatureTerms(
+            asked.X,
+            blocks,
+            "spherical",
+            scaling=asked.scaling,
+            row_weights=asked.row_weights,
+            n_threads=threads,
+            dtype=asked.dtype,
+        )
+        best = _restored(restarts, lambda: _blank_features(terms.n_samples, network.total.n_roots))
+        for restart in restarts.numbers:
+            total = network.total.on(ledger)
+            rng = np.random.default_rng([seed, restart])
+            stream = RowStream(rng, asked.row_weights, terms.n_samples)
+            chosen = asked.rows
+            if restarts.going is not None:
+                chosen, start = restarts.drawn(), restarts.loop("centres")
+            elif asked.centres is not None:
+                start = asked.scaling.apply(asked.centres)[:, blocks.order]
+            else:
+                if asked.init is not None:
+                    _, chosen = draw_start(asked.init, terms, total, n_clusters, stream)
+                assert chosen is not None
+                start = terms.at_rows(chosen)
+            run = lloyd_features(
+                terms, total, start, stream, max_iter=max_iter, callback=_telling(callback),
+                saver=restarts.saver(restart, rng, partial(dict, rows=chosen)),
+            )  # fmt: skip
+            if best is None or run.inertia[0] < best[0].inertia[0]:
+                best = (run, chosen, restart)
+            restarts.over(len(run.history), run.converged, partial(_saved, *best))
+        assert best is not None
+        run, chosen, restart = best
+        centres = np.empty_like(run.centres)
+        centres[:, blocks.order] = run.centres
+        centres = asked.scaling.undo(centres)
+        if len(run.labels) > 1:
+            # By the centres that are returned, not as some root finds it.
+            labels, distances = nearest(asked.X, centres, asked.scaling, threads)
+            counts = np.bincount(labels, asked.row_weights, n_clusters).astype(np.float64)
+        else:
+            labels, counts = run.labels[0], run.counts[0]
+            distances = distances_within(terms, run.centres, labels)
+    return Clustering(
+        centres=centres,
+        labels=labels,
+        distances=distances,
+        inertia=weighed(distances, asked.row_weights),
+        root_inertia=run.inertia,
+        counts=counts,
+        history=run.history,
+        converged=run.converged,
+        split="features",
+        method="lloyd",
+        network=network,
+        scaling=asked.kept_scaling,
+        disagreement=float((run.labels != run.labels[0]).any(axis=0).mean()),
+        reseeded=run.reseeded,
+        init_rows=None if chosen is None else tuple(int(row) for row in chosen),
+        best_restart=restart,
+        total_iterations=restarts.iterations,
+        seconds=restarts.seconds,
+        communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
+    )
+
+
+def _facts(
+    name: str,
+    asked: Wanted,
+    network: Network,
+    init: Any,
+    n_clusters: int,
+    n_init: int,
+    max_iter: int,
+    scale: str,
+) -> dict[str, Any]:
+    """Describe a run by what must be the same when it goes on."""
+    return describe_run(
+        name,
+        asked.X,
+        asked.row_weights,
+        network,
+        init=init,
+        n_clusters=n_clusters,
+        n_init=n_init,
+        max_iter=max_iter,
+        scale=scale,
+        dtype=asked.dtype.name,
+    )
+
+
+def _saved(run: Any, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
+    """Return what is saved of the best run so far."""
+    return {"run": lloyd_state(run), "rows": rows, "restart": restart}
+
+
+def _restarts(
+    saver: Saver | None,
+    ledger: Ledger,
+    max_iter: int,
+    asked: Wanted,
+    shape: tuple[int, int],
+    n_samples: int,
+    total: Any,
+    n_here: int | None = None,
+) -> Restarts:
+    """Return the restarts, and what is saved of them."""
+    rows = Maybe(Array("i", shape[:1], 0, n_samples - 1))
+    run = lloyd_schema(shape, n_samples, total, n_here=n_here, over=True)
+    numbers, start = range(asked.restarts), {"centres": run["centres"]}
+    return Restarts(saver, ledger, max_iter, numbers, rows, {"run": run}, start=start)
+
+
+def _restored(
+    restarts: Restarts, blank: Callable[[], Any]
+) -> tuple[Any, NDArray[np.intp] | None, int] | None:
+    """Return the best run of the restarts that are over, put into a blank one."""
+    saved = restarts.best
+    if saved is None:
+        return None
+    return restore_lloyd(saved["run"], blank()), saved["rows"], saved["restart"]
+
+
+def _blank_rows(parts: Sequence[NDArray[Any]]) -> Lloyd:
+    """Return a run of nothing over rows that workers hold."""
+    labels = [np.empty(len(part), dtype=np.int32) for part in parts]
+    distances = [np.empty(len(part)) for part in parts]
+    return Lloyd(np.empty(0), labels, distances, np.empty(0), np.empty(0))
+
+
+def _blank_features(n_samples: int, n_roots: int) -> FeatureLloyd:
+    """Return a run of nothing over features."""
+    labels = np.empty((n_roots, n_samples), dtype=np.int32)
+    return FeatureLloyd(np.empty(0), labels, np.empty(0), np.empty(0))
+
+
+def _telling(callback: Callback | None) -> Callable[[int, float, int], None] | None:
+    """Tell what an iteration found in the words of a callback."""
+    if callback is None:
+        return None
+    return lambda iteration, inertia, changed: callback(KMeansProgress(iteration, inertia, changed))

@@ -1,0 +1,252 @@
+"""k-means over split features in one shot: each party clusters its own, a server joins the cells.
+
+Ding, Liu, Huang and Li, "K-means clustering with distributed dimensions" (ICML 2016). Party b
+clusters its features of all rows into K and sends the centres and the label of each row. Rows with
+the same labels at all parties are one cell, placed at the product of the centres; the server runs
+weighted k-means on the cells that are not empty.
+
+Let D be the sum of the parties' inertias, q(x) the cell of row x, C the server's centres, and O the
+least inertia there is. A best clustering, seen by one party, is a clustering of its features, so
+the least inertias of the parties sum to at most O: ``D <= lambda O`` where each party is within
+lambda of its least. By the triangle inequality over rows the cells cost the best centres at most
+``(sqrt(D) + sqrt(O))^2``, the server's centres cost them at most gamma times that, and the rows at
+most ``(sqrt(D) + sqrt(cost of the cells))^2``. Together the inertia is at most
+``(sqrt(lambda) + sqrt(gamma) (1 + sqrt(lambda)))^2 O``: 9 O where everybody solves its
+k-means. With expectations in place of costs the same holds by Minkowski's inequality,
+and k-means++ is within ``8 (log K + 2)`` of the least in expectation (Arthur and Vassilvitskii).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError
+from vpem.files.matrix import FileMatrix
+from vpem.fits.clustering import Clustering, Wanted
+from vpem.network.ledger import Ledger
+from vpem.steps.row_starts import Lloyd, lloyd_rows, spread_rows
+from vpem.steps.starts import RowStream
+from vpem.sums.connect import Network
+from vpem.sums.server import ServerSum
+from vpem.terms.features import FeatureTerms
+from vpem.terms.nearest import distances_within, weighed
+
+__all__ = ["LEAST_STARTS", "OneShot", "one_shot", "proven_factor"]
+
+LEAST_STARTS = 4
+"""Starts of the k-means of each party and of the server: one plain, for the proof, then greedy."""
+
+SERVER_STREAM = 0
+"""Number of the server's random stream; party b has b + 1."""
+
+INERTIA_BYTES = 8
+"""Of the inertia that a party tells."""
+
+
+@dataclass(frozen=True)
+class OneShot:
+    """What is known of a one-shot clustering.
+
+    Attributes
+    ----------
+    factor : float
+        Proven: the inertia is at most this times the least there is, where each party's and the
+        server's k-means are solved; 9, and 1 for one party.
+    factor_of_starts : float
+        Proven in expectation of k-means++, whatever its runs find.
+    party_inertia : ndarray of shape (B,)
+        Inertia of each party's clustering of its own features. Where these are the least there
+        are, their sum is a lower bound of any clustering's inertia.
+    cell_inertia : float
+        Of the server's weighted k-means.
+    n_cells : int
+        Cells that are not empty.
+    """
+
+    factor: float
+    factor_of_starts: float
+    party_inertia: NDArray[np.float64]
+    cell_inertia: float
+    n_cells: int
+
+
+def proven_factor(party: float = 1.0, server: float = 1.0) -> float:
+    """How far from the least inertia a one-shot clustering can be.
+
+    Parameters
+    ----------
+    party, server : float
+        Factors within which the parties and the server solve their own k-means.
+
+    Returns
+    -------
+    float
+    """
+    return (sqrt(party) + sqrt(server) * (1.0 + sqrt(party))) ** 2
+
+
+def one_shot(
+    asked: Wanted,
+    network: Network,
+    ledger: Ledger,
+    n_clusters: int,
+    max_iter: int,
+    seed: int,
+    n_threads: int,
+) -> Clustering:
+    """Cluster rows by one message of each party to the server, and one back.
+
+    Parameters
+    ----------
+    asked : Wanted
+        Data and options, checked.
+    network : Network
+        A star; its hubs are the parties.
+    ledger : Ledger
+        Where messages are counted: centres, labels and an inertia up, centres and labels down, and
+        the inertia of what came of it up.
+    n_clusters, max_iter, seed, n_threads
+        As for `vpem.fits.kmeans.kmeans_features`.
+
+    Returns
+    -------
+    Clustering
+        A row's cluster is that of its cell.
+    """
+    _check(asked, network)
+    blocks = network.blocks
+    parties = np.flatnonzero(blocks.widths > 0)
+    terms = FeatureTerms(
+        asked.X,
+        blocks,
+        "spherical",
+        scaling=asked.scaling,
+        row_weights=asked.row_weights,
+        n_threads=n_threads,
+        dtype=asked.dtype,
+    )
+    data = terms.rows.read(slice(0, terms.n_samples))
+    starts = max(LEAST_STARTS, asked.restarts)
+    server = ledger.n_nodes - 1
+    cells = np.zeros(terms.n_samples, dtype=np.intp)
+    runs = {}
+    iterations = 0
+    for party in parties:
+        columns = slice(int(blocks.offsets[party]), int(blocks.offsets[party + 1]))
+        own = np.ascontiguousarray(data[:, columns])
+        run, took = _best(
+            own, asked.row_weights, n_clusters, [seed, int(party) + 1], starts, max_iter, n_threads
+        )
+        iterations += took
+        runs[party] = run
+        cells = np.unique(cells * n_clusters + run.labels[0], return_inverse=True)[1].reshape(-1)
+        if len(parties) > 1:
+            size = run.centres.nbytes + _label_bytes(terms.n_samples, n_clusters) + INERTIA_BYTES
+            link = ledger.link(blocks.roots[party], server)
+            ledger.send("server", size, links=[link])
+    n_cells = int(cells.max()) + 1
+    first = np.full(n_cells, terms.n_samples)
+    np.minimum.at(first, cells, np.arange(terms.n_samples))
+    places = np.empty((n_cells, blocks.n_features))
+    for party, run in runs.items():
+        columns = slice(int(blocks.offsets[party]), int(blocks.offsets[party + 1]))
+        places[:, columns] = run.centres[0][run.labels[0][first]]
+    heavy = np.bincount(cells, asked.row_weights, n_cells).astype(np.float64)
+    joined, took = _best(
+        places, heavy, n_clusters, [seed, SERVER_STREAM], starts, max_iter, n_threads
+    )
+    centres = joined.centres[0]
+    labels = joined.labels[0][cells]
+    distances = distances_within(terms, centres, labels)
+    if len(parties) > 1:
+        for party in parties:
+            down = n_clusters * int(blocks.widths[party]) * centres.itemsize
+            down += _label_bytes(terms.n_samples, n_clusters)
+            ledger.send("server", down, links=[ledger.link(server, blocks.roots[party])])
+            ledger.send("server", INERTIA_BYTES, links=[ledger.link(blocks.roots[party], server)])
+        ledger.send("server", 0, times=0, rounds=3)
+    placed = np.empty_like(centres)
+    placed[:, blocks.order] = centres
+    inertia = weighed(distances, asked.row_weights)
+    expected = 8.0 * (log(n_clusters) + 2.0)
+    alone = len(parties) == 1
+    return Clustering(
+        centres=asked.scaling.undo(placed),
+        labels=labels.astype(np.int32),
+        distances=distances,
+        inertia=inertia,
+        root_inertia=np.array([inertia]),
+        counts=np.bincount(labels, asked.row_weights, n_clusters).astype(np.float64),
+        history=[inertia],
+        converged=joined.converged and all(run.converged for run in runs.values()),
+        split="features",
+        method="grid",
+        network=network,
+        scaling=asked.kept_scaling,
+        total_iterations=iterations + took,
+        communication={**ledger.summary(), "bytes_by_iteration": [ledger.bytes]},
+        one_shot=OneShot(
+            factor=1.0 if alone else proven_factor(),
+            factor_of_starts=expected if alone else proven_factor(expected, expected),
+            party_inertia=np.array([run.inertia[0] for run in runs.values()]),
+            cell_inertia=float(joined.inertia[0]),
+            n_cells=n_cells,
+        ),
+    )
+
+
+def _check(asked: Wanted, network: Network) -> None:
+    """Refuse what makes no sense in one shot."""
+    if not network.graph.has_server:
+        raise InputError(
+            "one-shot k-means joins the parties' cells at a server, but the graph has none; take "
+            "the topology star, or method lloyd"
+        )
+    if asked.init != "k-means++":
+        raise InputError(
+            "one-shot k-means starts each party's own clustering by k-means++: rows, centres or "
+            "random rows to start from are for method lloyd"
+        )
+    if isinstance(asked.X, FileMatrix):
+        raise InputError(
+            "one-shot k-means keeps each party's features in memory, but the data are read from "
+            "disk; raise the memory limit, or take method lloyd"
+        )
+
+
+def _label_bytes(n_samples: int, n_clusters: int) -> int:
+    """Of the labels of all rows, each in as many bits as it needs."""
+    return -(-n_samples * (n_clusters - 1).bit_length() // 8)
+
+
+def _best(
+    data: NDArray[Any],
+    weights: NDArray[np.float64] | None,
+    n_clusters: int,
+    seed: list[int],
+    starts: int,
+    max_iter: int,
+    n_threads: int,
+) -> tuple[Lloyd, int]:
+    """Best of several runs of k-means at one place, and the iterations of all."""
+    alone: Any = ServerSum(1)
+    positive = len(data) if weights is None else int(np.count_nonzero(weights))
+    n_chosen = min(n_clusters, positive)
+    runs = []
+    for start in range(starts):
+        rng = np.random.default_rng([*seed, start])
+        stream = RowStream(rng, weights, len(data))
+        trials = 1 if start == 0 else None
+        rows = spread_rows([data], alone, n_chosen, stream, n_trials=trials, n_threads=n_threads)
+        # Fewer cells than clusters: some clusters begin at the same one, and stay empty.
+        centres = data[np.resize(rows, n_clusters)].astype(np.float64)
+        runs.append(
+            lloyd_rows([data], alone, centres, stream, max_iter=max_iter, n_threads=n_threads)
+        )
+    best = min(runs, key=lambda run: run.inertia[0])
+    return best, sum(len(run.history) for run in runs)

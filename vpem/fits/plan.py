@@ -1,0 +1,275 @@
+"""What a network will do before it does it: hubs, mixing, rounds, messages and bytes."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from vpem.checks import check_int
+from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.fits.vpem import _refuse_what_makes_no_sense
+from vpem.network.distances import diameter
+from vpem.network.graph import Graph
+from vpem.network.hubs import Hub
+from vpem.network.mixing import WEIGHTS, mixing_matrix, mixing_rate
+from vpem.network.partition import Partition
+from vpem.sums.connect import CONSENSUS_TOL, Network, connect
+from vpem.sums.consensus import (
+    ACCELERATIONS,
+    ConsensusSum,
+    consensus_error_bound,
+    rounds_needed,
+)
+from vpem.sums.forecast import communication
+
+__all__ = ["ERRORS", "ROUNDS", "plan"]
+
+ROUNDS = (10, 30, 100, 300)
+"""Rounds after which the consensus error is told, beside those that were chosen."""
+
+ERRORS = (1e-3, 1e-6, 1e-9)
+"""Consensus errors for which the rounds are told."""
+
+SMALL = 50
+"""Agents up to which the fastest weights are shown unasked."""
+
+MOST_WORK = 3e8
+"""Multiplications beyond which a number of rounds, or an error, is bounded instead of found."""
+
+MOST_PARTITIONED = 0.5
+"""Share of sums in which the network falls apart beyond which a plan warns."""
+
+ITEM_BYTES = {"float64": 8, "float32": 4}
+
+
+def plan(
+    graph: Graph,
+    partition: Partition | Sequence[int],
+    *,
+    hops: int = 0,
+    n_samples: int = 1000,
+    n_components: int = 2,
+    dtype: str = "float64",
+    n_rounds: int | str = "auto",
+    weights: str = "metropolis",
+    acceleration: str | None = None,
+    consensus_tol: float = CONSENSUS_TOL,
+    eigenvalue: str = "computed",
+    compress: str | None = None,
+    link_failure: float = 0.0,
+    agent_dropout: float = 0.0,
+    stragglers: float = 0.0,
+    batch_size: int | None = None,
+    seed: int = 0,
+    n_threads: int | None = None,
+) -> dict[str, Any]:
+    """Describe a network and what a fit on it will send.
+
+    The messages are counted by the methods that a fit calls, on a ledger of its own: the prediction
+    is the fit's accounting.
+
+    Parameters
+    ----------
+    graph : Graph
+        Communication graph of the agents, or a star around a server.
+    partition : Partition or sequence of int
+        Features of each agent, or only how many.
+    hops, n_rounds, weights, acceleration, consensus_tol, eigenvalue
+        As for `vpem.connect`.
+    compress, link_failure, agent_dropout, stragglers, seed, n_threads
+        As for `vpem.connect`.
+    n_samples, n_components : int
+        Rows M and components K of the fit.
+    dtype : {"float64", "float32"}
+        Precision of the numbers that are sent.
+    batch_size : int, optional
+        Rows of a batch, as for `vpem.fit_vpem`.
+
+    Returns
+    -------
+    dict
+        Values that JSON can hold. ``hubs``, ``degrees``, ``diameter``; ``mixing``: rate and
+        spectral gap for each weighting; ``consensus_errors``: ``max |C - 1|`` after some numbers of
+        rounds; ``rounds_needed``: the fewest for some errors, or ("_is_bound") a number that will
+        do where finding the fewest takes long, both of rounds that are a fixed operator;
+        ``communication``: what the ``setup`` sends, one ``iteration``, and the ``last`` E-step,
+        which finds the log-likelihood of the model (`vpem.network.ledger.Ledger.summary`).
+
+        A fit of n iterations that starts at given rows sends the setup, n iterations and the last
+        E-step; other starts add sums to the setup, and a component placed anew adds an agreement.
+        With ``batch_size`` there is ``batch``, the E-step of one batch, and an iteration is a pass
+        over all of them. Where links or agents fail no two sums send the same: ``is_expected``
+        says that all but the setup are means, over ``n_drawn`` sums drawn as the fit draws its
+        first ones, and ``partitioned`` is the share of them in which the network fell apart.
+
+    Raises
+    ------
+    InputError
+        If the graph is not connected, has another number of agents, or an option is out of range
+        or makes no sense with another.
+
+    Warns
+    -----
+    VpemWarning
+        As `vpem.connect` does; and if the network falls apart in most sums.
+    """
+    n_samples = check_int("n_samples", n_samples, least=1)
+    n_components = check_int("n_components", n_components, least=1)
+    check_choice("dtype", dtype, ITEM_BYTES)
+    if batch_size is not None:
+        batch_size = check_int("batch_size", batch_size, least=1)
+    held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
+    network = connect(
+        graph,
+        held,
+        hops=hops,
+        n_rounds=n_rounds,
+        weights=weights,
+        acceleration=acceleration,
+        consensus_tol=consensus_tol,
+        eigenvalue=eigenvalue,
+        compress=compress,
+        link_failure=link_failure,
+        agent_dropout=agent_dropout,
+        stragglers=stragglers,
+        seed=seed,
+        n_threads=n_threads,
+    )
+    _refuse_what_makes_no_sense(None, network, batch_size)
+    sent = communication(network, n_samples, n_components, ITEM_BYTES[dtype], batch_size)
+    if sent["partitioned"] > MOST_PARTITIONED:
+        warnings.warn(
+            f"the network falls apart in {sent['partitioned']:.0%} of the sums, which change "
+            "nothing; take more rounds, or links and agents that fail less often",
+            VpemWarning,
+            stacklevel=2,
+        )
+    degrees = graph.degrees[: graph.n_agents] if graph.has_server else graph.degrees
+    return {
+        "topology": graph.topology,
+        "n_agents": graph.n_agents,
+        "n_edges": graph.n_edges,
+        "agent_names": list(graph.names or held.names),
+        "server": graph.n_agents if graph.has_server else None,
+        "edges": graph.edges.tolist(),
+        "degrees": {
+            "min": int(degrees.min()),
+            "mean": float(degrees.mean()),
+            "max": int(degrees.max()),
+        },
+        "diameter": diameter(graph),
+        "hops": network.hops,
+        "hubs": [
+            {"root": int(hub.root), "agents": list(hub.agents), "n_features": len(columns)}
+            for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
+        ],
+        "n_features": network.blocks.n_features,
+        "n_samples": n_samples,
+        "n_components": n_components,
+        "dtype": dtype,
+        "batch_size": batch_size,
+        "compress": network.compress,
+        "faults": None if network.faults is None else asdict(network.faults),
+        "weights": network.weights,
+        "acceleration": network.acceleration,
+        "rounds": network.n_rounds,
+        "consensus_tol": network.consensus_tol,
+        "mixing_rate": network.mixing_rate,
+        "consensus_error": network.consensus_error,
+        "consensus_error_is_bound": network.error_is_bound,
+        **_mixing(network),
+        "communication": sent,
+    }
+
+
+def _of_widths(graph: Graph, widths: Sequence[int]) -> Partition:
+    """Hand out columns in order, so many to each agent."""
+    counts = [check_int("the number of features of an agent", width, least=0) for width in widths]
+    ends = np.cumsum(counts)
+    parts = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    names = graph.names or tuple(f"agent {agent}" for agent in range(len(counts)))
+    if len(names) != len(counts):
+        raise InputError(
+            f"the graph has {graph.n_agents} agents, but {len(counts)} counts of features are given"
+        )
+    return Partition(tuple(parts), names)
+
+
+def _mixing(network: Network) -> dict[str, Any]:
+    """How fast each weighting mixes, and what the chosen one reaches in how many rounds."""
+    if network.graph.has_server:
+        return {"mixing": [], "consensus_errors": [], "rounds_needed": []}
+    graph, hubs = network.graph, network.hubs
+    assert network.mixing_rate is not None
+    assert network.weights is not None
+    assert network.n_rounds is not None
+    matrices = {network.weights: _matrix(graph, network.weights)}
+    rates = {network.weights: network.mixing_rate}
+    for name in WEIGHTS:
+        if name not in matrices and (name != "fastest" or _fastest_is_at_hand(graph)):
+            matrices[name] = _matrix(graph, name)
+            rates[name] = mixing_rate(matrices[name])
+    mixing, rate = matrices[network.weights], network.mixing_rate
+    fixed = network.compress is None and network.faults is None
+    return {
+        "mixing": [
+            {"weights": name, "rate": rates[name], "spectral_gap": 1.0 - rates[name]}
+            for name in WEIGHTS
+            if name in rates
+        ],
+        "consensus_errors": [
+            {"rounds": count, **_errors(mixing, hubs, rate, count)}
+            for count in sorted({*ROUNDS, *([network.n_rounds] if fixed else [])})
+        ],
+        "rounds_needed": [
+            {"consensus_error": error, **_needed(mixing, hubs, rate, error)} for error in ERRORS
+        ],
+    }
+
+
+def _matrix(graph: Graph, weights: str) -> Any:
+    """Return mixing weights again, of which `connect` has warned already."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        return mixing_matrix(graph, weights)
+
+
+def _fastest_is_at_hand(graph: Graph) -> bool:
+    there = all(importlib.util.find_spec(name) is not None for name in ("cvxpy", "cvxopt"))
+    return there and graph.n_agents <= SMALL
+
+
+def _errors(mixing: Any, hubs: Sequence[Hub], rate: float, n_rounds: int) -> dict[str, Any]:
+    """Consensus error after some rounds, with and without acceleration."""
+    found: dict[str, Any] = {}
+    for name in ACCELERATIONS:
+        accelerated = name == "chebyshev"
+        error = None
+        if n_rounds * mixing.nnz * len(hubs) <= MOST_WORK:
+            error = ConsensusSum(mixing, hubs, n_rounds, rate=rate if accelerated else None).error
+        found[name] = error
+        found[f"{name}_is_bound"] = error is None
+        if error is None:
+            found[name] = consensus_error_bound(
+                rate, hubs, mixing.shape[0], n_rounds, accelerated=accelerated
+            )
+    return found
+
+
+def _needed(mixing: Any, hubs: Sequence[Hub], rate: float, error: float) -> dict[str, Any]:
+    """Fewest rounds for an error, with and without acceleration."""
+    found: dict[str, Any] = {}
+    for name in ACCELERATIONS:
+        accelerated = name == "chebyshev"
+        most = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated, by_bound=True)
+        bounded = most * mixing.nnz * len(hubs) > MOST_WORK
+        found[name] = most
+        if not bounded:
+            found[name] = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated)
+        found[f"{name}_is_bound"] = bounded
+    return found

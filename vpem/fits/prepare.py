@@ -1,0 +1,264 @@
+"""What every fit of a mixture is given, checked."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import (
+    check_data,
+    check_finite,
+    check_int,
+    check_number,
+    check_restarts,
+    check_rows,
+    check_weights,
+    row_blocks,
+)
+from vpem.errors import InputError, Setting, VpemWarning, check_choice, shorten
+from vpem.files.matrix import FileMatrix
+from vpem.steps.starts import INITS
+from vpem.terms.missing_patterns import MISSINGS, check_columns, check_missing, observed_scaling
+from vpem.terms.mixture import COVARIANCE_TYPES, Mixture
+from vpem.terms.scaling import SCALES, Scaling
+
+if TYPE_CHECKING:
+    from vpem.fits.shared_rows import Here
+
+__all__ = ["LARGEST_VALUE", "MARGINALIZE", "Prepared", "prepare"]
+
+MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
+"""Advice where values are missing."""
+
+LARGEST_VALUE = {8: 1e140, 4: 1e17}
+"""Largest value to be squared and summed, by bytes of the precision."""
+
+
+@dataclass
+class Prepared:
+    """Data and options that have been looked at.
+
+    Attributes
+    ----------
+    X : ndarray or FileMatrix of shape (m, d)
+        Rows of positive weight, where they are in memory; else all.
+    n_samples : int
+        Rows there were, M.
+    row_weights : ndarray of shape (m,) or None
+        None: all alike.
+    kept : ndarray of shape (m,) or None
+        Which rows of the user's are in ``X``; None: all.
+    rows : ndarray of shape (K,) or None
+        Rows of ``X`` to start at, where init says so.
+    precision : dtype
+        To compute in.
+    misses : bool
+        Whether values are missing.
+    """
+
+    X: Any
+    n_samples: int
+    row_weights: NDArray[np.float64] | None
+    kept: NDArray[np.intp] | None
+    rows: NDArray[np.intp] | None
+    precision: np.dtype[Any]
+    misses: bool = False
+
+    def number(self, rows: NDArray[np.intp] | None) -> tuple[int, ...] | None:
+        """Return the user's numbers of some rows of ``X``."""
+        if rows is None:
+            return None
+        return tuple(int(row if self.kept is None else self.kept[row]) for row in rows)
+
+
+def prepare(
+    X: Any,
+    n_features: int,
+    *,
+    n_components: int,
+    covariance_type: str,
+    init: Any,
+    n_init: int,
+    tol: float,
+    max_iter: int,
+    reg_covar: float,
+    scale: str,
+    sample_weight: Any,
+    seed: int,
+    dtype: Any,
+    feature_names: Sequence[str] | None,
+    missing: str | None = None,
+    some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
+    here: Here | None = None,
+) -> Prepared:
+    """Check data and options that every fit of a mixture has, named as in `fit_vpem`.
+
+    ``some`` tells whether any process has each of some flags, where features are in several. With
+    ``here`` X has the rows of this process's workers, and others have more.
+    """
+    check_int("seed", seed, least=0)
+    precision = _precision(dtype)
+    misses = False
+
+    def finite(data: Any, names: Sequence[str] | None) -> None:
+        nonlocal misses
+        if missing == "marginalize":
+            misses = check_missing(data, names)
+        else:
+            check_finite(data, names, () if missing is None else MARGINALIZE)
+
+    if missing is not None:
+        check_choice("missing", missing, MISSINGS)
+    X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
+    n_samples = len(X) if here is None else here.n_samples
+    check_choice("covariance_type", covariance_type, COVARIANCE_TYPES)
+    check_choice("scale", scale, SCALES)
+    check_restarts(n_init, init)
+    check_int("max_iter", max_iter, least=1)
+    check_number("tol", tol, least=0.0)
+    check_number("reg_covar", reg_covar, least=0.0)
+    given = None
+    if isinstance(init, str):
+        check_choice("init", init, INITS)
+    elif not isinstance(init, Mixture):
+        if init is None:
+            raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
+        given = init
+    check_int("n_components", n_components, least=1)
+    row_weights = kept = None
+    n_positive = n_samples
+    some = some or np.asarray
+    if missing == "marginalize":
+        misses = bool(some(np.array([misses]))[0])
+    blank = ~some(~np.isnan(X).all(axis=1)) if misses else np.zeros(0, dtype=bool)
+    is_weighted = sample_weight is not None
+    if blank.any():
+        # A row of which nobody has a value tells nothing: as one of no weight.
+        if sample_weight is None:
+            sample_weight = np.ones(n_samples)
+        sample_weight = np.where(blank, 0.0, check_weights(sample_weight, n_samples))
+        if not sample_weight.any():
+            raise InputError("no row that is used has a value; give data with some")
+        warnings.warn(
+            f"{int(blank.sum())} of {n_samples} rows have no value at all and take no part; the "
+            "log-likelihood per sample is of the others",
+            VpemWarning,
+            stacklevel=3,
+        )
+    if sample_weight is not None:
+        sample_weight = check_weights(sample_weight, n_samples)
+        kept = np.flatnonzero(sample_weight > 0)
+        n_positive = len(kept)
+        _check_precision(sample_weight[kept], precision)
+        if given is not None:
+            rows = check_rows(given, n_components, n_samples)
+            if not np.isin(rows, kept).all():
+                raise InputError(
+                    "init rows must have a positive sample weight"
+                    f"{', and a value' if blank.any() else ''}"
+                )
+            if not isinstance(X, FileMatrix):
+                given = np.searchsorted(kept, rows)
+        row_weights = sample_weight
+        if len(kept) < n_samples and not isinstance(X, FileMatrix):
+            X, row_weights = X[kept], sample_weight[kept]
+        else:
+            kept = None
+        row_weights = row_weights if is_weighted else None
+    if misses:
+        check_columns(X, feature_names)
+        misses = bool(some(np.array([np.isnan(X).any()]))[0])
+    if n_positive < n_components:
+        raise InputError(
+            f"{n_components} components need at least as many rows, got {n_positive}"
+            f"{'' if row_weights is None else ' with a positive weight'}; try fewer components"
+        )
+    if given is not None:
+        given = check_rows(given, n_components, len(X) if here is None else n_samples)
+    _inspect(X, feature_names, reg_covar, precision, here)
+    return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
+
+
+def _precision(dtype: Any) -> np.dtype[Any]:
+    for known in (np.dtype(np.float64), np.dtype(np.float32)):
+        with contextlib.suppress(TypeError):
+            if np.dtype(dtype) == known:
+                return known
+    raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
+
+
+def _check_precision(weights: NDArray[np.float64], precision: np.dtype[Any]) -> None:
+    """Refuse positive row weights that a responsibility in this precision cannot be times."""
+    limits = np.finfo(precision)
+    if weights.min() < limits.tiny / limits.eps or weights.max() > limits.max * limits.eps:
+        raise InputError(
+            f"sample weights from {weights.min():g} to {weights.max():g} cannot be computed with "
+            f"in {precision.name}; divide them by their mean, or use float64"
+        )
+
+
+def _scaling(
+    X: Any,
+    row_weights: NDArray[np.float64] | None,
+    scale: str,
+    precision: np.dtype[Any],
+    misses: bool = False,
+    here: Here | None = None,
+) -> Scaling:
+    """Units to fit in: as asked, and about the mean where single precision would lose digits."""
+    standard = observed_scaling if misses else Scaling.standard
+    if here is not None:
+        standard = here.standard
+    if scale == "standard":
+        return standard(X, row_weights)
+    if precision.itemsize < X.dtype.itemsize:
+        return Scaling(standard(X, row_weights).shift, np.ones(X.shape[1]))
+    return Scaling.none(X.shape[1])
+
+
+def _inspect(
+    X: Any,
+    feature_names: Sequence[str] | None,
+    reg_covar: float,
+    precision: np.dtype[Any],
+    here: Here | None = None,
+) -> None:
+    """Refuse values whose squares overflow, and warn of constant features."""
+    most = LARGEST_VALUE[precision.itemsize]
+    first = X[:1]
+    if np.isnan(first).any():  # missing: the first value that is there
+        first = X[np.argmin(np.isnan(X), axis=0), np.arange(X.shape[1])][None]
+    constant = np.arange(X.shape[1])
+    for start, part in row_blocks(X):
+        large = np.fmax.reduce(np.abs(part), axis=0).astype(np.float64) > most
+        if large.any():
+            column = int(np.flatnonzero(large)[0])
+            row = start + int(np.nanargmax(np.abs(part[:, column])))
+            name = "" if feature_names is None else f" ({feature_names[column]!r})"
+            raise InputError(
+                f"row {row}, feature {column}{name} is {float(X[row : row + 1][0, column]):g}, but "
+                f"values beyond {most:g} cannot be squared in {precision.name}; use other units"
+                f"{' or float64' if precision.itemsize < 8 else ''}"
+            )
+        own = part[:, constant]
+        constant = constant[((own == first[:, constant]) | np.isnan(own)).all(axis=0)]
+    if here is not None:
+        constant = here.constant(X)
+    if len(constant) and (len(X) if here is None else here.n_samples) > 1:
+        listed = shorten(
+            repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
+        )
+        warnings.warn(
+            VpemWarning(
+                f"constant features carry nothing to tell rows apart: {listed}; their variance is ",
+                Setting("reg_covar"),
+                f" ({reg_covar:g}) alone",
+            ),
+            stacklevel=3,
+        )

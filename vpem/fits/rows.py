@@ -1,0 +1,448 @@
+"""Named algorithms over rows: distributed EM, at a server or among peers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.threads import one_blas_thread, thread_count
+from vpem.checks import as_array, check_int
+from vpem.errors import InputError
+from vpem.files.matrix import FileMatrix, FileRows
+from vpem.fits.fingerprint import checksum, describe_run
+from vpem.fits.prepare import _scaling, prepare
+from vpem.fits.results import RowFit, _warn_of_outcome
+from vpem.fits.shared_rows import Here, SharedRows, check_alone
+from vpem.network.blocks import Blocks
+from vpem.network.ledger import Ledger
+from vpem.network.workers import Workers
+from vpem.steps import em
+from vpem.steps.row_em import RowRun, fit_rows, sample_roots
+from vpem.steps.row_starts import PlacedStream, lloyd_rows, spread_rows, tell_all
+from vpem.steps.saver import Saver
+from vpem.steps.starts import ROW_BYTES, RowStream
+from vpem.steps.states import Restarts, mixture_of, mixture_restarts, record_state, restore_record
+from vpem.sums.connect import Network
+from vpem.sums.counted import add_vectors
+from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import MissingTerms, terms_of
+from vpem.terms.mixture import Mixture, is_diagonal
+from vpem.terms.mixture_states import mixture_state
+from vpem.terms.row_statistics import Message, RowTerms
+
+__all__ = ["charge_scaling", "fit_em", "n_columns"]
+
+
+def fit_em(
+    X: NDArray[Any] | FileMatrix,
+    workers: Workers,
+    network: Network,
+    *,
+    n_components: int = 2,
+    covariance_type: str = "full",
+    init: str | Sequence[int] | NDArray[Any] | Mixture = "kmeans",
+    n_init: int = 1,
+    first_restart: int = 0,
+    tol: float = 1e-7,
+    max_iter: int = 1000,
+    reg_covar: float = 1e-6,
+    scale: str = "none",
+    sample_weight: NDArray[Any] | None = None,
+    seed: int = 0,
+    n_threads: int | None = None,
+    dtype: Any = np.float64,
+    skip_negligible: bool = True,
+    missing: str = "refuse",
+    feature_names: Sequence[str] | None = None,
+    callback: Callable[[em.Progress], None] | None = None,
+    saver: Saver | None = None,
+) -> RowFit:
+    """Fit a Gaussian mixture to rows that workers hold: distributed EM.
+
+    Every worker runs the E-step on its rows and sends ``(n_k, t_k, U_k)``. Summed at a server this
+    is centralized EM, iteration by iteration; summed by consensus every worker ends with a model
+    of its own, and they differ by consensus error.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The data (on MPI ranks the rank's own, see `vpem.fits.spread.spread_workers`); a row is seen
+        by the worker that holds it, and by nobody else but where it is drawn as a start. From a
+        file, workers must hold runs of rows in the file's order.
+    workers : Workers
+        Who holds which rows.
+    network : Network
+        From `vpem.connect_workers`.
+    n_components, covariance_type, init, n_init, first_restart, tol, max_iter, reg_covar, scale, \
+sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
+        As for `vpem.fit_vpem`.
+
+    Returns
+    -------
+    RowFit
+
+    Raises
+    ------
+    InputError
+        If the data or an option cannot be used.
+    NumericalError
+        If a computation has no finite answer.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the iterations ran out.
+    VpemWarning
+        If features are constant, or components collapsed and were placed anew.
+    """
+    began = time.perf_counter()
+    if not isinstance(X, FileMatrix):
+        X = as_array("data", X)
+    _check_network(network, workers)
+    crew = network.total.crew
+    missing_asked = None if missing == "refuse" else missing
+    check_alone(crew, sample_weight=sample_weight, missing=missing_asked)
+    here = Here(crew, workers.counts) if crew.apart else None
+    if here is not None:
+        here.check(X)
+    given = prepare(
+        X,
+        n_columns(X),
+        n_components=n_components,
+        covariance_type=covariance_type,
+        init=init,
+        n_init=n_init,
+        tol=tol,
+        max_iter=max_iter,
+        reg_covar=reg_covar,
+        scale=scale,
+        sample_weight=sample_weight,
+        seed=seed,
+        dtype=dtype,
+        missing=missing,
+        feature_names=feature_names,
+        here=here,
+    )
+    first_restart = check_int("first_restart", first_restart, least=0)
+    if workers.n_samples != given.n_samples:
+        raise InputError(
+            f"the workers hold {workers.n_samples} rows, but the data have {given.n_samples}"
+        )
+    threads = thread_count(n_threads)
+    if saver is not None:
+        saver.begin(
+            describe_run(
+                "em-rows",
+                given.X,
+                given.row_weights,
+                network,
+                n_components=n_components,
+                covariance_type=covariance_type,
+                init=init,
+                n_init=n_init,
+                tol=float(tol),
+                max_iter=max_iter,
+                reg_covar=float(reg_covar),
+                scale=scale,
+                seed=seed,
+                n_threads=threads,
+                dtype=given.precision.name,
+                every_weight=not skip_negligible,
+                missing=missing,
+                **({"first_restart": first_restart} if first_restart else {}),
+                **{"who holds which rows": checksum(workers.order, workers.counts)},
+            )
+        )
+    held = workers if given.kept is None else workers.of_rows(given.kept)
+    order = held.order
+    place = np.argsort(order)
+    data, weights = given.X, given.row_weights
+    if here is None and not np.array_equal(order, np.arange(len(order))):
+        if isinstance(data, FileMatrix):
+            raise InputError(
+                "the data are read from disk, but the rows of the workers do not follow each other "
+                "there; raise the memory limit, or store the rows worker by worker"
+            )
+        data = data[order]
+        weights = None if weights is None else weights[order]
+    scaling = _scaling(data, weights, scale, given.precision, given.misses, here)
+    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(workers.n_workers)),))
+    ledger = Ledger(network.graph)
+    with one_blas_thread(), np.errstate(over="ignore"):
+        whole = terms_of(
+            data,
+            blocks,
+            covariance_type,
+            missing=given.misses,
+            scaling=scaling,
+            row_weights=weights,
+            reg_covar=reg_covar,
+            n_threads=threads,
+            dtype=given.precision,
+            skip_negligible=skip_negligible,
+        )
+        runs = held.runs
+        if here is not None:
+            whole, runs = whole.among(SharedRows(whole.rows, here), here.n_samples), here.own_runs
+        terms = RowTerms(whole, runs, held.counts)
+        network.charge_setup(ledger, given.n_samples, whole.itemsize)
+        total = network.total.on(ledger)
+        if scale == "standard" or not scaling.is_none:
+            charge_scaling(total, whole.blocks.n_features)
+        if given.misses:
+            # Every feature's weight, mean and variance, by which missing values are filled first.
+            d = blocks.n_features
+            total.begin("setup", 1, 3 * d, 8)
+            total.agree("setup", 2 * d * 8)
+        numbers = range(first_restart, first_restart + n_init)
+        numbers = numbers if isinstance(init, str) else range(1)
+        restarts = mixture_restarts(
+            saver, ledger, max_iter, numbers, whole, total, n_components, over_rows=True
+        )
+        best = _restored(restarts, whole)
+        for restart in restarts.numbers:
+            total = network.total.on(ledger)
+            rng = np.random.default_rng([seed, restart])
+            begin = _Start(terms, total, n_components, rng, place)
+            if restarts.going is not None:
+                starts, shifts, used = begin.again(restarts)
+            elif isinstance(init, Mixture):
+                starts, shifts, used = begin.at_model(init, covariance_type, scaling)
+            elif given.rows is not None:
+                starts, shifts, used = begin.at_rows(given.rows)
+            else:
+                assert isinstance(init, str)
+                starts, shifts, used = begin.drawn(init)
+            run = fit_rows(
+                terms,
+                total,
+                begin.roots,
+                starts,
+                shifts=shifts,
+                tol=tol,
+                max_iter=max_iter,
+                draw_row=begin.draw_row,
+                callback=callback,
+                saver=restarts.saver(restart, rng, partial(begin.state, shifts, used)),
+            )
+            if best is None or run.log_likelihood[0] > best[0].log_likelihood[0]:
+                best = (run, used, restart)
+            restarts.over(len(run.history), run.converged, partial(_saved, *best))
+    assert best is not None
+    run, used, kept = best
+    mixtures, roots = _gathered(run, network.total), slice(None)
+    if crew.whole(network).total.n_roots == 1:
+        # On a graph that mixes in one round too all have the same.
+        mixtures, roots = mixtures[:1], slice(1)
+    recoveries = [
+        em.Recovery(one.iteration, one.component, 0, one.reason, one.row if one.row is None
+                    else (given.number(order[[one.row]]) or (0,))[0])
+        for one in run.recoveries
+    ]  # fmt: skip
+    fit = RowFit(
+        mixture=run.mixture,
+        network=crew.whole(network),
+        history=np.array(run.history)[:, roots],
+        root_log_likelihood=run.log_likelihood[roots],
+        total_weight=whole.total_weight,
+        n_samples=given.n_samples,
+        converged=run.converged,
+        recoveries=recoveries,
+        init_rows=given.number(used),
+        best_restart=kept,
+        seconds=time.perf_counter() - began + restarts.seconds,
+        total_iterations=restarts.iterations,
+        partitions=run.partitions,
+        communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
+        mixtures=mixtures,
+        workers=workers,
+    )
+    _warn_of_outcome(fit, max_iter, tol)
+    return fit
+
+
+def _gathered(run: RowRun, total: Any) -> list[Mixture]:
+    """Return the mixtures of all roots at the first process; at others those that it has."""
+    if total.n_roots_of_all == 1 or not total.crew.apart:
+        return run.mixtures
+    own = total.crew.own(total.n_roots_of_all)
+    parts = total.crew.gather([mixture_state(one) for one in run.mixtures[: len(own)]])
+    first = run.mixture
+    return [mixture_of(part, first.blocks, first.covariance_type, first.scaling) for part in parts]
+
+
+def _saved(run: RowRun, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
+    """Return what is saved of the best run so far."""
+    return {
+        "mixtures": [mixture_state(one) for one in run.mixtures],
+        "record": record_state(run),
+        "rows": rows,
+        "restart": restart,
+    }
+
+
+def _restored(
+    restarts: Restarts, whole: FeatureTerms
+) -> tuple[RowRun, NDArray[np.intp] | None, int] | None:
+    """Return the best run of the restarts that are over, as it was saved."""
+    saved = restarts.best
+    if saved is None:
+        return None
+    common = (whole.blocks, whole.covariance_type, whole.scaling)
+    mixtures = [mixture_of(one, *common) for one in saved["mixtures"]]
+    run = RowRun(mixtures[0], mixtures=mixtures)
+    restore_record(run, saved["record"])
+    return run, saved["rows"], saved["restart"]
+
+
+def _check_network(network: Network, workers: Workers) -> None:
+    """Raise InputError unless the sum fits: exact, or by rounds, of one root a worker."""
+    if not isinstance(network, Network) or not isinstance(workers, Workers):
+        raise InputError(
+            "the network must come from vpem.connect_workers and the workers be vpem.Workers, got "
+            f"{type(network).__name__} and {type(workers).__name__}"
+        )
+    if network.graph.n_agents != workers.n_workers:
+        raise InputError(
+            f"the graph has {network.graph.n_agents} agents, but there are {workers.n_workers} "
+            "workers; give a graph of as many"
+        )
+    if network.compress is not None:
+        raise InputError(
+            "a lossy codec on second moments makes covariances that are none; vpem fedem sends "
+            "compressed statistics and mends them"
+        )
+    if network.faults is not None and network.faults.agent_dropout:
+        raise InputError(
+            "a worker that is silent takes its rows out of the sum, and log-likelihoods of "
+            "iterations cannot be compared; vpem fedem has --participation for that"
+        )
+
+
+def n_columns(X: Any) -> int:
+    """Columns of what should be a matrix; 0 of anything else, which later checks refuse."""
+    shape = np.shape(X) if not isinstance(X, FileMatrix) else X.shape
+    return int(shape[1]) if len(shape) == 2 else 0
+
+
+def charge_scaling(total: Any, n_features: int) -> None:
+    """Count what units cost: sums of weights, values and squares, then the agreed units."""
+    total.begin("setup", 1, 2 * n_features + 1, 8)
+    total.agree("setup", 2 * n_features * 8)
+
+
+Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
+"""Parameters of every root, points that all know, and the rows they came from."""
+
+
+class _Start:
+    """Where EM over rows starts."""
+
+    def __init__(
+        self,
+        terms: RowTerms,
+        total: Any,
+        n_components: int,
+        rng: np.random.Generator,
+        place: NDArray[np.intp],
+    ) -> None:
+        self.terms = terms
+        self.total = total
+        self.n_components = n_components
+        self.place = place
+        whole = terms.whole
+        # The same stream over rows as the user numbers them, and as they stand among the workers.
+        weights = whole.row_weights
+        self.stream = RowStream(rng, None if weights is None else weights[place], whole.n_samples)
+        self.local = PlacedStream(rng, weights, np.argsort(place))
+        self.roots: list[FeatureTerms] = []
+
+    def state(self, shifts: NDArray[np.float64], rows: NDArray[np.intp] | None) -> dict[str, Any]:
+        """Return what is known since the start: points, rows, every root's sample covariance."""
+        own = [root.sample_covariance for root in self.roots]
+        return {"shifts": shifts, "rows": rows, "covariances": own}
+
+    def again(self, restarts: Restarts) -> Started:
+        """Return what was saved of a start, with the parameters as they were saved last."""
+        whole = self.terms.whole
+        for covariances in restarts.drawn("covariances"):
+            own = copy(whole)
+            own._sample_covariance = covariances
+            self.roots.append(own)
+        saved = restarts.loop("mixtures")
+        common = (whole.blocks, whole.covariance_type, whole.scaling)
+        starts = [mixture_of(one, *common) for one in saved]
+        return starts, restarts.drawn("shifts"), restarts.drawn()
+
+    def draw_row(self) -> int:
+        """Next row of the shared stream, by its place among the workers'."""
+        return int(self.place[self.stream.draw()])
+
+    def at_rows(self, rows: NDArray[np.intp]) -> Started:
+        """Means at these rows, equal weights, the sample covariance."""
+        return self._at(self.place[rows], rows)
+
+    def _at(self, places: NDArray[np.intp], rows: NDArray[np.intp]) -> Started:
+        whole = self.terms.whole
+        centres = whole.at_rows(places)
+        size = ROW_BYTES + whole.blocks.n_features * whole.itemsize
+        ends = np.cumsum(self.terms.counts)
+        for owner in np.searchsorted(ends, places, side="right"):
+            tell_all(self.total, int(owner), self.terms.n_workers, size)
+        self.roots = sample_roots(self.terms, self.total, centres[0])
+        return [root.start(centres) for root in self.roots], centres, rows
+
+    def at_model(self, model: Mixture, covariance_type: str, scaling: Any) -> Started:
+        """Parameters of a model, which all know."""
+        start = model.over(self.terms.whole.blocks, covariance_type, scaling)
+        if start.n_components != self.n_components:
+            raise InputError(
+                f"the starting model has {start.n_components} components, {self.n_components} "
+                "were asked for"
+            )
+        self.roots = sample_roots(self.terms, self.total, start.means[0])
+        return [start] * len(self.roots), start.means, None
+
+    def drawn(self, init: str) -> Started:
+        """Rows drawn from the shared stream, and Lloyd's iterations from there."""
+        if init == "random":
+            return self.at_rows(self.stream.draw_distinct(self.n_components))
+        whole, threads = self.terms.whole, self.terms.whole.n_threads
+        if isinstance(whole.rows, FileRows):
+            raise InputError(
+                f"the start {init} looks at all rows of a worker at once, but the data are read "
+                "from disk; raise the memory limit, or start at random rows"
+            )
+        parts = [part.rows.read(slice(0, part.n_samples)) for part in self.terms.parts]
+        given: dict[str, Any] = {"n_threads": threads}
+        if isinstance(whole, MissingTerms):
+            given["observed"] = whole.observed
+        places = spread_rows(parts, self.total, self.n_components, self.local, **given)
+        rows = np.argsort(self.place)[places]
+        starts, centres, _ = self._at(places, rows)
+        if init == "k-means++":
+            return starts, centres, rows
+        if isinstance(whole, MissingTerms):
+            given["fill"] = not is_diagonal(whole.covariance_type)
+        found = lloyd_rows(parts, self.total, centres, self.local, kind="setup", **given)
+        layout = Message(whole, centres)
+        known = [None] * len(parts)
+        if isinstance(whole, MissingTerms):
+            known = list(np.broadcast_to(found.centres, (len(parts), *centres.shape)))
+        values = layout.stacked(
+            [
+                self.terms.hard(worker, labels, layout, known[worker])
+                for worker, labels in enumerate(found.labels)
+            ]
+        )
+        sums = add_vectors(self.total, values, "setup")
+        starts = [
+            root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
+        ]
+        return starts, centres, rows

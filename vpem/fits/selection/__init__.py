@@ -1,0 +1,1 @@
+"""How many components, how many hops: fits compared."""

@@ -1,0 +1,162 @@
+"""What models are judged by: BIC, AIC, ICL, and the likelihood of rows that a fit has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError
+from vpem.terms.mixture import Mixture
+
+__all__ = [
+    "CRITERIA",
+    "Choice",
+    "choose",
+    "compare_folds",
+    "entropy",
+    "higher_is_better",
+    "over_folds",
+]
+
+CRITERIA = ("bic", "aic", "icl", "heldout")
+"""Lower is better of the first three, higher of the last."""
+
+
+def higher_is_better(criterion: str) -> bool:
+    """Whether a larger value of a criterion is a better one."""
+    return criterion == "heldout"
+
+
+def entropy(mixture: Mixture, X: NDArray[Any], missing: str = "refuse") -> float:
+    """Entropy of the responsibilities, summed over rows: how much the components overlap.
+
+    Parameters
+    ----------
+    mixture : Mixture
+        The model.
+    X : ndarray of shape (M, d)
+        Its data; rows without any value count for nothing.
+    missing : {"refuse", "marginalize"}
+        What is done where values are missing.
+
+    Returns
+    -------
+    float
+        ``-sum gamma log gamma`` in nats: 0 where every row belongs to one component, at most
+        ``M log K``.
+
+    Notes
+    -----
+    ICL is BIC plus twice this (Biernacki, Celeux and Govaert 2000, with responsibilities in the
+    place of the classification, as McLachlan and Peel 2000 take it).
+    """
+    from scipy.special import entr
+
+    responsibilities = mixture.predict_proba(X, missing=missing)
+    each = entr(responsibilities).sum(axis=1)
+    if missing != "refuse":
+        each = each[(~np.isnan(X)).any(axis=1)]
+    return float(each.sum())
+
+
+def over_folds(totals: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
+    """Held-out log-likelihood per sample, and its standard error.
+
+    Parameters
+    ----------
+    totals : sequence of float
+        Log-likelihood of the rows of each fold.
+    counts : sequence of int
+        Number of these rows.
+
+    Returns
+    -------
+    mean : float
+        Over all rows, each of which is in one fold.
+    error : float
+        Standard deviation of the folds' means (divisor F - 1) over the root of their number F.
+    """
+    means = np.divide(totals, counts)
+    return float(np.sum(totals) / np.sum(counts)), float(means.std(ddof=1) / np.sqrt(len(means)))
+
+
+def compare_folds(folds: Sequence[float], best: Sequence[float]) -> tuple[float, float]:
+    """How much better the best model is on the same folds, and the standard error of that.
+
+    Parameters
+    ----------
+    folds, best : sequence of float
+        Held-out log-likelihoods per sample of both models, fold by fold.
+
+    Returns
+    -------
+    mean : float
+        Of the differences, not positive where the best is better.
+    error : float
+        Standard deviation of the differences (divisor F - 1) over the root of their number F.
+        What all models find hard in a fold cancels.
+    """
+    apart = np.subtract(folds, best)
+    return float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(apart)))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of several models is best.
+
+    Attributes
+    ----------
+    best : int
+        The best of those that converged; of all that did not fail where none converged.
+    one_standard_error : int or None
+        With held-out likelihood: of those that are at most one standard error of the best worse
+        than it, the one with fewest parameters.
+    passed_over : list of int
+        Those that look better than the best but did not converge, the best of them first.
+    """
+
+    best: int
+    one_standard_error: int | None
+    passed_over: list[int]
+
+
+def choose(cells: Sequence[dict[str, Any]], criterion: str) -> Choice:
+    """Choose the best of the cells of a grid.
+
+    Parameters
+    ----------
+    cells : sequence of dict
+        With ``status``, ``n_parameters`` and the criterion; with "heldout" also
+        ``standard_error``. Of equals the one with fewer parameters is better, then the first.
+    criterion : str
+        One of `CRITERIA`.
+
+    Raises
+    ------
+    InputError
+        If all have failed.
+    """
+    sign = -1.0 if higher_is_better(criterion) else 1.0
+
+    def badness(number: int) -> tuple[float, int, int]:
+        cell = cells[number]
+        return sign * cell[criterion], cell["n_parameters"], number
+
+    done = [number for number, cell in enumerate(cells) if cell["status"] != "failed"]
+    if not done:
+        reason = cells[0]["reason"] if cells else "it is empty"
+        raise InputError(f"no model of the grid could be fitted; the first: {reason}")
+    sure = [number for number in done if cells[number]["status"] == "converged"] or done
+    best = min(sure, key=badness)
+    others = [number for number in done if number not in sure]
+    passed = sorted((n for n in others if badness(n)[0] < badness(best)[0]), key=badness)
+    one = None
+    if criterion == "heldout":
+        least = cells[best]["heldout"] - cells[best]["standard_error"]
+        near = [number for number in sure if cells[number]["heldout"] >= least]
+        one = min(near, key=lambda number: (cells[number]["n_parameters"], badness(number)))
+    return Choice(best, one, passed)

@@ -1,0 +1,124 @@
+"""The trials that are over, in a file that is written anew after each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpem
+from vpem.errors import FileError, InputError, Setting
+from vpem.files.hdf5 import PathLike, check_writable
+from vpem.files.states import read_state, write_state
+from vpem.fits.fingerprint import checksum, describe_run
+from vpem.fits.selection.trials import Problem, Result, result_schema
+from vpem.schema import PLAIN, Choice, Mapping, Place, check
+from vpem.sums.connect import Network
+
+__all__ = ["Record", "facts_of"]
+
+KIND = "selection"
+
+ANOTHER = ("give another ", Setting("state"))
+
+STATE = {"kind": Choice((KIND,)), "facts": Mapping(PLAIN), "results": Mapping(Mapping())}
+"""What is kept; results are checked once it is known to be of the same search."""
+
+
+def facts_of(problem: Problem) -> dict[str, Any]:
+    """What must be the same when a search goes on: data, agents and options, not the grid."""
+    network = problem.networks[min(problem.networks)]
+    options = {name: value for name, value in problem.options.items() if name != "feature_names"}
+    options["dtype"] = np.dtype(options.get("dtype", np.float64)).name
+    facts = {
+        "vpem": vpem.__version__,
+        **describe_run(KIND, problem.X, None, None, **options),
+        "who is joined in the graph": checksum(
+            network.graph.n_nodes, np.asarray(network.graph.edges)
+        ),
+        **problem.asked,
+    }
+    if problem.workers is None:
+        facts["who holds which features"] = checksum(*_features_of_agents(network))
+    else:
+        facts["who holds which rows"] = checksum(problem.workers.order, problem.workers.counts)
+    return facts
+
+
+def _features_of_agents(network: Network) -> list[NDArray[np.intp]]:
+    """Features of each agent, which do not depend on the hops."""
+    parts: dict[int, NDArray[np.intp]] = {}
+    for hub, features in zip(network.hubs, network.blocks.features, strict=True):
+        ends = np.cumsum([network.widths[agent] for agent in hub.agents])
+        # In a hub they stand agent by agent.
+        parts.update(zip(hub.agents, np.split(features, ends[:-1]), strict=True))
+    return [parts[agent] for agent in sorted(parts)]
+
+
+class Record:
+    """Results of trials by their keys, in memory and in a file.
+
+    Parameters
+    ----------
+    path : path or None
+        The file; None keeps nothing.
+    facts : dict
+        From `facts_of`.
+    force : bool
+        Begin anew where the file is of other data or options.
+
+    Raises
+    ------
+    InputError
+        If the file is of other data or options.
+    FileError
+        If it is no such file, is damaged, or cannot be written.
+    """
+
+    def __init__(self, path: PathLike | None, facts: dict[str, Any], force: bool = False) -> None:
+        self.path = None if path is None else Path(path)
+        self.facts = facts
+        self.results: dict[str, Result] = {}
+        if self.path is None:
+            return
+        check_writable(self.path, True, "checkpoints")
+        if not self.path.exists():
+            return
+        state = read_state(self.path)
+        if "kind" not in state:
+            raise FileError(f"{path} is no state of a selection; ", *ANOTHER)
+        place = Place(f"the state {path}", advice=ANOTHER)
+        check(STATE, state, place)
+        differs = _difference(state["facts"], facts)
+        if differs is None:
+            for key, result in state["results"].items():
+                check(result_schema(key, result), result, place.inside("results", key))
+            self.results = state["results"]
+        elif not force:
+            raise InputError(
+                f"the state {str(path)!r} is of another selection: {differs}; give what it began "
+                "with or another ",
+                Setting("state"),
+                ", or begin anew with ",
+                Setting("force", True),
+            )
+
+    def add(self, key: str, result: Result) -> None:
+        """Keep the result of a trial."""
+        self.results[key] = result
+        if self.path is not None:
+            write_state(self.path, {"kind": KIND, "facts": self.facts, "results": self.results})
+
+
+def _difference(then: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """Say what is not the same any more; None where everything is."""
+    for name in dict.fromkeys([*now, *then]):
+        one, other = then.get(name), now.get(name)
+        if one == other:
+            continue
+        if any(isinstance(value, str) and value.startswith("sum ") for value in (one, other)):
+            return f"{name} is not the same"
+        return f"{name} was {one!r}, now it is {other!r}"
+    return None

@@ -1,0 +1,263 @@
+"""The search for the best model of a grid: what is done, kept, and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vpem.checks import check_int
+from vpem.errors import check_choice
+from vpem.fits.prepare import prepare
+from vpem.fits.selection.criteria import CRITERIA, Choice, choose, compare_folds, over_folds
+from vpem.fits.selection.jobs import run_trials
+from vpem.fits.selection.record import Record
+from vpem.fits.selection.trials import Cell, Problem, Result, Trial, folds_of
+from vpem.steps.batches import check_batches
+from vpem.sums.connect import CONSENSUS_TOL
+
+__all__ = ["Selection", "check_problem", "grid", "search", "trials_of", "without_repeats"]
+
+DIAGONAL = ("diag", "tied-diag")
+"""Covariance types whose models do not depend on the hubs."""
+
+
+@dataclass
+class Selection:
+    """What a search has found.
+
+    Attributes
+    ----------
+    criterion : str
+        By which models were judged.
+    grid : list of Cell
+        What was fitted.
+    cells : list of dict
+        What each cell came to; see `summary`.
+    choice : Choice
+        Which is best.
+    """
+
+    criterion: str
+    grid: list[Cell]
+    cells: list[dict[str, Any]]
+    choice: Choice
+
+
+def grid(
+    components: Sequence[int], hops: Sequence[int], covariance_types: Sequence[str]
+) -> list[Cell]:
+    """Return all cells of a grid, those of few components first."""
+    return [Cell(k, h, c) for k in components for h in hops for c in covariance_types]
+
+
+def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
+    """Return the cells of a grid without those that are others' models.
+
+    A covariance that is diagonal inside every hub is diagonal, whatever the hubs: diag and
+    tied-diag need one fit for all numbers of hops, that in which the fewest features travel. Sums
+    must be as good as exact at all of them, or hubs would tell by their errors.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        From `grid`.
+    problem : Problem
+        Whose cells.
+    """
+    errors = [network.consensus_error for network in problem.networks.values()]
+    if not all(error is not None and error <= CONSENSUS_TOL for error in errors):
+        return list(cells)
+    hops: dict[tuple[int, str], list[int]] = {}
+    for cell in cells:
+        if cell.covariance_type in DIAGONAL:
+            hops.setdefault((cell.n_components, cell.covariance_type), []).append(cell.hops)
+    found = []
+    for cell in cells:
+        alike = sorted(set(hops.get((cell.n_components, cell.covariance_type), [cell.hops])))
+        if cell.hops == alike[0]:
+            found.append(replace(cell, stands_for=tuple(alike) if len(alike) > 1 else ()))
+    return found
+
+
+def trials_of(cell: Cell, criterion: str, n_init: int, n_folds: int) -> list[Trial]:
+    """Return the trials that judge a cell: its restarts, or its folds."""
+    if criterion == "heldout":
+        return [Trial(cell, number, n_folds, n_init) for number in range(n_folds)]
+    return [Trial(cell, number) for number in range(n_init)]
+
+
+def check_problem(problem: Problem, criterion: str, n_init: int, n_folds: int) -> None:
+    """Raise InputError where no cell could be fitted, for its data or options.
+
+    Warns
+    -----
+    VpemWarning
+        Of what is so in every fit, such as constant features.
+    """
+    check_choice("criterion", criterion, CRITERIA)
+    check_int("n_init", n_init, least=1)
+    if criterion == "heldout":
+        folds_of(len(problem.X), n_folds, problem.seed)
+    given = problem.options
+    check_batches(given.get("batch_size"), given.get("step_size"))
+    prepare(
+        problem.X,
+        problem.X.shape[1],
+        n_components=1,
+        covariance_type="full",
+        init=given.get("init", "kmeans"),
+        n_init=n_init,
+        tol=given.get("tol", 1e-7),
+        max_iter=given.get("max_iter", 1000),
+        reg_covar=given.get("reg_covar", 1e-6),
+        scale=given.get("scale", "none"),
+        sample_weight=None,
+        seed=problem.seed,
+        dtype=given.get("dtype", np.float64),
+        missing=problem.missing,
+        feature_names=given.get("feature_names"),
+    )
+
+
+def search(
+    problem: Problem,
+    cells: Sequence[Cell],
+    *,
+    criterion: str = "bic",
+    n_init: int = 1,
+    n_folds: int = 5,
+    n_jobs: int = 1,
+    record: Record | None = None,
+    tell: Callable[[Trial, Result], None] | None = None,
+    whole: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Selection:
+    """Fit every cell of a grid, and find the best.
+
+    Parameters
+    ----------
+    problem : Problem
+        Data, networks and options.
+    cells : sequence of Cell
+        The grid.
+    criterion : {"bic", "aic", "icl", "heldout"}
+        What cells are judged by. "heldout": the log-likelihood of the rows of each fold under a fit
+        to the others.
+    n_init : int
+        Restarts of each fit.
+    n_folds : int
+        Folds, with "heldout".
+    n_jobs : int
+        Processes; they do not change the results.
+    record : Record, optional
+        What has been done before, and where what is done is kept.
+    tell : callable, optional
+        Told of every trial that is over.
+    whole : callable, optional
+        Makes a context in which what is kept is written undisturbed.
+
+    Returns
+    -------
+    Selection
+
+    Raises
+    ------
+    InputError
+        If no cell could be fitted, or an option cannot be used.
+    """
+    check_problem(problem, criterion, n_init, n_folds)
+    check_int("n_jobs", n_jobs, least=1)
+    wanted = {cell: trials_of(cell, criterion, n_init, n_folds) for cell in cells}
+    done: dict[str, Result] = {} if record is None else dict(record.results)
+    to_do = [trial for trials in wanted.values() for trial in trials if trial.key not in done]
+    for trial, result in run_trials(problem, to_do, n_jobs):
+        with whole():
+            done[trial.key] = result
+            # What was refused before any work, or lost with its process, is tried again.
+            if record is not None and not (result.get("refused") or result.get("lost")):
+                record.add(trial.key, result)
+            if tell is not None:
+                tell(trial, result)
+    found = [
+        summary(cell, problem, [done[trial.key] for trial in trials])
+        for cell, trials in wanted.items()
+    ]
+    choice = choose(found, criterion)
+    for told in found:
+        if "folds" in told:
+            apart = compare_folds(told["folds"], found[choice.best]["folds"])
+            told["difference"], told["difference_error"] = apart
+    return Selection(criterion, list(wanted), found, choice)
+
+
+def summary(cell: Cell, problem: Problem, results: Sequence[Result]) -> dict[str, Any]:
+    """Say what a cell came to.
+
+    Parameters
+    ----------
+    cell : Cell
+        Which.
+    problem : Problem
+        What it is a cell of.
+    results : sequence of dict
+        Of its trials.
+
+    Returns
+    -------
+    dict
+        Of restarts the one that `vpem.fit_vpem` keeps decides: the best log-likelihood at the first
+        root. A cell fails if any of its trials does, and has not converged if the restart that is
+        kept, or any fold, has not.
+    """
+    told: dict[str, Any] = {
+        "n_components": cell.n_components,
+        "hops": cell.hops,
+        "stands_for_hops": list(cell.stands_for or (cell.hops,)),
+        "covariance_type": cell.covariance_type,
+        "n_hubs": len(problem.networks[cell.hops].hubs) if problem.workers is None else 1,
+        "seconds": float(sum(one["seconds"] for one in results)),
+        "warnings": list(dict.fromkeys(text for one in results for text in one["warnings"])),
+    }
+    failed = next(_failed(results), None)
+    if failed is not None:
+        return {"status": "failed", **told, "reason": failed}
+    if "held_out" in results[0]:
+        held, error = over_folds(
+            [one["held_out_total"] for one in results], [one["n_held_out"] for one in results]
+        )
+        went_on = [one["status"] != "converged" for one in results]
+        return {
+            "status": "not converged" if any(went_on) else "converged",
+            **told,
+            "n_parameters": results[0]["n_parameters"],
+            "n_iter": sum(one["n_iter"] for one in results),
+            "recoveries": sum(one["recoveries"] for one in results),
+            "given_up": max(one["given_up"] for one in results),
+            "heldout": held,
+            "standard_error": error,
+            "train_log_likelihood": float(np.mean([one["log_likelihood"] for one in results])),
+            "folds": [one["held_out"] for one in results],
+        }
+    # As a fit does: the first of equals.
+    kept = max(range(len(results)), key=lambda number: results[number]["first_root"])
+    names = ("n_parameters", "n_iter", "recoveries", "given_up", "log_likelihood", "entropy",
+             "bic", "aic", "icl")  # fmt: skip
+    shown = ("status", "n_iter", "log_likelihood", "bic", "aic", "icl")
+    return {
+        "status": results[kept]["status"],
+        **told,
+        **{name: results[kept][name] for name in names},
+        "restart": kept,
+        "restarts": [{name: one[name] for name in shown} for one in results],
+    }
+
+
+def _failed(results: Sequence[Result]) -> Iterator[str]:
+    """Why trials failed, with which of them, if there are several."""
+    for number, one in enumerate(results):
+        if one["status"] == "failed":
+            which = "" if len(results) == 1 else f"trial {number + 1} of {len(results)}: "
+            yield which + one["reason"]

@@ -1,0 +1,222 @@
+"""Models in pieces: each hub's root writes its own parameters, and nobody holds them all.
+
+A shard is a model file of its own, of the hub's features alone: it scores and samples these. What
+it tells besides is which piece of what it is, so that shards can be joined by whoever may have all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vpem.errors import InputError
+from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, write_model
+from vpem.fits.results import Fit
+from vpem.fits.spread import RankNetwork, joined
+from vpem.network.blocks import Blocks
+from vpem.schema import COUNT, FLAG, TEXT, Integer, ListOf, Mapping, Place, check
+from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
+
+__all__ = ["join_shards", "shard_path", "write_shard"]
+
+PathLike = str | os.PathLike[str]
+
+AGENT = Integer(most=MOST_AGENTS - 1)
+HUB = {"root": AGENT, "agents": ListOf(AGENT), "features": ListOf(COUNT)}
+REPORT = {
+    "shard": {
+        "run": TEXT,
+        "shared": FLAG,
+        "hubs": ListOf(HUB, "B", least=1),
+        "number": Integer(below="B"),
+    },
+    "agent_names": ListOf(TEXT),
+}
+"""What the report of a shard has, besides other things."""
+
+
+def shard_path(output: PathLike, name: str) -> Path:
+    """Return the file of a root's shard beside a model's: ``model.h5`` gives ``model.lab.h5``."""
+    path = Path(output)
+    safe = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "agent"
+    return path.with_name(f"{path.stem}.{safe}{path.suffix}")
+
+
+def write_shard(
+    path: PathLike,
+    fit: Fit,
+    place: int,
+    agent_names: Sequence[str],
+    feature_names: Sequence[str],
+    options: dict[str, Any],
+    force: bool = False,
+) -> None:
+    """Write the parameters of one hub.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    fit : Fit
+        From `vpem.fits.spread.fit_spread` with ``shards``, or of all agents in one process.
+    place : int
+        Which of the hubs that `Fit.mixture` has.
+    agent_names, feature_names : sequence of str
+        Names of all agents, and of this hub's features.
+    options : dict
+        How the fit was asked for.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    """
+    network, mixture = fit.network, fit.mixture
+    whole = network.whole if isinstance(network, RankNetwork) else network
+    number = int(network.numbers[place]) if isinstance(network, RankNetwork) else place
+    _, means, covariances = mixture.block(place)
+    own = slice(mixture.blocks.offsets[place], mixture.blocks.offsets[place + 1])
+    columns = mixture.blocks.order[own]
+    hub = network.hubs[number]
+    alone = Mixture(
+        Blocks((np.arange(len(columns)),), (hub.root,), (hub.agents,)),
+        mixture.covariance_type,
+        np.ascontiguousarray(mixture.weights[place if len(mixture.weights) > 1 else 0][None]),
+        np.ascontiguousarray(means),
+        np.ascontiguousarray(covariances if mixture.is_diagonal else covariances.ravel()),
+        Scaling(mixture.scaling.shift[columns], mixture.scaling.scale[columns]),
+    )
+    report = {
+        "algorithm": "vp-em",
+        "shard": {
+            "number": number,
+            "run": hashlib.sha256(fit.history.tobytes()).hexdigest()[:16],
+            "shared": getattr(network.total, "exact", network.total.n_roots == 1),
+            "hubs": [
+                {"root": int(h.root), "agents": list(h.agents), "features": f.tolist()}
+                for h, f in zip(network.hubs, whole.blocks.features, strict=True)
+            ],
+        },
+        "agent_names": list(agent_names),
+        "topology": network.graph.topology,
+        "hops": network.hops,
+        "rounds": network.n_rounds,
+        "n_samples": fit.n_samples,
+        "n_components": mixture.n_components,
+        "log_likelihood": fit.log_likelihood,
+        "n_iter": fit.n_iter,
+        "converged": fit.converged,
+    }
+    history = np.ascontiguousarray(fit.history[:, [number]])
+    model = Model(alone, tuple(feature_names), report, history, options, current_versions())
+    write_model(path, model, force)
+
+
+def join_shards(paths: Sequence[PathLike]) -> Model:
+    """Read the shards of one fit and join them to the model that they are pieces of.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        Of all hubs that have features, in any order.
+
+    Raises
+    ------
+    FileError
+        If a file cannot be read.
+    InputError
+        If one is no shard, or they are not all the pieces of one fit.
+    """
+    found: dict[int, Model] = {}
+    first: dict[str, Any] | None = None
+    for path in paths:
+        model = read_model(path)
+        shard = _told(path, model)
+        if first is None:
+            first = shard
+        elif (shard["run"], shard["hubs"]) != (first["run"], first["hubs"]):
+            raise InputError(f"{path} belongs to another fit than {paths[0]}")
+        if shard["number"] in found:
+            raise InputError(f"{path} is the shard of a hub that was given before")
+        found[shard["number"]] = model
+    if first is None:
+        raise InputError("there are no shards to join")
+    hubs = first["hubs"]
+    missing = [b for b, hub in enumerate(hubs) if hub["features"] and b not in found]
+    if missing:
+        names = next(iter(found.values())).report["agent_names"]
+        roots = [hubs[b]["root"] for b in missing]
+        told = ", ".join(str(names[r]) if r < len(names) else f"agent {r}" for r in roots)
+        raise InputError(f"shards are missing: of {told}")
+    blocks = Blocks(
+        tuple(np.array(hub["features"], dtype=np.intp) for hub in hubs),
+        tuple(hub["root"] for hub in hubs),
+        tuple(tuple(hub["agents"]) for hub in hubs),
+    )
+    some = next(iter(found.values()))
+    kinds = {
+        (model.mixture.covariance_type, model.mixture.n_components, len(model.history))
+        for model in found.values()
+    }
+    if len(kinds) > 1:
+        raise InputError("the shards differ in their components, covariances or iterations")
+    parts = [_part(blocks, number, model) for number, model in sorted(found.items())]
+    for number in sorted(set(range(len(hubs))) - set(found)):
+        parts.append(_part(blocks, number, some, empty=True))
+    mixture = joined(blocks, some.mixture.covariance_type, parts)
+    if first["shared"]:
+        mixture = Mixture(
+            blocks, mixture.covariance_type, some.mixture.weights, mixture.means,
+            mixture.covariances, mixture.scaling,
+        )  # fmt: skip
+    names_of = [""] * blocks.n_features
+    history = np.empty((len(some.history), len(hubs)))
+    history[...] = some.history
+    for number, model in found.items():
+        history[:, number] = model.history[:, 0]
+        for column, name in zip(blocks.features[number], model.feature_names, strict=True):
+            names_of[column] = name
+    report = {name: value for name, value in some.report.items() if name != "shard"}
+    report |= {"n_features": blocks.n_features, "feature_names": names_of, "hubs": hubs}
+    report["n_agents"] = len(report["agent_names"])
+    return Model(mixture, tuple(names_of), report, history, some.options, some.versions)
+
+
+def _told(path: PathLike, model: Model) -> dict[str, Any]:
+    """What a shard tells of itself; a file may hold anything there."""
+    if "shard" not in model.report:
+        raise InputError(
+            f"{path} is no shard of a model; shards are written by 'vpem fit ... --engine mpi "
+            "--shards'"
+        )
+    place = Place(f"the shard {path}")
+    check(Mapping(some=REPORT), model.report, place)
+    shard: dict[str, Any] = model.report["shard"]
+    columns = shard["hubs"][shard["number"]]["features"]
+    if len(columns) != model.mixture.n_features:
+        wanted = f"that of a hub with {model.mixture.n_features} features"
+        place.inside("shard", "number").refuse(wanted, f"{shard['number']}")
+    return shard
+
+
+def _part(blocks: Blocks, number: int, model: Model, empty: bool = False) -> dict[str, Any]:
+    mixture = model.mixture
+    copies = mixture.n_copies
+    nothing = np.empty((copies, 0)) if mixture.is_diagonal else np.empty(0)
+    return {
+        "numbers": np.array([number], dtype=np.intp),
+        "weights": mixture.weights,
+        "means": np.empty((mixture.n_components, 0)) if empty else mixture.means,
+        "covariances": nothing if empty else mixture.covariances,
+        "shift": np.empty(0) if empty else mixture.scaling.shift,
+        "scale": np.empty(0) if empty else mixture.scaling.scale,
+    }

@@ -1,1 +1,0 @@
-"""Graphs of agents: topologies, mixing weights, hubs."""

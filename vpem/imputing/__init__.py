@@ -1,1 +1,0 @@
-"""FedMissEM: low-rank imputation from partial matrices."""

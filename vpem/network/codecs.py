@@ -1,0 +1,751 @@
+"""Codecs: how the values of a message become bytes, and what the receiver makes of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from numbers import Real
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from vpem._core.codecs import (
+    cast_decode,
+    cast_encode,
+    cast_transmit,
+    dither_decode,
+    dither_encode,
+    dither_transmit,
+    natural_decode,
+    natural_encode,
+    natural_transmit,
+    sparse_decode,
+    sparse_encode,
+    sparse_transmit,
+)
+from vpem._core.threads import thread_count
+from vpem.checks import as_array, check_int
+from vpem.errors import InputError, NumericalError, check_choice
+
+__all__ = [
+    "CODECS",
+    "BlockTernary",
+    "Cast",
+    "Codec",
+    "Dither",
+    "ErrorFeedback",
+    "Natural",
+    "RandK",
+    "TopK",
+    "draw_keys",
+    "parse_codec",
+]
+
+Values = NDArray[np.floating[Any]]
+Keys = NDArray[np.uint64]
+
+BUCKET = 256
+"""Values that share a norm in QSGD, if nothing else is said."""
+
+MOST = 2**31 - 1
+"""Most values of a message, and most levels."""
+
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+ROUNDING = 2.0**-23
+"""Relative amount by which a norm can grow when it is rounded up to float32."""
+
+
+class Codec(Protocol):
+    """How values are sent.
+
+    A message of n values has the same size whatever they are. Its randomness comes from one key:
+    the value at each index has random bits of its own, which depend on key and index alone.
+    """
+
+    @property
+    def name(self) -> str:
+        """Canonical text, of which `parse_codec` makes an equal codec."""
+
+    @property
+    def is_unbiased(self) -> bool:
+        """Whether the mean of what is received is what was sent."""
+
+    def variance(self, n: int) -> float:
+        """Bound omega of ``E|Q(v) - v|^2 <= omega |v|^2`` for n values."""
+
+    def message_size(self, n: int) -> int:
+        """Bytes of a message of n values."""
+
+    def encode(self, values: Values, rng: np.random.Generator) -> bytes:
+        """Pack values (n,); the key is drawn from ``rng``."""
+
+    def decode(self, message: bytes, n: int, dtype: DTypeLike = np.float64) -> Values:
+        """Unpack n values."""
+
+    def transmit(
+        self, values: Values, keys: Keys, n_threads: int = 1
+    ) -> tuple[Values, NDArray[np.int64]]:
+        """Pack and unpack every row (N, V): what is received, and the bytes of each message."""
+
+
+def draw_keys(rng: np.random.Generator, n_messages: int) -> Keys:
+    """Draw the keys of so many messages, as as many calls of `Codec.encode` would."""
+    return rng.integers(0, 2**64, size=n_messages, dtype=np.uint64)
+
+
+class _Packed(ABC):
+    """What all codecs share: checks, memory, and the sentence for what cannot be sent."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Canonical text."""
+
+    @abstractmethod
+    def message_size(self, n: int) -> int:
+        """Bytes of a message of n values."""
+
+    @abstractmethod
+    def _limit(self, n: int) -> str:
+        """What bounds the magnitudes, as the end of a sentence."""
+
+    @abstractmethod
+    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None: ...
+
+    @abstractmethod
+    def _decode(self, messages: Any, out: Values, faults: Any) -> None: ...
+
+    @abstractmethod
+    def _transmit(
+        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+    ) -> None: ...
+
+    def encode(self, values: Values, rng: np.random.Generator) -> bytes:
+        """Pack values into the bytes of a message.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n,)
+            Finite numbers.
+        rng : numpy.random.Generator
+            One 64-bit key is drawn from it, whether or not the codec is random.
+
+        Returns
+        -------
+        bytes
+            Of length ``message_size(n)``.
+
+        Raises
+        ------
+        NumericalError
+            If a value is not finite or is too large for the codec.
+        """
+        row = _as_floats(values, 1)[None]
+        keys = draw_keys(rng, 1)
+        message = np.empty((1, self.message_size(row.shape[1])), dtype=np.uint8)
+        faults = np.zeros(1, dtype=np.uint8)
+        if row.size:
+            self._encode(row, keys, message, faults)
+        if faults[0]:
+            raise self._refusal(row[0], "")
+        return message.tobytes()
+
+    def decode(self, message: bytes, n: int, dtype: DTypeLike = np.float64) -> Values:
+        """Unpack the values of a message.
+
+        Parameters
+        ----------
+        message : bytes
+            Made by `encode` of an equal codec.
+        n : int
+            How many values it holds.
+        dtype : {float64, float32}
+            Type of the result.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            The values as received.
+
+        Raises
+        ------
+        InputError
+            If these bytes are not such a message.
+        """
+        check_int("values of a message", n, least=0, most=MOST)
+        if np.dtype(dtype) not in (np.float32, np.float64):
+            raise InputError(f"values are decoded as float32 or float64, got {np.dtype(dtype)}")
+        if not isinstance(message, bytes | bytearray | memoryview):
+            raise InputError(f"a message must be bytes, got {type(message).__name__}")
+        received = np.frombuffer(bytes(message), dtype=np.uint8)
+        size = self.message_size(n)
+        if len(received) != size:
+            raise InputError(
+                f"a message of {n} values by {self.name!r} has {size} bytes, got {len(received)}; "
+                "give the codec and the number of values it was encoded with"
+            )
+        values = np.zeros((1, n), dtype=dtype)
+        faults = np.zeros(1, dtype=np.uint8)
+        if n:
+            self._decode(received[None], values, faults)
+        if faults[0]:
+            raise InputError(
+                f"these {size} bytes are no message of {n} values by {self.name!r}: a number, "
+                "level or index in them is out of range; send the message again"
+            )
+        result: Values = values[0]
+        return result
+
+    def transmit(
+        self, values: Values, keys: Keys, n_threads: int = 1
+    ) -> tuple[Values, NDArray[np.int64]]:
+        """Pack and unpack every row: `decode` of `encode`, with the row's key.
+
+        Parameters
+        ----------
+        values : ndarray of shape (N, V)
+            A message a row.
+        keys : ndarray of shape (N,)
+            Key of each message, uint64.
+        n_threads : int
+            Threads; the result does not depend on it.
+
+        Returns
+        -------
+        decoded : ndarray of shape (N, V)
+            What is received, in the type of the values.
+        sizes : ndarray of shape (N,)
+            Bytes of each message.
+
+        Raises
+        ------
+        NumericalError
+            If a value is not finite or is too large for the codec.
+        """
+        rows = _as_floats(values, 2)
+        keys = np.ascontiguousarray(keys)
+        if keys.dtype != np.uint64 or keys.shape != rows.shape[:1]:
+            raise InputError(
+                f"{len(rows)} messages need as many keys of type uint64, got shape {keys.shape} "
+                f"of type {keys.dtype}; draw them by draw_keys"
+            )
+        decoded = np.empty_like(rows)
+        faults = np.zeros(len(rows), dtype=np.uint8)
+        sizes = np.full(len(rows), self.message_size(rows.shape[1]), dtype=np.int64)
+        if rows.size:
+            self._transmit(rows, keys, decoded, faults, thread_count(n_threads))
+        if faults.any():
+            row = int(faults.argmax())
+            raise self._refusal(rows[row], f" of message {row}")
+        return decoded, sizes
+
+    def _refusal(self, values: Values, whose: str) -> NumericalError:
+        """Why these values cannot be sent."""
+        finite = np.isfinite(values)
+        if finite.all():
+            largest = float(np.abs(values).max())
+            return NumericalError(
+                f"values{whose} reach {largest:.6g}, too large for {self.name!r}, "
+                f"{self._limit(len(values))}; scale the data down or send them by 'float64'"
+            )
+        place = int(finite.argmin())
+        word = "NaN" if np.isnan(values[place]) else str(float(values[place]))
+        return NumericalError(
+            f"value {place}{whose} is {word}, but {self.name!r} sends finite numbers only; look "
+            "for what made it"
+        )
+
+
+def _as_floats(values: Any, n_dims: int) -> Values:
+    """Values as a contiguous float32 or float64 array of so many dimensions."""
+    array = as_array("the values of a message", values)
+    if array.dtype.kind not in "iufb" or array.ndim != n_dims or array.shape[-1] > MOST:
+        raise InputError(
+            f"the values of {'a message' if n_dims == 1 else 'messages'} must be an array of "
+            f"numbers of {n_dims} dimension(s), got shape {array.shape} of type {array.dtype}"
+        )
+    kept = array.dtype == np.float32
+    return np.ascontiguousarray(array, dtype=np.float32 if kept else np.float64)
+
+
+# ---- dithering ----------------------------------------------------------------------------------
+
+
+class _Dithered(_Packed):
+    """A norm for every bucket, and of each value its sign and a level, rounded at random."""
+
+    is_unbiased = True
+    levels: int
+    bucket: int
+    largest = False
+
+    def message_size(self, n: int) -> int:
+        """Bytes: 4 a norm, and the bits of all values together, ``ceil(n width / 8)``."""
+        width = int(self.levels).bit_length() + 1
+        return 4 * -(-n // self.bucket) + (n * width + 7) // 8
+
+    def _limit(self, n: int) -> str:
+        return f"whose norms are float32 (at most {LARGEST_FLOAT:.6g})"
+
+    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None:
+        dither_encode(values, keys, self.levels, self.bucket, self.largest, out, faults, 1)
+
+    def _decode(self, messages: Any, out: Values, faults: Any) -> None:
+        dither_decode(messages, self.levels, self.bucket, out, faults, 1)
+
+    def _transmit(
+        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+    ) -> None:
+        options = (self.levels, self.bucket, self.largest)
+        dither_transmit(values, keys, *options, out, faults, n_threads)
+
+
+@dataclass(frozen=True)
+class Dither(_Dithered):
+    """Random dithering (QSGD), Alistarh et al. 2017: unbiased.
+
+    Parameters
+    ----------
+    levels : int
+        Levels above zero, l: a value takes ``1 + ceil(log2(l + 1))`` bits.
+    bucket : int
+        Values that share a norm; the last bucket may be shorter.
+
+    Notes
+    -----
+    A value falls between two levels with variance ``f (1 - f) (norm / l)^2``, f its place between
+    them, which is at most 1/4 and at most ``x - x^2`` below the first level. In a bucket of d
+    values the sum is largest where they are equal: ``omega = sqrt(d)/l - 1`` where ``2 l <=
+    sqrt(d)``, else ``d / (4 l^2)``. It is never above ``min(d/l^2, sqrt(d)/l)``. The bound holds
+    where norms are normal float32 numbers (1.2e-38 or more); below, only the mean is kept.
+    """
+
+    levels: int
+    bucket: int = BUCKET
+
+    def __post_init__(self) -> None:
+        check_int("levels of qsgd", self.levels, least=1, most=MOST)
+        check_int("bucket of qsgd", self.bucket, least=1, most=MOST)
+
+    @property
+    def name(self) -> str:
+        """In bits where the levels fill them, else in levels."""
+        bits = int(self.levels).bit_length() + 1
+        full = bits <= 16 and self.levels == 2 ** (bits - 1) - 1
+        text = f"qsgd:{bits}bits" if full else f"qsgd:{self.levels}levels"
+        return text if self.bucket == BUCKET else f"{text}:{self.bucket}"
+
+    def variance(self, n: int) -> float:
+        """Bound omega; see the notes of the class."""
+        d = min(n, self.bucket)
+        if d == 0:
+            return 0.0
+        # A norm rounded up makes levels coarser by so much.
+        if self.levels == 1 or 2 * self.levels <= sqrt(d):
+            return sqrt(d) / self.levels * (1 + ROUNDING) - 1
+        return d / (4 * self.levels**2) * (1 + ROUNDING) ** 2
+
+
+@dataclass(frozen=True)
+class BlockTernary(_Dithered):
+    """Block-p quantization, Mishchenko et al. 2019: ``-|v|_p``, 0 or ``|v|_p``, unbiased.
+
+    Parameters
+    ----------
+    bucket : int
+        Values a block; a value takes 2 bits.
+    largest : bool
+        p is infinity in place of 2.
+
+    Notes
+    -----
+    ``E|Q(v)|^2 = |v|_1 |v|_p`` in each block, so that ``omega = sqrt(d) - 1`` for p = 2, and
+    ``(sqrt(d) - 1) / 2`` for infinity: the largest ratio of ``|v|_1 |v|_inf`` to ``|v|_2^2`` is
+    ``(1 + sqrt(d)) / 2``.
+    """
+
+    bucket: int
+    largest: bool = False
+    levels = 1
+
+    def __post_init__(self) -> None:
+        check_int("block of blockp", self.bucket, least=1, most=MOST)
+
+    @property
+    def name(self) -> str:
+        """Block, and the norm where it is not p = 2."""
+        return f"blockp:{self.bucket}" + (":inf" if self.largest else "")
+
+    def variance(self, n: int) -> float:
+        """Bound omega; see the notes of the class."""
+        d = min(n, self.bucket)
+        if d == 0:
+            return 0.0
+        ratio = (1 + sqrt(d)) / 2 if self.largest else sqrt(d)
+        return ratio * (1 + ROUNDING) - 1
+
+
+# ---- natural compression ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Natural(_Packed):
+    """Short floating point numbers, rounded at random (natural compression): unbiased.
+
+    Every value is rounded by itself, so that large ones do not drown small ones. Horvath et al.
+    2019, with mantissa bits: one bit is the sign, 8 are the exponent, m the mantissa.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of a value, ``9 + m``, from 9 to 24.
+
+    Notes
+    -----
+    A value v between the neighbours a < b has variance ``(v - a) (b - v)``, at most ``(b - a)^2 /
+    (4 a b) v^2``, attained at ``v = 2 a b / (a + b)``. It is largest next to a power of two, where
+    ``b = (1 + 2^-m) a``: ``omega = 4^-m / (4 (1 + 2^-m))``, 1/8 without a mantissa. The bound
+    holds for magnitudes of 2^-127 (5.9e-39) or more, and for zero, which is exact; below, numbers
+    are ``2^(-127 - m)`` apart, and only the mean is kept.
+    """
+
+    bits: int
+    is_unbiased = True
+
+    def __post_init__(self) -> None:
+        check_int("bits of natural", self.bits, least=9, most=24)
+
+    @property
+    def name(self) -> str:
+        """With the bits of a value."""
+        return f"natural:{self.bits}bits"
+
+    @property
+    def _mantissa(self) -> int:
+        return int(self.bits) - 9
+
+    def variance(self, n: int) -> float:
+        """Bound omega; see the notes of the class."""
+        step = 2.0**-self._mantissa
+        return step**2 / (4 * (1 + step)) if n else 0.0
+
+    def message_size(self, n: int) -> int:
+        """Bytes: the bits of all values together, ``ceil(n bits / 8)``."""
+        return (int(n) * int(self.bits) + 7) // 8
+
+    def _limit(self, n: int) -> str:
+        return f"which ends at {(2 - 2.0**-self._mantissa) * 2.0**127:.6g}"
+
+    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None:
+        natural_encode(values, keys, self._mantissa, out, faults, 1)
+
+    def _decode(self, messages: Any, out: Values, faults: Any) -> None:
+        natural_decode(messages, self._mantissa, out, faults, 1)
+
+    def _transmit(
+        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+    ) -> None:
+        natural_transmit(values, keys, self._mantissa, out, faults, n_threads)
+
+
+# ---- some of the values -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Sparse(_Packed):
+    """Some values as float32, with their indices.
+
+    Parameters
+    ----------
+    fraction : float
+        Of the values of a message, above 0 and at most 1; the number is rounded, at least one.
+    """
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fraction, Real) or not 0 < self.fraction <= 1:
+            raise InputError(
+                f"the fraction of {self._word} must be above 0 and at most 1, got {self.fraction!r}"
+            )
+
+    _word = ""
+    _at_random = False
+
+    @property
+    def name(self) -> str:
+        """With the fraction in as few digits as tell it."""
+        return f"{self._word}:{float(self.fraction)!r}".removesuffix(".0")
+
+    def n_kept(self, n: int) -> int:
+        """How many of n values are sent."""
+        return min(n, max(1, int(self.fraction * n + 0.5)))
+
+    def message_size(self, n: int) -> int:
+        """Bytes: ``ceil(k ceil(log2 n) / 8) + 4 k``."""
+        kept = self.n_kept(int(n))
+        return (kept * max(int(n) - 1, 0).bit_length() + 7) // 8 + 4 * kept
+
+    def _limit(self, n: int) -> str:
+        times = f" times {n / self.n_kept(n):.6g}" if self._at_random else ""
+        return f"which sends values{times} as float32 (at most {LARGEST_FLOAT:.6g})"
+
+    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None:
+        sparse_encode(values, keys, self.n_kept(values.shape[1]), self._at_random, out, faults, 1)
+
+    def _decode(self, messages: Any, out: Values, faults: Any) -> None:
+        sparse_decode(messages, self.n_kept(out.shape[1]), out, faults, 1)
+
+    def _transmit(
+        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+    ) -> None:
+        kept = self.n_kept(values.shape[1])
+        sparse_transmit(values, keys, kept, self._at_random, out, faults, n_threads)
+
+
+class TopK(_Sparse):
+    """The largest magnitudes; of equal ones that of lower index. Biased: see `ErrorFeedback`."""
+
+    is_unbiased = False
+    _word = "topk"
+
+    def variance(self, n: int) -> float:
+        """Contraction ``1 - k/n``, attained where all are equal; rounding to float32 aside."""
+        return 1 - self.n_kept(n) / n if n else 0.0
+
+
+class RandK(_Sparse):
+    """Values at random, times n/k, rounded to float32 at random: unbiased."""
+
+    is_unbiased = True
+    _word = "randk"
+    _at_random = True
+
+    def variance(self, n: int) -> float:
+        """Bound omega: ``n/k - 1``, and what rounding adds to it."""
+        return n / self.n_kept(n) * (1 + ROUNDING**2 / 4) - 1 if n else 0.0
+
+
+# ---- casts --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cast(_Packed):
+    """Floating point numbers of 2, 4 or 8 bytes, to nearest.
+
+    Parameters
+    ----------
+    itemsize : {2, 4, 8}
+        Bytes of a number. Only 8 is exact, hence unbiased.
+    """
+
+    itemsize: int
+
+    def __post_init__(self) -> None:
+        if self.itemsize not in (2, 4, 8):
+            raise InputError(f"numbers are cast to 2, 4 or 8 bytes, got {self.itemsize!r}")
+
+    @property
+    def name(self) -> str:
+        """float16, float32 or float64."""
+        return f"float{8 * self.itemsize}"
+
+    @property
+    def is_unbiased(self) -> bool:
+        """Only what is exact is."""
+        return self.itemsize == 8
+
+    def variance(self, n: int) -> float:
+        """Square of half the relative distance of numbers, where they are normal ones."""
+        return {2: 2.0**-22, 4: 2.0**-48, 8: 0.0}[self.itemsize] if n else 0.0
+
+    def message_size(self, n: int) -> int:
+        """Bytes."""
+        return n * self.itemsize
+
+    def _limit(self, n: int) -> str:
+        return f"which ends at {float(np.finfo(self.name).max):.6g}"
+
+    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None:
+        cast_encode(values, self.itemsize, out, faults, 1)
+
+    def _decode(self, messages: Any, out: Values, faults: Any) -> None:
+        cast_decode(messages, self.itemsize, out, faults, 1)
+
+    def _transmit(
+        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+    ) -> None:
+        cast_transmit(values, self.itemsize, out, faults, n_threads)
+
+
+# ---- by name ------------------------------------------------------------------------------------
+
+
+def _count(what: str, word: str, text: str, most: int = MOST, least: int = 1) -> int:
+    """Read a positive integer of a codec's name."""
+    number = int(word) if word.isascii() and word.isdigit() and len(word) <= 10 else 0
+    if not least <= number <= most:
+        raise InputError(
+            f"{what} must be an integer from {least} to {most}, got {word!r} in {text!r}"
+        )
+    return number
+
+
+def _parse_dither(text: str, options: list[str]) -> Codec:
+    example = "'qsgd:8bits', 'qsgd:100levels' or 'qsgd:8bits:512'"
+    if not 1 <= len(options) <= 2:
+        raise InputError(f"qsgd takes bits or levels, and a bucket if any; try {example}: {text!r}")
+    size = options[0]
+    if size.endswith("bits"):
+        bits = _count("bits of qsgd", size.removesuffix("bits"), text, 16)
+        if bits < 2:
+            raise InputError(f"bits of qsgd must be from 2 to 16, the sign included, got {text!r}")
+        levels = 2 ** (bits - 1) - 1
+    elif size.endswith("levels"):
+        levels = _count("levels of qsgd", size.removesuffix("levels"), text)
+    else:
+        raise InputError(f"qsgd takes bits or levels, got {size!r} in {text!r}; try {example}")
+    bucket = _count("bucket of qsgd", options[1], text) if len(options) == 2 else BUCKET
+    return Dither(levels, bucket)
+
+
+def _parse_block(text: str, options: list[str]) -> Codec:
+    if not 1 <= len(options) <= 2:
+        raise InputError(
+            f"blockp takes a block, and a norm if any, got {text!r}; try 'blockp:64' or "
+            "'blockp:64:inf'"
+        )
+    norm = check_choice("norm of blockp", options[1], ("2", "inf")) if options[1:] else "2"
+    return BlockTernary(_count("block of blockp", options[0], text), norm == "inf")
+
+
+def _parse_natural(text: str, options: list[str]) -> Codec:
+    if len(options) != 1 or not options[0].endswith("bits"):
+        raise InputError(f"natural takes the bits of a value, got {text!r}; try 'natural:10bits'")
+    return Natural(_count("bits of natural", options[0].removesuffix("bits"), text, 24, 9))
+
+
+def _parse_sparse(kind: type[TopK] | type[RandK]) -> Callable[[str, list[str]], Codec]:
+    def parse(text: str, options: list[str]) -> Codec:
+        try:
+            (word,) = options
+            fraction = float(word)
+        except ValueError:
+            name = text.split(":")[0]
+            raise InputError(
+                f"{name} takes the fraction of values to send, got {text!r}; try '{name}:0.1'"
+            ) from None
+        return kind(fraction)
+
+    return parse
+
+
+def _parse_cast(itemsize: int) -> Callable[[str, list[str]], Codec]:
+    def parse(text: str, options: list[str]) -> Codec:
+        if options:
+            raise InputError(f"a cast takes no options, got {text!r}; try {text.split(':')[0]!r}")
+        return Cast(itemsize)
+
+    return parse
+
+
+CODECS: dict[str, Callable[[str, list[str]], Codec]] = {
+    "qsgd": _parse_dither,
+    "blockp": _parse_block,
+    "natural": _parse_natural,
+    "topk": _parse_sparse(TopK),
+    "randk": _parse_sparse(RandK),
+    "float16": _parse_cast(2),
+    "float32": _parse_cast(4),
+    "float64": _parse_cast(8),
+}
+"""What a codec's name can begin with."""
+
+
+def parse_codec(text: str) -> Codec:
+    """Make a codec of its name.
+
+    Parameters
+    ----------
+    text : str
+        ``qsgd:8bits`` (bits a value with its sign, 2 to 16), ``qsgd:100levels``, each with a
+        bucket if not 256 (``qsgd:8bits:512``); ``blockp:64`` or ``blockp:64:inf``;
+        ``natural:10bits`` (9 to 24); ``topk:0.01``; ``randk:0.1``; ``float16``, ``float32`` or
+        ``float64``.
+
+    Returns
+    -------
+    Codec
+        The codec; its ``name`` may be another text for the same.
+
+    Raises
+    ------
+    InputError
+        If there is no such codec.
+
+    Examples
+    --------
+    >>> parse_codec("qsgd:127levels").name
+    'qsgd:8bits'
+    """
+    kind, *options = text.split(":") if isinstance(text, str) else [text]
+    return CODECS[check_choice("the codec", kind, CODECS)](text, options)
+
+
+# ---- error feedback -----------------------------------------------------------------------------
+
+
+class ErrorFeedback:
+    """Senders who remember what their messages left out, and add it to the next ones.
+
+    Each sends ``Q(v + e)`` and keeps ``e <- v + e - Q(v + e)``, e zero at first: what was received
+    and what is remembered add up to all that was to be sent. For biased codecs, Seide et al. 2014.
+
+    Parameters
+    ----------
+    codec : Codec
+        Q.
+
+    Attributes
+    ----------
+    memory : ndarray of shape (N, V) or None
+        e of each sender; None before the first messages.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.memory: Values | None = None
+
+    def transmit(
+        self, values: Values, keys: Keys, n_threads: int = 1
+    ) -> tuple[Values, NDArray[np.int64]]:
+        """Send a message of every sender, as `Codec.transmit` does.
+
+        Raises
+        ------
+        InputError
+            If there are other senders or values than the last time.
+        NumericalError
+            If the codec cannot send them; the memory is kept as it was.
+        """
+        rows = _as_floats(values, 2)
+        if self.memory is None:
+            wanted = rows
+        elif self.memory.shape == rows.shape:
+            wanted = rows + self.memory
+        else:
+            raise InputError(
+                f"the memory is of {self.memory.shape[0]} senders of {self.memory.shape[1]} "
+                f"values, got values of shape {rows.shape}; reset it first"
+            )
+        decoded, sizes = self.codec.transmit(wanted, keys, n_threads)
+        self.memory = wanted - decoded
+        return decoded, sizes
+
+    def reset(self) -> None:
+        """Forget."""
+        self.memory = None

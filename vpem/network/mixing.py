@@ -1,0 +1,308 @@
+"""Mixing weights of consensus rounds, and how fast they mix."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.network.graph import Graph, check_connected
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = [
+    "MOST_FASTEST",
+    "WEIGHTS",
+    "chebyshev_bound",
+    "chebyshev_steps",
+    "mixing_matrix",
+    "mixing_rate",
+]
+
+WEIGHTS: tuple[str, ...] = ("metropolis", "laplacian", "max-degree", "fastest")
+
+MOST_FASTEST = 150
+"""Agents up to which the fastest weights are looked for: seconds for 100, a minute for 150."""
+
+SOLVED = 1e-6  # the rate of the fastest weights is found to within this
+
+DENSE = 400  # up to this many nodes eigenvalues come from the whole matrix
+TREELIKE = 3.2  # with fewer nonzeros a row than this, factorising costs next to nothing
+RATE_ZERO = 1e-13  # a mixing rate below this is rounding
+
+
+def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
+    """Return the matrix of one consensus round (Valdeira et al., section 3).
+
+    Parameters
+    ----------
+    graph : Graph
+        A graph without a server.
+    weights : str
+        "metropolis": ``W_ij = 1 / (1 + max(deg_i, deg_j))``; "laplacian": ``W = I - alpha L``
+        with the fastest constant, ``alpha = 2 / (lambda_2(L) + lambda_max(L))``; "max-degree":
+        the same with ``alpha = 1 / (1 + max degree)``; "fastest": the weights of the edges, some
+        of them perhaps negative, with which the mixing rate is least (Xiao and Boyd 2004), found
+        by cvxpy (``pip install 'vpem[sdp]'``).
+
+    Returns
+    -------
+    csr_array of shape (n_agents, n_agents)
+        Symmetric, each row summing to 1, nonzero on the edges and (stored) on the diagonal.
+
+    Raises
+    ------
+    InputError
+        For unknown weights, a graph with a server, "laplacian" or "fastest" on a disconnected
+        graph, or "fastest" without cvxpy or for more than `MOST_FASTEST` agents.
+
+    Warns
+    -----
+    VpemWarning
+        If the solver of "fastest" falls short, and simpler weights that mix faster are taken.
+    """
+    check_choice("weights", weights, WEIGHTS)
+    if graph.has_server:
+        raise InputError(
+            "a star has no mixing weights: its server takes the exact sum; to mix among the agents"
+            " take another topology"
+        )
+    if weights in ("laplacian", "fastest"):
+        check_connected(graph)
+    if weights == "fastest":
+        return _fastest(graph)
+    one, two = graph.edges.T
+    most = graph.degrees.max()
+    if weights == "metropolis":
+        return _weighted(graph, 1.0 / (1.0 + np.maximum(graph.degrees[one], graph.degrees[two])))
+    matrix = _weighted(graph, np.full(len(one), 1.0 / (1.0 + most)))
+    if weights == "max-degree" or graph.n_agents == 1:
+        return matrix
+    second, last = _extreme(matrix, +1), _extreme(matrix, -1)
+    alpha = 2.0 / ((1.0 + most) * (2.0 - second - last))
+    return _weighted(graph, np.full(len(one), alpha))
+
+
+def _fastest(graph: Graph) -> csr_array:
+    """Return the fastest mixing of a connected graph.
+
+    Where simpler weights are as fast up to what the solver can tell, they are taken: on graphs
+    whose edges are all alike, such as cycles, the best constant is the optimum.
+    """
+    if graph.n_agents > MOST_FASTEST:
+        raise InputError(
+            f"the fastest weights are looked for among at most {MOST_FASTEST} agents, the graph has"
+            f" {graph.n_agents}; try laplacian weights"
+        )
+    simpler = [mixing_matrix(graph, name) for name in ("laplacian", "metropolis")]
+    rates = [mixing_rate(matrix) for matrix in simpler]
+    best = int(np.argmin(rates))
+    if rates[best] == 0.0:
+        _load_solver()  # the answer shall not depend on the graph where cvxpy is absent
+        return simpler[best]
+    matrix = _weighted(graph, _solved(graph))
+    rate = mixing_rate(matrix)
+    if rate < rates[best] - SOLVED * (1.0 - rates[best]):
+        return matrix
+    if rate > rates[best] + SOLVED:
+        warnings.warn(
+            f"the solver of the fastest weights fell short (mixing rate {rate:.6f}):"
+            f" {('laplacian', 'metropolis')[best]} weights are taken, whose mixing rate is"
+            f" {rates[best]:.6f}",
+            VpemWarning,
+            stacklevel=3,
+        )
+    return simpler[best]
+
+
+def _load_solver() -> Any:
+    """Return cvxpy, or say how to get it."""
+    try:
+        import cvxopt  # noqa: F401
+        import cvxpy
+    except ImportError as error:
+        raise InputError(
+            "the fastest weights need cvxpy and its solver CVXOPT, which are not installed: pip"
+            " install 'vpem[sdp]', or take laplacian weights"
+        ) from error
+    return cvxpy
+
+
+def _solved(graph: Graph) -> NDArray[np.float64]:
+    """Weights of the edges (n_edges,) by which ``||W - 11^T/N||_2`` is least.
+
+    A semidefinite program, in ``W = I - sum_e w_e a_e a_e^T`` with ``a_e`` 1 and -1 at the ends of
+    edge e.
+    """
+    from scipy.sparse import csr_array
+
+    cvxpy = _load_solver()
+    n, n_edges = graph.n_agents, graph.n_edges
+    one, two = graph.edges.T
+    edge = np.tile(np.arange(n_edges), 4)
+    places = np.concatenate([one * n + one, two * n + two, one * n + two, two * n + one])
+    signs = np.repeat([1.0, -1.0], 2 * n_edges)
+    outer = csr_array((signs, (places, edge)), shape=(n * n, n_edges))
+    weight, norm = cvxpy.Variable(n_edges), cvxpy.Variable()
+    rest = np.eye(n) - 1.0 / n - cvxpy.reshape(outer @ weight, (n, n), order="F")
+    bound = norm * np.eye(n)
+    problem = cvxpy.Problem(cvxpy.Minimize(norm), [bound - rest >> 0, bound + rest >> 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what comes out is looked at by the caller
+        try:
+            problem.solve(solver=cvxpy.CVXOPT, kktsolver="chol")
+        except (cvxpy.error.SolverError, ArithmeticError, ValueError):
+            weight.value = None
+    if weight.value is None or not np.isfinite(weight.value).all():
+        return np.zeros(n_edges)  # the identity, which never mixes
+    return np.asarray(weight.value, dtype=np.float64)
+
+
+def _weighted(graph: Graph, weight: NDArray[np.float64]) -> csr_array:
+    """Return the symmetric matrix with ``weight`` on the edges whose rows sum to 1."""
+    from scipy.sparse import csr_array
+
+    one, two = graph.edges.astype(np.int32).T
+    every = np.arange(graph.n_agents, dtype=np.int32)
+    given = np.bincount(one, weight, graph.n_agents) + np.bincount(two, weight, graph.n_agents)
+    matrix = csr_array(
+        (
+            np.concatenate([weight, weight, 1.0 - given]),
+            (np.concatenate([one, two, every]), np.concatenate([two, one, every])),
+        ),
+        shape=(graph.n_agents, graph.n_agents),
+    )
+    matrix.sort_indices()
+    return matrix
+
+
+def mixing_rate(W: Any) -> float:
+    """Return the second largest eigenvalue modulus, by which the error falls in each round.
+
+    Parameters
+    ----------
+    W : sparse array or ndarray of shape (n_agents, n_agents)
+        A symmetric matrix whose rows sum to 1.
+
+    Returns
+    -------
+    float
+        ``max(|lambda_2|, |lambda_N|)``; 0 if one round is exact up to rounding, 1 (or more) if
+        the agents never come to agree.
+
+    Raises
+    ------
+    InputError
+        If the matrix is not square and symmetric with rows that sum to 1.
+    """
+    from scipy.sparse import csr_array
+
+    matrix = csr_array(W, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"a mixing matrix must be square, got shape {matrix.shape}")
+    wrong = max(abs(matrix - matrix.T).max(), np.abs(matrix.sum(axis=1) - 1.0).max())
+    if not wrong < 1e-9:
+        raise InputError(
+            f"a mixing matrix must be symmetric with rows that sum to 1, this one is off by {wrong}"
+        )
+    if matrix.shape[0] == 1:
+        return 0.0
+    rate = abs(_extreme(matrix, +1))
+    if -_bound(matrix, -1) > rate:
+        rate = max(rate, abs(_extreme(matrix, -1)))
+    return 0.0 if rate < RATE_ZERO else rate
+
+
+def chebyshev_steps(rate: float, n_rounds: int) -> NDArray[np.float64]:
+    """Return how far each round goes when rounds are accelerated by Chebyshev's polynomials.
+
+    Round s + 1 takes ``z^{s+1} = step (W z^s - z^{s-1}) + z^{s-1}``; after S rounds the states are
+    ``T_S(W / rate) / T_S(1 / rate)`` times where they started.
+
+    Parameters
+    ----------
+    rate : float
+        Mixing rate of W, or a bound of it below 1. With 0 one plain round is exact, and all are
+        plain.
+    n_rounds : int
+        Rounds, S.
+
+    Returns
+    -------
+    ndarray of shape (S,)
+        The first is 1.
+    """
+    steps = np.ones(n_rounds)
+    step = 2.0
+    for number in range(1, n_rounds if rate > 0 else 0):
+        step = 1.0 / (1.0 - 0.25 * rate**2 * step)
+        steps[number] = step
+    return steps
+
+
+def chebyshev_bound(rate: float, n_rounds: int) -> float:
+    """Return by what accelerated rounds reduce the distance to the mean at least.
+
+    ``1 / T_S(1 / rate)``, 1 for no rounds and 0 where one round is exact.
+    """
+    if n_rounds == 0:
+        return 1.0
+    if rate <= 0:
+        return 0.0
+    growth = np.arccosh(1.0 / rate) * n_rounds
+    return float(2.0 * np.exp(-growth) / (1.0 + np.exp(-2.0 * growth)))
+
+
+def _bound(matrix: csr_array, end: int) -> float:
+    """Return Gershgorin's bound of the eigenvalues, from above (end = 1) or below (end = -1)."""
+    diagonal = matrix.diagonal()
+    around = abs(matrix).sum(axis=1) - np.abs(diagonal)
+    return float(end * np.max(end * diagonal + around))
+
+
+def _extreme(matrix: csr_array, end: int) -> float:
+    """Return the greatest (end = 1) or least (end = -1) eigenvalue but that of the ones.
+
+    Large matrices are never made dense. Lanczos comes first, quick where mixing is. Where it does
+    not converge, and on trees, paths and rings, the matrix is factorised about its Gershgorin
+    bound, cheap on such graphs, and Lanczos runs on the inverse. The constant vector is deflated
+    and the start vector fixed, so that results are reproducible.
+    """
+    from scipy.sparse import eye_array
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
+
+    n = matrix.shape[0]
+    away = 2.0 * abs(matrix).sum(axis=1).max()  # takes the ones to the other end of the spectrum
+    if n <= DENSE:
+        return end * float(np.linalg.eigvalsh(end * matrix.toarray() - away / n)[-1])
+    start = np.random.default_rng(0).standard_normal(n)
+
+    def lanczos(apply: Callable[[NDArray[np.float64]], NDArray[np.float64]], **more: int) -> float:
+        linear = LinearOperator(matrix.shape, matvec=apply, dtype=np.float64)
+        options = {"k": 1, "which": "LA", "v0": start - start.mean(), "tol": 1e-11, **more}
+        return float(eigsh(linear, return_eigenvectors=False, **options)[0])
+
+    if matrix.nnz > TREELIKE * n:
+        try:  # on I + end W, whose eigenvalues stay away from 0, where tol would mean nothing
+            top = lanczos(lambda x: x + end * (matrix @ x) - away * x.mean(), ncv=32, maxiter=200)
+            return end * (top - 1.0)
+        except ArpackNoConvergence:
+            pass
+    shift = _bound(matrix, end) + end * 1e-9
+    factor = splu(
+        (end * (shift * eye_array(n) - matrix)).tocsc(),
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0.0,
+        options={"SymmetricMode": True},
+    )
+
+    def inverse(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        y = factor.solve(x)
+        return np.asarray(y - y.mean())
+
+    return shift - end / lanczos(inverse)

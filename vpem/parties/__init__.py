@@ -1,1 +1,0 @@
-"""Parties with files of their own, aligned by ids."""

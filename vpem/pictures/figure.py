@@ -1,0 +1,212 @@
+"""Pictures, drawn by matplotlib where it is installed."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vpem.errors import InputError, VpemWarning, printable
+from vpem.files.hdf5 import atomic_write, check_writable
+
+__all__ = [
+    "COLOURS",
+    "check_matplotlib",
+    "check_picture",
+    "legend_below",
+    "render",
+    "save_figure",
+    "whole_numbers",
+    "words",
+]
+
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2", "#999999")
+"""Okabe and Ito's, which the colour-blind tell apart."""
+
+
+LONGEST = 28
+"""Characters of a name that is drawn."""
+
+MOST_COLUMNS = 6
+"""Of a legend."""
+
+
+def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
+    """Raise an error unless a picture can be drawn and written there."""
+    check_writable(path, force, "pictures")
+    check_matplotlib()
+
+
+def check_matplotlib() -> None:
+    """Raise `InputError` unless matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "pictures are drawn by matplotlib, which is not installed: pip install 'vpem[plot]'"
+        ) from error
+
+
+def _metadata_of(ending: str) -> dict[str, None] | None:
+    """Return what keeps the time of day out of a picture, by the ending of its file."""
+    return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
+
+
+def words(text: object, most: int = LONGEST) -> str:
+    """Return a name as it can be drawn: in one line, not too long, and never a formula."""
+    shown = printable(text)
+    if len(shown) > most:
+        shown = shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    # Dollars would begin a formula, and what begins with an underscore is left out of legends.
+    return (" " if shown.startswith("_") else "") + shown.replace("$", r"\$")
+
+
+def _parts(artist: Any) -> Iterator[Any]:
+    """Yield an artist and all that is in it but ticks, which looking for them would make."""
+    from matplotlib.axis import Axis
+
+    yield artist
+    if isinstance(artist, Axis):
+        yield from (artist.label, artist.get_offset_text())
+        return
+    for child in artist.get_children():
+        yield from _parts(child)
+
+
+def _legible(figure: Any) -> None:
+    """Take control characters out of every text of a figure: SVG with them is no XML."""
+    from matplotlib.axis import Axis
+    from matplotlib.text import Text
+    from matplotlib.ticker import FixedFormatter
+
+    def lines(text: str) -> str:
+        return "\n".join(map(printable, text.split("\n")))
+
+    for part in _parts(figure):
+        if isinstance(part, Text):
+            part.set_text(lines(part.get_text()))
+        elif isinstance(part, Axis):
+            for told in (part.get_major_formatter(), part.get_minor_formatter()):
+                if isinstance(told, FixedFormatter):
+                    told.seq = [lines(str(name)) for name in told.seq]
+
+
+def render(figure: Any, target: Any, ending: str, dpi: int) -> None:
+    """Draw a figure once, the same bytes as its ``savefig``, which draws it twice to lay it out.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        What to draw.
+    target : path or binary stream
+        Where to.
+    ending : {"png", "svg", "pdf"}
+        The format.
+    dpi : int
+        Dots an inch of "png", and of what is drawn as dots in others.
+    """
+    from importlib import import_module
+
+    backend = import_module(f"matplotlib.backends.backend_{'agg' if ending == 'png' else ending}")
+    _legible(figure)
+    figure.set_dpi(dpi)
+    canvas = backend.FigureCanvas(figure)
+    getattr(canvas, f"print_{ending}")(target, metadata=_metadata_of(ending))
+
+
+def save_figure(
+    path: str | os.PathLike[str], figure: Any, *, force: bool = False, dpi: int = 160
+) -> None:
+    """Write a figure completely or not at all, the same bytes for the same figure.
+
+    Parameters
+    ----------
+    path : path
+        A .png, .svg or .pdf file.
+    figure : matplotlib.figure.Figure
+        What to write.
+    force : bool
+        Replace an existing file.
+    dpi : int
+        Dots an inch of a .png file, and of what is drawn as dots in others.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+
+    Warns
+    -----
+    VpemWarning
+        If a name has characters that the font has not.
+    """
+    import matplotlib as mpl
+
+    ending = Path(path).suffix.lower()[1:]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with (
+            mpl.rc_context({"svg.hashsalt": "vpem", "svg.fonttype": "none"}),
+            atomic_write(path, force, "pictures") as temporary,
+        ):
+            # Drawn in memory: matplotlib does not always say of a full disk that it is one.
+            drawn = io.BytesIO()
+            render(figure, drawn, ending, dpi)
+            temporary.write_bytes(drawn.getvalue())
+    for one in caught:
+        if not str(one.message).startswith("Glyph "):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if any(str(one.message).startswith("Glyph ") for one in caught):
+        warnings.warn(
+            f"{path}: names have characters that the font of pictures has not; they are boxes",
+            VpemWarning,
+            stacklevel=2,
+        )
+
+
+def legend_below(
+    figure: Any, handles: Sequence[Any], size: float = 8, title: str | None = None
+) -> float:
+    """Put a legend below all panels, in as many columns as the figure has room for.
+
+    Rows of it beyond two make the figure higher, rather than its panels lower.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        One that places its parts itself, or whose panels leave room for the legend.
+    handles : sequence of artists
+        What is told of, each with its label.
+    size : float
+        Of the letters, in points.
+    title : str, optional
+        Above it.
+
+    Returns
+    -------
+    float
+        Inches that it takes of the figure's height.
+    """
+    width, height = figure.get_size_inches()
+    for columns in range(min(len(handles), MOST_COLUMNS), 0, -1):
+        legend = figure.legend(
+            handles=handles, loc="outside lower center", ncols=columns, frameon=False,
+            fontsize=size, handlelength=3, title=title, title_fontsize=size,
+        )  # fmt: skip
+        box = legend.get_window_extent()
+        if columns == 1 or box.width <= figure.bbox.width:
+            break
+        legend.remove()
+    taken = float(box.height / figure.dpi)
+    figure.set_size_inches(width, height + max(0.0, taken - 0.05 * size))
+    return taken
+
+
+def whole_numbers(axis: Any) -> None:
+    """Let an axis of numbers that are whole have ticks at such only, even where there is one."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))

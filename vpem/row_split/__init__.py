@@ -1,1 +1,0 @@
-"""Distributed EM over rows that workers hold."""

@@ -1,0 +1,355 @@
+"""`fit_saem`: a model fitted to individuals on devices, with all that is told of the fit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_int
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.network.codecs import Codec, parse_codec
+from vpem.network.ledger import Ledger
+from vpem.network.workers import Workers, evenly
+from vpem.saem.conditional import Conditional, sample_conditional
+from vpem.saem.fisher import observed_information, standard_errors
+from vpem.saem.individuals import Individuals
+from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
+from vpem.saem.models.catalogue import MODELS, OWN, all_options, make_model
+from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.saem import SaemProgress, burn_in_of, chains_of, run_saem
+from vpem.saem.samplers import AUTO, Sampler, sampler_of, usual_sampler
+from vpem.saem.server import Reports
+from vpem.saem.streams import Streams
+
+__all__ = ["MODELS", "SaemFit", "fit_saem", "make_model"]
+
+
+FEWEST = 0.01
+"""Share of importance draws that weighted ones are worth, below which chains are doubted."""
+
+
+@dataclass(frozen=True)
+class SaemFit:
+    """A fitted model.
+
+    Attributes
+    ----------
+    model : SaemModel
+        Of all individuals.
+    theta : ndarray of shape (p,)
+        Estimates.
+    standard_errors : ndarray of shape (p,)
+        Of them; NaN where the information is not positive definite.
+    information : ndarray of shape (p, p)
+        Observed information.
+    log_likelihood : LogLikelihood
+        With its Monte Carlo error.
+    given : Conditional
+        Latents of each individual: means, intervals, shrinkage.
+    acceptance : ndarray of shape (n,) or None
+        Share of a sampler's moves that were accepted after the burn-in; None where all are.
+    trace : ndarray of shape (n_iter + 1, p)
+        Parameters, the start first.
+    bytes : ndarray of shape (n_iter,)
+        Payload bytes sent until each iteration.
+    n_iter : int
+        Iterations.
+    converged : bool
+        Whether the parameters had settled, to ``tol``.
+    change : float
+        How far the farthest parameter was at the last look from where it settles, in its standard
+        error; NaN: not looked at.
+    grounds : str
+        A sentence that says so; empty with ``tol`` 0.
+    ledger : Ledger
+        All that was sent.
+    model_name : str
+        One of `MODELS`, or ``own``.
+    model_options : dict
+        All options of a model that is named, as JSON can hold them.
+    settings : dict
+        How the fit was asked for, likewise.
+    """
+
+    model: SaemModel
+    theta: Vector
+    standard_errors: Vector
+    information: Vector
+    log_likelihood: LogLikelihood
+    given: Conditional
+    acceptance: Vector | None
+    trace: Vector
+    bytes: NDArray[np.int64]
+    n_iter: int
+    converged: bool
+    change: float
+    grounds: str
+    ledger: Ledger
+    model_name: str
+    model_options: dict[str, Any]
+    settings: dict[str, Any]
+
+    @property
+    def estimates(self) -> dict[str, float]:
+        """Estimates by the names of the parameters."""
+        return dict(zip(self.model.parameters, self.theta.tolist(), strict=True))
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Standard errors by the names of the parameters."""
+        return dict(zip(self.model.parameters, self.standard_errors.tolist(), strict=True))
+
+
+def fit_saem(
+    individuals: Individuals,
+    model: str | Callable[[Individuals], SaemModel] = "linear",
+    *,
+    model_options: Mapping[str, Any] | None = None,
+    devices: int | Workers = 1,
+    sampler: str | Sampler = AUTO,
+    sampler_options: Mapping[str, Any] | None = None,
+    n_chains: int | None = None,
+    n_iter: int = 1000,
+    burn_in: int | None = None,
+    decay: float = 0.7,
+    average: str = "statistics",
+    shares: str = "individuals",
+    codec: str | Codec | None = None,
+    feedback: str | None = None,
+    gradient_codec: str | Codec | None = None,
+    participation: float = 1.0,
+    tol: float = 0.1,
+    window: int = 50,
+    start: Vector | None = None,
+    n_conditional: int = 200,
+    n_importance: int = 5000,
+    level: float = 0.95,
+    seed: int = 0,
+    callback: Callable[[SaemProgress], None] | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> SaemFit:
+    """Fit a model with latent variables by SAEM, on one machine or on devices with a server.
+
+    Algorithms of the draft: 1 is ``average="models"``; 2 the default; 3 ``sampler="langevin"`` with
+    a ``gradient_codec``; 4 a ``codec`` such as ``topk:0.1`` with or without ``feedback``; 5 these
+    with ``participation``.
+
+    Parameters
+    ----------
+    individuals : Individuals
+        The data.
+    model : str or callable
+        One of `MODELS`, or what makes a `SaemModel` of individuals.
+    model_options : mapping, optional
+        Of a model that is named.
+    devices : int or Workers
+        How many hold runs of the individuals; or who holds which.
+    sampler : {"auto", "exact", "metropolis", "langevin", "mala"} or Sampler
+        With ``auto`` it is ``exact`` where the model's latents can be drawn so and no option is
+        given that only others have, else ``metropolis``; settings say which.
+    sampler_options : mapping, optional
+        Of a sampler that is named, see `vpem.saem.samplers`.
+    n_chains, n_iter, burn_in, decay, average, shares, participation, tol, window, start, callback
+        See `vpem.saem.saem.run_saem`; with ``tol`` 0 all iterations are made, and none is asked
+        whether it converged.
+    codec : str or Codec, optional
+        How devices send statistics, see `vpem.network.codecs.parse_codec`; None: exactly.
+    feedback : {"none", "change", "error", "memory"}, optional
+        See `vpem.saem.server.FEEDBACKS`; default: ``memory`` where there is a codec, else
+        ``none``.
+    gradient_codec : str or Codec, optional
+        Of the sampler ``langevin``.
+    n_conditional : int
+        Draws of each chain at the estimates.
+    n_importance : int
+        Draws of each individual for the log-likelihood.
+    level : float
+        Probability of individuals' intervals.
+    seed : int
+        Of all random numbers, from 0 to 2^64 - 1.
+    announce : callable, optional
+        Told in words of each part of the work that comes after the iterations, when it begins.
+
+    Returns
+    -------
+    SaemFit
+
+    Raises
+    ------
+    InputError
+        If data or options do not fit.
+    NumericalError
+        If parameters are not finite or a sampler runs away.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the parameters had not settled.
+    VpemWarning
+        If importance draws are worth few: the latents' law is not well known.
+    """
+    check_int("seed", seed, least=0, most=2**64 - 1)
+    n_iter = check_int("n_iter", n_iter, least=1)
+    burn_in = burn_in_of(n_iter, burn_in)
+    made = _made(individuals, model, model_options)
+    held = evenly(made.n, devices) if not isinstance(devices, Workers) else devices
+    codec = parse_codec(codec) if isinstance(codec, str) else codec
+    chosen = _sampler(made, sampler, sampler_options, gradient_codec)
+    n_chains = chains_of(chosen, made.n, n_chains)
+    if held.n_samples != made.n:
+        raise InputError(f"devices hold {held.n_samples} individuals, but there are {made.n}")
+    if feedback is None:
+        feedback = "none" if codec is None else "memory"
+    reports = Reports(held.counts / made.n, codec, feedback, made.pieces)
+    run = run_saem(
+        made,
+        held,
+        chosen,
+        reports,
+        n_iter=n_iter,
+        burn_in=burn_in,
+        decay=decay,
+        n_chains=n_chains,
+        average=average,
+        shares=shares,
+        participation=participation,
+        tol=tol,
+        window=window,
+        seed=seed,
+        start=start,
+        callback=callback,
+    )
+    if tol > 0 and not run.converged:
+        warnings.warn(
+            f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}; take "
+            f"{'more iterations or chains' if not run.change < tol else 'a simpler model'}",
+            NotConvergedWarning,
+            stacklevel=2,
+        )
+    acceptance = run.chains.rates
+    theta, first = made.canonical(run.theta, run.chains.z)
+    trace = np.array(run.trace)
+    if not np.array_equal(theta, run.theta):  # signs, say, are turned: those before as well
+        trace = np.array([made.canonical(one, run.chains.z)[0] for one in run.trace])
+    run.chains.z = first
+    streams = Streams.of(individuals.names, seed)
+    tell = announce or (lambda _: None)
+    tell(f"drawing latents at the estimates, {n_conditional} draws of each chain")
+    given = sample_conditional(
+        made,
+        theta,
+        chosen,
+        run.chains,
+        streams,
+        after=run.n_iter,
+        late=max(1, run.n_iter - burn_in),
+        n_iter=n_conditional,
+        level=level,
+    )
+    tell(f"computing the log-likelihood, {n_importance} draws of each individual")
+    likelihood = importance_log_likelihood(
+        made, theta, given, streams, after=run.n_iter + n_conditional, n_draws=n_importance
+    )
+    tell("computing standard errors")
+    _warn_of_few(likelihood, individuals.names, n_importance)
+    information = observed_information(made, theta, given)
+    reports.sum_up()
+    named = isinstance(model, str)
+    settings = {
+        "devices": held.n_workers, "sampler": chosen.name, "sampler_options": _told(chosen),
+        "n_chains": n_chains, "n_iter": n_iter, "burn_in": burn_in, "decay": decay,
+        "average": average, "shares": shares, "codec": None if codec is None else codec.name,
+        "feedback": feedback, "participation": participation, "tol": tol, "window": window,
+        "n_conditional": n_conditional, "n_importance": n_importance, "seed": seed,
+        "columns": dict(individuals.columns),
+    }  # fmt: skip
+    return SaemFit(
+        made,
+        theta,
+        standard_errors(information, made.constraints(theta)),
+        information,
+        likelihood,
+        given,
+        acceptance,
+        trace,
+        np.array(run.bytes, dtype=np.int64),
+        run.n_iter,
+        run.converged,
+        run.change,
+        run.grounds,
+        reports.ledger,
+        str(model) if named else OWN,
+        all_options(str(model), model_options or {}) if named else {},
+        settings,
+    )
+
+
+def _warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -> None:
+    """Warn where the draws of latents cannot be those of their law: chains that hardly move."""
+    who = int(np.argmin(likelihood.effective))
+    if likelihood.effective[who] < FEWEST * n_draws:
+        warnings.warn(
+            f"the {n_draws} importance draws of individual {names[who]!r} are worth "
+            f"{likelihood.effective[who]:.1f}: its chains have not seen all of the latents' law, "
+            "and estimates may be off; take the sampler exact where the model has it, centre "
+            "times, or make more sampling steps",
+            VpemWarning,
+            stacklevel=3,
+        )
+
+
+def _told(sampler: Sampler) -> dict[str, Any]:
+    """Options of a sampler of vpem that results depend on, a codec by its name."""
+    if not is_dataclass(sampler):
+        return {}
+    held = {one.name: getattr(sampler, one.name) for one in fields(sampler)
+            if one.name != "n_threads"}  # fmt: skip
+    return {one: getattr(value, "name", value) for one, value in held.items()}
+
+
+def _made(
+    individuals: Individuals,
+    model: str | Callable[[Individuals], SaemModel],
+    options: Mapping[str, Any] | None,
+) -> SaemModel:
+    if isinstance(model, str):
+        return make_model(model, individuals, **(options or {}))
+    made = model(individuals)
+    if options or not isinstance(made, SaemModel):
+        raise InputError(
+            "a model of your own is a function of the individuals that returns a SaemModel, with "
+            f"no model_options; got {type(made).__name__}"
+        )
+    if not made.pieces:
+        raise InputError(f"model {type(made).__name__} has no pieces, the parts of a statistic")
+    return made
+
+
+def _sampler(
+    model: SaemModel,
+    sampler: str | Sampler,
+    options: Mapping[str, Any] | None,
+    gradient_codec: str | Codec | None,
+) -> Sampler:
+    options = dict(options or {})
+    if sampler == AUTO:
+        sampler = usual_sampler(type(model), options)
+        if sampler == "exact":
+            options.pop("n_threads", None)  # the result does not depend on them
+    if isinstance(gradient_codec, str):
+        gradient_codec = parse_codec(gradient_codec)
+    more = {} if gradient_codec is None else {"codec": gradient_codec}
+    if not isinstance(sampler, str) and (options or more):
+        raise InputError("a sampler that is made has its options; give a name, or no options")
+    found = sampler_of(sampler, **options, **more)
+    if model.discrete and found.name != "exact":
+        raise InputError(
+            f"latents of {type(model).__name__} are discrete, which {found.name} cannot move; take "
+            "the sampler exact"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Files of individuals, devices and fits."""

@@ -1,0 +1,433 @@
+"""Fits of SAEM on disk: estimates, how sure they are, the latents of individuals, the trace."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import FileError, VpemError
+from vpem.files.elements import Elements, Json, Strings, check_written, read_elements
+from vpem.files.hdf5 import (
+    atomic_write,
+    check_encoding,
+    create,
+    open_read,
+    read_attribute,
+    write_array,
+    write_attribute,
+    write_strings,
+)
+from vpem.files.json_text import write_json_element
+from vpem.files.models import current_versions
+from vpem.files.reports import COMMUNICATION
+from vpem.saem.fit import SaemFit
+from vpem.saem.likelihood import LogLikelihood
+from vpem.saem.models.catalogue import MODELS, OWN
+from vpem.saem.models.model import Vector
+from vpem.schema import (
+    COUNT,
+    FLAG,
+    PLAIN,
+    REAL,
+    TEXT,
+    Array,
+    Choice,
+    Integer,
+    ListOf,
+    Mapping,
+    Maybe,
+    Number,
+)
+
+__all__ = [
+    "ENCODING",
+    "SavedSaem",
+    "as_saved",
+    "is_saem",
+    "read_saem",
+    "saem_as_json",
+    "save_saem",
+]
+
+ENCODING = "vpem-saem"
+VERSION = "0.1.0"
+DEEPEST = 8
+TOLERANCE = 1e-8
+"""Relative size to which matrices must be symmetric and have no negative eigenvalues."""
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class SavedSaem:
+    """A fit as a file keeps it: all that `SaemFit` tells, without the rows.
+
+    Attributes
+    ----------
+    model : str
+        One of `vpem.saem.models.catalogue.MODELS`, or ``own`` for a user's own.
+    model_class : str
+        Name of its class.
+    model_options : dict
+        What it is made with, besides individuals.
+    parameters, latents : tuple of str
+        Names (p,) and (q,).
+    discrete : bool
+        Whether latents are numbers of classes.
+    theta, standard_errors : ndarray of shape (p,)
+        Estimates, and their standard errors (NaN: unknown).
+    information : ndarray of shape (p, p)
+        Observed information.
+    log_likelihood : LogLikelihood
+        With its Monte Carlo error.
+    names : tuple of str
+        Of the individuals, (n,).
+    means : ndarray of shape (n, q)
+        Conditional means of the latents.
+    covariances : ndarray of shape (n, q, q)
+        Conditional covariances.
+    lower, upper : ndarray of shape (n, q)
+        Ends of intervals of the latents.
+    level : float
+        Probability of an interval.
+    shrinkage : ndarray of shape (q,)
+        As `vpem.saem.conditional.Conditional` has it.
+    n_draws : int
+        Draws of each individual's latents.
+    acceptance : ndarray of shape (n,) or None
+        Share of accepted moves.
+    trace : ndarray of shape (n_iter + 1, p)
+        Parameters, the start first.
+    bytes : ndarray of shape (n_iter,)
+        Payload bytes sent until each iteration.
+    n_iter : int
+        Iterations.
+    converged : bool
+        Whether the parameters had settled.
+    change : float
+        How far the farthest parameter was at the last look from where it settles, in its standard
+        error; NaN: not looked at.
+        Without ``grounds``, from an older vpem, a relative change.
+    covariates : dict of str to ndarray of shape (n,)
+        Those that do not change within any individual; NaN where missing.
+    time_range : tuple of float
+        First and last time of the rows.
+    settings : dict
+        How the fit was asked for.
+    communication : dict
+        What was sent, as `vpem.network.ledger.Ledger.summary` tells.
+    versions : dict
+        Of vpem, Python and the libraries.
+    grounds : str
+        A sentence on whether it converged; empty where none was asked for.
+    """
+
+    model: str
+    model_class: str
+    model_options: dict[str, Any]
+    parameters: tuple[str, ...]
+    latents: tuple[str, ...]
+    discrete: bool
+    theta: Vector
+    standard_errors: Vector
+    information: Vector
+    log_likelihood: LogLikelihood
+    names: tuple[str, ...]
+    means: Vector
+    covariances: Vector
+    lower: Vector
+    upper: Vector
+    level: float
+    shrinkage: Vector
+    n_draws: int
+    acceptance: Vector | None
+    trace: Vector
+    bytes: NDArray[np.int64]
+    n_iter: int
+    converged: bool
+    change: float
+    covariates: dict[str, Vector]
+    time_range: tuple[float, float]
+    settings: dict[str, Any] = field(default_factory=dict)
+    communication: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    grounds: str = ""
+
+    @property
+    def estimates(self) -> dict[str, float]:
+        """Estimates by the names of the parameters."""
+        return dict(zip(self.parameters, self.theta.tolist(), strict=True))
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Standard errors by the names of the parameters."""
+        return dict(zip(self.parameters, self.standard_errors.tolist(), strict=True))
+
+
+def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
+    """Return what a file would keep of a fit."""
+    if isinstance(fit, SavedSaem):
+        return fit
+    data, given = fit.model.individuals, fit.given
+    covariates = {}
+    for name, values in data.covariates.items():
+        each = values[data.first[:-1]]
+        same = (values == each[data.individual_of]) | np.isnan(values)
+        if same.all():
+            covariates[name] = each
+    return SavedSaem(
+        fit.model_name,
+        type(fit.model).__name__,
+        fit.model_options,
+        tuple(fit.model.parameters),
+        tuple(fit.model.latents),
+        fit.model.discrete,
+        fit.theta,
+        fit.standard_errors,
+        fit.information,
+        fit.log_likelihood,
+        data.names,
+        given.means,
+        given.covariances,
+        given.lower,
+        given.upper,
+        given.level,
+        given.shrinkage,
+        given.n_draws,
+        fit.acceptance,
+        fit.trace,
+        fit.bytes,
+        fit.n_iter,
+        fit.converged,
+        fit.change,
+        covariates,
+        (float(data.times.min()), float(data.times.max())),
+        {"data": data.source, "n_rows": data.n_rows, **fit.settings},
+        fit.ledger.summary(),
+        current_versions(),
+        fit.grounds,
+    )
+
+
+ARRAYS = (
+    "theta", "standard_errors", "information", "means", "covariances", "lower", "upper",
+    "shrinkage", "trace", "bytes",
+)  # fmt: skip
+TEXTS = ("model_options", "settings", "communication", "versions")
+
+SETTINGS = Mapping(
+    PLAIN,
+    known={
+        **dict.fromkeys(("devices", "n_chains", "n_rows", "burn_in"), COUNT),
+        **dict.fromkeys(("sampler", "average", "shares", "codec", "feedback", "data"), TEXT),
+        "tol": REAL,
+        "participation": REAL,
+        "sampler_options": Mapping(PLAIN),
+        "columns": Mapping(PLAIN),
+    },
+)
+"""What is read of the settings again."""
+
+
+def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) -> None:
+    """Write a fit, all or nothing.
+
+    Of a model of a user's own its estimates are written, not its class: to predict with it, the
+    class is given again.
+
+    Parameters
+    ----------
+    path : path
+        The file (HDF5).
+    fit : SaemFit or SavedSaem
+        What to write.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    FileError
+        If the file exists and ``force`` is False, or cannot be written.
+    InputError
+        If a name cannot be stored, or the settings have what no reader takes.
+    """
+    saved = as_saved(fit)
+    texts = {name: getattr(saved, name) for name in TEXTS}
+    check_written(path, SAEM, **texts)
+    with (
+        atomic_write(path, force, "fits of SAEM") as temporary,
+        create(temporary, ENCODING, VERSION) as file,
+    ):
+        write_attribute(file, "model", saved.model)
+        write_attribute(file, "model_class", saved.model_class)
+        write_attribute(file, "grounds", saved.grounds)
+        for name in ("discrete", "level", "n_draws", "n_iter", "converged", "change"):
+            file.attrs[name] = getattr(saved, name)
+        for name in ("parameters", "latents", "names"):
+            write_strings(file, name, getattr(saved, name))
+        for name in ARRAYS:
+            write_array(file, name, getattr(saved, name))
+        if saved.acceptance is not None:
+            write_array(file, "acceptance", saved.acceptance)
+        likelihood = file.create_group("log_likelihood")
+        for name in ("value", "error", "each", "effective"):
+            write_array(likelihood, name, getattr(saved.log_likelihood, name))
+        write_strings(file, "covariate_names", tuple(saved.covariates))
+        table = np.array(list(saved.covariates.values())).reshape(-1, len(saved.names))
+        write_array(file, "covariates", table)
+        write_array(file, "time_range", np.array(saved.time_range))
+        for name, value in texts.items():
+            write_json_element(file, name, value)
+
+
+def saem_as_json(saved: SavedSaem) -> dict[str, Any]:
+    """Return a whole fit as values that JSON can hold, once NaN and infinite numbers are None."""
+    likelihood = saved.log_likelihood
+    listed = {one.name: getattr(saved, one.name) for one in fields(saved)}
+    arrays = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in listed.items()
+    }
+    return {
+        "encoding-type": ENCODING,
+        "encoding-version": VERSION,
+        **arrays,
+        "estimates": saved.estimates,
+        "standard_errors": saved.errors,
+        "log_likelihood": {
+            "value": likelihood.value,
+            "error": likelihood.error,
+            "each": likelihood.each.tolist(),
+            "effective": likelihood.effective.tolist(),
+        },
+        "covariates": {name: values.tolist() for name, values in saved.covariates.items()},
+    }
+
+
+def is_saem(path: PathLike) -> bool:
+    """Whether a file says that it is a fit of SAEM; `FileError` if it cannot be read."""
+    with open_read(path) as file:
+        return read_attribute(file, "encoding-type") == ENCODING
+
+
+def read_saem(path: PathLike) -> SavedSaem:
+    """Read a fit, trusting nothing in the file.
+
+    Raises
+    ------
+    FileError
+        If the file is missing, damaged, no fit of SAEM, from a newer vpem, or its parts do not
+        agree.
+    """
+    with open_read(path) as file:
+        if check_encoding(file, ENCODING, VERSION) != ENCODING:
+            raise FileError(f"{path} is not a {ENCODING} file; 'vpem saem --output' writes one")
+        try:
+            return _read_parts(file)
+        except FileError:
+            raise
+        except (VpemError, KeyError, ValueError, TypeError) as error:
+            raise FileError(f"{path} is damaged: {error}") from error
+
+
+LARGEST = float(np.finfo(np.float64).max)
+WHOLE = Integer(1, (1 << 31) - 1)
+LATENT = Array("f", ("individuals", "latents"))
+
+SAEM: Elements = {
+    "@model": Choice((*MODELS, OWN)),
+    "@model_class": Maybe(TEXT),
+    "@grounds": Maybe(TEXT),
+    "@discrete": FLAG,
+    "@level": Number(0.0, 1.0),
+    "@n_draws": WHOLE,
+    "@n_iter": Integer(1, (1 << 31) - 1, size="iterations"),
+    "@converged": FLAG,
+    "@change": Number(0.0, nan=True),
+    "parameters": Strings("parameters", least=1, different=True),
+    "latents": Strings("latents", least=1, different=True),
+    "names": Strings("individuals", least=1, different=True),
+    "theta": Array("f", ("parameters",)),
+    "standard_errors": Array("f", ("parameters",), 0, nan=True),
+    "information": Array("f", ("parameters", "parameters"), nan=True, inf=True),
+    "means": LATENT,
+    "covariances": Array("f", ("individuals", "latents", "latents")),
+    "lower": LATENT,
+    "upper": LATENT,
+    "shrinkage": Array("f", ("latents",), 0, 1),
+    "acceptance": Maybe(Array("f", ("individuals",), 0, 1)),
+    "trace": Array("f", ("points", "parameters")),
+    "bytes": Array("i", ("iterations",), 0, (1 << 62) - 1),
+    "log_likelihood/value": Array("f", (), most=LARGEST, nan=True, inf=True),
+    "log_likelihood/error": Array("f", (), 0, nan=True, inf=True),
+    "log_likelihood/each": Array("f", ("individuals",), most=LARGEST, nan=True, inf=True),
+    "log_likelihood/effective": Array("f", ("individuals",), 0, nan=True, inf=True),
+    "covariate_names": Strings("covariates", different=True),
+    "covariates": Array("f", ("covariates", "individuals"), nan=True),
+    "time_range": Array("f", (2,)),
+    "model_options": Json(Mapping(PLAIN, known={"slopes": ListOf(TEXT)}), DEEPEST),
+    "settings": Json(SETTINGS, DEEPEST),
+    "communication": Json(COMMUNICATION, DEEPEST),
+    "versions": Json(Mapping(TEXT), DEEPEST),
+}
+
+
+def _read_parts(file: Any) -> SavedSaem:
+    n_iter = read_elements(file, {"@n_iter": SAEM["@n_iter"]})["n_iter"]
+    found = read_elements(file, SAEM, points=n_iter + 1)
+
+    def need(fine: object, what: str) -> None:
+        if not fine:
+            raise FileError(f"{file.filename}: {what}")
+
+    need(0 < found["level"] < 1, "attribute 'level' must be between 0 and 1, and neither")
+    need((found["lower"] <= found["upper"]).all(), "lower must not be above upper")
+    need((np.diff(found["bytes"]) >= 0).all(), "bytes must be whole numbers that do not fall")
+    need(_semidefinite(found["covariances"]), "covariances must be positive semi-definite")
+    if np.isfinite(found["standard_errors"]).all():
+        need(
+            _semidefinite(found["information"][None]), "information must be positive semi-definite"
+        )
+    first, last = found.pop("time_range").tolist()
+    need(first <= last, "time_range is no range: its first time is after its last")
+    for name, value in found["model_options"].items():
+        # A model makes no more of an option than there are parameters.
+        count = len(value) if isinstance(value, list) else value if isinstance(value, int) else 0
+        need(
+            count <= len(found["parameters"]),
+            f"model option {name[:40]!r} is too large for {len(found['parameters'])} parameters",
+        )
+    value, error, each, effective = (
+        found.pop(f"log_likelihood/{name}") for name in ("value", "error", "each", "effective")
+    )
+    likelihood = LogLikelihood(float(value), float(error), each, effective)
+    if math.isfinite(likelihood.value):
+        size = max(1.0, float(np.abs(likelihood.each).sum()))
+        near = abs(float(likelihood.each.sum()) - likelihood.value) <= 1e-6 * size
+        need(near, "log_likelihood/value must be the sum of log_likelihood/each")
+    covariates = dict(zip(found.pop("covariate_names"), found.pop("covariates"), strict=True))
+    for name in ("model_class", "grounds"):
+        found[name] = found[name] or ""
+    return SavedSaem(
+        **found,
+        log_likelihood=likelihood,
+        covariates=covariates,
+        time_range=(first, last),
+    )
+
+
+def _semidefinite(matrices: Vector) -> bool:
+    """Whether matrices (m, k, k) are symmetric with no negative eigenvalue, units aside."""
+    if not np.isfinite(matrices).all():
+        return False
+    sizes = np.sqrt(np.maximum(np.einsum("mii->mi", matrices), 0.0))
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    scaled = matrices / sizes[:, :, None] / sizes[:, None, :]
+    if not np.isfinite(scaled).all() or np.abs(scaled - scaled.transpose(0, 2, 1)).max() > 1e-6:
+        return False
+    return bool(np.linalg.eigvalsh(scaled).min() >= -TOLERANCE * matrices.shape[-1])

@@ -1,0 +1,467 @@
+"""What a file or a saved state must hold: a table of fields, checked before anything is used.
+
+A schema is a dict of exactly these keys, a list or a tuple of exactly these items, or one of the
+fields below. Sizes in it are numbers, a choice of numbers, or names: a name stands for the size
+that is known by it, or else for the first that is met, to which all others are held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import FileError, Setting
+
+__all__ = [
+    "ANEW",
+    "COUNT",
+    "FLAG",
+    "LARGEST_COUNT",
+    "NOTHING",
+    "NUMBER",
+    "PLAIN",
+    "REAL",
+    "TEXT",
+    "Array",
+    "Choice",
+    "Integer",
+    "ListOf",
+    "Mapping",
+    "Maybe",
+    "Number",
+    "Numbers",
+    "Place",
+    "Schema",
+    "State",
+    "check",
+]
+
+Schema = Any
+"""A dict, list or tuple of schemas, or a `Field`."""
+
+Size = int | str | tuple[int, ...]
+Sizes = dict[str, int]
+
+LARGEST_COUNT = 1 << 53
+"""Of anything that is counted: sums of some of these still are 64-bit integers."""
+
+MOST_SHOWN = 40
+"""Characters of a value in a message."""
+
+KINDS = {"f": "real numbers", "i": "integers", "u": "integers", "b": "true/false values"}
+
+SUM_ERROR = 1e-5
+"""By which a sum of real numbers may differ from what it must be."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something stands, for messages.
+
+    Attributes
+    ----------
+    file, path : str
+        What it is in, and its name there: "the checkpoint x.h5", "run.loop.counts".
+    advice : tuple of str or Setting
+        What to do if it is wrong, in parts of a sentence.
+    """
+
+    file: str
+    path: str = ""
+    advice: tuple[str | Setting, ...] = ()
+
+    def inside(self, *names: str | int) -> Place:
+        """Return the place of a part of it, or of a part of that."""
+        return replace(self, path=".".join(map(str, (self.path, *names) if self.path else names)))
+
+    def refuse(self, wanted: str, got: str) -> NoReturn:
+        """Raise FileError: it must be what is wanted."""
+        self.fail(f"must be {wanted}, got {got}")
+
+    def fail(self, what: str) -> NoReturn:
+        """Raise FileError, saying what is wrong with it."""
+        then = ("; ", *self.advice) if self.advice else ()
+        raise FileError(f"{self.file}: {self.path or 'what it holds'} {what}", *then)
+
+
+def check(schema: Schema, value: Any, place: Place, **sizes: int) -> None:
+    """Check that a value is what a schema says.
+
+    Parameters
+    ----------
+    schema : dict, list, tuple or field
+        What it must be.
+    value : object
+        What was read.
+    place : Place
+        Where it was read, for the message.
+    **sizes : int
+        Sizes that are known by name.
+
+    Raises
+    ------
+    FileError
+        Naming the first field that is something else, what it must be, and what it is.
+    """
+    _check(schema, value, place, sizes)
+
+
+def _check(schema: Schema, value: Any, place: Place, sizes: Sizes) -> None:
+    if isinstance(schema, dict):
+        if not isinstance(value, dict):
+            place.refuse("a table of " + ", ".join(schema), told(value))
+        for name in schema:
+            if name not in value:
+                place.inside(name).fail("is missing")
+        for name in value:
+            if name not in schema:
+                place.inside(name[:MOST_SHOWN]).fail("is not known here")
+        for name, own in schema.items():
+            _check(own, value[name], place.inside(name), sizes)
+    elif isinstance(schema, list | tuple):
+        if type(value) is not type(schema) or len(value) != len(schema):
+            place.refuse(f"a {type(schema).__name__} of {len(schema)}", told(value))
+        for number, (own, item) in enumerate(zip(schema, value, strict=True)):
+            _check(own, item, place.inside(number), sizes)
+    else:
+        schema.check(value, place, sizes)
+
+
+def told(value: Any) -> str:
+    """Say in a few words what a value is."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, np.ndarray):
+        shape = " x ".join(map(str, value.shape)) or "an array without dimensions of"
+        return f"{shape} {KINDS.get(value.dtype.kind, 'values')}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, dict):
+        return f"a table of {len(value)}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "an integer of more than 128 bits"
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def _range(least: float, most: float) -> str:
+    if least == -math.inf:
+        return "" if most == math.inf else f" of at most {most}"
+    return f" of at least {least}" if most >= LARGEST_COUNT else f" from {least} to {most}"
+
+
+class Field:
+    """What a value must be."""
+
+    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
+        """Raise FileError where it is something else; sizes that are met first are bound."""
+        wanted = self._wanted(value, sizes)
+        if wanted is not None:
+            place.refuse(wanted, told(value))
+
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+        """Say what it must be, if it is something else."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Integer(Field):
+    """An integer.
+
+    Attributes
+    ----------
+    least, most : int
+        Range.
+    size : str
+        Name of the size that it stands for.
+    below : str
+        Name of a size, met before, that it is less than: a place in a list.
+    """
+
+    least: int = 0
+    most: int = LARGEST_COUNT
+    size: str = ""
+    below: str = ""
+
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+        least, most = self.least, self.most
+        if self.size in sizes:
+            least = most = sizes[self.size]
+        elif self.below:
+            most = sizes[self.below] - 1
+        if type(value) is not int or not least <= value <= most:
+            named = f", the number of {self.size}" if len(self.size) > 1 else ""
+            return f"an integer{_range(least, most)}" if least < most else f"{least}{named}"
+        if self.size:
+            sizes[self.size] = value
+        return None
+
+
+@dataclass(frozen=True)
+class Number(Field):
+    """A finite real number.
+
+    Attributes
+    ----------
+    least, most : float
+        Range.
+    nan : bool
+        Whether it may be NaN.
+    whole : bool
+        Whether it may be an integer, as JSON of other programs may have it.
+    """
+
+    least: float = -math.inf
+    most: float = math.inf
+    nan: bool = False
+    whole: bool = False
+
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+        good = isinstance(value, float) and math.isfinite(value)
+        good = good or (self.whole and type(value) is int and abs(value) <= LARGEST_COUNT)
+        good = good and self.least <= value <= self.most
+        if good or (self.nan and isinstance(value, float) and math.isnan(value)):
+            return None
+        finite = "" if self.nan else "finite "
+        return f"a {finite}real number{_range(self.least, self.most)}"
+
+
+@dataclass(frozen=True)
+class Numbers(Field):
+    """A list of finite numbers, or of lists of them of one length, as JSON has arrays.
+
+    Attributes
+    ----------
+    depth : int
+        2 of lists of lists.
+    least : float
+        Least of the numbers.
+    """
+
+    depth: int = 1
+    least: float = -math.inf
+
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+        if isinstance(value, list):
+            try:
+                found = np.array(value) if value else np.zeros((0,) * self.depth)
+            except (ValueError, OverflowError):
+                found = np.array(None)
+            number = found.dtype.kind in "iuf" and found.ndim == self.depth
+            if number and np.isfinite(found).all() and not (found < self.least).any():
+                return None
+        what = "a list" if self.depth == 1 else "a list of lists of one length"
+        return f"{what} of finite numbers{_range(self.least, math.inf)}"
+
+
+@dataclass(frozen=True)
+class Choice(Field):
+    """One of some plain values; of none given any text."""
+
+    values: tuple[Any, ...] = ()
+
+    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+        if any(type(value) is type(one) and value == one for one in self.values):
+            return None
+        if not self.values:
+            return None if isinstance(value, str) else "text"
+        return " or ".join(map(told, self.values))
+
+
+@dataclass(frozen=True)
+class Plain(Field):
+    """Nothing, true, false, a number or text; or lists and tables of these, some levels deep."""
+
+    depth: int = 8
+
+    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
+        """Raise FileError where it is something else."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return
+        if not self.depth or not isinstance(value, dict | list | tuple):
+            place.refuse("a plain value", told(value))
+        inside = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, item in inside:
+            Plain(self.depth - 1).check(item, place.inside(name), sizes)
+
+
+@dataclass(frozen=True)
+class Maybe(Field):
+    """What its schema says, or None."""
+
+    schema: Schema
+
+    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
+        """Raise FileError where it is something else."""
+        if value is not None:
+            _check(self.schema, value, place, sizes)
+
+
+@dataclass(frozen=True)
+class ListOf(Field):
+    """A list of items that are alike.
+
+    Attributes
+    ----------
+    item : schema
+        What each is.
+    length : int or str, optional
+        How many there are.
+    least : int
+        How many there are at least.
+    """
+
+    item: Schema
+    length: int | str | None = None
+    least: int = 0
+
+    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
+        """Raise FileError where it is something else."""
+        wanted = sizes.get(self.length) if isinstance(self.length, str) else self.length
+        if not isinstance(value, list) or wanted not in (None, len(value)):
+            place.refuse("a list" + ("" if wanted is None else f" of {wanted}"), told(value))
+        if len(value) < self.least:
+            place.refuse(f"a list of at least {self.least}", told(value))
+        if isinstance(self.length, str):
+            sizes[self.length] = len(value)
+        for number, item in enumerate(value):
+            _check(self.item, item, place.inside(number), sizes)
+
+
+@dataclass(frozen=True)
+class Mapping(Field):
+    """A table of any names.
+
+    Attributes
+    ----------
+    item : schema, optional
+        What each item is; None leaves it to others to check them.
+    some : dict of schemas, optional
+        Items that must be there.
+    known : dict of schemas, optional
+        Items that may be there, or be None.
+    """
+
+    item: Schema | None = None
+    some: dict[str, Schema] | None = None
+    known: dict[str, Schema] | None = None
+
+    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
+        """Raise FileError where it is something else."""
+        if not isinstance(value, dict):
+            place.refuse("a table", told(value))
+        for name, item in value.items() if self.item is not None else ():
+            _check(self.item, item, place.inside(name), sizes)
+        if self.some is not None:
+            own = {name: item for name, item in value.items() if name in self.some}
+            _check(self.some, own, place, sizes)
+        for name, known in (self.known or {}).items():
+            if value.get(name) is not None:
+                _check(known, value[name], place.inside(name), sizes)
+
+
+@dataclass(frozen=True)
+class Array(Field):
+    """An array.
+
+    Attributes
+    ----------
+    kind : str
+        Its type, as "f8", or only what it holds: "f", "i", "b".
+    shape : tuple of sizes
+        Its shape.
+    least, most : float
+        Range of its values.
+    below : str
+        Name of a size, met before, that its values are less than: places in a list.
+    positive : bool
+        Whether values must be above 0.
+    nan, inf : bool
+        Whether values may be NaN, or infinite; they are finite otherwise.
+    sums : float or None
+        What its values add up to along the last axis.
+    """
+
+    kind: str
+    shape: tuple[Size, ...]
+    least: float = -math.inf
+    most: float = math.inf
+    below: str = ""
+    positive: bool = False
+    nan: bool = False
+    inf: bool = False
+    sums: float | None = None
+
+    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
+        """Raise FileError where it is something else."""
+        if not isinstance(value, np.ndarray) or not self._fits(value.shape, sizes):
+            place.refuse(self._words(sizes), told(value))
+        if not value.dtype.str[1:].startswith(self.kind):
+            place.refuse(f"{self._words(sizes)} of type {self.kind}", value.dtype.str[1:])
+        wrong = self._wrong(value, self._most(sizes))
+        if wrong:
+            place.refuse(self._words(sizes), wrong)
+
+    def _fits(self, shape: Sequence[int], sizes: Sizes) -> bool:
+        """Whether a shape is as it must be; sizes met for the first time are bound."""
+        if len(shape) != len(self.shape):
+            return False
+        for found, wanted in zip(shape, self.shape, strict=True):
+            known = sizes.setdefault(wanted, found) if isinstance(wanted, str) else wanted
+            if found not in (known if isinstance(known, tuple) else (known,)):
+                return False
+        return True
+
+    def _words(self, sizes: Sizes) -> str:
+        lengths = [
+            str(sizes.get(one, "any number of")) if isinstance(one, str)
+            else " or ".join(map(str, dict.fromkeys(one))) if isinstance(one, tuple) else str(one)
+            for one in self.shape
+        ]  # fmt: skip
+        finite = "positive " if self.positive else "" if self.nan or self.inf else "finite "
+        finite = finite if self.kind[0] == "f" else ""
+        sized = " x ".join(lengths) or "an array without dimensions of"
+        words = f"{sized} {finite}{KINDS[self.kind[0]]}"
+        sums = "" if self.sums is None else f" that sum to {self.sums:g}"
+        return f"{words}{_range(self.least, self._most(sizes))}{sums}"
+
+    def _most(self, sizes: Sizes) -> float:
+        return sizes[self.below] - 1 if self.below else self.most
+
+    def _wrong(self, value: NDArray[Any], most: float) -> str:
+        """Name the first value that cannot be, if any."""
+        good = np.ones(value.shape, dtype=np.bool_)
+        if value.dtype.kind == "f":
+            good = np.isfinite(value) | (np.isnan(value) if self.nan else False)
+            good |= np.isinf(value) if self.inf else False
+        with np.errstate(invalid="ignore"):
+            good &= ~((value < self.least) | (value > most) | (self.positive & (value <= 0)))
+        if not good.all():
+            return f"{value[~good][0]} among them"
+        if self.sums is not None:
+            with np.errstate(over="ignore"):
+                found = value.sum(axis=-1).reshape(-1)
+            off = ~(np.abs(found - self.sums) <= SUM_ERROR)
+            if off.any():
+                return f"a sum of {found[off][0]:g}"
+        return ""
+
+
+COUNT, NUMBER, PLAIN, TEXT = Integer(), Number(), Plain(), Choice()
+REAL = Number(whole=True)
+FLAG, NOTHING = Choice((False, True)), Choice((None,))
+
+
+ANEW = ("begin anew with ", Setting("force", True), " instead of ", Setting("resume"))
+"""What to do where a checkpoint cannot be gone on from, in parts of a sentence."""
+
+State = dict[str, Any]

@@ -1,1 +1,0 @@
-"""Choosing the number of components, the hops and the covariance of a mixture."""

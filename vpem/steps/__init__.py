@@ -1,0 +1,1 @@
+"""How far statistics move: EM, batches, FedEM, Lloyd, and where each starts."""

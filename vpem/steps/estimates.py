@@ -1,0 +1,157 @@
+"""What a worker of FedEM computes of its rows in an iteration: all, a minibatch, or SPIDER."""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_int
+from vpem.errors import InputError, Setting
+from vpem.schema import COUNT, Array, Integer, ListOf, Maybe, Schema
+
+if TYPE_CHECKING:
+    from vpem.steps.fedruns import StatisticModel
+
+__all__ = ["ELSEWHERE", "Estimates"]
+
+ELSEWHERE = object()
+"""Parameters of a root of another process."""
+
+
+class Estimates:
+    """Estimates of the workers' mean expected statistics, and what they cost.
+
+    Parameters
+    ----------
+    model : StatisticModel
+        Whose statistics.
+    batch_size : int or None
+        Rows of a minibatch, drawn without replacement; None: all rows, or with variance reduction
+        the square root of the mean number of rows.
+    reduced : bool
+        Variance reduction (SPIDER, Fang et al. 2018): a worker's estimate moves by the difference
+        between the statistics of a minibatch at the current and at the previous parameters that it
+        worked with. In the first iteration of an outer loop in which a worker is active it takes
+        all its rows.
+    inner : int or None
+        Iterations of an outer loop; None: as many as cost one pass.
+    rng : Generator
+        Draws the minibatches.
+    """
+
+    def __init__(
+        self,
+        model: StatisticModel,
+        batch_size: int | None,
+        reduced: bool,
+        inner: int | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.model = model
+        self.rng = rng
+        self.reduced = reduced
+        held = model.counts[model.counts > 0]
+        if batch_size is not None:
+            batch_size = check_int("batch_size", batch_size, least=1)
+        elif reduced:
+            batch_size = ceil(sqrt(held.mean()))
+        self.batch_size = batch_size
+        if inner is not None and not reduced:
+            raise InputError(
+                Setting("inner"), " is of variance reduction, which is not asked for; add ",
+                Setting("variance_reduction", True),
+            )  # fmt: skip
+        self.inner = 0
+        if reduced and batch_size is not None:
+            pass_of_batches = max(2, ceil(held.mean() / (2 * batch_size)))
+            self.inner = pass_of_batches if inner is None else check_int("inner", inner, least=1)
+        n_kept = len(model.counts) if reduced else 0
+        self._last: NDArray[np.float64] = np.zeros((n_kept, model.size))
+        self._seen: list[Any] = [None] * len(model.counts)
+        self.n_expectations = 0
+        """Conditional expectations of a row computed."""
+
+    @property
+    def epochs(self) -> float:
+        """Conditional expectations computed, divided by the number of rows."""
+        return self.n_expectations / int(self.model.counts.sum())
+
+    def count_all(self) -> None:
+        """Count a pass over all rows that was made elsewhere."""
+        self.n_expectations += int(self.model.counts.sum())
+
+    def state(self) -> dict[str, Any]:
+        """Return what is kept from one iteration to the next."""
+        known: dict[int, int] = {}
+        packed: list[Any] = []
+        for one in self._seen:
+            if one is not None and id(one) not in known:
+                known[id(one)] = len(packed)
+                packed.append(None if one is ELSEWHERE else self.model.pack(one))
+        return {
+            "n_expectations": self.n_expectations,
+            "last": self._last,
+            "parameters": packed,
+            "seen": [None if one is None else known[id(one)] for one in self._seen],
+        }
+
+    def schema(self, apart: bool) -> Schema:
+        """Return what that must be, ``apart`` where workers live in several processes."""
+        one = self.model.packed()
+        return {
+            "n_expectations": COUNT,
+            "last": Array("f8", self._last.shape),
+            "parameters": ListOf(Maybe(one) if apart else one, "S"),
+            "seen": ListOf(Maybe(Integer(below="S")), len(self._seen)),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was kept."""
+        self.n_expectations = state["n_expectations"]
+        self._last[...] = state["last"]
+        packed = state["parameters"]
+        found = [ELSEWHERE if one is None else self.model.unpack(one) for one in packed]
+        self._seen[:] = [None if at is None else found[at] for at in state["seen"]]
+
+    def begin(self, iteration: int) -> None:
+        """Begin an iteration, counted from 1; with it an outer loop where its turn has come."""
+        if self.reduced and (iteration - 1) % self.inner == 0:
+            self._seen = [None] * len(self._seen)
+
+    def of(self, active: NDArray[np.intp], parameters: list[Any]) -> NDArray[np.float64]:
+        """Estimates (a, P) of the active workers, each at the parameters that it has."""
+        found = np.empty((len(active), self.model.size))
+        for place, worker in enumerate(active.tolist()):
+            found[place] = self._one(worker, parameters[place])
+        return found
+
+    def _one(self, worker: int, parameters: Any) -> NDArray[np.float64]:
+        rows = self._draw(worker)
+        if not self.reduced:
+            return self._expect(worker, parameters, rows)
+        before, self._seen[worker] = self._seen[worker], parameters
+        if before is None or rows is None:
+            estimate = self._expect(worker, parameters, None)
+        else:
+            estimate = self._last[worker] + self._expect(worker, parameters, rows)
+            estimate -= self._expect(worker, before, rows)
+        self._last[worker] = estimate
+        return estimate
+
+    def _draw(self, worker: int) -> NDArray[np.intp] | None:
+        held = int(self.model.counts[worker])
+        if self.batch_size is None or self.batch_size >= held:
+            return None
+        drawn: NDArray[np.intp] = self.rng.choice(
+            held, self.batch_size, replace=False, shuffle=False
+        )
+        return drawn
+
+    def _expect(
+        self, worker: int, parameters: Any, rows: NDArray[np.intp] | None
+    ) -> NDArray[np.float64]:
+        self.n_expectations += int(self.model.counts[worker]) if rows is None else len(rows)
+        return self.model.expect(worker, parameters, rows)

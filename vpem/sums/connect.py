@@ -1,0 +1,507 @@
+"""Agents on a graph become a network: hubs, mixing weights, and how sums are taken."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass, replace
+from math import ceil, log
+from typing import TYPE_CHECKING, Any
+
+from vpem._core.threads import thread_count
+from vpem.checks import check_int, check_number
+from vpem.errors import InputError, Setting, VpemWarning, check_choice
+from vpem.network.blocks import Blocks
+from vpem.network.codecs import Codec, parse_codec
+from vpem.network.distances import diameter
+from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
+from vpem.network.graph import Graph, check_connected
+from vpem.network.hubs import Hub, find_hubs
+from vpem.network.ledger import Ledger
+from vpem.network.mixing import WEIGHTS, mixing_matrix, mixing_rate
+from vpem.network.partition import Partition, contiguous
+from vpem.network.routes import charge_features, charge_hubs, find_routes
+from vpem.network.spectrum import estimate_rate
+from vpem.sums.compressed_server import CompressedServerSum
+from vpem.sums.consensus import (
+    ACCELERATIONS,
+    PATHS,
+    ConsensusSum,
+    consensus_error_bound,
+    rounds_needed,
+)
+from vpem.sums.contraction import FALL, compressed_rounds, contraction, find_pace
+from vpem.sums.gossip import GossipSum
+from vpem.sums.server import ServerSum
+
+if TYPE_CHECKING:
+    from vpem.terms.mixture import Mixture
+    from vpem.terms.scaling import Scaling
+
+__all__ = ["EIGENVALUES", "Network", "connect", "connect_workers"]
+
+EIGENVALUES = ("computed", "estimated")
+"""How the mixing rate becomes known that acceleration needs."""
+
+MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
+"""By acceleration."""
+
+CONSENSUS_TOL = 1e-6
+"""Consensus error that automatic rounds reach."""
+
+MOST_GOSSIP_ROUNDS = 10**5
+"""Of a compressed sum, or one with faults, which have to be run one by one."""
+
+MOST_NOISE = 1e4
+"""Variance of a codec, relative to the message, beyond which no number of rounds is looked for."""
+
+JITTER = 1e-3
+"""By what sums with faults are more accurate than others: each errs differently, and what the roots
+find must be steady within ``tol`` for them to stop."""
+
+MANY_VALUES = 1 << 16
+"""Values of a message for which a codec's noise is judged before the data are known."""
+
+LARGEST_CONSENSUS_ERROR = 1e-3
+"""A run whose operator is further than this from all ones is warned about."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Agents on a graph, grouped in hubs, and how they sum.
+
+    Attributes
+    ----------
+    graph : Graph
+        Who talks to whom.
+    hubs : list of Hub
+        In the order of extraction.
+    blocks : Blocks
+        Features of each hub.
+    total : ServerSum, ConsensusSum, GossipSum or CompressedServerSum
+        The distributed sum.
+    widths : tuple of int
+        Number of features of each agent.
+    hops : int
+        How far raw features may travel, at setup.
+    n_rounds : int or None
+        Rounds of each average; None where the sum is exact.
+    weights : str or None
+        Name of the mixing weights; None where the sum is exact.
+    mixing_rate : float or None
+        Second largest eigenvalue modulus of the mixing weights; None where the sum is exact.
+    consensus_error : float or None
+        ``max |C - 1|``: 0 where the sum is exact, its bound where C is too large to form, None
+        where the rounds are no fixed operator (compressed, or with faults).
+    error_is_bound : bool
+        Whether `consensus_error` is a bound.
+    acceleration : str
+        "chebyshev", or "none" where rounds are plain or the sum is exact.
+    consensus_tol : float or None
+        Error for which the number of rounds was found; None where it was given.
+    compress : str or None
+        Name of the codec of the messages.
+    faults : Faults or None
+        How links and agents fail.
+    rate_messages : Ledger or None
+        What was sent to estimate the mixing rate.
+    """
+
+    graph: Graph
+    hubs: list[Hub]
+    blocks: Blocks
+    total: Any
+    widths: tuple[int, ...]
+    hops: int
+    n_rounds: int | None
+    weights: str | None
+    mixing_rate: float | None
+    consensus_error: float | None
+    error_is_bound: bool = False
+    acceleration: str = "none"
+    consensus_tol: float | None = None
+    compress: str | None = None
+    faults: Faults | None = None
+    rate_messages: Ledger | None = None
+
+    def complete(self, terms: Any) -> None:
+        """Tell terms what they cannot know; here they know all."""
+
+    def place(self, start: Mixture, covariance_type: str, scaling: Scaling) -> Mixture:
+        """Return a mixture as a start."""
+        return start.over(self.blocks, covariance_type, scaling)
+
+    def charge_setup(self, ledger: Ledger, n_samples: int, itemsize: int) -> None:
+        """Count what is sent before the first iteration."""
+        if self.rate_messages is not None:
+            ledger.add(self.rate_messages)
+        if self.hops > 0:
+            if not self.graph.has_server:
+                charge_hubs(ledger, self.graph)
+            routes = find_routes(self.graph, self.hubs)
+            charge_features(ledger, routes, self.widths, n_samples, itemsize)
+
+
+def connect(
+    graph: Graph,
+    partition: Partition,
+    *,
+    hops: int = 0,
+    n_rounds: int | str = "auto",
+    weights: str = "metropolis",
+    acceleration: str | None = None,
+    consensus_tol: float = CONSENSUS_TOL,
+    eigenvalue: str = "computed",
+    path: str = "auto",
+    compress: str | None = None,
+    link_failure: float = 0.0,
+    agent_dropout: float = 0.0,
+    stragglers: float = 0.0,
+    seed: int = 0,
+    n_threads: int | None = None,
+) -> Network:
+    """Group the agents of a graph in hubs and set up their sum.
+
+    Parameters
+    ----------
+    graph : Graph
+        Communication graph of the agents, or a star around a server.
+    partition : Partition
+        Features of each agent.
+    hops : int
+        Agents at most this many hops from a root send it their features, once; 0: nobody does.
+    n_rounds : int or "auto"
+        Consensus rounds of each average. "auto" takes the fewest that reach ``consensus_tol``;
+        with ``compress``, as many as the codec needs from one iteration to the next.
+    weights : {"metropolis", "laplacian", "max-degree", "fastest"}
+        Mixing weights.
+    acceleration : {"chebyshev", "none"}, optional
+        Whether rounds are accelerated; see `vpem.network.mixing.chebyshev_steps`. None: they are,
+        but for rounds with faults, which cannot be. Compressed rounds are where the codec's noise
+        allows.
+    consensus_tol : float
+        Consensus error ``max |C - 1|`` to reach, where the number of rounds is "auto".
+    eigenvalue : {"computed", "estimated"}
+        Whether acceleration is given the mixing rate of the graph, or agents estimate it by power
+        iterations (`vpem.network.spectrum`), which costs messages.
+    path : {"auto", "operator", "rounds"}
+        How the rounds are computed; see `ConsensusSum`.
+    compress : str, optional
+        Codec of the messages (`vpem.network.codecs.parse_codec`).
+    link_failure : float
+        Probability that a link is down in a round.
+    agent_dropout : float
+        Probability that an agent is silent for a whole E-step.
+    stragglers : float
+        Probability that an agent is late in a round, which then goes on without it.
+    seed : int
+        Settles ties between hubs; seeds codecs and faults.
+    n_threads : int, optional
+        Threads of the rounds.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    InputError
+        If the graph is not connected, has another number of agents, or an option is out of range
+        or makes no sense with another.
+
+    Warns
+    -----
+    VpemWarning
+        If the rounds are too few for the graph, or the hubs centralize the data.
+    """
+    if not isinstance(graph, Graph) or not isinstance(partition, Partition):
+        raise InputError(
+            "connect takes a vpem.Graph (from make_graph or from_networkx) and a vpem.Partition, "
+            f"got {type(graph).__name__} and {type(partition).__name__}"
+        )
+    if graph.n_agents != partition.n_agents:
+        raise InputError(
+            f"the graph has {graph.n_agents} agents but the features are held by "
+            f"{partition.n_agents}; give a graph of as many agents, or another partition"
+        )
+    hops = check_int("hops", hops, least=0)
+    codec = None if compress is None else parse_codec(compress)
+    failing = Faults(link_failure, agent_dropout, stragglers)
+    faults = failing if failing.any else None
+    fixed = codec is None and faults is None
+    if graph.has_server:
+        _refuse_rounds_at_a_server(
+            n_rounds=n_rounds, weights=weights, acceleration=acceleration,
+            consensus_tol=consensus_tol, path=path,
+        )  # fmt: skip
+    if acceleration is None:
+        acceleration = "chebyshev" if faults is None else "none"
+    check_choice("acceleration", acceleration, ACCELERATIONS)
+    automatic = n_rounds == "auto"
+    if not automatic:
+        most = MOST_ROUNDS[acceleration] if fixed else MOST_GOSSIP_ROUNDS
+        n_rounds = check_int("n_rounds", n_rounds, least=1, most=most)
+    consensus_tol = check_number("consensus_tol", consensus_tol, least=1e-12, most=1.0)
+    check_choice("eigenvalue", eigenvalue, EIGENVALUES)
+    seed = check_int("seed", seed, least=0)
+    check_choice("weights", weights, WEIGHTS)
+    check_choice("consensus", path, PATHS)
+    _refuse_what_makes_no_sense(graph, codec, faults, acceleration, path, eigenvalue, weights)
+    if consensus_tol != CONSENSUS_TOL and not automatic:
+        raise InputError(
+            Setting("consensus_tol"), " is what ", Setting("n_rounds", "auto"),
+            " reaches, but there are as many rounds as are asked for; leave one out",
+        )  # fmt: skip
+    check_connected(graph)
+    threads = thread_count(n_threads)
+    hubs = find_hubs(graph, hops, seed=seed)
+    blocks = Blocks.from_hubs(hubs, partition.features)
+    widths = tuple(len(features) for features in partition.features)
+    if graph.has_server:
+        server: Any = ServerSum(len(hubs))
+        if codec is not None:
+            server = CompressedServerSum(len(hubs), codec, seed=seed, n_threads=threads)
+        joined = Network(graph, hubs, blocks, server, widths, hops, None, None, None, 0.0)
+        if codec is None:
+            return joined
+        return replace(joined, compress=codec.name, consensus_error=None)
+    mixing = mixing_matrix(graph, weights)
+    rate = used = mixing_rate(mixing)
+    reach = diameter(graph)
+    sent = None
+    if eigenvalue == "estimated":
+        sent = Ledger(graph)
+        used = estimate_rate(mixing, graph, sent, seed=seed, diameter=reach)
+    accelerated = acceleration == "chebyshev"
+    if automatic:
+        if codec is not None:
+            n_rounds = _compressed_rounds(codec, rate, accelerated)
+        else:
+            n_rounds = rounds_needed(
+                mixing,
+                hubs,
+                used,
+                consensus_tol if faults is None else consensus_tol * JITTER,
+                threads,
+                accelerated=accelerated,
+                by_bound=sent is not None,
+            )
+        if faults is not None:
+            # Mixing is slower by about the share of links that are up; by more on dense graphs.
+            n_rounds = max(1, ceil(n_rounds / faults.links_up))
+            if codec is None and len(hubs) > 1:
+                start = consensus_error_bound(rate, hubs, graph.n_agents, 0)
+                fall = min(consensus_tol * JITTER / start, 0.5)
+                n_rounds = max(n_rounds, failing_rounds(graph, faults, fall, seed=seed))
+        if not fixed and n_rounds > MOST_GOSSIP_ROUNDS:
+            needed = "more" if n_rounds >= MOST_DRAWN else f"{n_rounds}, more"
+            raise InputError(
+                f"the rounds a sum would need are {needed} than {MOST_GOSSIP_ROUNDS}: "
+                f"{'the codec loses too much' if faults is None else 'too much fails'}; take "
+                f"{'smaller probabilities' if codec is None else 'another codec'}, or a number of "
+                "rounds"
+            )
+        if codec is not None:
+            _warn_of_dear_codec(codec, n_rounds, mixing, hubs, rate, threads)
+    assert isinstance(n_rounds, int)
+    routes = find_routes(graph, hubs)
+    joined = Network(
+        graph,
+        hubs,
+        blocks,
+        None,
+        widths,
+        hops,
+        n_rounds,
+        weights,
+        rate,
+        None,
+        acceleration=acceleration,
+        consensus_tol=consensus_tol if automatic else None,
+        compress=None if codec is None else codec.name,
+        faults=faults,
+        rate_messages=sent,
+    )
+    if not fixed:
+        gossip = GossipSum(
+            graph,
+            mixing,
+            hubs,
+            n_rounds,
+            rate=rate,
+            codec=codec,
+            accelerated=accelerated,
+            faults=faults,
+            seed=seed,
+            n_threads=threads,
+            routes=routes,
+            diameter=reach,
+        )
+        return replace(joined, total=gossip)
+    consensus = ConsensusSum(
+        mixing,
+        hubs,
+        n_rounds,
+        rate=used if accelerated else None,
+        path=path,
+        n_threads=threads,
+        routes=routes,
+        diameter=reach,
+    )
+    error = consensus.error
+    bounded = error is None
+    if error is None:
+        error = consensus_error_bound(
+            used if accelerated else rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated
+        )
+    if error > LARGEST_CONSENSUS_ERROR and not automatic:
+        enough = rounds_needed(
+            mixing, hubs, used, LARGEST_CONSENSUS_ERROR, threads, accelerated=accelerated
+        )
+        warnings.warn(
+            f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
+            f"error is {'at most ' if bounded else ''}{error:.2g}, more than "
+            f"{LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; "
+            f"{enough} rounds would do",
+            VpemWarning,
+            stacklevel=2,
+        )
+    return replace(joined, total=consensus, consensus_error=error, error_is_bound=bounded)
+
+
+def _warn_of_dear_codec(
+    codec: Codec, n_rounds: int, mixing: Any, hubs: list[Hub], rate: float, threads: int
+) -> None:
+    """Warn where compressed rounds send more than rounds of float64 would."""
+    plain = rounds_needed(mixing, hubs, rate, CONSENSUS_TOL, threads, accelerated=True)
+    ratio = n_rounds * codec.message_size(MANY_VALUES) / max(plain * 8 * MANY_VALUES, 1)
+    if ratio > 1 and rate > 0:
+        warnings.warn(
+            f"{codec.name} needs {n_rounds} rounds on this graph, {plain} would do without "
+            f"compression: an iteration sends {ratio:.2g} times as much as without it; try "
+            "natural:12bits or qsgd:8bits",
+            VpemWarning,
+            stacklevel=3,
+        )
+
+
+def _compressed_rounds(codec: Codec, rate: float, accelerated: bool) -> int:
+    """Rounds of a compressed sum where none were asked for."""
+    _, omega = contraction(codec, MANY_VALUES)
+    if omega > MOST_NOISE:
+        raise InputError(
+            f"the codec {codec.name} keeps only {1 / (1 + omega):.1g} of a message's squared norm; "
+            "take one that keeps more"
+        )
+    n_rounds = compressed_rounds(rate, omega)
+    if accelerated:
+        return n_rounds
+    fall = 1.0 - find_pace(rate, omega, fixed=False).step * (1.0 - rate)
+    return max(n_rounds, ceil(log(FALL) / log(fall)) if 0 < fall < 1 else 1)
+
+
+def connect_workers(graph: Graph, **options: Any) -> Network:
+    """Set up the sum of workers that hold rows: each is a root of its own.
+
+    Parameters
+    ----------
+    graph : Graph
+        Communication graph of the workers, or a star around a server.
+    **options
+        ``n_rounds``, ``weights``, ``acceleration``, ``consensus_tol``, ``eigenvalue``, ``path``,
+        ``link_failure``, ``stragglers``, ``seed``, ``n_threads``, as for `connect`.
+
+    Returns
+    -------
+    Network
+        Its `Network.total` sums vectors (`vpem.sums.counted.add_vectors`); its blocks stand for
+        nothing.
+
+    Raises
+    ------
+    InputError
+        As `connect` does.
+
+    Warns
+    -----
+    VpemWarning
+        If the rounds are too few for the graph.
+    """
+    if not isinstance(graph, Graph):
+        raise InputError(
+            "connect_workers takes a vpem.Graph (from make_graph or from_networkx), got "
+            f"{type(graph).__name__}"
+        )
+    return connect(graph, contiguous(graph.n_agents, graph.n_agents), hops=0, **options)
+
+
+WITHOUT_ROUNDS = {
+    "n_rounds": "auto",
+    "weights": "metropolis",
+    "acceleration": None,
+    "consensus_tol": CONSENSUS_TOL,
+    "path": "auto",
+}
+"""What settings of rounds are where nobody asked for anything."""
+
+
+def _refuse_rounds_at_a_server(**given: Any) -> None:
+    """Raise InputError where a setting of rounds was given for a sum that has none."""
+    for name, value in given.items():
+        if value != WITHOUT_ROUNDS[name]:
+            raise InputError(
+                Setting(name), " is about consensus rounds, but a server sums without any; leave "
+                "it out, or take a graph of agents, such as the topology cycle",
+            )  # fmt: skip
+
+
+def _refuse_what_makes_no_sense(
+    graph: Graph,
+    codec: Any,
+    faults: Faults | None,
+    acceleration: str,
+    path: str,
+    eigenvalue: str,
+    weights: str,
+) -> None:
+    """Raise InputError where two options cannot both be had, saying why."""
+    if graph.has_server and faults is not None:
+        given = next(name for name, value in asdict(faults).items() if value)
+        raise InputError(
+            Setting(given), " makes links fail or agents silent, but a server's sum needs every "
+            "agent; leave it out, or take a graph of agents, such as the topology cycle",
+        )  # fmt: skip
+    what = "compressed rounds" if faults is None else "rounds with faults"
+    why = f"{what} are no fixed operator"
+    if acceleration == "chebyshev" and faults is not None:
+        raise InputError(
+            f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
+            "change of the links adds; take ",
+            Setting("acceleration", "none"),
+        )
+    if path == "operator" and (codec is not None or faults is not None):
+        raise InputError(
+            f"{why}: they have to be run; take ",
+            Setting("consensus", "auto"),
+            " or ",
+            Setting("consensus", "rounds"),
+        )
+    if faults is not None and weights != "metropolis":
+        raise InputError(
+            f"rounds with faults take the Metropolis weights of the links that are up, got weights "
+            f"{weights!r}; take ",
+            Setting("weights", "metropolis"),
+        )
+    if eigenvalue == "estimated" and codec is not None and not graph.has_server:
+        raise InputError(
+            "compressed rounds go by the spectral gap and the noise of the codec together, for "
+            "which the mixing rate must be known; take ",
+            Setting("eigenvalue", "computed"),
+        )
+    if eigenvalue == "estimated" and acceleration != "chebyshev":
+        raise InputError(
+            "the mixing rate is estimated for Chebyshev acceleration, which is not asked for; "
+            "take ",
+            Setting("eigenvalue", "computed"),
+        )
+    if eigenvalue == "estimated" and graph.has_server:
+        raise InputError("a server's sum is exact: there is no mixing rate to estimate")

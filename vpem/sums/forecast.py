@@ -1,0 +1,186 @@
+"""What a fit on a network will send, counted by the methods that the fit calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import PartitionedError
+from vpem.network.ledger import Ledger
+from vpem.sums.connect import Network
+
+if TYPE_CHECKING:
+    from vpem.network.codecs import Codec
+
+__all__ = ["communication"]
+
+MOST_DRAWN = 500
+"""Sums whose faults are drawn for a mean."""
+
+MOST_STATES = 3e7
+"""Links and agents of all rounds of the sums that are drawn, unless one sum alone has more."""
+
+MOST_RUN = 5e3
+"""Rounds of all compressed sums that are drawn, which are run one by one."""
+
+
+def communication(
+    network: Network,
+    n_samples: int,
+    n_components: int,
+    itemsize: int,
+    batch_size: int | None = None,
+) -> dict[str, Any]:
+    """Count what a fit will send, on ledgers of its own.
+
+    Parameters
+    ----------
+    network : Network
+        From `vpem.connect`.
+    n_samples, n_components, itemsize : int
+        Rows M, components K, and bytes of a number.
+    batch_size : int, optional
+        Rows of a batch.
+
+    Returns
+    -------
+    dict
+        See `vpem.fits.plan.plan`.
+    """
+    graph = network.graph
+    setup = Ledger(graph)
+    network.charge_setup(setup, n_samples, itemsize)
+    size = n_samples if batch_size is None else min(batch_size, n_samples)
+    count, rest = divmod(n_samples, size)
+    n_drawn = _n_drawn(network)
+
+    def sums(kind: str, rows: int, agreed: Ledger | None = None) -> tuple[Ledger, int]:
+        n_sums = max(n_drawn, 1)
+        # A pass in batches ends even if the network fell apart during one of them.
+        always = batch_size is not None
+        return _take_sums(network, kind, rows, n_components, itemsize, n_sums, agreed, always)
+
+    agreed = Ledger(graph)
+    batch, n_whole = sums("estep", size, agreed)
+    iteration = _repeated(network, batch, count)
+    if rest:
+        iteration.add(sums("estep", rest)[0])
+    iteration.add(agreed)
+    parts = {"iteration": iteration, "last": sums("check", n_samples)[0]}
+    if batch_size is not None:
+        parts = {"batch": batch, **parts}
+    return {
+        "setup": setup.summary(),
+        **{name: _mean(part.summary(), n_drawn) for name, part in parts.items()},
+        "is_expected": n_drawn > 0,
+        "n_drawn": n_drawn,
+        "partitioned": (n_drawn - n_whole) / n_drawn if n_drawn else 0.0,
+    }
+
+
+def _n_drawn(network: Network) -> int:
+    """Sums of a mean; 0 where nothing fails and all are alike."""
+    if network.faults is None:
+        return 0
+    assert network.n_rounds is not None
+    states = network.n_rounds * (network.graph.n_agents + network.graph.n_edges)
+    most = min(MOST_DRAWN, MOST_STATES / states)
+    if network.compress is not None:
+        most = min(most, MOST_RUN / network.n_rounds)
+    return max(1, int(most))
+
+
+def _take_sums(
+    network: Network,
+    kind: str,
+    n_samples: int,
+    n_components: int,
+    itemsize: int,
+    count: int,
+    agreed: Ledger | None = None,
+    always: bool = False,
+) -> tuple[Ledger, int]:
+    """Take sums as a fit does, one after the other: their ledger, and in how many all were heard.
+
+    Messages that are counted as they are formed are formed with one value. On the ledger ``agreed``
+    an agreement to stop is counted after every sum in which all were heard, or after all of them.
+    """
+    ledger = Ledger(network.graph)
+    total = network.total.on(ledger)
+    compressed = network.compress is not None
+    if compressed:
+        total.codec = _Sizes(total.codec, n_samples * n_components)
+    terms = np.zeros((len(network.hubs), 1, 1))
+    n_whole = 0
+    for _ in range(count):
+        heard = True
+        try:
+            total.begin(kind, n_samples, n_components, itemsize)
+        except PartitionedError:
+            heard = False
+        n_whole += heard
+        if compressed and heard:
+            total.reduce(terms)
+        if agreed is not None and (heard or always):
+            total.ledger = agreed
+            total.agree("stopping")
+            total.ledger = ledger
+    return ledger, n_whole
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A codec whose messages, of whatever is sent, are as long as those of so many values."""
+
+    codec: Codec
+    n_values: int
+
+    @property
+    def name(self) -> str:
+        return self.codec.name
+
+    @property
+    def is_unbiased(self) -> bool:
+        return self.codec.is_unbiased
+
+    def variance(self, _: int) -> float:
+        return self.codec.variance(self.n_values)
+
+    def message_size(self, _: int) -> int:
+        return self.codec.message_size(self.n_values)
+
+    def transmit(
+        self, values: NDArray[np.float64], _keys: Any, _n_threads: int = 1
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        sizes = np.full(len(values), self.codec.message_size(self.n_values), dtype=np.int64)
+        return np.zeros_like(values), sizes
+
+
+def _repeated(network: Network, ledger: Ledger, count: int) -> Ledger:
+    """Count so many times what a ledger has counted, by doubling."""
+    found = Ledger(network.graph)
+    while count:
+        if count % 2:
+            found.add(ledger)
+        twice = Ledger(network.graph)
+        twice.add(ledger)
+        twice.add(ledger)
+        ledger, count = twice, count // 2
+    return found
+
+
+def _mean(summary: Any, count: int) -> Any:
+    """Divide all that was counted; names of agents stay. With 0 nothing is divided."""
+    if count == 0 or summary is None:
+        return summary
+    if isinstance(summary, dict):
+        names = ("between", "agent")
+        return {
+            name: value if name in names else _mean(value, count) for name, value in summary.items()
+        }
+    if isinstance(summary, list):
+        return [_mean(value, count) for value in summary]
+    return summary / count

@@ -1,0 +1,100 @@
+"""Rows of the data where the kernels want them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import row_blocks
+from vpem.network.blocks import Blocks
+from vpem.terms.scaling import Scaling
+
+__all__ = ["MemoryRows", "Rows", "arrange_into", "arrange_rows"]
+
+
+class Rows(Protocol):
+    """Rows in block order and in the units and precision of fitting."""
+
+    n_samples: int
+    dtype: np.dtype[Any]
+
+    def runs(self) -> Iterator[slice]:
+        """Runs of rows that are best read whole, in order."""
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """A run of rows, shape (m, d), C-contiguous."""
+
+    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+        """Some rows, shape (len(indices), d)."""
+
+    def part(self, rows: slice, following: slice | None = None) -> Rows:
+        """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
+
+
+class MemoryRows:
+    """Rows of an array.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d)
+        In the user's order and units. Used as it is where order, units and precision agree.
+    blocks : Blocks
+        Order of the features.
+    scaling : Scaling
+        Units.
+    dtype : dtype
+        Precision.
+    """
+
+    def __init__(self, X: NDArray[Any], blocks: Blocks, scaling: Scaling, dtype: Any) -> None:
+        if blocks.in_order and scaling.is_none:
+            self._rows = blocks.arrange(X, dtype)
+        else:
+            self._rows = np.empty(X.shape, dtype=dtype)
+            arrange_into(self._rows, X, blocks, scaling)
+        self.n_samples = len(X)
+        self.dtype = self._rows.dtype
+
+    def runs(self) -> Iterator[slice]:
+        """All rows at once."""
+        yield slice(0, self.n_samples)
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """A run of rows, shape (m, d), C-contiguous."""
+        return self._rows[rows]
+
+    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+        """Some rows, shape (len(indices), d)."""
+        return self._rows[indices]
+
+    def part(self, rows: slice, following: slice | None = None) -> MemoryRows:
+        """A run of rows as rows of their own, counted from 0."""
+        chosen = copy(self)
+        chosen._rows = self._rows[rows]
+        chosen.n_samples = len(chosen._rows)
+        return chosen
+
+    def replaced(self, rows: NDArray[Any]) -> MemoryRows:
+        """Return other rows (m, d), which are in block order and in the units of fitting."""
+        chosen = copy(self)
+        chosen._rows = rows
+        chosen.n_samples = len(rows)
+        return chosen
+
+
+def arrange_into(out: NDArray[Any], X: NDArray[Any], blocks: Blocks, scaling: Scaling) -> None:
+    """Write rows in block order and fit units, a cache of them at a time."""
+    for start, part in row_blocks(X):
+        scaled = scaling.apply(part)
+        ordered = scaled if blocks.in_order else scaled[:, blocks.order]
+        out[start : start + len(part)] = ordered
+
+
+def arrange_rows(X: Any, blocks: Blocks, scaling: Scaling, dtype: Any) -> Rows:
+    """Rows in block order and fit units, of an array or of what arranges its own rows."""
+    arranged: Callable[[Blocks, Scaling, Any], Rows] | None = getattr(X, "arranged", None)
+    return arranged(blocks, scaling, dtype) if arranged else MemoryRows(X, blocks, scaling, dtype)

@@ -1,0 +1,229 @@
+"""Which values rows miss, and in which order rows of a block are worked on for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.missing import marginal_diag, marginal_full
+from vpem.checks import check_finite, row_blocks
+from vpem.errors import InputError
+from vpem.network.blocks import Blocks
+from vpem.terms.scaling import Scaling
+
+__all__ = [
+    "MISSINGS",
+    "Plan",
+    "check_columns",
+    "check_missing",
+    "marginal_terms",
+    "observed_scaling",
+    "pattern_plan",
+]
+
+MISSINGS = ("refuse", "marginalize")
+"""What is done where data miss values."""
+
+TILE = 256
+"""Most rows of a tile, as in the kernels."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """In which order rows are worked on, block by block.
+
+    Attributes
+    ----------
+    tiles : ndarray of shape (T, 4)
+        Block, first place and end of a tile in ``order``, and 1 where more than half of the block
+        is missing in its rows.
+    order : ndarray of shape (n,)
+        Rows, those next to each other that miss the same values of the block. Rows of which a
+        block has nothing are in none of its tiles.
+    pattern : ndarray of shape (n,)
+        Equal for neighbours that miss the same values.
+    """
+
+    tiles: NDArray[np.intc]
+    order: NDArray[np.intc]
+    pattern: NDArray[np.intc]
+
+
+def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
+    """Sort rows by what they miss of each block.
+
+    Parameters
+    ----------
+    observed : ndarray of shape (m, d)
+        1 where a value is there, in block order.
+    blocks : Blocks
+        The blocks.
+    """
+    n_samples = len(observed)
+    orders, patterns, tiles = [], [], []
+    place = 0
+    whole: int | None = None
+    for b in range(blocks.n_blocks):
+        width = int(blocks.widths[b])
+        if width == 0 or n_samples == 0:
+            continue
+        own = observed[:, blocks.offsets[b] : blocks.offsets[b + 1]]
+        if own.all():
+            # Rows as they come, once for all such blocks.
+            if whole is None:
+                whole = place
+                orders.append(np.arange(n_samples, dtype=np.intc))
+                patterns.append(np.zeros(n_samples, dtype=np.intc))
+                place += n_samples
+            tiles.append(_tiles(b, whole, n_samples, 0))
+            continue
+        packed = np.packbits(own, axis=1)
+        keys = np.ascontiguousarray(packed).view(f"V{packed.shape[1]}").ravel()
+        if packed.shape[1] <= 8:
+            wide = np.zeros((n_samples, 8), dtype=np.uint8)
+            wide[:, : packed.shape[1]] = packed
+            keys = wide.view(np.uint64).ravel()
+        _, number = np.unique(keys, return_inverse=True)
+        n_there = own.sum(axis=1, dtype=np.intp)
+        for direct in (False, True):
+            rows = np.flatnonzero((n_there > 0) & ((2 * n_there < width) == direct))
+            if len(rows) == 0:
+                continue
+            rows = rows[np.argsort(number[rows], kind="stable")]
+            orders.append(rows.astype(np.intc))
+            patterns.append(number[rows].astype(np.intc))
+            tiles.append(_tiles(b, place, len(rows), int(direct)))
+            place += len(rows)
+    if not tiles:
+        nothing = np.empty(0, dtype=np.intc)
+        return Plan(np.empty((0, 4), dtype=np.intc), nothing, nothing)
+    return Plan(np.concatenate(tiles), np.concatenate(orders), np.concatenate(patterns))
+
+
+def _tiles(b: int, place: int, count: int, direct: int) -> NDArray[np.intc]:
+    begins = np.arange(place, place + count, TILE)
+    ends = np.minimum(begins + TILE, place + count)
+    made = [np.full(len(begins), b), begins, ends, np.full(len(begins), direct)]
+    return np.ascontiguousarray(np.stack(made, axis=1), dtype=np.intc)
+
+
+def marginal_terms(
+    rows: NDArray[Any],
+    observed: NDArray[np.uint8],
+    plan: Plan | None,
+    blocks: Blocks,
+    means: NDArray[np.float64],
+    covariances: NDArray[np.float64],
+    inverse: NDArray[np.float64],
+    log_dets: NDArray[np.float64],
+    n_threads: int,
+) -> NDArray[Any]:
+    """Terms of each hub for what is observed, exactly 0 where it is nothing, shape (B, m, K).
+
+    Parameters
+    ----------
+    rows, observed : ndarray of shape (m, d)
+        In block order; rows are finite where values are missing.
+    plan : Plan, optional
+        From `pattern_plan`, where covariances are full.
+    blocks : Blocks
+        The blocks.
+    means, covariances, inverse, log_dets : ndarray
+        As in `vpem.terms.mixture.Mixture` and `vpem.terms.mixture.Factors`, in double precision.
+    n_threads : int
+        Threads of the kernels.
+    """
+    out = np.zeros((blocks.n_blocks, len(rows), len(means)), dtype=rows.dtype)
+    if covariances.ndim == 2:
+        logs = np.ascontiguousarray(np.log(np.where(covariances > 0, covariances, 1.0)))
+        marginal_diag(rows, observed, blocks.offsets, means, inverse, logs, out, n_threads)
+    else:
+        assert plan is not None
+        marginal_full(
+            rows, observed, blocks.offsets, plan.tiles, plan.order, plan.pattern, means,
+            covariances, inverse, log_dets, out, n_threads,
+        )  # fmt: skip
+    return out
+
+
+def check_missing(X: Any, feature_names: Sequence[str] | None = None) -> bool:
+    """Whether values are missing (NaN), of data in which that is allowed.
+
+    Raises
+    ------
+    InputError
+        If a value is infinite, or missing in data that are read from disk.
+    """
+    found = False
+    for _, part in row_blocks(X):
+        if np.isinf(part).any():
+            check_finite(_Filled(X), feature_names)
+        found = found or bool(np.isnan(part).any())
+    if found and hasattr(X, "runs"):
+        raise InputError(
+            "the data miss values, and which ones is kept in memory, but they are read from disk; "
+            "raise the memory limit, or fill in or remove such rows first"
+        )
+    return found
+
+
+class _Filled:
+    """A matrix with nothing missing: NaN is 0."""
+
+    def __init__(self, X: Any) -> None:
+        self._X = X
+        self.shape = X.shape
+        self.step = getattr(X, "step", None)
+
+    def __len__(self) -> int:
+        return len(self._X)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        part = self._X[rows]
+        return np.where(np.isnan(part), 0, part)
+
+
+def check_columns(X: NDArray[Any], feature_names: Sequence[str] | None = None) -> None:
+    """Raise InputError where a column has no value at all."""
+    empty = np.flatnonzero(np.isnan(X).all(axis=0))
+    if len(empty):
+        column = int(empty[0])
+        name = "" if feature_names is None else f" ({feature_names[column]!r})"
+        others = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise InputError(
+            f"feature {column}{name}{others} is missing in every row that is used; leave it out"
+        )
+
+
+def observed_scaling(X: NDArray[Any], row_weights: NDArray[np.float64] | None) -> Scaling:
+    """Centre each feature and divide it by its standard deviation, by the values that are there.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d)
+        NaN where a value is missing.
+    row_weights : ndarray of shape (M,) or None
+        Weight of each row; None: all alike.
+    """
+    total, first, second = (np.zeros(X.shape[1]) for _ in range(3))
+
+    def weights(start: int, part: NDArray[Any]) -> NDArray[np.float64]:
+        if row_weights is None:
+            return np.ones(len(part))
+        return row_weights[start : start + len(part)]
+
+    for start, part in row_blocks(X):
+        there = ~np.isnan(part)
+        total += weights(start, part) @ there
+        first += weights(start, part) @ np.where(there, part, 0).astype(np.float64)
+    shift = first / np.where(total > 0, total, 1.0)
+    for start, part in row_blocks(X):
+        away = np.where(np.isnan(part), 0.0, part - shift)
+        second += weights(start, part) @ np.square(away)
+    scale = np.sqrt(second / np.where(total > 0, total, 1.0))
+    scale = np.where(scale > 1e-12 * np.maximum(np.abs(shift), 1.0), scale, 1.0)
+    return Scaling(shift, scale)

@@ -1,0 +1,493 @@
+"""The fitted mixture: parameters in blocks, their density, and what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.cholesky import cholesky_blocks
+from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
+from vpem._core.normalise import normalise
+from vpem._core.threads import one_blas_thread, thread_count
+from vpem.checks import as_array, check_finite, check_int
+from vpem.errors import InputError, NumericalError, check_choice
+from vpem.network.blocks import Blocks
+from vpem.terms.missing_patterns import MISSINGS, check_missing, marginal_terms, pattern_plan
+from vpem.terms.scaling import Scaling
+
+__all__ = [
+    "COVARIANCE_TYPES",
+    "Factors",
+    "Mixture",
+    "block_views",
+    "covariance_shape",
+    "factorise",
+    "is_diagonal",
+    "is_tied",
+]
+
+COVARIANCE_TYPES = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
+"""Shape of a covariance inside its block; "tied": one for all components ("tied" alone is full)."""
+
+CHUNK_VALUES = 1 << 20
+"""Values of the largest temporary array when a mixture is evaluated."""
+
+
+def is_tied(covariance_type: str) -> bool:
+    """Whether all components share one covariance."""
+    return covariance_type.startswith("tied")
+
+
+def is_diagonal(covariance_type: str) -> bool:
+    """Whether covariances of this type are stored as variances."""
+    return not covariance_type.endswith(("full", "tied"))
+
+
+def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) -> tuple[int, ...]:
+    """Shape of the array of all covariances, which is flat where blocks are full."""
+    copies = 1 if is_tied(covariance_type) else n_components
+    if is_diagonal(covariance_type):
+        return copies, blocks.n_features
+    return (copies * int((blocks.widths.astype(np.int64) ** 2).sum()),)
+
+
+def block_views(flat: NDArray[Any], widths: NDArray[np.intp], copies: int) -> list[NDArray[Any]]:
+    """Views of shape (copies, d_b, d_b), one a block, into a flat array of covariances."""
+    sizes = copies * widths.astype(np.int64) ** 2
+    ends = np.cumsum(sizes)
+    return [
+        flat[end - size : end].reshape(copies, int(width), int(width))
+        for end, size, width in zip(ends, sizes, widths, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What the E-step needs of a mixture, in the precision of the data.
+
+    Attributes
+    ----------
+    means : ndarray of shape (K, d)
+        In block order.
+    inverse : ndarray
+        Inverse Cholesky factors, flat, or inverse variances of shape (n_copies, d).
+    log_dets : ndarray of shape (n_copies, B)
+        ``log|Sigma|`` of every block.
+    failed : ndarray of shape (n_copies, B)
+        1 where a block is not positive definite.
+    """
+
+    means: NDArray[Any]
+    inverse: NDArray[Any]
+    log_dets: NDArray[Any]
+    failed: NDArray[np.uint8]
+
+    def terms(self, rows: NDArray[Any], offsets: NDArray[np.intp], n_threads: int) -> NDArray[Any]:
+        """Local terms ``Q`` of these rows, shape (B, m, K), Valdeira et al., equation (12)."""
+        out = np.empty((len(offsets) - 1, len(rows), len(self.means)), dtype=rows.dtype)
+        kernel = mahalanobis_full if self.inverse.ndim == 1 else mahalanobis_diag
+        kernel(rows, offsets, self.means, self.inverse, self.log_dets, out, n_threads)
+        return out
+
+
+def factorise(mixture: Mixture, dtype: Any) -> Factors:
+    """Cholesky factors and log-determinants of every block of ``mixture``."""
+    blocks = mixture.blocks
+    copies = mixture.n_copies
+    log_dets = np.zeros((copies, blocks.n_blocks))
+    failed = np.zeros((copies, blocks.n_blocks), dtype=np.uint8)
+    covariances = mixture.covariances
+    if covariances.ndim == 1:
+        inverse = np.empty_like(covariances)
+        cholesky_blocks(covariances, blocks.offsets, copies, inverse, log_dets, failed)
+    else:
+        good = np.isfinite(covariances) & (covariances > 0)
+        safe = np.where(good, covariances, 1.0)
+        inverse = np.where(good, 1.0 / safe, 0.0)
+        member = np.zeros((copies, blocks.n_blocks))
+        for copy in range(copies):
+            np.add.at(log_dets[copy], blocks.block_of, np.log(safe[copy]))
+            np.add.at(member[copy], blocks.block_of, ~good[copy])
+        failed[...] = member > 0
+    return Factors(
+        np.ascontiguousarray(mixture.means, dtype=dtype),
+        np.ascontiguousarray(inverse, dtype=dtype),
+        np.ascontiguousarray(log_dets, dtype=dtype),
+        failed,
+    )
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A Gaussian mixture whose covariances are block-diagonal over hubs.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        Which features lie in which block.
+    covariance_type : str
+        One of `COVARIANCE_TYPES`.
+    weights : ndarray of shape (R, K)
+        Mixing weights as each root estimates them; R = 1 where all roots share one estimate.
+    means : ndarray of shape (K, d)
+        In block order, in scaled units.
+    covariances : ndarray
+        In scaled units: flat, block by block, of size ``n_copies sum d_b^2`` where blocks are full,
+        variances of shape (n_copies, d) in block order where they are diagonal or spherical.
+    scaling : Scaling
+        From the user's units to those the mixture was fitted in.
+    """
+
+    blocks: Blocks
+    covariance_type: str
+    weights: NDArray[np.float64]
+    means: NDArray[np.float64]
+    covariances: NDArray[np.float64]
+    scaling: Scaling
+
+    def __post_init__(self) -> None:
+        check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
+        d = self.blocks.n_features
+        if self.weights.ndim != 2 or self.means.shape != (self.n_components, d):
+            raise InputError(
+                f"a mixture of {self.weights.shape[-1]} components over {d} features needs means "
+                f"of shape {(self.weights.shape[-1], d)}, got {self.means.shape}"
+            )
+        if len(self.weights) not in (1, self.blocks.n_blocks):
+            raise InputError(
+                f"mixing weights must be shared or one set a hub ({self.blocks.n_blocks}), "
+                f"got {len(self.weights)} sets"
+            )
+        wanted = covariance_shape(self.blocks, self.covariance_type, self.n_components)
+        if self.covariances.shape != wanted:
+            raise InputError(
+                f"{self.covariance_type} covariances of this mixture must have shape {wanted}, "
+                f"got {self.covariances.shape}"
+            )
+
+    @property
+    def n_components(self) -> int:
+        """Number of components, K."""
+        return int(self.weights.shape[1])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, d."""
+        return self.blocks.n_features
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether all components share one covariance."""
+        return is_tied(self.covariance_type)
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether covariances are stored as variances."""
+        return is_diagonal(self.covariance_type)
+
+    @property
+    def n_copies(self) -> int:
+        """Covariances a block: K, or 1 when tied."""
+        return 1 if self.is_tied else self.n_components
+
+    @cached_property
+    def factors(self) -> Factors:
+        """Double-precision factors of a mixture whose blocks are all positive definite."""
+        factors = factorise(self, np.float64)
+        if factors.failed.any():
+            component, hub = (int(i) for i in np.argwhere(factors.failed)[0])
+            raise NumericalError(
+                f"the covariance of component {component} in hub {hub} is not positive definite"
+            )
+        return factors
+
+    # ---- parts -------------------------------------------------------------------------------
+
+    def block(self, b: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Weights (K,), means (K, d_b) and covariances of block b as its root holds them.
+
+        Covariances have shape (n_copies, d_b, d_b), or (n_copies, d_b) where they are diagonal;
+        means and covariances are in scaled units.
+        """
+        part = slice(self.blocks.offsets[b], self.blocks.offsets[b + 1])
+        weights = self.weights[b if len(self.weights) > 1 else 0]
+        if self.is_diagonal:
+            return weights, self.means[:, part], self.covariances[:, part]
+        return weights, self.means[:, part], self.covariance_blocks[b]
+
+    @cached_property
+    def covariance_blocks(self) -> list[NDArray[np.float64]]:
+        """Views of shape (n_copies, d_b, d_b), one a block (full covariances only)."""
+        return block_views(self.covariances, self.blocks.widths, self.n_copies)
+
+    def permuted(self, order: NDArray[np.intp]) -> Mixture:
+        """Return the same mixture with its components in another order."""
+        covariances = self.covariances
+        if not self.is_tied:
+            if self.is_diagonal:
+                covariances = covariances[order]
+            else:
+                covariances = np.concatenate(
+                    [np.empty(0), *(view[order].ravel() for view in self.covariance_blocks)]
+                )
+        return replace(
+            self, weights=self.weights[:, order], means=self.means[order], covariances=covariances
+        )
+
+    # ---- the assembled view, in the user's order and units -------------------------------------
+
+    @property
+    def assembled_weights(self) -> NDArray[np.float64]:
+        """Mixing weights (K,): the mean over roots, renormalised."""
+        mean = self.weights.mean(axis=0)
+        weights: NDArray[np.float64] = mean / mean.sum()
+        return weights
+
+    @property
+    def assembled_means(self) -> NDArray[np.float64]:
+        """Means (K, d) in the user's order and units."""
+        return self.scaling.undo(self.means[:, self.blocks.position])
+
+    @property
+    def assembled_covariances(self) -> NDArray[np.float64]:
+        """Covariances in the user's order and units, shaped as in scikit-learn.
+
+        (K, d, d) full, (d, d) tied, (K, d) diagonal, (d,) tied-diagonal. Spherical: (K,) with one
+        hub, (K, B) with B hubs, without the K when tied; diagonal instead where features have
+        scales of their own, since a sphere in scaled units is none in the user's.
+        """
+        scale = self.scaling.scale
+        position = self.blocks.position
+        if self.is_diagonal:
+            if self.covariance_type.endswith("spherical") and np.all(scale == 1):
+                filled = self.blocks.offsets[:-1][self.blocks.widths > 0]
+                variances = self.covariances[:, filled]
+                variances = variances[:, 0] if self.blocks.n_blocks == 1 else variances
+            else:
+                variances = self.covariances[:, position] * scale**2
+            return variances[0] if self.is_tied else variances
+        full = np.zeros((self.n_copies, self.n_features, self.n_features))
+        for columns, view in zip(self.blocks.features, self.covariance_blocks, strict=True):
+            full[:, columns[:, None], columns] = view * np.outer(scale[columns], scale[columns])
+        return full[0] if self.is_tied else full
+
+    @property
+    def n_parameters(self) -> int:
+        """Free parameters: K - 1 weights, K d means, and the entries of the blocks."""
+        widths = self.blocks.widths[self.blocks.widths > 0].astype(np.int64)
+        if self.covariance_type.endswith("spherical"):
+            entries = len(widths)
+        elif self.is_diagonal:
+            entries = int(widths.sum())
+        else:
+            entries = int((widths * (widths + 1) // 2).sum())
+        k = self.n_components
+        return k - 1 + k * self.n_features + self.n_copies * entries
+
+    # ---- density -------------------------------------------------------------------------------
+
+    def _chunks(
+        self, X: Any, missing: str = "refuse"
+    ) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+        """Responsibilities and log-likelihoods of the assembled mixture, a chunk of rows a time."""
+        check_choice("missing", missing, MISSINGS)
+        X = X if hasattr(X, "runs") else as_array("the data", X)
+        if X.ndim != 2 or X.shape[1] != self.n_features:
+            got = f"{X.shape[1]}" if X.ndim == 2 else f"an array of {X.ndim} dimensions"
+            raise InputError(f"the model has {self.n_features} features, the data have {got}")
+        factors = self.factors
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(self.assembled_weights)[None, :]
+        constant = -0.5 * self.n_features * np.log(2 * np.pi) - np.log(self.scaling.scale).sum()
+        threads = thread_count(None)
+        size = max(64, CHUNK_VALUES // (max(self.blocks.n_blocks, 1) * self.n_components))
+        with one_blas_thread():
+            for start in range(0, len(X), size):
+                rows = slice(start, min(start + size, len(X)))
+                part = np.asarray(X[rows], dtype=np.float64)
+                there = np.isfinite(part)
+                own: Any = constant
+                if there.all():
+                    data = self.blocks.arrange(self.scaling.apply(part), np.float64)
+                    terms = factors.terms(data, self.blocks.offsets, threads)
+                elif missing == "refuse" or np.isinf(part).any():
+                    (check_finite if missing == "refuse" else check_missing)(X)
+                else:
+                    terms = self._marginal_terms(part, there, threads)
+                    each = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale)
+                    own = there @ each
+                sums = terms.sum(axis=0, keepdims=True)
+                responsibilities = np.empty_like(sums)
+                log_likelihoods = np.empty(sums.shape[:2])
+                normalise(sums, log_weights, responsibilities, log_likelihoods, threads)
+                yield rows, responsibilities[0], log_likelihoods[0] + own
+
+    def _marginal_terms(
+        self, part: NDArray[np.float64], there: NDArray[np.bool_], n_threads: int
+    ) -> NDArray[np.float64]:
+        """Terms (B, m, K) of what is there of rows in the user's units."""
+        filled = np.where(there, self.scaling.apply(part), 0.0)
+        observed = self.blocks.arrange(there, np.uint8)
+        plan = None if self.is_diagonal else pattern_plan(observed, self.blocks)
+        factors = self.factors
+        return marginal_terms(
+            self.blocks.arrange(filled, np.float64), observed, plan, self.blocks, factors.means,
+            self.covariances, factors.inverse, factors.log_dets, n_threads,
+        )  # fmt: skip
+
+    def score_samples(self, X: NDArray[Any], *, missing: str = "refuse") -> NDArray[np.float64]:
+        """Log-likelihood of each row, in nats and in the user's units.
+
+        Parameters
+        ----------
+        X : ndarray of shape (M, d)
+            In the user's order and units.
+        missing : {"refuse", "marginalize"}
+            What is done where values are missing (NaN). "marginalize" takes the density of what is
+            there; of a row with nothing that is 1, and its responsibilities are the mixing weights.
+
+        Returns
+        -------
+        ndarray of shape (M,)
+
+        Raises
+        ------
+        InputError
+            If the number of features is another.
+        """
+        scores = np.empty(len(X))
+        for rows, _, log_likelihoods in self._chunks(X, missing):
+            scores[rows] = log_likelihoods
+        return scores
+
+    def predict_proba(self, X: NDArray[Any], *, missing: str = "refuse") -> NDArray[np.float64]:
+        """Responsibilities of each row, shape (M, K); see `score_samples`."""
+        proba = np.empty((len(X), self.n_components))
+        for rows, responsibilities, _ in self._chunks(X, missing):
+            proba[rows] = responsibilities
+        return proba
+
+    def predict(self, X: NDArray[Any], *, missing: str = "refuse") -> NDArray[np.intp]:
+        """Most responsible component of each row, shape (M,)."""
+        labels = np.empty(len(X), dtype=np.intp)
+        for rows, responsibilities, _ in self._chunks(X, missing):
+            labels[rows] = responsibilities.argmax(axis=1)
+        return labels
+
+    def bic(self, log_likelihood: float, n_samples: float) -> float:
+        """Bayesian information criterion of a total log-likelihood; lower is better."""
+        return -2 * log_likelihood + self.n_parameters * float(np.log(n_samples))
+
+    def aic(self, log_likelihood: float) -> float:
+        """Akaike information criterion of a total log-likelihood; lower is better."""
+        return -2 * log_likelihood + 2 * self.n_parameters
+
+    def sample(
+        self, n_samples: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Draw rows from the assembled mixture.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, d)
+            In the user's order and units.
+        labels : ndarray of shape (n_samples,)
+            Component each row was drawn from; rows are sorted by it.
+        """
+        n_samples = check_int("n_samples", n_samples, least=0)
+        counts = rng.multinomial(n_samples, self.assembled_weights)
+        labels = np.repeat(np.arange(self.n_components), counts)
+        drawn = rng.standard_normal((n_samples, self.n_features))
+        if self.is_diagonal:
+            variances = np.broadcast_to(self.covariances, self.means.shape)
+            drawn *= np.sqrt(variances)[labels]
+        else:
+            for b, view in enumerate(self.covariance_blocks):
+                part = slice(self.blocks.offsets[b], self.blocks.offsets[b + 1])
+                for k in range(self.n_components):
+                    lower = np.linalg.cholesky(view[0 if self.is_tied else k])
+                    drawn[labels == k, part] = drawn[labels == k, part] @ lower.T
+        drawn += self.means[labels]
+        return self.scaling.undo(drawn[:, self.blocks.position]), labels
+
+    # ---- the same mixture over other blocks -----------------------------------------------------
+
+    def over(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> Mixture:
+        """Return this mixture's parameters over other blocks, as a start for a new fit.
+
+        Entries of the covariances that lie in no block of the new kind are dropped, those that lie
+        in no block of this one are zero. Every root starts from the assembled weights.
+
+        Raises
+        ------
+        InputError
+            If the number of features is another.
+        """
+        if blocks.n_features != self.n_features:
+            raise InputError(
+                f"the starting model has {self.n_features} features, the data {blocks.n_features}"
+            )
+        k = self.n_components
+        means = scaling.apply(self.assembled_means)[:, blocks.order]
+        ratio = self.scaling.scale / scaling.scale
+        tied, diagonal = is_tied(covariance_type), is_diagonal(covariance_type)
+        weights = self.assembled_weights
+        own_block = self.blocks.block_of[self.blocks.position]
+        own_place = self.blocks.position
+        parts = []
+        for columns in blocks.features:
+            part = np.zeros((k, len(columns), len(columns)))
+            for b in np.unique(own_block[columns]):
+                inside = np.flatnonzero(own_block[columns] == b)
+                places = own_place[columns[inside]]
+                part[:, inside[:, None], inside] = self._dense_part(int(b), places)
+            part *= np.outer(ratio[columns], ratio[columns])
+            parts.append(np.tensordot(weights, part, axes=1)[None] if tied else part)
+        if diagonal:
+            variances = [np.diagonal(part, axis1=1, axis2=2) for part in parts]
+            if covariance_type.endswith("spherical"):
+                variances = [
+                    np.broadcast_to(v.mean(axis=1, keepdims=True) if v.size else v, v.shape)
+                    for v in variances
+                ]
+            nothing = np.empty((1 if tied else k, 0))
+            covariances = np.concatenate([nothing, *variances], axis=1)
+        else:
+            covariances = np.concatenate([np.empty(0), *(part.ravel() for part in parts)])
+        return Mixture(
+            blocks,
+            covariance_type,
+            weights[None, :].copy(),
+            np.ascontiguousarray(means),
+            np.ascontiguousarray(covariances),
+            scaling,
+        )
+
+    def renumbered(self, columns: Sequence[int]) -> Mixture:
+        """Return the same mixture of data whose columns stand in another order.
+
+        Parameters
+        ----------
+        columns : sequence of int
+            New column of each feature, shape (d,).
+        """
+        place = np.asarray(columns, dtype=np.intp)
+        blocks = replace(self.blocks, features=tuple(place[f] for f in self.blocks.features))
+        shift, scale = np.empty(len(place)), np.empty(len(place))
+        shift[place], scale[place] = self.scaling.shift, self.scaling.scale
+        return replace(self, blocks=blocks, scaling=Scaling(shift, scale))
+
+    def _dense_part(self, b: int, places: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Covariances (K, n, n) of some features of block b, given by place in block order."""
+        k = self.n_components
+        if self.is_diagonal:
+            variances = np.broadcast_to(self.covariances, self.means.shape)[:, places]
+            return variances[:, :, None] * np.eye(len(places))
+        inside = places - self.blocks.offsets[b]
+        view = self.covariance_blocks[b]
+        return np.broadcast_to(view, (k, *view.shape[1:]))[:, inside[:, None], inside]

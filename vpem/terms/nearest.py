@@ -1,0 +1,80 @@
+"""The nearest of some centres."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.assign import assign_rows
+from vpem._core.threads import one_blas_thread
+from vpem.checks import row_blocks
+from vpem.terms.features import FeatureTerms
+from vpem.terms.scaling import Scaling
+
+__all__ = ["distances_within", "nearest", "weighed"]
+
+
+def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | None) -> float:
+    """Sum of squared distances (M,) times row weights."""
+    return float(distances.sum() if row_weights is None else distances @ row_weights)
+
+
+def distances_within(
+    terms: FeatureTerms, centres: NDArray[np.float64], labels: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """Squared distance of each row to the centre of its cluster, shape (M,).
+
+    Parameters
+    ----------
+    terms : FeatureTerms
+        The rows, in block order.
+    centres : ndarray of shape (K, d)
+        In block order.
+    labels : ndarray of shape (M,)
+        Cluster of each row.
+    """
+    out = np.empty(len(labels))
+    for rows in terms.chunks(2 * centres.shape[1]):
+        off = terms.rows.read(rows) - centres[labels[rows]]
+        out[rows] = np.einsum("mj,mj->m", off, off)
+    return out
+
+
+def nearest(
+    X: Any, centres: NDArray[np.float64], scaling: Scaling, n_threads: int
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Nearest centre of each row and its squared distance, some rows at a time.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The rows, in the units of the centres.
+    centres : ndarray of shape (K, d)
+        The centres; of several that are equally near the first is taken.
+    scaling : Scaling
+        Units in which distances are taken.
+    n_threads : int
+        Threads of the kernel.
+
+    Returns
+    -------
+    labels : ndarray of shape (M,)
+    distances : ndarray of shape (M,)
+    """
+    labels, distances = np.full(len(X), -1, dtype=np.int32), np.empty(len(X))
+    places = np.ascontiguousarray(scaling.apply(centres), dtype=np.float64)[None]
+    none, k = np.empty(0), len(centres)
+    with one_blas_thread():
+        for start, part in row_blocks(X):
+            rows = np.ascontiguousarray(scaling.apply(part))
+            if rows.dtype not in (np.float32, np.float64):
+                rows = rows.astype(np.float64)
+            end = start + len(rows)
+            assign_rows(
+                rows, none, np.array([0, len(rows)], dtype=np.intp), places, labels[start:end],
+                distances[start:end], np.zeros((1, k)), np.zeros((1, *centres.shape)), np.zeros(1),
+                np.zeros(1, dtype=np.intp), n_threads,
+            )  # fmt: skip
+    return labels, distances
