@@ -122,9 +122,9 @@ def test_sizes_are_bound_where_they_are_met_first():
     schema = {"n": Integer(size="M"), "x": Array("f8", ("M", "d")), "y": Array("f8", ("d",))}
     good = {"n": 2, "x": np.ones((2, 3)), "y": np.ones(3)}
     check(schema, good, PLACE)
-    check(schema, good, PLACE, M=2, d=3)
+    check(schema, good, PLACE, {"M": 2, "d": 3})
     with pytest.raises(FileError, match=r"run\.n must be 4, got 2"):
-        check(schema, good, PLACE, M=4)
+        check(schema, good, PLACE, {"M": 4})
     with pytest.raises(FileError, match=r"run\.x must be 3 x any number of finite .* got 2 x 3"):
         check(schema, good | {"n": 3}, PLACE)
     with pytest.raises(FileError, match=r"run\.y must be 3 finite real numbers, got 2 real"):

@@ -8,9 +8,9 @@ that is known by it, or else for the first that is met, to which all others are 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,31 +18,22 @@ from numpy.typing import NDArray
 from vpem.errors import FileError, Setting
 
 __all__ = [
-    "ANEW",
-    "COUNT",
-    "FLAG",
-    "LARGEST_COUNT",
-    "NOTHING",
-    "NUMBER",
-    "PLAIN",
-    "REAL",
-    "TEXT",
-    "Array",
-    "Choice",
-    "Integer",
-    "ListOf",
-    "Mapping",
-    "Maybe",
-    "Number",
-    "Numbers",
-    "Place",
-    "Schema",
-    "State",
-    "check",
-]
+    "ANEW", "COUNT", "FLAG", "LARGEST_COUNT", "NOTHING", "NUMBER", "PLAIN", "REAL", "TEXT", "Array",
+    "Choice", "Field", "Fields", "Integer", "ListOf", "Mapping", "Maybe", "Number", "Numbers",
+    "Place", "Plain", "Report", "Schema", "Sizes", "State", "check",
+]  # fmt: skip
 
-Schema = Any
-"""A dict, list or tuple of schemas, or a `Field`."""
+Schema = Union["Field", "dict[str, Any]", "list[Schema]", "tuple[Schema, ...]"]
+"""A field, or a dict, list or tuple of schemas."""
+
+Fields = abc.Mapping[str, Schema]
+"""Schemas by name."""
+
+State = dict[str, Any]
+"""What a loop or a sum keeps of itself: numbers, text and arrays by name, and such tables."""
+
+Report = dict[str, Any]
+"""An object of JSON: what a fit reports, or the options that it was given."""
 
 Size = int | str | tuple[int, ...]
 Sizes = dict[str, int]
@@ -89,7 +80,7 @@ class Place:
         raise FileError(f"{self.file}: {self.path or 'what it holds'} {what}", *then)
 
 
-def check(schema: Schema, value: Any, place: Place, **sizes: int) -> None:
+def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = None) -> None:
     """Check that a value is what a schema says.
 
     Parameters
@@ -100,21 +91,21 @@ def check(schema: Schema, value: Any, place: Place, **sizes: int) -> None:
         What was read.
     place : Place
         Where it was read, for the message.
-    **sizes : int
-        Sizes that are known by name.
+    sizes : dict of str to int, optional
+        Sizes that are known by name; those that are met first are added.
 
     Raises
     ------
     FileError
         Naming the first field that is something else, what it must be, and what it is.
     """
-    _check(schema, value, place, sizes)
-
-
-def _check(schema: Schema, value: Any, place: Place, sizes: Sizes) -> None:
-    if isinstance(schema, dict):
+    sizes = {} if sizes is None else sizes
+    if isinstance(schema, Field):
+        if wanted := schema._wanted(value, place, sizes):
+            place.refuse(wanted, describe(value))
+    elif isinstance(schema, dict):
         if not isinstance(value, dict):
-            place.refuse("a table of " + ", ".join(schema), told(value))
+            place.refuse("a table of " + ", ".join(schema), describe(value))
         for name in schema:
             if name not in value:
                 place.inside(name).fail("is missing")
@@ -122,17 +113,15 @@ def _check(schema: Schema, value: Any, place: Place, sizes: Sizes) -> None:
             if name not in schema:
                 place.inside(name[:MOST_SHOWN]).fail("is not known here")
         for name, own in schema.items():
-            _check(own, value[name], place.inside(name), sizes)
-    elif isinstance(schema, list | tuple):
-        if type(value) is not type(schema) or len(value) != len(schema):
-            place.refuse(f"a {type(schema).__name__} of {len(schema)}", told(value))
-        for number, (own, item) in enumerate(zip(schema, value, strict=True)):
-            _check(own, item, place.inside(number), sizes)
+            check(own, value[name], place.inside(name), sizes)
     else:
-        schema.check(value, place, sizes)
+        if type(value) is not type(schema) or len(value) != len(schema):
+            place.refuse(f"a {type(schema).__name__} of {len(schema)}", describe(value))
+        for number, (own, item) in enumerate(zip(schema, value, strict=True)):
+            check(own, item, place.inside(number), sizes)
 
 
-def told(value: Any) -> str:
+def describe(value: object) -> str:
     """Say in a few words what a value is."""
     if value is None:
         return "nothing"
@@ -162,37 +151,24 @@ def _range(least: float, most: float) -> str:
 class Field:
     """What a value must be."""
 
-    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Raise FileError where it is something else; sizes that are met first are bound."""
-        wanted = self._wanted(value, sizes)
-        if wanted is not None:
-            place.refuse(wanted, told(value))
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+        """Say what it must be, if it is something else; sizes that are met first are bound.
 
-    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
-        """Say what it must be, if it is something else."""
+        What is inside it is checked in its own place.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Integer(Field):
-    """An integer.
-
-    Attributes
-    ----------
-    least, most : int
-        Range.
-    size : str
-        Name of the size that it stands for.
-    below : str
-        Name of a size, met before, that it is less than: a place in a list.
-    """
+    """An integer."""
 
     least: int = 0
     most: int = LARGEST_COUNT
-    size: str = ""
-    below: str = ""
+    size: str = ""  # name of the size that it stands for
+    below: str = ""  # name of a size, met before, that it is less than: a place in a list
 
-    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         least, most = self.least, self.most
         if self.size in sizes:
             least = most = sizes[self.size]
@@ -208,24 +184,14 @@ class Integer(Field):
 
 @dataclass(frozen=True)
 class Number(Field):
-    """A finite real number.
-
-    Attributes
-    ----------
-    least, most : float
-        Range.
-    nan : bool
-        Whether it may be NaN.
-    whole : bool
-        Whether it may be an integer, as JSON of other programs may have it.
-    """
+    """A finite real number in a range."""
 
     least: float = -math.inf
     most: float = math.inf
-    nan: bool = False
-    whole: bool = False
+    nan: bool = False  # it may be NaN
+    whole: bool = False  # it may be an integer, as JSON of other programs may have it
 
-    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         good = isinstance(value, float) and math.isfinite(value)
         good = good or (self.whole and type(value) is int and abs(value) <= LARGEST_COUNT)
         good = good and self.least <= value <= self.most
@@ -237,20 +203,12 @@ class Number(Field):
 
 @dataclass(frozen=True)
 class Numbers(Field):
-    """A list of finite numbers, or of lists of them of one length, as JSON has arrays.
+    """A list of finite numbers, or of lists of them of one length, as JSON has arrays."""
 
-    Attributes
-    ----------
-    depth : int
-        2 of lists of lists.
-    least : float
-        Least of the numbers.
-    """
+    depth: int = 1  # 2: of lists of lists
+    least: float = -math.inf  # of the numbers
 
-    depth: int = 1
-    least: float = -math.inf
-
-    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         if isinstance(value, list):
             try:
                 found = np.array(value) if value else np.zeros((0,) * self.depth)
@@ -269,12 +227,12 @@ class Choice(Field):
 
     values: tuple[Any, ...] = ()
 
-    def _wanted(self, value: Any, sizes: Sizes) -> str | None:
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         if any(type(value) is type(one) and value == one for one in self.values):
             return None
         if not self.values:
             return None if isinstance(value, str) else "text"
-        return " or ".join(map(told, self.values))
+        return " or ".join(map(describe, self.values))
 
 
 @dataclass(frozen=True)
@@ -283,15 +241,15 @@ class Plain(Field):
 
     depth: int = 8
 
-    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Raise FileError where it is something else."""
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         if value is None or isinstance(value, bool | int | float | str):
-            return
+            return None
         if not self.depth or not isinstance(value, dict | list | tuple):
-            place.refuse("a plain value", told(value))
+            return "a plain value"
         inside = value.items() if isinstance(value, dict) else enumerate(value)
         for name, item in inside:
-            Plain(self.depth - 1).check(item, place.inside(name), sizes)
+            check(Plain(self.depth - 1), item, place.inside(name), sizes)
+        return None
 
 
 @dataclass(frozen=True)
@@ -300,118 +258,81 @@ class Maybe(Field):
 
     schema: Schema
 
-    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Raise FileError where it is something else."""
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         if value is not None:
-            _check(self.schema, value, place, sizes)
+            check(self.schema, value, place, sizes)
+        return None
 
 
 @dataclass(frozen=True)
 class ListOf(Field):
-    """A list of items that are alike.
-
-    Attributes
-    ----------
-    item : schema
-        What each is.
-    length : int or str, optional
-        How many there are.
-    least : int
-        How many there are at least.
-    """
+    """A list of items that are alike."""
 
     item: Schema
-    length: int | str | None = None
-    least: int = 0
+    length: int | str | None = None  # how many there are
+    least: int = 0  # how many there are at least
 
-    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Raise FileError where it is something else."""
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         wanted = sizes.get(self.length) if isinstance(self.length, str) else self.length
         if not isinstance(value, list) or wanted not in (None, len(value)):
-            place.refuse("a list" + ("" if wanted is None else f" of {wanted}"), told(value))
+            return "a list" + ("" if wanted is None else f" of {wanted}")
         if len(value) < self.least:
-            place.refuse(f"a list of at least {self.least}", told(value))
+            return f"a list of at least {self.least}"
         if isinstance(self.length, str):
             sizes[self.length] = len(value)
         for number, item in enumerate(value):
-            _check(self.item, item, place.inside(number), sizes)
+            check(self.item, item, place.inside(number), sizes)
+        return None
 
 
 @dataclass(frozen=True)
 class Mapping(Field):
-    """A table of any names.
+    """A table of any names."""
 
-    Attributes
-    ----------
-    item : schema, optional
-        What each item is; None leaves it to others to check them.
-    some : dict of schemas, optional
-        Items that must be there.
-    known : dict of schemas, optional
-        Items that may be there, or be None.
-    """
+    item: Schema | None = None  # what each item is; None leaves it to others to check them
+    some: Fields | None = None  # items that must be there
+    known: Fields | None = None  # items that may be there, or be None
 
-    item: Schema | None = None
-    some: dict[str, Schema] | None = None
-    known: dict[str, Schema] | None = None
-
-    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Raise FileError where it is something else."""
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         if not isinstance(value, dict):
-            place.refuse("a table", told(value))
-        for name, item in value.items() if self.item is not None else ():
-            _check(self.item, item, place.inside(name), sizes)
+            return "a table"
+        if self.item is not None:
+            for name, item in value.items():
+                check(self.item, item, place.inside(name), sizes)
         if self.some is not None:
             own = {name: item for name, item in value.items() if name in self.some}
-            _check(self.some, own, place, sizes)
+            check(dict(self.some), own, place, sizes)
         for name, known in (self.known or {}).items():
             if value.get(name) is not None:
-                _check(known, value[name], place.inside(name), sizes)
+                check(known, value[name], place.inside(name), sizes)
+        return None
 
 
 @dataclass(frozen=True)
 class Array(Field):
-    """An array.
-
-    Attributes
-    ----------
-    kind : str
-        Its type, as "f8", or only what it holds: "f", "i", "b".
-    shape : tuple of sizes
-        Its shape.
-    least, most : float
-        Range of its values.
-    below : str
-        Name of a size, met before, that its values are less than: places in a list.
-    positive : bool
-        Whether values must be above 0.
-    nan, inf : bool
-        Whether values may be NaN, or infinite; they are finite otherwise.
-    sums : float or None
-        What its values add up to along the last axis.
-    """
+    """An array of a type ("f8", or only what it holds: "f", "i", "b") and a shape."""
 
     kind: str
     shape: tuple[Size, ...]
     least: float = -math.inf
     most: float = math.inf
-    below: str = ""
-    positive: bool = False
-    nan: bool = False
-    inf: bool = False
-    sums: float | None = None
+    below: str = ""  # name of a size, met before, that its values are less than
+    positive: bool = False  # values must be above 0
+    nan: bool = False  # values may be NaN
+    inf: bool = False  # values may be infinite
+    sums: float | None = None  # what its values add up to along the last axis
 
-    def check(self, value: Any, place: Place, sizes: Sizes) -> None:
-        """Raise FileError where it is something else."""
+    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         if not isinstance(value, np.ndarray) or not self._fits(value.shape, sizes):
-            place.refuse(self._words(sizes), told(value))
+            return self._words(sizes)
         if not value.dtype.str[1:].startswith(self.kind):
             place.refuse(f"{self._words(sizes)} of type {self.kind}", value.dtype.str[1:])
         wrong = self._wrong(value, self._most(sizes))
         if wrong:
             place.refuse(self._words(sizes), wrong)
+        return None
 
-    def _fits(self, shape: Sequence[int], sizes: Sizes) -> bool:
+    def _fits(self, shape: abc.Sequence[int], sizes: Sizes) -> bool:
         """Whether a shape is as it must be; sizes met for the first time are bound."""
         if len(shape) != len(self.shape):
             return False
@@ -437,7 +358,7 @@ class Array(Field):
     def _most(self, sizes: Sizes) -> float:
         return sizes[self.below] - 1 if self.below else self.most
 
-    def _wrong(self, value: NDArray[Any], most: float) -> str:
+    def _wrong(self, value: NDArray[np.floating], most: float) -> str:
         """Name the first value that cannot be, if any."""
         good = np.ones(value.shape, dtype=np.bool_)
         if value.dtype.kind == "f":
@@ -463,5 +384,3 @@ FLAG, NOTHING = Choice((False, True)), Choice((None,))
 
 ANEW = ("begin anew with ", Setting("force", True), " instead of ", Setting("resume"))
 """What to do where a checkpoint cannot be gone on from, in parts of a sentence."""
-
-State = dict[str, Any]

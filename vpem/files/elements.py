@@ -20,21 +20,21 @@ from vpem.errors import FileError, InputError, shorten
 from vpem.files.json_text import DEEPEST, read_json_element
 from vpem.files.reading import read_array, read_attribute, read_column, read_strings, read_value
 from vpem.files.walking import find
-from vpem.schema import Array, Field, Maybe, Place, Schema, Sizes, check
+from vpem.schema import Array, Field, Maybe, Place, Schema, Sizes, State, check
 
 if TYPE_CHECKING:
     import h5py
 
 __all__ = ["Column", "Elements", "Json", "Strings", "check_written", "read_elements"]
 
-Elements = dict[str, Any]
+Elements = dict[str, Field]
 """A schema of a file, or of a group in it."""
 
 LARGEST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Strings:
+class Strings(Field):
     """Strings in one dimension.
 
     Attributes
@@ -53,21 +53,21 @@ class Strings:
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Field):
     """Strings or numbers in one dimension, of a size of this name."""
 
     size: str
 
 
 @dataclass(frozen=True)
-class Json:
+class Json(Field):
     """An object kept as JSON text, of some schema, nested so deep at most."""
 
     schema: Schema
     deepest: int = DEEPEST
 
 
-def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> dict[str, Any]:
+def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
     """Read all that a schema has, and check each before it is used.
 
     Parameters
@@ -90,7 +90,7 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> dict[str
     FileError
         If an element is missing or something else, naming it, what it must be, and what it is.
     """
-    found: dict[str, Any] = {}
+    found: State = {}
     for name, field in schema.items():
         place = _place(group, name)
         if name.startswith("@"):
@@ -100,6 +100,7 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> dict[str
             if find(group, name) is None:
                 found[name] = None
                 continue
+            assert isinstance(field.schema, Field)
             field = field.schema
         found[name] = _element(group, name, field, place, sizes)
     return found
@@ -125,7 +126,8 @@ def check_written(path: str | os.PathLike[str], schema: Elements, **values: Any)
     for name, value in values.items():
         # As it will be read: JSON has one kind of list, and names that are text.
         read = json.loads(json.dumps(value, allow_nan=False))
-        field: Any = schema[name]
+        field = schema[name]
+        assert isinstance(field, Json)
         try:
             check(field.schema, read, Place(os.fspath(path), name))
         except FileError as error:
@@ -141,17 +143,17 @@ def _place(group: h5py.Group, name: str) -> Place:
     return Place(group.file.filename, f"{inside}/{name}" if inside else name)
 
 
-def _attribute(group: h5py.Group, name: str, field: Field, place: Place, sizes: Sizes) -> Any:
+def _attribute(group: h5py.Group, name: str, field: Field, place: Place, sizes: Sizes) -> object:
     value = read_value(group, name)
     if isinstance(value, bytes):
         value = read_attribute(group, name)
     elif isinstance(value, np.generic):
         value = value.item()
-    field.check(value, place, sizes)
+    check(field, value, place, sizes)
     return value
 
 
-def _element(group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes) -> Any:
+def _element(group: h5py.Group, name: str, field: Field, place: Place, sizes: Sizes) -> object:
     if isinstance(field, Json):
         found = read_json_element(group, name, field.deepest)
         check(field.schema, found, place)
@@ -171,10 +173,13 @@ def _element(group: h5py.Group, name: str, field: Any, place: Place, sizes: Size
         if len(values) != count:
             place.refuse(f"{count} strings or numbers", f"{len(values)}")
         return values
+    assert isinstance(field, Array)
     return _array(group, name, field, place, sizes)
 
 
-def _array(group: h5py.Group, name: str, field: Array, place: Place, sizes: Sizes) -> NDArray[Any]:
+def _array(
+    group: h5py.Group, name: str, field: Array, place: Place, sizes: Sizes
+) -> NDArray[np.generic]:
     """Read an array whose type and shape are right, in the type that all of its kind have."""
     shape = [sizes.get(one) if isinstance(one, str) else one for one in field.shape]
     known = [one if isinstance(one, int) else None for one in shape]
@@ -184,5 +189,5 @@ def _array(group: h5py.Group, name: str, field: Array, place: Place, sizes: Size
         values = np.minimum(values, LARGEST) if values.dtype.kind == "u" else values
     with np.errstate(over="ignore"):
         values = values.astype(np.int64 if whole else np.float64, copy=False)
-    field.check(values, place, sizes)
+    check(field, values, place, sizes)
     return values

@@ -6,7 +6,7 @@ Every one may be absent or None: files are of several versions and of other prog
 from __future__ import annotations
 
 from vpem.files.elements import Json
-from vpem.schema import COUNT, FLAG, PLAIN, REAL, TEXT, Integer, ListOf, Mapping, Numbers
+from vpem.schema import COUNT, FLAG, PLAIN, REAL, TEXT, Integer, ListOf, Mapping, Numbers, Schema
 
 __all__ = ["COMMUNICATION", "REPORT", "report_elements"]
 
@@ -36,7 +36,7 @@ ALIGNMENT = Mapping(
     }
 )
 
-REPORT: dict[str, object] = {
+REPORT: dict[str, Schema] = {
     **dict.fromkeys(
         ("algorithm", "data", "split", "topology", "weights", "acceleration", "compress"), TEXT
     ),
@@ -63,7 +63,7 @@ REPORT: dict[str, object] = {
 """Of models and clusterings alike."""
 
 
-def report_elements(**own: object) -> dict[str, Json]:
+def report_elements(**own: Schema) -> dict[str, Json]:
     """Return the schema of a report, options and versions, with keys of one kind of file."""
     return {
         "report": Json(Mapping(known={**REPORT, **own})),

@@ -20,7 +20,7 @@ from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, 
 from vpem.fits.results import Fit
 from vpem.fits.spread import RankNetwork, joined
 from vpem.network.blocks import Blocks
-from vpem.schema import COUNT, FLAG, TEXT, Integer, ListOf, Mapping, Place, check
+from vpem.schema import COUNT, FLAG, TEXT, Integer, ListOf, Mapping, Place, Schema, check
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
@@ -30,7 +30,7 @@ PathLike = str | os.PathLike[str]
 
 AGENT = Integer(most=MOST_AGENTS - 1)
 HUB = {"root": AGENT, "agents": ListOf(AGENT), "features": ListOf(COUNT)}
-REPORT = {
+REPORT: dict[str, Schema] = {
     "shard": {
         "run": TEXT,
         "shared": FLAG,

@@ -58,7 +58,7 @@ def lloyd_schema(
     *,
     n_here: int | None = None,
     over: bool = False,
-) -> Schema:
+) -> dict[str, Schema]:
     """Say what a run is saved as.
 
     Parameters

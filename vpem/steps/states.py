@@ -33,7 +33,7 @@ from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
     from vpem.network.ledger import Ledger
-    from vpem.schema import Schema
+    from vpem.schema import Fields, Schema
 
 __all__ = [
     "OneRun",
@@ -276,9 +276,9 @@ class Restarts:
         max_iter: int,
         numbers: range,
         rows: Schema,
-        best: dict[str, Schema],
-        more: dict[str, Schema] | None = None,
-        start: dict[str, Schema] | None = None,
+        best: Fields,
+        more: Fields | None = None,
+        start: Fields | None = None,
     ) -> None:
         self._saver = saver
         self._ledger = ledger

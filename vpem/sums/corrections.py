@@ -386,7 +386,8 @@ class Between:
 
     def schema(self) -> Schema:
         """Return what that must be."""
-        return self.total.schema()
+        found: Schema = self.total.schema()
+        return found
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was kept."""
