@@ -206,7 +206,7 @@ def fedem(
         from vpem.errors import InputError
         from vpem.files.datasets import read_dataset
         from vpem.files.hdf5 import check_writable
-        from vpem.fits.fedem import describe_fedem, fit_fedem
+        from vpem.fits.fedem import fit_fedem
         from vpem.sums.connect import connect_workers
 
         run_on = engine_of(engine, ranks, timeout, False, screen)
@@ -294,8 +294,8 @@ def fedem(
         if isinstance(run_on, Ranks):
             run_on.tell_warnings(screen)
             if not run_on.speaks:
-                raise typer.Exit(3 if strict and not found.run.converged else 0)
-        report = describe_fedem(found, source.feature_names)
+                raise typer.Exit(3 if strict and not found.converged else 0)
+        report = found.describe(source.feature_names, held.names)
         report["warnings"] = list(screen.warnings)
         report["seed"] = seed
         report["data"] = str(data)
@@ -314,7 +314,7 @@ def fedem(
             print_json(report)
         elif not quiet:
             _show(report)
-        if strict and not found.run.converged:
+        if strict and not found.converged:
             raise typer.Exit(3)
 
 
@@ -336,9 +336,9 @@ def _write(
     force: bool,
 ) -> None:
     """Write the model; its history is the total log-likelihood of the iterations recorded."""
-    from vpem.files.models import model_of, write_model
+    from vpem.files.models import write_model
 
-    write_model(output, model_of(found.mixture, found.history, names, report, options), force)
+    write_model(output, found.kept(names, report, options), force)
 
 
 def _name(report: dict[str, Any]) -> str:

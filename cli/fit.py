@@ -223,8 +223,7 @@ def fit(
         from vpem.errors import InputError, check_choice
         from vpem.files.endings import check_ending
         from vpem.files.hdf5 import check_writable
-        from vpem.files.models import model_of, write_model
-        from vpem.fits.results import describe_fit, describe_row_fit
+        from vpem.files.models import write_model
         from vpem.fits.rows import fit_em
         from vpem.sums.connect import connect, connect_workers
 
@@ -354,10 +353,7 @@ def fit(
                 found = run_on.write_shards(output, found, held, source, options, force)
             if not run_on.speaks:
                 raise typer.Exit(3 if strict and not found.converged else 0)
-        if over_rows:
-            report = describe_row_fit(found, source.feature_names)
-        else:
-            report = describe_fit(found, held.names, source.feature_names)
+        report = found.describe(source.feature_names, held.names)
         report["warnings"] = list(screen.warnings)
         report["seed"] = seed
         report["data"] = options["data"]
@@ -365,8 +361,7 @@ def fit(
             report["alignment"] = alignment
         report.update(ran)
         if output is not None and not shards:
-            model = model_of(found.mixture, found.history, source.feature_names, report, options)
-            write_model(output, model, force)
+            write_model(output, found.kept(source.feature_names, report, options), force)
         report["model"] = None if output is None else str(output)
         if shards and output is not None:
             report["model"] = f"{output.with_name(output.stem)}.*{output.suffix}, a shard a hub"

@@ -186,7 +186,7 @@ def impute(
         from vpem.files.observations import read_observations
         from vpem.fits.holdouts import score_holdout
         from vpem.fits.imputation import fit_imputation
-        from vpem.fits.imputed import describe_imputation, write_imputation
+        from vpem.fits.imputed import write_imputation
         from vpem.pictures.figure import check_picture
         from vpem.pictures.imputation import plot_imputation
         from vpem.terms.lowrank.laws import make_law
@@ -245,7 +245,7 @@ def impute(
                 )
         finally:
             progress.close()
-        report = describe_imputation(fit)
+        report = fit.describe()
         report["holdout"] = None
         if hidden is not None and holdout is not None:
             report["holdout"] = score_holdout(fit, hidden, holdout, seed)
@@ -262,7 +262,7 @@ def impute(
             print_json(report)
         elif not quiet:
             _show(report, fit)
-        if strict and not fit.run.converged:
+        if strict and not fit.converged:
             raise typer.Exit(3)
 
 

@@ -170,7 +170,6 @@ def kmeans(
         from vpem.files.clusterings import write_clustering
         from vpem.files.datasets import read_dataset
         from vpem.files.hdf5 import check_writable
-        from vpem.fits.clustering import clustering_of, describe_clustering
         from vpem.fits.kmeans import METHODS, kmeans_features, kmeans_rows
         from vpem.sums.connect import connect, connect_workers
 
@@ -260,13 +259,13 @@ def kmeans(
             run_on.tell_warnings(screen)
             if not run_on.speaks:
                 raise typer.Exit(3 if strict and not found.converged else 0)
-        report = describe_clustering(found, held.names, source.feature_names)
+        report = found.describe(source.feature_names, held.names)
         report["warnings"] = list(screen.warnings)
         report["seed"] = seed
         report["data"] = str(data)
         report.update(ran)
         if output is not None:
-            stored = clustering_of(found, source.feature_names, report, options, source.ids)
+            stored = found.kept(source.feature_names, report, options, source.ids)
             write_clustering(output, stored, force)
         report["model"] = None if output is None else str(output)
         if json:

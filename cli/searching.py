@@ -181,20 +181,15 @@ class Task:
 
     def write(self, output: Path, found: Selection, chosen: int) -> None:
         """Fit one of the models as `vpem fit` does, on one thread, and write it."""
-        from vpem.files.models import model_of, write_model
-        from vpem.fits.results import describe_fit, describe_row_fit
+        from vpem.files.models import write_model
 
         from .fit import _OPTIONS
 
         given, cell = self.given, found.grid[chosen]
-        over_rows = self.problem.workers is not None
         before = len(self._screen.warnings)
         fit: Any = self.problem.fit(cell, n_init=given["n_init"], n_threads=1)
         features = self.source.feature_names
-        if over_rows:
-            report = describe_row_fit(fit, features)
-        else:
-            report = describe_fit(fit, self.names, features)
+        report = fit.describe(features, self.names)
         data = ", ".join(map(str, given["data"]))
         heard = self._warnings[cell.hops] + self._screen.warnings[before:]
         report |= {"warnings": heard, "seed": given["seed"], "data": data}
@@ -212,5 +207,4 @@ class Task:
             name: str(value) if isinstance(value, Path) else value
             for name, value in options.items()
         }
-        model = model_of(fit.mixture, fit.history, features, report, options)
-        write_model(output, model, given["force"])
+        write_model(output, fit.kept(features, report, options), given["force"])

@@ -5,7 +5,6 @@ import pytest
 
 from vpem import NotConvergedWarning, VpemWarning, connect, fit_vpem, make_graph, read_model
 from vpem.files.models import Model, write_model
-from vpem.fits.results import describe_fit
 from vpem.network.partition import contiguous
 
 from .cli_support import done, make_data
@@ -41,7 +40,7 @@ def test_a_silent_root_has_no_log_likelihood(X, tmp_path):
     np.testing.assert_allclose([one.log_likelihood for one in heard], means)
     assert np.isfinite(fit.log_likelihood)
     names = tuple("abcdef")
-    report = describe_fit(fit, names, names)
+    report = fit.describe(names, names)
     report.pop("history")
     write_model(tmp_path / "m.h5", Model(fit.mixture, names, report, fit.history))
     np.testing.assert_array_equal(read_model(tmp_path / "m.h5").history, fit.history)

@@ -7,7 +7,6 @@ import pytest
 from vpem import connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
 from vpem.files.models import Model, model_as_json
-from vpem.fits.results import describe_fit
 from vpem.network.partition import contiguous
 
 NAMES = tuple("abcdef")
@@ -32,7 +31,7 @@ CASES = {
 @pytest.fixture(params=CASES)
 def told(request, overlapping):
     fit = fitted(overlapping, **CASES[request.param])
-    return fit, describe_fit(fit, AGENTS, NAMES)
+    return fit, fit.describe(NAMES, AGENTS)
 
 
 def test_a_report_is_strict_json(told):
@@ -76,7 +75,7 @@ def test_hubs_divide_agents_and_features(told):
 
 
 def test_an_exact_sum_has_no_rounds(overlapping):
-    report = describe_fit(fitted(overlapping, "star"), AGENTS, NAMES)
+    report = fitted(overlapping, "star").describe(NAMES, AGENTS)
     assert report["server"] == 4
     assert report["consensus_path"] == "server"
     assert report["consensus_error"] == 0
@@ -87,7 +86,7 @@ def test_an_exact_sum_has_no_rounds(overlapping):
 
 def test_a_consensus_says_how_it_mixes(overlapping):
     fit = fitted(overlapping, "path", path="rounds", n_rounds=60)
-    report = describe_fit(fit, AGENTS, NAMES)
+    report = fit.describe(NAMES, AGENTS)
     assert report["server"] is None
     assert report["consensus_path"] == "rounds"
     assert report["rounds"] == 60
@@ -105,7 +104,7 @@ def test_recoveries_are_told(overlapping):
     lost = replace(first.mixture, means=means)
     with pytest.warns(VpemWarning, match=r"component 1 in hub 0 \(weight, iteration 1\)"):
         fit = fit_vpem(overlapping(0, 150), first.network, n_components=2, init=lost)
-    report = describe_fit(fit, AGENTS, NAMES)
+    report = fit.describe(NAMES, AGENTS)
     told = report["recoveries"][0]
     assert told == {"iteration": 1, "component": 1, "hub": 0, "reason": "weight",
                     "row": told["row"]}  # fmt: skip
@@ -116,8 +115,8 @@ def test_recoveries_are_told(overlapping):
 def test_a_start_from_a_model_has_no_rows(overlapping):
     first = fitted(overlapping, "star")
     again = fit_vpem(overlapping(0, 150), first.network, n_components=2, init=first.mixture)
-    report = describe_fit(again, AGENTS, NAMES)
-    assert describe_fit(first, AGENTS, NAMES)["init_rows"] is not None
+    report = again.describe(NAMES, AGENTS)
+    assert first.describe(NAMES, AGENTS)["init_rows"] is not None
     assert report["init_rows"] is None
     assert report["n_iter"] <= 3
     model = Model(again.mixture, NAMES, report, again.history)

@@ -44,7 +44,6 @@ from vpem.terms.scaling import Scaling
 __all__ = [
     "Model",
     "match_features",
-    "model_of",
     "read_model",
     "write_json",
     "write_model",
@@ -69,7 +68,7 @@ class Model:
     feature_names : tuple of str
         Names of the features (d,).
     report : dict
-        What the fit reported (`vpem.fits.results.describe_fit`), without the history.
+        What the fit reported (`vpem.fits.results.NetworkResult.describe`), without the history.
     history : ndarray of shape (n_iter, B)
         Total log-likelihood a root and iteration.
     options : dict
@@ -101,41 +100,6 @@ def current_versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "h5py": h5py.__version__,
     }
-
-
-def model_of(
-    mixture: Mixture,
-    history: NDArray[np.float64],
-    feature_names: Sequence[str],
-    report: dict[str, Any],
-    options: dict[str, Any],
-) -> Model:
-    """Return the model of a fit as it is kept.
-
-    Parameters
-    ----------
-    mixture : Mixture
-        The parameters.
-    history : ndarray of shape (n_iter, R)
-        Total log-likelihood a root and iteration; where there are more roots than hubs, the model
-        keeps their mean too.
-    feature_names : sequence of str
-        Names of the features (d,).
-    report : dict
-        What the fit reported; its ``history`` is left out.
-    options : dict
-        How the fit was asked for.
-    """
-    roots = history.shape[1] > mixture.blocks.n_blocks
-    return Model(
-        mixture,
-        tuple(feature_names),
-        {name: value for name, value in report.items() if name != "history"},
-        history.mean(axis=1, keepdims=True) if roots else history,
-        options,
-        current_versions(),
-        history if roots else None,
-    )
 
 
 def write_model(path: PathLike, model: Any, force: bool = False) -> None:

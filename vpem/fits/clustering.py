@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,13 @@ from vpem.checks import check_data, check_int, check_restarts, check_rows, check
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
 from vpem.files.clusterings import StoredClustering
 from vpem.files.models import current_versions
+from vpem.fits.results import SUMMED, NetworkResult
 from vpem.fits.shared_rows import Here
 from vpem.sums.connect import Network
 from vpem.terms.scaling import SCALES, Scaling
+
+if TYPE_CHECKING:
+    from vpem.fits.one_shot import OneShot
 
 __all__ = [
     "CLUSTER_INITS",
@@ -24,8 +28,6 @@ __all__ = [
     "KMeansProgress",
     "Wanted",
     "check_network",
-    "clustering_of",
-    "describe_clustering",
     "prepare",
     "warn_of_outcome",
 ]
@@ -45,8 +47,8 @@ class KMeansProgress:
     changed: int
 
 
-@dataclass
-class Clustering:
+@dataclass(kw_only=True)
+class Clustering(NetworkResult):
     """Rows in clusters, and how that came about.
 
     Attributes
@@ -74,23 +76,14 @@ class Clustering:
         Whether no row changed its cluster in the last iteration.
     split, method : str
         "rows" or "features"; "lloyd" or "grid".
-    network : Network
-        Who took part.
     reseeded : list of (int, int, int)
         Iteration, cluster and row, of clusters that were empty and placed anew.
-    init_rows : tuple of int or None
-        Rows the centres were first placed at; None where they were given.
-    best_restart, total_iterations : int
-        Which of the restarts this is, from 0; iterations of all of them.
-    seconds : float
-        Wall time of all restarts.
-    communication : dict
-        What was sent, over all restarts (`vpem.network.ledger.Ledger.summary`);
-        ``bytes_by_iteration`` belongs to ``history``.
     one_shot : OneShot or None
         What is known of a one-shot clustering (`vpem.fits.one_shot`).
     scaling : Scaling or None
         Units in which distances were taken, where features were standardized.
+    network, init_rows, best_restart, total_iterations, seconds, communication
+        See `vpem.fits.results.NetworkResult`.
     """
 
     centres: NDArray[np.float64]
@@ -100,19 +93,12 @@ class Clustering:
     root_inertia: NDArray[np.float64]
     counts: NDArray[np.float64]
     history: list[float]
-    converged: bool
     split: str
     method: str
-    network: Network
     root_centres: NDArray[np.float64] | None = None
     disagreement: float = 0.0
     reseeded: list[tuple[int, int, int]] = field(default_factory=list)
-    init_rows: tuple[int, ...] | None = None
-    best_restart: int = 0
-    total_iterations: int = 0
-    seconds: float = 0.0
-    communication: dict[str, Any] = field(default_factory=dict)
-    one_shot: Any = None
+    one_shot: OneShot | None = None
     scaling: Scaling | None = None
 
     @property
@@ -124,6 +110,76 @@ class Clustering:
     def n_iter(self) -> int:
         """Iterations of the restart that was kept."""
         return len(self.history)
+
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+        """Summarize the clustering in values that JSON can hold; see `NetworkResult.describe`."""
+        network, over_rows = self.network, self.split == "rows"
+        return {
+            "algorithm": "k-means",
+            "split": self.split,
+            "method": self.method,
+            "n_samples": len(self.labels),
+            "n_features": self.centres.shape[1],
+            "n_workers" if over_rows else "n_agents": network.graph.n_agents,
+            "worker_names" if over_rows else "agent_names": list(holders),
+            "feature_names": list(feature_names),
+            "n_clusters": self.n_clusters,
+            "cluster_sizes": self.counts.tolist(),
+            "scale": "none" if self.scaling is None else "standard",
+            "inertia": self.inertia,
+            "root_inertia": self.root_inertia.tolist(),
+            "disagreement": self.disagreement,
+            "history": list(self.history),
+            "converged": self.converged,
+            "n_iter": self.n_iter,
+            "init_rows": self._starts,
+            "restart": self.best_restart,
+            "reseeded": [
+                {"iteration": iteration, "cluster": cluster, "row": row}
+                for iteration, cluster, row in self.reseeded
+            ],
+            "one_shot": None if self.one_shot is None else self.one_shot.describe(self.inertia),
+            **network.describe("server", "edges", "topology"),
+            "hops": None if over_rows else network.hops,
+            "hubs": None
+            if over_rows
+            else [[int(agent) for agent in hub.agents] for hub in network.hubs],
+            "roots": None if over_rows else [int(hub.root) for hub in network.hubs],
+            **network.describe("positions", *SUMMED),
+            "communication": self.communication,
+            "seconds": self.seconds,
+        }
+
+    def kept(
+        self,
+        feature_names: Sequence[str],
+        report: dict[str, Any],
+        options: dict[str, Any],
+        ids: NDArray[Any] | None = None,
+    ) -> StoredClustering:
+        """Return the clustering that a file keeps.
+
+        Parameters
+        ----------
+        feature_names : sequence of str
+            Names of the features (d,).
+        report, options : dict
+            From `describe`, with what else there is to say; and how the fit was asked for.
+        ids : ndarray of shape (M,), optional
+            What the rows are called.
+        """
+        return StoredClustering(
+            self.centres,
+            self.labels,
+            self.distances,
+            tuple(feature_names),
+            ids,
+            self.root_centres,
+            report,
+            options,
+            current_versions(),
+            self.scaling,
+        )
 
 
 @dataclass
@@ -291,115 +347,3 @@ def warn_of_outcome(found: Clustering, max_iter: int) -> None:
             VpemWarning,
             stacklevel=3,
         )
-
-
-def clustering_of(
-    found: Clustering,
-    feature_names: Sequence[str],
-    report: dict[str, Any],
-    options: dict[str, Any],
-    ids: NDArray[Any] | None = None,
-) -> StoredClustering:
-    """Return a clustering of `vpem.fits.kmeans` as it is kept.
-
-    Parameters
-    ----------
-    found : Clustering
-        What was found.
-    feature_names : sequence of str
-        Names of the features (d,).
-    report, options : dict
-        What the run told, and how it was asked for.
-    ids : ndarray of shape (M,), optional
-        What the rows are called.
-    """
-    return StoredClustering(
-        found.centres,
-        found.labels,
-        found.distances,
-        tuple(feature_names),
-        ids,
-        found.root_centres,
-        report,
-        options,
-        current_versions(),
-        found.scaling,
-    )
-
-
-def describe_clustering(
-    found: Clustering, agent_names: Sequence[str], feature_names: Sequence[str]
-) -> dict[str, Any]:
-    """Summarize a clustering in values that JSON can hold.
-
-    Parameters
-    ----------
-    found : Clustering
-        From `vpem.fits.kmeans`.
-    agent_names, feature_names : sequence of str
-        Names of the agents or workers (N,) and of the features (d,).
-
-    Returns
-    -------
-    dict
-        Agents, workers, rows and features are numbered from 0.
-    """
-    network = found.network
-    over_rows = found.split == "rows"
-    report: dict[str, Any] = {
-        "algorithm": "k-means",
-        "split": found.split,
-        "method": found.method,
-        "n_samples": len(found.labels),
-        "n_features": found.centres.shape[1],
-        "n_workers" if over_rows else "n_agents": network.graph.n_agents,
-        "worker_names" if over_rows else "agent_names": list(agent_names),
-        "feature_names": list(feature_names),
-        "n_clusters": found.n_clusters,
-        "cluster_sizes": found.counts.tolist(),
-        "scale": "none" if found.scaling is None else "standard",
-        "inertia": found.inertia,
-        "root_inertia": found.root_inertia.tolist(),
-        "disagreement": found.disagreement,
-        "history": list(found.history),
-        "converged": found.converged,
-        "n_iter": found.n_iter,
-        "init_rows": None if found.init_rows is None else list(found.init_rows),
-        "restart": found.best_restart,
-        "reseeded": [
-            {"iteration": iteration, "cluster": cluster, "row": row}
-            for iteration, cluster, row in found.reseeded
-        ],
-        "one_shot": None,
-        "server": network.graph.n_agents if network.graph.has_server else None,
-        "edges": network.graph.edges.tolist(),
-        "topology": network.graph.topology,
-        "hops": None if over_rows else network.hops,
-        "hubs": None
-        if over_rows
-        else [[int(agent) for agent in hub.agents] for hub in network.hubs],
-        "roots": None if over_rows else [int(hub.root) for hub in network.hubs],
-        "positions": None if network.graph.positions is None else network.graph.positions.tolist(),
-        "rounds": network.n_rounds,
-        "weights": network.weights,
-        "mixing_rate": network.mixing_rate,
-        "consensus_error": network.consensus_error,
-        "consensus_error_is_bound": network.error_is_bound,
-        "acceleration": network.acceleration,
-        "consensus_tol": network.consensus_tol,
-        "communication": found.communication,
-        "seconds": found.seconds,
-    }
-    if found.one_shot is not None:
-        told = found.one_shot
-        bound = float(told.party_inertia.sum())
-        report["one_shot"] = {
-            "factor": told.factor,
-            "factor_of_starts": told.factor_of_starts,
-            "party_inertia": told.party_inertia.tolist(),
-            "lower_bound": bound,
-            "inertia_over_lower_bound": found.inertia / bound if bound > 0 else None,
-            "cell_inertia": told.cell_inertia,
-            "n_cells": told.n_cells,
-        }
-    return report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.fedem_setup import ITEM, Setup, codec_of_first, codec_of_moments
 from vpem.fits.fingerprint import checksum, describe_run, describe_steps, start_facts
 from vpem.fits.prepare import prepare
+from vpem.fits.results import MixtureResult
 from vpem.fits.shared_rows import Here
 from vpem.network.codecs import Cast, Codec, parse_codec
 from vpem.network.ledger import Ledger
@@ -34,7 +35,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics
 from vpem.terms.whitening import Whitening
 
-__all__ = ["FedFit", "describe_fedem", "fit_fedem"]
+__all__ = ["FedFit", "fit_fedem"]
 
 Vector = NDArray[np.float64]
 
@@ -45,59 +46,85 @@ FEW = 10
 """Iterations of which no share is told."""
 
 
-@dataclass
-class FedFit:
+@dataclass(kw_only=True)
+class FedFit(MixtureResult):
     """A mixture fitted by FedEM and how it came about.
 
     Attributes
     ----------
     mixture : Mixture
         Parameters; on a graph those of the mean of the workers' statistics.
+    history : ndarray of shape (n, 1)
+        Total log-likelihood of the iterations recorded.
     run : FedRun
         Statistic, history, memories.
     workers : Workers
         Who held which rows.
-    network : Network
-        Who talked to whom.
-    init_rows : tuple of int or None
-        Rows at which the start was placed.
-    seconds : float
-        Wall time.
-    communication : dict
-        What was sent (`vpem.network.ledger.Ledger.summary`).
     options : dict
         Of the algorithm, as they were taken.
+    network, total_weight, converged, init_rows, seconds, communication
+        See `vpem.fits.results.MixtureResult`.
     """
 
-    mixture: Mixture
     run: FedRun
     workers: Workers
-    network: Network
-    init_rows: tuple[int, ...] | None
-    seconds: float
-    communication: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def history(self) -> NDArray[np.float64]:
-        """Total log-likelihood of the iterations recorded, (n, 1)."""
-        return np.array(self.run.history.objective)[:, None] * self.workers.n_samples
+    def n_iter(self) -> int:
+        """Iterations."""
+        return self.run.n_iter
 
     @property
     def log_likelihood(self) -> float:
         """Log-likelihood per sample of the mixture, on all rows."""
         return self.run.history.objective[-1]
 
-    @property
-    def bic(self) -> float:
-        """Bayesian information criterion."""
-        n_samples = self.workers.n_samples
-        return self.mixture.bic(self.log_likelihood * n_samples, n_samples)
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+        """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`.
 
-    @property
-    def aic(self) -> float:
-        """Akaike information criterion."""
-        return self.mixture.aic(self.log_likelihood * self.workers.n_samples)
+        The mean field is in the units of fitting.
+        """
+        run, mixture, workers, network = self.run, self.mixture, self.workers, self.network
+        history = run.history
+        return {
+            "algorithm": "vr-fedem" if self.options["variance_reduction"] else "fedem",
+            "split": "rows",
+            "n_samples": workers.n_samples,
+            "n_features": mixture.n_features,
+            "n_agents": workers.n_workers,
+            "n_workers": workers.n_workers,
+            "worker_names": list(holders),
+            "agent_names": list(holders),
+            "worker_rows": workers.counts.tolist(),
+            **self._size(),
+            "feature_names": list(feature_names),
+            **network.describe("topology", "edges", "positions", "server"),
+            "hops": 0,
+            **network.describe("rounds", "weights", "mixing_rate", "consensus_error", "faults"),
+            "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
+            **self.options,
+            "omega": run.omega,
+            "statistic_size": len(run.statistic),
+            "mixing_weights": mixture.assembled_weights.tolist(),
+            "log_likelihood": self.log_likelihood,
+            "bic": self.bic,
+            "aic": self.aic,
+            "converged": self.converged,
+            "n_iter": self.n_iter,
+            "n_epochs": run.epochs,
+            "projections": run.projections,
+            "projected_share": run.projected_share,
+            "disagreement": history.disagreement[-1],
+            "mean_field": history.mean_field,
+            "epochs": history.epochs,
+            "history": history.objective,
+            "recorded": history.iteration,
+            "bytes_up": history.bytes_up,
+            "init_rows": self._starts,
+            "communication": self.communication,
+            "seconds": self.seconds,
+        }
 
 
 def fit_fedem(
@@ -366,14 +393,17 @@ record_every
             stacklevel=2,
         )
     return FedFit(
-        run.parameters,
-        run,
-        workers,
-        crew.whole(network),
-        rows,
-        time.perf_counter() - began + saving.seconds,
-        ledger.summary(),
-        {
+        mixture=run.parameters,
+        history=np.array(run.history.objective)[:, None] * workers.n_samples,
+        total_weight=workers.n_samples,
+        run=run,
+        workers=workers,
+        network=crew.whole(network),
+        converged=run.converged,
+        init_rows=rows,
+        seconds=time.perf_counter() - began + saving.seconds,
+        communication={**ledger.summary(), "bytes_by_iteration": run.history.bytes},
+        options={
             "compress": network.compress if codec is None else codec.name,
             "step_size": step_size if isinstance(step_size, str | float | int) else "function",
             "alpha": run.alpha,
@@ -417,71 +447,3 @@ class _Told:
             self.last = progress.objective
         found = float("nan") if self.last is None else self.last
         self.callback(Progress(progress.iteration, found, change))
-
-
-def describe_fedem(fit: FedFit, feature_names: Sequence[str]) -> dict[str, Any]:
-    """Summarize a fit in values that JSON can hold.
-
-    Parameters
-    ----------
-    fit : FedFit
-        From `fit_fedem`.
-    feature_names : sequence of str
-        Names of the features (d,).
-
-    Returns
-    -------
-    dict
-        Log-likelihoods are in nats per sample and in the user's units; the mean field is in the
-        units of fitting.
-    """
-    run, mixture, workers, network = fit.run, fit.mixture, fit.workers, fit.network
-    history = asdict(run.history)
-    reduced = fit.options["variance_reduction"]
-    return {
-        "algorithm": "vr-fedem" if reduced else "fedem",
-        "split": "rows",
-        "n_samples": workers.n_samples,
-        "n_features": mixture.n_features,
-        "n_agents": workers.n_workers,
-        "n_workers": workers.n_workers,
-        "worker_names": list(workers.names),
-        "agent_names": list(workers.names),
-        "worker_rows": workers.counts.tolist(),
-        "n_components": mixture.n_components,
-        "covariance_type": mixture.covariance_type,
-        "n_parameters": mixture.n_parameters,
-        "feature_names": list(feature_names),
-        "topology": network.graph.topology,
-        "edges": network.graph.edges.tolist(),
-        "positions": None if network.graph.positions is None else network.graph.positions.tolist(),
-        "server": workers.n_workers if network.graph.has_server else None,
-        "hops": 0,
-        "rounds": network.n_rounds,
-        "weights": network.weights,
-        "mixing_rate": network.mixing_rate,
-        "consensus_error": network.consensus_error,
-        "faults": None if network.faults is None else asdict(network.faults),
-        "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
-        **fit.options,
-        "omega": run.omega,
-        "statistic_size": len(run.statistic),
-        "mixing_weights": mixture.assembled_weights.tolist(),
-        "log_likelihood": fit.log_likelihood,
-        "bic": fit.bic,
-        "aic": fit.aic,
-        "converged": run.converged,
-        "n_iter": run.n_iter,
-        "n_epochs": run.epochs,
-        "projections": run.projections,
-        "projected_share": run.projected_share,
-        "disagreement": run.history.disagreement[-1],
-        "mean_field": history.pop("mean_field"),
-        "epochs": history.pop("epochs"),
-        "history": history.pop("objective"),
-        "recorded": history.pop("iteration"),
-        "bytes_up": history.pop("bytes_up"),
-        "init_rows": None if fit.init_rows is None else list(fit.init_rows),
-        "communication": {**fit.communication, "bytes_by_iteration": history.pop("bytes")},
-        "seconds": fit.seconds,
-    }

@@ -24,6 +24,7 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import check_int, check_memory, check_number
 from vpem.errors import InputError, NotConvergedWarning, Setting, VpemWarning, check_choice
 from vpem.fits.fingerprint import checksum, describe_steps
+from vpem.fits.results import Result
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
@@ -198,8 +199,8 @@ class ImputationModel:
         return (self.log_likelihood(parameters) - penalty) / int(self.counts.sum())
 
 
-@dataclass
-class Imputation:
+@dataclass(kw_only=True)
+class Imputation(Result):
     """A matrix with nothing missing, and how it was found.
 
     Attributes
@@ -216,16 +217,14 @@ class Imputation:
         An entry seen, in nats.
     run : FedRun
         History, memories, projections.
-    communication : dict
-        What was sent (`vpem.network.ledger.Ledger.summary`), and ``bytes_by_iteration``.
     compress : str or None
         Name of the codec.
     options : dict
         Participation, step size and the like, as used.
-    seconds : float
-        That it took.
     scaling : Scaling
         Of the columns: theta is of entries in these units.
+    converged, seconds, communication
+        See `vpem.fits.results.Result`.
     """
 
     observations: Observations
@@ -236,11 +235,14 @@ class Imputation:
     n_copies: int
     log_likelihood: float
     run: FedRun
-    communication: dict[str, Any]
     compress: str | None
-    seconds: float
     scaling: Scaling
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations."""
+        return self.run.n_iter
 
     @property
     def fitted(self) -> Matrix:
@@ -264,6 +266,48 @@ class Imputation:
         """Mean of the fitted matrix along each column, shape (J,)."""
         found: Matrix = self.fitted.mean(axis=0)
         return found
+
+    def describe(self) -> dict[str, Any]:
+        """Summarize the imputation in values that JSON can hold.
+
+        Returns
+        -------
+        dict
+            Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the
+            start and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
+        """
+        given, history = self.observations, self.run.history
+        rows, columns = given.shape
+        return {
+            "algorithm": "fedmissem",
+            "n_samples": rows,
+            "n_features": columns,
+            "n_workers": given.n_observers,
+            "worker_names": list(given.names),
+            "n_entries": given.n_entries,
+            "share_seen": float((given.times_seen > 0).mean()),
+            "law": self.law.name,
+            "variance": self.law.dispersion if self.law.name == "gaussian" else None,
+            "rank": self.rank,
+            "ridge": self.ridge,
+            "n_copies": self.n_copies,
+            "singular_values": self.factors.singular_values.tolist(),
+            "log_likelihood": self.log_likelihood,
+            "objective": history.objective[-1],
+            "row_trend": self.row_trend.tolist(),
+            "column_trend": self.column_trend.tolist(),
+            "converged": self.converged,
+            "n_iter": self.n_iter,
+            "projections": self.run.projections,
+            "compress": self.compress,
+            **self.options,
+            "history": history.objective,
+            "mean_field": history.mean_field,
+            "epochs": history.epochs,
+            "bytes_up": history.bytes_up,
+            "communication": self.communication,
+            "seconds": self.seconds,
+        }
 
 
 def count_copies(observations: Observations, copies: str) -> int:
@@ -521,20 +565,22 @@ def fit_imputation(
             saver=saving.inner(None),
         )
         found = Imputation(
-            observations,
-            entry,
-            run.parameters,
-            rank,
-            ridge,
-            model.n_copies,
-            (model.log_likelihood(run.parameters) - _log_units(observations, scaling))
+            observations=observations,
+            law=entry,
+            factors=run.parameters,
+            rank=rank,
+            ridge=ridge,
+            n_copies=model.n_copies,
+            log_likelihood=(
+                model.log_likelihood(run.parameters) - _log_units(observations, scaling)
+            )
             / observations.n_entries,
-            run,
-            ledger.summary() | {"bytes_by_iteration": list(run.history.bytes)},
-            None if codec is None else codec.name,
-            0.0,
-            scaling,
-            {
+            run=run,
+            converged=run.converged,
+            communication=ledger.summary() | {"bytes_by_iteration": list(run.history.bytes)},
+            compress=None if codec is None else codec.name,
+            scaling=scaling,
+            options={
                 "copies": copies,
                 "scale": scale,
                 "participation": participation,

@@ -21,59 +21,10 @@ from vpem.files.json_text import write_json_element
 from vpem.fits.imputation import Imputation
 from vpem.terms.lowrank.observations import Hidden
 
-__all__ = ["NAMED", "describe_imputation", "imputed_of", "write_imputation"]
+__all__ = ["NAMED", "imputed_of", "write_imputation"]
 
 NAMED = 12
 """Rows or columns up to which a picture names each."""
-
-
-def describe_imputation(found: Imputation) -> dict[str, Any]:
-    """Summarize an imputation in values that JSON can hold.
-
-    Parameters
-    ----------
-    found : Imputation
-        From `vpem.fits.imputation.fit_imputation`.
-
-    Returns
-    -------
-    dict
-        Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the start
-        and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
-    """
-    given = found.observations
-    run = found.run
-    rows, columns = given.shape
-    return {
-        "algorithm": "fedmissem",
-        "n_samples": rows,
-        "n_features": columns,
-        "n_workers": given.n_observers,
-        "worker_names": list(given.names),
-        "n_entries": given.n_entries,
-        "share_seen": float((given.times_seen > 0).mean()),
-        "law": found.law.name,
-        "variance": found.law.dispersion if found.law.name == "gaussian" else None,
-        "rank": found.rank,
-        "ridge": found.ridge,
-        "n_copies": found.n_copies,
-        "singular_values": found.factors.singular_values.tolist(),
-        "log_likelihood": found.log_likelihood,
-        "objective": run.history.objective[-1],
-        "row_trend": found.row_trend.tolist(),
-        "column_trend": found.column_trend.tolist(),
-        "converged": run.converged,
-        "n_iter": run.n_iter,
-        "projections": run.projections,
-        "compress": found.compress,
-        **found.options,
-        "history": run.history.objective,
-        "mean_field": run.history.mean_field,
-        "epochs": run.history.epochs,
-        "bytes_up": run.history.bytes_up,
-        "communication": found.communication,
-        "seconds": found.seconds,
-    }
 
 
 def imputed_of(found: Imputation) -> Imputed:
@@ -101,7 +52,7 @@ def write_imputation(
     found : Imputation or fitted estimator
         What to write: an imputation, or a `vpem.FedMissEM` after `fit`.
     report : dict, optional
-        Kept beside it, as JSON text. Default: `describe_imputation`.
+        Kept beside it, as JSON text. Default: `Imputation.describe`.
     force : bool
         Replace an existing file.
     hidden : Hidden, optional
@@ -121,7 +72,7 @@ def write_imputation(
         write_imputed(path, imputed_of(found), force, quote_formulas)
         return
     given = found.observations
-    report = describe_imputation(found) if report is None else report
+    report = found.describe() if report is None else report
     with (
         atomic_write(path, force, "imputations") as temporary,
         create(temporary, ENCODING, VERSION) as file,

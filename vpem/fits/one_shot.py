@@ -74,6 +74,19 @@ class OneShot:
     cell_inertia: float
     n_cells: int
 
+    def describe(self, inertia: float) -> dict[str, Any]:
+        """Describe it and the clustering's inertia in values that JSON can hold."""
+        bound = float(self.party_inertia.sum())
+        return {
+            "factor": self.factor,
+            "factor_of_starts": self.factor_of_starts,
+            "party_inertia": self.party_inertia.tolist(),
+            "lower_bound": bound,
+            "inertia_over_lower_bound": inertia / bound if bound > 0 else None,
+            "cell_inertia": self.cell_inertia,
+            "n_cells": self.n_cells,
+        }
+
 
 def proven_factor(party: float = 1.0, server: float = 1.0) -> float:
     """How far from the least inertia a one-shot clustering can be.

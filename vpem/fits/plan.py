@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -151,12 +150,11 @@ def plan(
         )
     degrees = graph.degrees[: graph.n_agents] if graph.has_server else graph.degrees
     return {
-        "topology": graph.topology,
+        **network.describe("topology"),
         "n_agents": graph.n_agents,
         "n_edges": graph.n_edges,
         "agent_names": list(graph.names or held.names),
-        "server": graph.n_agents if graph.has_server else None,
-        "edges": graph.edges.tolist(),
+        **network.describe("server", "edges"),
         "degrees": {
             "min": int(degrees.min()),
             "mean": float(degrees.mean()),
@@ -173,15 +171,17 @@ def plan(
         "n_components": n_components,
         "dtype": dtype,
         "batch_size": batch_size,
-        "compress": network.compress,
-        "faults": None if network.faults is None else asdict(network.faults),
-        "weights": network.weights,
-        "acceleration": network.acceleration,
-        "rounds": network.n_rounds,
-        "consensus_tol": network.consensus_tol,
-        "mixing_rate": network.mixing_rate,
-        "consensus_error": network.consensus_error,
-        "consensus_error_is_bound": network.error_is_bound,
+        **network.describe(
+            "compress",
+            "faults",
+            "weights",
+            "acceleration",
+            "rounds",
+            "consensus_tol",
+            "mixing_rate",
+            "consensus_error",
+            "consensus_error_is_bound",
+        ),
         **_mixing(network),
         "communication": sent,
     }

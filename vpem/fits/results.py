@@ -1,8 +1,9 @@
-"""What a fit has to say for itself, as plain values: the JSON of `vpem fit`, kept in the model."""
+"""What fits end with, and how they describe themselves: the JSON of `vpem fit`, kept in models."""
 
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import NotConvergedWarning, Setting, VpemWarning, shorten
+from vpem.files.models import Model, current_versions
 from vpem.network.workers import Workers
 from vpem.steps import em
 from vpem.sums.connect import Network
@@ -18,209 +20,180 @@ from vpem.terms.mixture import Mixture
 
 __all__ = [
     "LARGEST_DISAGREEMENT",
+    "SUMMED",
     "Fit",
+    "MixtureResult",
+    "NetworkResult",
+    "Result",
     "RowFit",
-    "agents_of_features",
-    "describe_fit",
-    "describe_row_fit",
 ]
-
-
-def describe_fit(
-    fit: Fit, agent_names: Sequence[str], feature_names: Sequence[str]
-) -> dict[str, Any]:
-    """Summarize a fit in values that JSON can hold.
-
-    Parameters
-    ----------
-    fit : Fit
-        From `vpem.fits.vpem.fit_vpem`.
-    agent_names, feature_names : sequence of str
-        Names of the agents (N,) and features (d,).
-
-    Returns
-    -------
-    dict
-        Agents, hubs and features are numbered from 0; log-likelihoods are in nats and in the
-        user's units.
-    """
-    network = fit.network
-    return {
-        "algorithm": "vp-em",
-        **_of_data(fit, network.blocks.n_features, feature_names),
-        "agent_names": list(agent_names),
-        "partition": agents_of_features(network),
-        "hubs": [
-            {
-                "root": int(hub.root),
-                "agents": [int(agent) for agent in hub.agents],
-                "features": columns.tolist(),
-            }
-            for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
-        ],
-        "hops": network.hops,
-        **_of_network(fit),
-        "batch_size": fit.batch_size,
-        "step_size": fit.step_size,
-        "n_passes": fit.n_passes,
-        "free_energy": (np.array(fit.free_energy) / fit.total_weight).tolist(),
-        **_of_run(fit),
-    }
-
-
-def describe_row_fit(fit: RowFit, feature_names: Sequence[str]) -> dict[str, Any]:
-    """Summarize a fit to rows that workers hold in values that JSON can hold.
-
-    Parameters
-    ----------
-    fit : RowFit
-        From `vpem.fits.rows.fit_em`.
-    feature_names : sequence of str
-        Names of the features (d,).
-
-    Returns
-    -------
-    dict
-        As `describe_fit`; parameters are those of the first worker, and ``disagreement`` tells how
-        far log-likelihoods per sample and mixing weights of the workers' models lie apart.
-    """
-    workers = fit.workers
-    blocks = fit.mixture.blocks
-    weights = np.concatenate([mixture.weights for mixture in fit.mixtures])
-    agents = list(blocks.agents[0])
-    return {
-        "algorithm": "em-rows",
-        "split": "rows",
-        **_of_data(fit, blocks.n_features, feature_names),
-        "n_workers": workers.n_workers,
-        "worker_names": list(workers.names),
-        "agent_names": list(workers.names),
-        "worker_rows": workers.counts.tolist(),
-        "hubs": [{"root": 0, "agents": agents, "features": blocks.features[0].tolist()}],
-        "hops": 0,
-        **_of_network(fit),
-        "disagreement": {
-            "log_likelihood": float(np.ptp(fit.root_log_likelihood) / fit.total_weight),
-            "mixing_weights": float(np.ptp(weights, axis=0).max()),
-        },
-        **_of_run(fit),
-    }
-
-
-def agents_of_features(network: Any) -> list[int]:
-    """Return the agent that holds each feature, (d,), of a `vpem.sums.connect.Network`."""
-    agents = [agent for hub in network.hubs for agent in hub.agents]
-    widths = [network.widths[agent] for agent in agents]
-    held = np.empty(network.blocks.n_features, dtype=np.intp)
-    # Features of a block stand by agent.
-    held[network.blocks.order] = np.repeat(agents, widths)
-    return [int(agent) for agent in held]
-
-
-def _of_data(fit: Fit, n_features: int, feature_names: Sequence[str]) -> dict[str, Any]:
-    mixture = fit.mixture
-    return {
-        "n_samples": fit.n_samples,
-        "n_features": n_features,
-        "n_agents": fit.network.graph.n_agents,
-        "n_components": mixture.n_components,
-        "covariance_type": mixture.covariance_type,
-        "n_parameters": mixture.n_parameters,
-        "feature_names": list(feature_names),
-    }
-
-
-def _of_network(fit: Fit) -> dict[str, Any]:
-    network = fit.network
-    graph = network.graph
-    return {
-        "server": graph.n_agents if graph.has_server else None,
-        "edges": graph.edges.tolist(),
-        "topology": graph.topology,
-        "positions": None if graph.positions is None else graph.positions.tolist(),
-        "rounds": network.n_rounds,
-        "weights": network.weights,
-        "mixing_rate": network.mixing_rate,
-        "consensus_error": network.consensus_error,
-        "consensus_error_is_bound": network.error_is_bound,
-        "acceleration": network.acceleration,
-        "consensus_tol": network.consensus_tol,
-        "compress": network.compress,
-        "faults": None if network.faults is None else asdict(network.faults),
-        "partitions": [
-            {"iteration": iteration, "reason": reason} for iteration, reason in fit.partitions
-        ],
-        "consensus_path": getattr(network.total, "path", "server"),
-    }
-
-
-def _of_run(fit: Fit) -> dict[str, Any]:
-    return {
-        "mixing_weights": fit.mixture.assembled_weights.tolist(),
-        "converged": fit.converged,
-        "n_iter": fit.n_iter,
-        "total_weight": fit.total_weight,
-        "log_likelihood": fit.log_likelihood,
-        "root_log_likelihood": (fit.root_log_likelihood / fit.total_weight).tolist(),
-        "history": fit.history.tolist(),
-        "bic": fit.bic,
-        "aic": fit.aic,
-        "init_rows": None if fit.init_rows is None else list(fit.init_rows),
-        "restart": fit.best_restart,
-        "recoveries": [
-            {
-                "iteration": recovery.iteration,
-                "component": recovery.component,
-                "hub": recovery.hub,
-                "reason": recovery.reason,
-                "row": recovery.row,
-            }
-            for recovery in fit.recoveries
-        ],
-        "communication": fit.communication,
-        "seconds": fit.seconds,
-        "iterations_per_second": fit.total_iterations / max(fit.seconds, 1e-9),
-    }
-
 
 LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
 
+SUMMED = (
+    "rounds", "weights", "mixing_rate", "consensus_error", "consensus_error_is_bound",
+    "acceleration", "consensus_tol",
+)  # fmt: skip
+"""What a report says of the rounds of a network, by the names of `Network.describe`."""
 
-@dataclass
-class Fit:
-    """A fitted mixture and how it came about.
+
+@dataclass(kw_only=True)
+class Result(ABC):
+    """What every fit ends with.
+
+    Attributes
+    ----------
+    converged : bool
+        Whether it stopped by itself.
+    seconds : float
+        Wall time, of all restarts.
+    communication : dict
+        What was sent, over all restarts (`vpem.network.ledger.Ledger.summary`), and
+        ``bytes_by_iteration``, an entry for each of the history.
+    """
+
+    converged: bool
+    seconds: float = 0.0
+    communication: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    @abstractmethod
+    def n_iter(self) -> int:
+        """Iterations, of the restart that was kept."""
+
+
+@dataclass(kw_only=True)
+class NetworkResult(Result):
+    """What every fit over a network ends with.
+
+    Attributes
+    ----------
+    network : Network
+        Who took part.
+    init_rows : tuple of int or None
+        Rows it was first placed at; None where it started from a model or from centres.
+    best_restart : int
+        Which of the restarts this is, from 0.
+    total_iterations : int
+        Of all restarts.
+    converged, seconds, communication
+        See `Result`.
+    """
+
+    network: Network
+    init_rows: tuple[int, ...] | None = None
+    best_restart: int = 0
+    total_iterations: int = 0
+
+    @abstractmethod
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+        """Summarize the fit in values that JSON can hold.
+
+        Parameters
+        ----------
+        feature_names : sequence of str
+            Names of the features (d,).
+        holders : sequence of str
+            Names of the agents, or of the workers, (N,).
+
+        Returns
+        -------
+        dict
+            Agents, workers, hubs, rows and features are numbered from 0; log-likelihoods are in
+            nats and in the user's units.
+        """
+
+    @property
+    def _starts(self) -> list[int] | None:
+        return None if self.init_rows is None else list(self.init_rows)
+
+
+@dataclass(kw_only=True)
+class MixtureResult(NetworkResult):
+    """A fitted mixture, and how it came about.
 
     Attributes
     ----------
     mixture : Mixture
         The parameters, hub by hub.
-    network : Network
-        Who took part.
-    history : ndarray of shape (n_iter, B)
-        Total log-likelihood as each root finds it in the E-step of each iteration; the first row
-        belongs to the start.
-    root_log_likelihood : ndarray of shape (B,)
-        Total log-likelihood of `mixture`, as each root finds it.
+    history : ndarray of shape (n, R)
+        Total log-likelihood by iteration, as each root finds it.
     total_weight : float
         Sum of the row weights (the number of rows when there are none).
+    """
+
+    mixture: Mixture
+    history: NDArray[np.float64]
+    total_weight: float
+
+    @property
+    @abstractmethod
+    def log_likelihood(self) -> float:
+        """Log-likelihood per sample of the fitted mixture."""
+
+    @property
+    def bic(self) -> float:
+        """Bayesian information criterion, from the mean log-likelihood over roots."""
+        return self.mixture.bic(self.log_likelihood * self.total_weight, self.total_weight)
+
+    @property
+    def aic(self) -> float:
+        """Akaike information criterion, from the mean log-likelihood over roots."""
+        return self.mixture.aic(self.log_likelihood * self.total_weight)
+
+    def kept(
+        self, feature_names: Sequence[str], report: dict[str, Any], options: dict[str, Any]
+    ) -> Model:
+        """Return the model that a file keeps.
+
+        Parameters
+        ----------
+        feature_names : sequence of str
+            Names of the features (d,).
+        report : dict
+            From `describe`, with what else there is to say; its ``history`` is left out.
+        options : dict
+            How the fit was asked for.
+        """
+        history = self.history
+        roots = history.shape[1] > self.mixture.blocks.n_blocks
+        return Model(
+            self.mixture,
+            tuple(feature_names),
+            {name: value for name, value in report.items() if name != "history"},
+            history.mean(axis=1, keepdims=True) if roots else history,
+            options,
+            current_versions(),
+            history if roots else None,
+        )
+
+    def _size(self) -> dict[str, Any]:
+        """What was fitted, in numbers."""
+        return {
+            "n_components": self.mixture.n_components,
+            "covariance_type": self.mixture.covariance_type,
+            "n_parameters": self.mixture.n_parameters,
+        }
+
+
+@dataclass(kw_only=True)
+class Fit(MixtureResult):
+    """A mixture fitted to features that agents hold.
+
+    Attributes
+    ----------
+    mixture, network, history, total_weight
+        See `MixtureResult`; a row of ``history`` (n_iter, B) is of the E-step of an iteration, the
+        first of the start.
+    root_log_likelihood : ndarray of shape (B,)
+        Total log-likelihood of `mixture`, as each root finds it.
     n_samples : int
         Number of rows.
     converged : bool
         Whether all roots proposed to stop.
     recoveries : list of Recovery
         Components that collapsed and were placed anew.
-    init_rows : tuple of int, or None
-        Rows the means were first placed at; None when started from a model.
-    best_restart : int
-        Which of the restarts this is, from 0.
-    seconds : float
-        Wall time of all restarts.
-    total_iterations : int
-        Of all restarts.
-    communication : dict
-        What was sent, over all restarts (`vpem.network.ledger.Ledger.summary`);
-        ``bytes_by_iteration`` belongs to the entries of ``history``.
     partitions : list of (int, str)
         Iterations in which the network fell apart, and how; parameters stayed as they were.
     batch_size, step_size : int, float or None
@@ -229,21 +202,13 @@ class Fit:
         Rows worked on in batches, in multiples of all of them; None without batches.
     free_energy : list of float
         After every batch, where sums are exact.
+    init_rows, best_restart, total_iterations, seconds, communication
+        See `NetworkResult`.
     """
 
-    mixture: Mixture
-    network: Network
-    history: NDArray[np.float64]
     root_log_likelihood: NDArray[np.float64]
-    total_weight: float
     n_samples: int
-    converged: bool
     recoveries: list[em.Recovery] = field(default_factory=list)
-    init_rows: tuple[int, ...] | None = None
-    best_restart: int = 0
-    seconds: float = 0.0
-    total_iterations: int = 0
-    communication: dict[str, Any] = field(default_factory=dict)
     partitions: list[tuple[int, str]] = field(default_factory=list)
     batch_size: int | None = None
     step_size: float | None = None
@@ -260,15 +225,114 @@ class Fit:
         """Log-likelihood per sample of the fitted mixture, mean over roots."""
         return float(self.root_log_likelihood.mean() / self.total_weight)
 
-    @property
-    def bic(self) -> float:
-        """Bayesian information criterion, from the mean log-likelihood over roots."""
-        return self.mixture.bic(self.log_likelihood * self.total_weight, self.total_weight)
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+        """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`."""
+        network = self.network
+        return {
+            "algorithm": "vp-em",
+            **self._data(feature_names),
+            "agent_names": list(holders),
+            "partition": network.agents_of_features(),
+            "hubs": [
+                {
+                    "root": int(hub.root),
+                    "agents": [int(agent) for agent in hub.agents],
+                    "features": columns.tolist(),
+                }
+                for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
+            ],
+            "hops": network.hops,
+            **self._network(),
+            "batch_size": self.batch_size,
+            "step_size": self.step_size,
+            "n_passes": self.n_passes,
+            "free_energy": (np.array(self.free_energy) / self.total_weight).tolist(),
+            **self._run(),
+        }
 
-    @property
-    def aic(self) -> float:
-        """Akaike information criterion, from the mean log-likelihood over roots."""
-        return self.mixture.aic(self.log_likelihood * self.total_weight)
+    def _data(self, feature_names: Sequence[str]) -> dict[str, Any]:
+        return {
+            "n_samples": self.n_samples,
+            "n_features": self.mixture.n_features,
+            "n_agents": self.network.graph.n_agents,
+            **self._size(),
+            "feature_names": list(feature_names),
+        }
+
+    def _network(self) -> dict[str, Any]:
+        described = self.network.describe(
+            "server", "edges", "topology", "positions", *SUMMED, "compress", "faults"
+        )
+        return {
+            **described,
+            "partitions": [
+                {"iteration": iteration, "reason": reason} for iteration, reason in self.partitions
+            ],
+            **self.network.describe("consensus_path"),
+        }
+
+    def _run(self) -> dict[str, Any]:
+        return {
+            "mixing_weights": self.mixture.assembled_weights.tolist(),
+            "converged": self.converged,
+            "n_iter": self.n_iter,
+            "total_weight": self.total_weight,
+            "log_likelihood": self.log_likelihood,
+            "root_log_likelihood": (self.root_log_likelihood / self.total_weight).tolist(),
+            "history": self.history.tolist(),
+            "bic": self.bic,
+            "aic": self.aic,
+            "init_rows": self._starts,
+            "restart": self.best_restart,
+            "recoveries": [asdict(recovery) for recovery in self.recoveries],
+            "communication": self.communication,
+            "seconds": self.seconds,
+            "iterations_per_second": self.total_iterations / max(self.seconds, 1e-9),
+        }
+
+
+@dataclass(kw_only=True)
+class RowFit(Fit):
+    """A mixture fitted to rows that workers hold.
+
+    Attributes
+    ----------
+    mixtures : list of Mixture
+        One where all share the sum; under consensus that of each worker, or on MPI ranks other than
+        the first of each worker of the rank. `mixture` is the first.
+    workers : Workers
+        Who held which rows.
+    """
+
+    mixtures: list[Mixture] = field(default_factory=list)
+    workers: Workers
+
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+        """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`.
+
+        Parameters are those of the first worker, and ``disagreement`` tells how far log-likelihoods
+        per sample and mixing weights of the workers' models lie apart.
+        """
+        blocks = self.mixture.blocks
+        weights = np.concatenate([mixture.weights for mixture in self.mixtures])
+        agents = list(blocks.agents[0])
+        return {
+            "algorithm": "em-rows",
+            "split": "rows",
+            **self._data(feature_names),
+            "n_workers": self.workers.n_workers,
+            "worker_names": list(holders),
+            "agent_names": list(holders),
+            "worker_rows": self.workers.counts.tolist(),
+            "hubs": [{"root": 0, "agents": agents, "features": blocks.features[0].tolist()}],
+            "hops": 0,
+            **self._network(),
+            "disagreement": {
+                "log_likelihood": float(np.ptp(self.root_log_likelihood) / self.total_weight),
+                "mixing_weights": float(np.ptp(weights, axis=0).max()),
+            },
+            **self._run(),
+        }
 
 
 def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
@@ -315,23 +379,6 @@ def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             NotConvergedWarning,
             stacklevel=3,
         )
-
-
-@dataclass
-class RowFit(Fit):
-    """A mixture fitted to rows that workers hold.
-
-    Attributes
-    ----------
-    mixtures : list of Mixture
-        One where all share the sum; under consensus that of each worker, or on MPI ranks other than
-        the first of each worker of the rank. `mixture` is the first.
-    workers : Workers
-        Who held which rows.
-    """
-
-    mixtures: list[Mixture] = field(default_factory=list)
-    workers: Workers = field(kw_only=True)
 
 
 def _largest(values: NDArray[np.float64]) -> float:

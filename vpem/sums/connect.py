@@ -123,6 +123,48 @@ class Network:
     faults: Faults | None = None
     rate_messages: Ledger | None = None
 
+    def describe(self, *names: str) -> dict[str, Any]:
+        """Describe the network in values that JSON can hold.
+
+        Parameters
+        ----------
+        *names : str
+            What to say, in this order.
+
+        Returns
+        -------
+        dict
+            Agents are numbered from 0, the server last.
+        """
+        graph = self.graph
+        facts = {
+            "topology": graph.topology,
+            "server": graph.n_agents if graph.has_server else None,
+            "edges": graph.edges.tolist(),
+            "positions": None if graph.positions is None else graph.positions.tolist(),
+            "hops": self.hops,
+            "rounds": self.n_rounds,
+            "weights": self.weights,
+            "mixing_rate": self.mixing_rate,
+            "consensus_error": self.consensus_error,
+            "consensus_error_is_bound": self.error_is_bound,
+            "acceleration": self.acceleration,
+            "consensus_tol": self.consensus_tol,
+            "compress": self.compress,
+            "faults": None if self.faults is None else asdict(self.faults),
+            "consensus_path": getattr(self.total, "path", "server"),
+        }
+        return {name: facts[name] for name in names}
+
+    def agents_of_features(self) -> list[int]:
+        """Return the agent that holds each feature, (d,)."""
+        # Features of a block stand by agent.
+        holders = (
+            agent for hub in self.hubs for agent in hub.agents for _ in range(self.widths[agent])
+        )
+        holder = dict(zip(self.blocks.order.tolist(), holders, strict=True))
+        return [int(holder[column]) for column in range(len(holder))]
+
     def complete(self, terms: Any) -> None:
         """Tell terms what they cannot know; here they know all."""
 

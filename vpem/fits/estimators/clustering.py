@@ -14,7 +14,7 @@ from vpem._core.threads import thread_count
 from vpem.checks import check_weights
 from vpem.errors import InputError, check_choice
 from vpem.files.clusterings import StoredClustering
-from vpem.fits.clustering import Clustering, clustering_of, describe_clustering
+from vpem.fits.clustering import Clustering
 from vpem.fits.estimators.on_graph import OnGraph
 from vpem.fits.estimators.row_estimators import workers_of
 from vpem.fits.kmeans import METHODS, kmeans_features, kmeans_rows
@@ -245,9 +245,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         found = self.clustering_
         names = self._names(found.centres.shape[1])
         options = self._options()
-        report = describe_clustering(found, self._holders, names)
+        report = found.describe(names, self._holders)
         report["seed"] = options["random_state"]
-        return clustering_of(found, names, report, options)
+        return found.kept(names, report, options)
 
     def _assign(self, X: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Nearest centre of each row and its squared distance."""

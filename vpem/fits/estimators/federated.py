@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.estimators.row_estimators import workers_of
-from vpem.fits.fedem import describe_fedem, fit_fedem
+from vpem.fits.fedem import fit_fedem
 from vpem.sums.connect import connect_workers
 
 __all__ = ["FedEM"]
@@ -176,9 +175,6 @@ class FedEM(FittedMixture):
         self.random_state = random_state
         self.n_threads = n_threads
 
-    def _report(self, names: Sequence[str]) -> dict[str, Any]:
-        return describe_fedem(self.fit_, names)
-
     def fit(self, X: ArrayLike, y: Any = None) -> FedEM:
         """Fit the mixture.
 
@@ -249,14 +245,15 @@ class FedEM(FittedMixture):
         )
         self.fit_ = fit
         self.workers_ = workers
+        self._holders = workers.names
         self.graph_ = graph
         self.mixture_ = fit.mixture
         self.weights_ = fit.mixture.assembled_weights
         self.means_ = fit.mixture.assembled_means
         self.statistic_ = fit.run.statistic
         self.history_ = fit.run.history
-        self.converged_ = fit.run.converged
-        self.n_iter_ = fit.run.n_iter
+        self.converged_ = fit.converged
+        self.n_iter_ = fit.n_iter
         self.n_epochs_ = fit.run.epochs
         self.n_projections_ = fit.run.projections
         self.lower_bound_ = fit.log_likelihood

@@ -11,8 +11,9 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import check_int
-from vpem.files.models import Model, model_of
+from vpem.files.models import Model
 from vpem.fits.estimators.on_graph import OnGraph
+from vpem.fits.results import MixtureResult
 from vpem.terms.mixture import Mixture
 
 __all__ = ["FittedMixture"]
@@ -22,7 +23,9 @@ class FittedMixture(DensityMixin, OnGraph):
     """Estimator that has a ``mixture_`` after `fit`, and parameters ``graph``, ``random_state``."""
 
     mixture_: Mixture
-    fit_: Any
+    fit_: MixtureResult
+    _holders: Sequence[str]
+    """Names of the agents or workers."""
 
     def kept(self) -> Model:
         """Return the model that a file keeps, as `vpem fit` and `vpem fedem` write it.
@@ -40,12 +43,8 @@ class FittedMixture(DensityMixin, OnGraph):
         self._refuse_unfitted("mixture_")
         names = self._names(self.mixture_.n_features)
         options = self._options()
-        report = {**self._report(names), "seed": options["random_state"]}
-        return model_of(self.mixture_, self.fit_.history, names, report, options)
-
-    def _report(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return what the fit tells, in values that JSON can hold."""
-        raise NotImplementedError
+        report = {**self.fit_.describe(names, self._holders), "seed": options["random_state"]}
+        return self.fit_.kept(names, report, options)
 
     # ---- use -----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import check_weights
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.estimators.fitted import FittedMixture
-from vpem.fits.results import Fit, describe_fit
+from vpem.fits.results import Fit
 from vpem.fits.vpem import fit_vpem
 from vpem.network.ledger import Ledger
 from vpem.steps import em
@@ -338,16 +338,13 @@ class VPEM(FittedMixture):
         self.mixing_rate_ = network.mixing_rate
         self.consensus_error_ = network.consensus_error
         self.n_batches_seen_ = 1
-        self._agent_names = network.graph.names or partition.names
+        self._holders = network.graph.names or partition.names
         self._weight_seen = fit.total_weight
         self._draws = np.random.default_rng([seed, 0, 1])
         return self._take(fit)
 
-    def _report(self, names: Sequence[str]) -> dict[str, Any]:
-        return describe_fit(self.fit_, self._agent_names, names)
-
     def _take(self, fit: Fit) -> VPEM:
-        self.fit_ = fit
+        self.fit_: Fit = fit
         self.mixture_: Mixture = fit.mixture
         self.weights_ = fit.mixture.assembled_weights
         self.means_ = fit.mixture.assembled_means

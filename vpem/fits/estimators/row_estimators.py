@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from vpem.checks import check_int
 from vpem.errors import InputError
 from vpem.fits.estimators.fitted import FittedMixture
-from vpem.fits.results import describe_row_fit
 from vpem.fits.rows import fit_em
 from vpem.network.workers import Workers, evenly, from_worker_of_row
 from vpem.steps import em
@@ -140,9 +139,6 @@ class DistributedGaussianMixture(FittedMixture):
         self.random_state = random_state
         self.n_threads = n_threads
 
-    def _report(self, names: Sequence[str]) -> dict[str, Any]:
-        return describe_row_fit(self.fit_, names)
-
     def fit(
         self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
     ) -> DistributedGaussianMixture:
@@ -210,6 +206,7 @@ class DistributedGaussianMixture(FittedMixture):
         )
         self.fit_ = fit
         self.workers_ = workers
+        self._holders = workers.names
         self.graph_ = network.graph
         self.mixture_ = fit.mixture
         self.mixtures_ = fit.mixtures
