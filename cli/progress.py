@@ -123,7 +123,7 @@ class Progress:
         return f"iteration {progress.iteration}"
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what is known of an iteration (`vpem.steps.em.Progress`), most important first."""
+        """Yield what an iteration found (`vpem.steps.runs.Progress`), most important first."""
         yield f"log-likelihood per sample {progress.log_likelihood:.6f}"
         if progress.change is not None:
             yield f"change {progress.change:+.2e}"

@@ -25,11 +25,11 @@ from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
 from vpem.network.workers import Workers
 from vpem.schema import Integer, Maybe
-from vpem.steps.em import Progress
 from vpem.steps.fedem import run_fedem
 from vpem.steps.fedruns import FedProgress, FedRun, StepSize
+from vpem.steps.restarts import OneRun
+from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
-from vpem.steps.states import OneRun
 from vpem.sums.connect import Network, connect_workers
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics

@@ -30,8 +30,8 @@ from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
 from vpem.schema import NOTHING, Array, Schema
 from vpem.steps.fedem import FedProgress, FedRun, StepSize, parse_step_size, run_fedem
+from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
-from vpem.steps.states import OneRun
 from vpem.sums.corrections import Quantizer
 from vpem.terms.lowrank.factors import LowRank, descend, shrink
 from vpem.terms.lowrank.laws import Gaussian, Law, make_law

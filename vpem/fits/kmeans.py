@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,9 @@ from vpem.fits.rows import charge_scaling, n_columns
 from vpem.fits.shared_rows import Here, check_alone
 from vpem.network.ledger import Ledger
 from vpem.network.workers import Workers
-from vpem.schema import Array, Maybe
 from vpem.steps.feature_lloyd import FeatureLloyd, lloyd_features
-from vpem.steps.lloyd_states import lloyd_schema, lloyd_state, restore_lloyd
+from vpem.steps.lloyd_states import LloydRuns
+from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_starts import (
     Lloyd,
     PlacedStream,
@@ -41,7 +40,6 @@ from vpem.steps.row_starts import (
 )
 from vpem.steps.saver import Saver
 from vpem.steps.starts import MOST_LLOYD, RowStream, draw_start
-from vpem.steps.states import Restarts
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.nearest import distances_within, nearest, weighed
@@ -180,35 +178,33 @@ def kmeans_rows(
             }
         )
     shape, n_here = (n_clusters, rows.shape[1]), sum(map(len, parts))
-    restarts = _restarts(saver, ledger, max_iter, asked, shape, n_samples, network.total, n_here)
+    kept = LloydRuns(shape, n_samples, network.total, lambda: _blank_rows(parts), n_here)
+
+    def attempt(restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
+        total, stream = restart.total, PlacedStream(restart.rng, weights, order)
+        chosen = None if asked.rows is None else place[asked.rows]
+        if restart.saved is not None:
+            chosen, start = restart.drawn(), restart.loop["centres"][0]
+        elif asked.centres is not None:
+            start = asked.scaling.apply(asked.centres)
+        elif asked.init == "k-means++":
+            # Each row was told to all when it was drawn.
+            chosen = spread_rows(parts, total, n_clusters, stream, n_threads=threads)
+            start = take_rows(parts, total, chosen)
+        else:
+            chosen = stream.draw_distinct(n_clusters) if chosen is None else chosen
+            start = share_rows(parts, total, chosen)
+        run = lloyd_rows(
+            parts, total, start, stream,
+            max_iter=max_iter, n_threads=threads, callback=_telling(callback),
+            saver=restart.saver(rows=chosen),
+        )  # fmt: skip
+        return run, chosen
+
     with one_blas_thread():
-        best = _restored(restarts, lambda: _blank_rows(parts))
-        for restart in restarts.numbers:
-            total = network.total.on(ledger)
-            rng = np.random.default_rng([seed, restart])
-            stream = PlacedStream(rng, weights, order)
-            chosen = None if asked.rows is None else place[asked.rows]
-            if restarts.going is not None:
-                chosen, start = restarts.drawn(), restarts.loop("centres")[0]
-            elif asked.centres is not None:
-                start = asked.scaling.apply(asked.centres)
-            elif asked.init == "k-means++":
-                # Each row was told to all when it was drawn.
-                chosen = spread_rows(parts, total, n_clusters, stream, n_threads=threads)
-                start = take_rows(parts, total, chosen)
-            else:
-                chosen = stream.draw_distinct(n_clusters) if chosen is None else chosen
-                start = share_rows(parts, total, chosen)
-            run = lloyd_rows(
-                parts, total, start, stream,
-                max_iter=max_iter, n_threads=threads, callback=_telling(callback),
-                saver=restarts.saver(restart, rng, partial(dict, rows=chosen)),
-            )  # fmt: skip
-            if best is None or run.inertia[0] < best[0].inertia[0]:
-                best = (run, chosen, restart)
-            restarts.over(len(run.history), run.converged, partial(_saved, *best))
-    assert best is not None
-    run, chosen, restart = best
+        restarts = Restarts(saver, ledger, range(asked.restarts), seed, max_iter, kept)
+        best = restarts.best(network.total, attempt)
+    run, chosen = best.run, best.rows
     roots = _all_centres(run, network.total, len(workers.counts))
     if crew.whole(network).total.n_roots == 1:
         # On a graph that mixes in one round too all have the same.
@@ -243,7 +239,7 @@ def kmeans_rows(
         scaling=asked.kept_scaling,
         reseeded=[(at, cluster, int(order[row])) for at, cluster, row in run.reseeded],
         init_rows=None if chosen is None else tuple(int(order[row]) for row in chosen),
-        best_restart=restart,
+        best_restart=best.restart,
         total_iterations=restarts.iterations,
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
     )
@@ -386,7 +382,31 @@ def _features(
     """Lloyd's algorithm over features."""
     blocks = network.blocks
     shape = (n_clusters, blocks.n_features)
-    restarts = _restarts(saver, ledger, max_iter, asked, shape, len(asked.X), network.total)
+
+    def blank() -> FeatureLloyd:
+        labels = np.empty((network.total.n_roots, terms.n_samples), dtype=np.int32)
+        return FeatureLloyd(np.empty(0), labels, np.empty(0), np.empty(0))
+
+    def attempt(restart: Restart) -> tuple[FeatureLloyd, NDArray[np.intp] | None]:
+        total, stream = (
+            restart.total, RowStream(restart.rng, asked.row_weights, terms.n_samples)
+        )  # fmt: skip
+        chosen = asked.rows
+        if restart.saved is not None:
+            chosen, start = restart.drawn(), restart.loop["centres"]
+        elif asked.centres is not None:
+            start = asked.scaling.apply(asked.centres)[:, blocks.order]
+        else:
+            if asked.init is not None:
+                _, chosen = draw_start(asked.init, terms, total, n_clusters, stream)
+            assert chosen is not None
+            start = terms.at_rows(chosen)
+        saver = restart.saver(rows=chosen)
+        run = lloyd_features(
+            terms, total, start, stream, max_iter=max_iter, callback=_telling(callback), saver=saver
+        )
+        return run, chosen
+
     with one_blas_thread():
         terms = FeatureTerms(
             asked.X,
@@ -397,30 +417,10 @@ def _features(
             n_threads=threads,
             dtype=asked.dtype,
         )
-        best = _restored(restarts, lambda: _blank_features(terms.n_samples, network.total.n_roots))
-        for restart in restarts.numbers:
-            total = network.total.on(ledger)
-            rng = np.random.default_rng([seed, restart])
-            stream = RowStream(rng, asked.row_weights, terms.n_samples)
-            chosen = asked.rows
-            if restarts.going is not None:
-                chosen, start = restarts.drawn(), restarts.loop("centres")
-            elif asked.centres is not None:
-                start = asked.scaling.apply(asked.centres)[:, blocks.order]
-            else:
-                if asked.init is not None:
-                    _, chosen = draw_start(asked.init, terms, total, n_clusters, stream)
-                assert chosen is not None
-                start = terms.at_rows(chosen)
-            run = lloyd_features(
-                terms, total, start, stream, max_iter=max_iter, callback=_telling(callback),
-                saver=restarts.saver(restart, rng, partial(dict, rows=chosen)),
-            )  # fmt: skip
-            if best is None or run.inertia[0] < best[0].inertia[0]:
-                best = (run, chosen, restart)
-            restarts.over(len(run.history), run.converged, partial(_saved, *best))
-        assert best is not None
-        run, chosen, restart = best
+        kept = LloydRuns(shape, terms.n_samples, network.total, blank)
+        restarts = Restarts(saver, ledger, range(asked.restarts), seed, max_iter, kept)
+        best = restarts.best(network.total, attempt)
+        run, chosen = best.run, best.rows
         centres = np.empty_like(run.centres)
         centres[:, blocks.order] = run.centres
         centres = asked.scaling.undo(centres)
@@ -447,7 +447,7 @@ def _features(
         disagreement=float((run.labels != run.labels[0]).any(axis=0).mean()),
         reseeded=run.reseeded,
         init_rows=None if chosen is None else tuple(int(row) for row in chosen),
-        best_restart=restart,
+        best_restart=best.restart,
         total_iterations=restarts.iterations,
         seconds=restarts.seconds,
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
@@ -479,49 +479,11 @@ def _facts(
     )
 
 
-def _saved(run: Any, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
-    """Return what is saved of the best run so far."""
-    return {"run": lloyd_state(run), "rows": rows, "restart": restart}
-
-
-def _restarts(
-    saver: Saver | None,
-    ledger: Ledger,
-    max_iter: int,
-    asked: Wanted,
-    shape: tuple[int, int],
-    n_samples: int,
-    total: Any,
-    n_here: int | None = None,
-) -> Restarts:
-    """Return the restarts, and what is saved of them."""
-    rows = Maybe(Array("i", shape[:1], 0, n_samples - 1))
-    run = lloyd_schema(shape, n_samples, total, n_here=n_here, over=True)
-    numbers, start = range(asked.restarts), {"centres": run["centres"]}
-    return Restarts(saver, ledger, max_iter, numbers, rows, {"run": run}, start=start)
-
-
-def _restored(
-    restarts: Restarts, blank: Callable[[], Any]
-) -> tuple[Any, NDArray[np.intp] | None, int] | None:
-    """Return the best run of the restarts that are over, put into a blank one."""
-    saved = restarts.best
-    if saved is None:
-        return None
-    return restore_lloyd(saved["run"], blank()), saved["rows"], saved["restart"]
-
-
 def _blank_rows(parts: Sequence[NDArray[Any]]) -> Lloyd:
     """Return a run of nothing over rows that workers hold."""
     labels = [np.empty(len(part), dtype=np.int32) for part in parts]
     distances = [np.empty(len(part)) for part in parts]
     return Lloyd(np.empty(0), labels, distances, np.empty(0), np.empty(0))
-
-
-def _blank_features(n_samples: int, n_roots: int) -> FeatureLloyd:
-    """Return a run of nothing over features."""
-    labels = np.empty((n_roots, n_samples), dtype=np.int32)
-    return FeatureLloyd(np.empty(0), labels, np.empty(0), np.empty(0))
 
 
 def _telling(callback: Callback | None) -> Callable[[int, float, int], None] | None:

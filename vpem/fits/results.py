@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vpem.errors import NotConvergedWarning, Setting, VpemWarning, shorten
 from vpem.files.models import Model, current_versions
 from vpem.network.workers import Workers
-from vpem.steps import em
+from vpem.steps.reinitialise import Recovery
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture
 
@@ -208,7 +208,7 @@ class Fit(MixtureResult):
 
     root_log_likelihood: NDArray[np.float64]
     n_samples: int
-    recoveries: list[em.Recovery] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
     partitions: list[tuple[int, str]] = field(default_factory=list)
     batch_size: int | None = None
     step_size: float | None = None

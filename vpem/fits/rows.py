@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,19 @@ from vpem.checks import as_array, check_int
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix, FileRows
 from vpem.fits.fingerprint import checksum, describe_run
-from vpem.fits.prepare import _scaling, prepare
+from vpem.fits.prepare import Prepared, _scaling, prepare
 from vpem.fits.results import RowFit, _warn_of_outcome
 from vpem.fits.shared_rows import Here, SharedRows, check_alone
 from vpem.network.blocks import Blocks
 from vpem.network.ledger import Ledger
 from vpem.network.workers import Workers
-from vpem.steps import em
-from vpem.steps.row_em import RowRun, fit_rows, sample_roots
+from vpem.steps.em import iterate
+from vpem.steps.restarts import Restart, Restarts
+from vpem.steps.row_em import OverRows, sample_roots
 from vpem.steps.row_starts import PlacedStream, lloyd_rows, spread_rows, tell_all
+from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
 from vpem.steps.starts import ROW_BYTES, RowStream
-from vpem.steps.states import Restarts, mixture_of, mixture_restarts, record_state, restore_record
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
 from vpem.terms.features import FeatureTerms
@@ -60,7 +61,7 @@ def fit_em(
     skip_negligible: bool = True,
     missing: str = "refuse",
     feature_names: Sequence[str] | None = None,
-    callback: Callable[[em.Progress], None] | None = None,
+    callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
 ) -> RowFit:
     """Fit a Gaussian mixture to rows that workers hold: distributed EM.
@@ -200,51 +201,24 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
             d = blocks.n_features
             total.begin("setup", 1, 3 * d, 8)
             total.agree("setup", 2 * d * 8)
+        kept = MixtureRuns(whole, total, n_components, over_rows=True)
+        stop = {"tol": tol, "max_iter": max_iter, "callback": callback}
         numbers = range(first_restart, first_restart + n_init)
         numbers = numbers if isinstance(init, str) else range(1)
-        restarts = mixture_restarts(
-            saver, ledger, max_iter, numbers, whole, total, n_components, over_rows=True
+        restarts = Restarts(saver, ledger, numbers, seed, max_iter, kept)
+        best = restarts.best(
+            network.total,
+            lambda restart: _Start(terms, restart, kept, place).run(init, given.rows, stop),
         )
-        best = _restored(restarts, whole)
-        for restart in restarts.numbers:
-            total = network.total.on(ledger)
-            rng = np.random.default_rng([seed, restart])
-            begin = _Start(terms, total, n_components, rng, place)
-            if restarts.going is not None:
-                starts, shifts, used = begin.again(restarts)
-            elif isinstance(init, Mixture):
-                starts, shifts, used = begin.at_model(init, covariance_type, scaling)
-            elif given.rows is not None:
-                starts, shifts, used = begin.at_rows(given.rows)
-            else:
-                assert isinstance(init, str)
-                starts, shifts, used = begin.drawn(init)
-            run = fit_rows(
-                terms,
-                total,
-                begin.roots,
-                starts,
-                shifts=shifts,
-                tol=tol,
-                max_iter=max_iter,
-                draw_row=begin.draw_row,
-                callback=callback,
-                saver=restarts.saver(restart, rng, partial(begin.state, shifts, used)),
-            )
-            if best is None or run.log_likelihood[0] > best[0].log_likelihood[0]:
-                best = (run, used, restart)
-            restarts.over(len(run.history), run.converged, partial(_saved, *best))
-    assert best is not None
-    run, used, kept = best
-    mixtures, roots = _gathered(run, network.total), slice(None)
+    run = best.run
+    mixtures, roots = _gathered(run, kept, network.total), slice(None)
     if crew.whole(network).total.n_roots == 1:
         # On a graph that mixes in one round too all have the same.
         mixtures, roots = mixtures[:1], slice(1)
     recoveries = [
-        em.Recovery(one.iteration, one.component, 0, one.reason, one.row if one.row is None
-                    else (given.number(order[[one.row]]) or (0,))[0])
+        replace(one, hub=0, row=None if one.row is None else _user_row(given, order[one.row]))
         for one in run.recoveries
-    ]  # fmt: skip
+    ]
     fit = RowFit(
         mixture=run.mixture,
         network=crew.whole(network),
@@ -254,8 +228,8 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
         n_samples=given.n_samples,
         converged=run.converged,
         recoveries=recoveries,
-        init_rows=given.number(used),
-        best_restart=kept,
+        init_rows=given.number(best.rows),
+        best_restart=best.restart,
         seconds=time.perf_counter() - began + restarts.seconds,
         total_iterations=restarts.iterations,
         partitions=run.partitions,
@@ -267,38 +241,18 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
     return fit
 
 
-def _gathered(run: RowRun, total: Any) -> list[Mixture]:
+def _user_row(given: Prepared, row: int) -> int:
+    """Return the user's number of a row of the data."""
+    return int(row if given.kept is None else given.kept[row])
+
+
+def _gathered(run: Run, kept: MixtureRuns, total: Any) -> list[Mixture]:
     """Return the mixtures of all roots at the first process; at others those that it has."""
     if total.n_roots_of_all == 1 or not total.crew.apart:
         return run.mixtures
     own = total.crew.own(total.n_roots_of_all)
     parts = total.crew.gather([mixture_state(one) for one in run.mixtures[: len(own)]])
-    first = run.mixture
-    return [mixture_of(part, first.blocks, first.covariance_type, first.scaling) for part in parts]
-
-
-def _saved(run: RowRun, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
-    """Return what is saved of the best run so far."""
-    return {
-        "mixtures": [mixture_state(one) for one in run.mixtures],
-        "record": record_state(run),
-        "rows": rows,
-        "restart": restart,
-    }
-
-
-def _restored(
-    restarts: Restarts, whole: FeatureTerms
-) -> tuple[RowRun, NDArray[np.intp] | None, int] | None:
-    """Return the best run of the restarts that are over, as it was saved."""
-    saved = restarts.best
-    if saved is None:
-        return None
-    common = (whole.blocks, whole.covariance_type, whole.scaling)
-    mixtures = [mixture_of(one, *common) for one in saved["mixtures"]]
-    run = RowRun(mixtures[0], mixtures=mixtures)
-    restore_record(run, saved["record"])
-    return run, saved["rows"], saved["restart"]
+    return kept.mixtures({"mixtures": parts})
 
 
 def _check_network(network: Network, workers: Workers) -> None:
@@ -342,53 +296,57 @@ Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
 
 
 class _Start:
-    """Where EM over rows starts."""
+    """Where one restart of EM over rows starts, and its run."""
 
     def __init__(
-        self,
-        terms: RowTerms,
-        total: Any,
-        n_components: int,
-        rng: np.random.Generator,
-        place: NDArray[np.intp],
+        self, terms: RowTerms, restart: Restart, kept: MixtureRuns, place: NDArray[np.intp]
     ) -> None:
         self.terms = terms
-        self.total = total
-        self.n_components = n_components
+        self.restart = restart
+        self.total = restart.total
+        self.kept = kept
+        self.n_components = kept.n_components
         self.place = place
         whole = terms.whole
         # The same stream over rows as the user numbers them, and as they stand among the workers.
         weights = whole.row_weights
-        self.stream = RowStream(rng, None if weights is None else weights[place], whole.n_samples)
-        self.local = PlacedStream(rng, weights, np.argsort(place))
+        own = None if weights is None else weights[place]
+        self.stream = RowStream(restart.rng, own, whole.n_samples)
+        self.local = PlacedStream(restart.rng, weights, np.argsort(place))
         self.roots: list[FeatureTerms] = []
 
-    def state(self, shifts: NDArray[np.float64], rows: NDArray[np.intp] | None) -> dict[str, Any]:
-        """Return what is known since the start: points, rows, every root's sample covariance."""
-        own = [root.sample_covariance for root in self.roots]
-        return {"shifts": shifts, "rows": rows, "covariances": own}
+    def run(
+        self, init: Any, given: NDArray[np.intp] | None, stop: dict[str, Any]
+    ) -> tuple[Run, NDArray[np.intp] | None]:
+        """Run the restart; returns also the rows that it started at."""
+        if self.restart.saved is not None:
+            starts, shifts, rows = self._again()
+        elif isinstance(init, Mixture):
+            starts, shifts, rows = self._at_model(init)
+        elif given is not None:
+            starts, shifts, rows = self._at(self.place[given], given)
+        else:
+            starts, shifts, rows = self._drawn(init)
+        known = [root.sample_covariance for root in self.roots]
+        saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
+        step = OverRows(self.terms, self.total, self.roots, shifts)
+        return iterate(step, starts, draw_row=self._draw_row, saver=saver, **stop), rows
 
-    def again(self, restarts: Restarts) -> Started:
-        """Return what was saved of a start, with the parameters as they were saved last."""
-        whole = self.terms.whole
-        for covariances in restarts.drawn("covariances"):
-            own = copy(whole)
-            own._sample_covariance = covariances
-            self.roots.append(own)
-        saved = restarts.loop("mixtures")
-        common = (whole.blocks, whole.covariance_type, whole.scaling)
-        starts = [mixture_of(one, *common) for one in saved]
-        return starts, restarts.drawn("shifts"), restarts.drawn()
-
-    def draw_row(self) -> int:
+    def _draw_row(self) -> int:
         """Next row of the shared stream, by its place among the workers'."""
         return int(self.place[self.stream.draw()])
 
-    def at_rows(self, rows: NDArray[np.intp]) -> Started:
-        """Means at these rows, equal weights, the sample covariance."""
-        return self._at(self.place[rows], rows)
+    def _again(self) -> Started:
+        """Return what was saved of a start, with the parameters as they were saved last."""
+        for covariances in self.restart.drawn("covariances"):
+            own = copy(self.terms.whole)
+            own._sample_covariance = covariances
+            self.roots.append(own)
+        starts = self.kept.mixtures(self.restart.loop)
+        return starts, self.restart.drawn("shifts"), self.restart.drawn()
 
     def _at(self, places: NDArray[np.intp], rows: NDArray[np.intp]) -> Started:
+        """Means at these rows, equal weights, the sample covariance."""
         whole = self.terms.whole
         centres = whole.at_rows(places)
         size = ROW_BYTES + whole.blocks.n_features * whole.itemsize
@@ -398,9 +356,10 @@ class _Start:
         self.roots = sample_roots(self.terms, self.total, centres[0])
         return [root.start(centres) for root in self.roots], centres, rows
 
-    def at_model(self, model: Mixture, covariance_type: str, scaling: Any) -> Started:
+    def _at_model(self, model: Mixture) -> Started:
         """Parameters of a model, which all know."""
-        start = model.over(self.terms.whole.blocks, covariance_type, scaling)
+        whole = self.terms.whole
+        start = model.over(whole.blocks, whole.covariance_type, whole.scaling)
         if start.n_components != self.n_components:
             raise InputError(
                 f"the starting model has {start.n_components} components, {self.n_components} "
@@ -409,18 +368,19 @@ class _Start:
         self.roots = sample_roots(self.terms, self.total, start.means[0])
         return [start] * len(self.roots), start.means, None
 
-    def drawn(self, init: str) -> Started:
+    def _drawn(self, init: str) -> Started:
         """Rows drawn from the shared stream, and Lloyd's iterations from there."""
         if init == "random":
-            return self.at_rows(self.stream.draw_distinct(self.n_components))
-        whole, threads = self.terms.whole, self.terms.whole.n_threads
+            rows = self.stream.draw_distinct(self.n_components)
+            return self._at(self.place[rows], rows)
+        whole = self.terms.whole
         if isinstance(whole.rows, FileRows):
             raise InputError(
                 f"the start {init} looks at all rows of a worker at once, but the data are read "
                 "from disk; raise the memory limit, or start at random rows"
             )
         parts = [part.rows.read(slice(0, part.n_samples)) for part in self.terms.parts]
-        given: dict[str, Any] = {"n_threads": threads}
+        given: dict[str, Any] = {"n_threads": whole.n_threads}
         if isinstance(whole, MissingTerms):
             given["observed"] = whole.observed
         places = spread_rows(parts, self.total, self.n_components, self.local, **given)
@@ -428,21 +388,26 @@ class _Start:
         starts, centres, _ = self._at(places, rows)
         if init == "k-means++":
             return starts, centres, rows
-        if isinstance(whole, MissingTerms):
+        return self._from_clusters(parts, centres, given), centres, rows
+
+    def _from_clusters(
+        self, parts: list[NDArray[Any]], centres: NDArray[np.float64], given: dict[str, Any]
+    ) -> list[Mixture]:
+        """Parameters of the clusters that Lloyd's iterations find from some centres."""
+        whole = self.terms.whole
+        known: Sequence[NDArray[np.float64] | None] = [None] * len(parts)
+        misses = isinstance(whole, MissingTerms)
+        if misses:
             given["fill"] = not is_diagonal(whole.covariance_type)
         found = lloyd_rows(parts, self.total, centres, self.local, kind="setup", **given)
         layout = Message(whole, centres)
-        known = [None] * len(parts)
-        if isinstance(whole, MissingTerms):
+        if misses:
             known = list(np.broadcast_to(found.centres, (len(parts), *centres.shape)))
-        values = layout.stacked(
-            [
-                self.terms.hard(worker, labels, layout, known[worker])
-                for worker, labels in enumerate(found.labels)
-            ]
-        )
-        sums = add_vectors(self.total, values, "setup")
-        starts = [
+        values = [
+            self.terms.hard(worker, labels, layout, known[worker])
+            for worker, labels in enumerate(found.labels)
+        ]
+        sums = add_vectors(self.total, layout.stacked(values), "setup")
+        return [
             root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
         ]
-        return starts, centres, rows

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import (
-    check_int,
-)
+from vpem.checks import check_int
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import describe_run
-from vpem.fits.prepare import _scaling, prepare
+from vpem.fits.prepare import Prepared, _scaling, prepare
 from vpem.fits.results import Fit, _warn_of_outcome
 from vpem.network.ledger import Ledger
 from vpem.steps import em
-from vpem.steps.batches import BatchRun, check_batches, fit_batches
+from vpem.steps.batches import check_batches, fit_batches
+from vpem.steps.restarts import Restart, Restarts
+from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
 from vpem.steps.starts import RowStream, draw_start
-from vpem.steps.states import Restarts, mixture_of, mixture_restarts, record_state, restore_record
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_states import mixture_state
 
 __all__ = ["fit_vpem"]
 
@@ -59,7 +57,7 @@ def fit_vpem(
     step_size: float | None = None,
     missing: str = "refuse",
     feature_names: Sequence[str] | None = None,
-    callback: Callable[[em.Progress], None] | None = None,
+    callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
 ) -> Fit:
     """Fit a Gaussian mixture to data split by features: VP-EM (Valdeira et al., Algorithms 1, 2).
@@ -210,55 +208,21 @@ def fit_vpem(
         network.complete(terms)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
+        kept = MixtureRuns(terms, network.total, n_components)
+        attempts = _Attempts(
+            network,
+            given,
+            terms,
+            kept,
+            init,
+            {"tol": tol, "max_iter": max_iter, "callback": callback},
+            None if batch_size is None else {"batch_size": batch_size, "step_size": step_size},
+        )
         numbers = range(first_restart, first_restart + n_init)
         numbers = numbers if isinstance(init, str) else range(1)
-        restarts = mixture_restarts(
-            saver, ledger, max_iter, numbers, terms, network.total, n_components
-        )
-        best = _restored(restarts, em.Run if batch_size is None else BatchRun, network, terms)
-        for restart in restarts.numbers:
-            total = network.total.on(ledger)
-            rng = np.random.default_rng([seed, restart])
-            stream = RowStream(rng, given.row_weights, len(given.X))
-            rows_used: NDArray[np.intp] | None
-            if restarts.going is not None:
-                rows_used = restarts.drawn()
-                saved = restarts.loop("mixture")
-                start = mixture_of(saved, network.blocks, covariance_type, scaling)
-            elif isinstance(init, Mixture):
-                start, rows_used = network.place(init, covariance_type, scaling), None
-                if start.n_components != n_components:
-                    raise InputError(
-                        f"the starting model has {start.n_components} components, "
-                        f"{n_components} were asked for"
-                    )
-            elif given.rows is not None:
-                rows_used = given.rows
-                start = terms.start(terms.at_rows(rows_used))
-            else:
-                start, rows_used = draw_start(cast(str, init), terms, total, n_components, stream)
-            common: dict[str, Any] = {
-                "tol": tol, "max_iter": max_iter, "draw_row": stream.draw, "callback": callback,
-                "saver": restarts.saver(restart, rng, partial(dict, rows=rows_used)),
-            }  # fmt: skip
-            run: em.Run
-            if batch_size is None:
-                run = em.fit(terms, total, start, **common)
-            else:
-                run = fit_batches(
-                    terms,
-                    total,
-                    start,
-                    batch_size=batch_size,
-                    step_size=step_size,
-                    rng=np.random.default_rng([seed, restart, ORDER_OF_BATCHES]),
-                    **common,
-                )
-            if best is None or run.log_likelihood[0] > best[0].log_likelihood[0]:
-                best = (run, rows_used, restart)
-            restarts.over(len(run.history), run.converged, partial(_saved, *best))
-    assert best is not None
-    run, rows_used, kept = best
+        restarts = Restarts(saver, ledger, numbers, seed, max_iter, kept)
+        best = restarts.best(network.total, attempts)
+    run = best.run
     fit = Fit(
         mixture=run.mixture,
         network=network,
@@ -268,46 +232,64 @@ def fit_vpem(
         n_samples=given.n_samples,
         converged=run.converged,
         recoveries=run.recoveries,
-        init_rows=given.number(rows_used),
-        best_restart=kept,
+        init_rows=given.number(best.rows),
+        best_restart=best.restart,
         seconds=time.perf_counter() - began + restarts.seconds,
         total_iterations=restarts.iterations,
         partitions=run.partitions,
         batch_size=batch_size,
         step_size=step_size,
-        n_passes=getattr(run, "n_passes", None),
-        free_energy=getattr(run, "free_energy", []),
+        n_passes=None if batch_size is None else run.n_passes,
+        free_energy=run.free_energy,
         communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
     )
     _warn_of_outcome(fit, max_iter, tol)
     return fit
 
 
-Best = tuple[em.Run, NDArray[np.intp] | None, int]
-"""The best run so far, the rows it started at, and which restart it is."""
+@dataclass(frozen=True)
+class _Attempts:
+    """Runs of one restart after the other, over the same terms."""
 
+    network: Network
+    given: Prepared
+    terms: FeatureTerms
+    kept: MixtureRuns
+    init: str | Sequence[int] | NDArray[Any] | Mixture
+    stop: dict[str, Any]
+    batches: dict[str, Any] | None
 
-def _saved(run: em.Run, rows: NDArray[np.intp] | None, restart: int) -> dict[str, Any]:
-    """Return what is saved of the best run so far."""
-    return {
-        "mixture": mixture_state(run.mixture),
-        "record": record_state(run),
-        "rows": rows,
-        "restart": restart,
-    }
+    def __call__(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
+        """Run one restart; returns also the rows that it started at."""
+        terms, total = self.terms, restart.total
+        stream = RowStream(restart.rng, self.given.row_weights, len(self.given.X))
+        start, rows = self._start(restart, stream)
+        how = {"draw_row": stream.draw, "saver": restart.saver(rows=rows), **self.stop}
+        if self.batches is None:
+            return em.fit(terms, total, start, **how), rows
+        order = np.random.default_rng([*restart.seed, ORDER_OF_BATCHES])
+        return fit_batches(terms, total, start, rng=order, **self.batches, **how), rows
 
-
-def _restored(
-    restarts: Restarts, kind: Callable[[Mixture], em.Run], network: Network, terms: FeatureTerms
-) -> Best | None:
-    """Return the best run of the restarts that are over, as it was saved."""
-    saved = restarts.best
-    if saved is None:
-        return None
-    common = (network.blocks, terms.covariance_type, terms.scaling)
-    run = kind(mixture_of(saved["mixture"], *common))
-    restore_record(run, saved["record"])
-    return run, saved["rows"], saved["restart"]
+    def _start(
+        self, restart: Restart, stream: RowStream
+    ) -> tuple[Mixture, NDArray[np.intp] | None]:
+        """Return parameters to start from, and the rows that they come from."""
+        terms, init, n_components = self.terms, self.init, self.kept.n_components
+        if restart.saved is not None:
+            return self.kept.mixtures(restart.loop)[0], restart.drawn()
+        if isinstance(init, Mixture):
+            start = self.network.place(init, terms.covariance_type, terms.scaling)
+            if start.n_components != n_components:
+                raise InputError(
+                    f"the starting model has {start.n_components} components, "
+                    f"{n_components} were asked for"
+                )
+            return start, None
+        if isinstance(init, str):
+            return draw_start(init, terms, restart.total, n_components, stream)
+        rows = self.given.rows
+        assert rows is not None
+        return terms.start(terms.at_rows(rows)), rows
 
 
 def _refuse_what_makes_no_sense(X: Any, network: Network, batch_size: int | None) -> None:

@@ -7,10 +7,10 @@ how many rows there are. As `em.fit`, it knows terms and sum only by their proto
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,16 @@ from vpem.checks import check_int
 from vpem.errors import InputError, PartitionedError, Setting, check_choice
 from vpem.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
 from vpem.steps import em
-from vpem.steps.em import Progress, Run, Terms
+from vpem.steps.reinitialise import REINITIALISED_BYTES, Recovery, Reinitialiser
+from vpem.steps.runs import Progress, Run, check_finite
 from vpem.steps.saver import STREAM, NoSaver, Saver, set_stream, stream_state
-from vpem.steps.states import restore_run, run_state
 from vpem.sums.sum import Sum
-from vpem.terms.mixture import Mixture
+from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.terms import BatchTerms, Terms
 
 __all__ = [
     "KEEPS",
     "STEP_SIZE",
-    "BatchRun",
-    "BatchTerms",
     "check_batches",
     "check_step_size",
     "fit_batches",
@@ -44,48 +43,6 @@ STEP_SIZE = 0.6
 
 RECORD_BYTES = 1 << 10
 """What the objects around one batch's statistics take."""
-
-
-class BatchTerms(Terms, Protocol):
-    """What batches need of the terms besides."""
-
-    def part(self, rows: slice, following: slice | None = None) -> Terms:
-        """Terms of a run of rows, counted from 0 in it; which rows will be wanted next."""
-
-    def recentred(self, statistics: Any, centres: NDArray[Any]) -> Any:
-        """Return the same statistics about other centres (K, d)."""
-
-    def with_hubs_of(self, statistics: Any, other: Any, hubs: NDArray[np.bool_]) -> Any:
-        """Return the statistics with those hubs' (B,) part taken from other ones."""
-
-    def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether so many rows a component (R, K) are enough for an M-step, in each root's eyes."""
-
-    def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Any:
-        """Statistics of rows of this total weight for which `update` gives ``mixture``."""
-
-    def expected(self, statistics: Any, mixture: Mixture, factors: Any) -> float:
-        """Expected ``log g~`` of the rows in the statistics, without `log_constant`."""
-
-
-@dataclass
-class BatchRun(Run):
-    """One run in batches: `history` and `bytes_sent` have an entry a pass over the data.
-
-    Attributes
-    ----------
-    free_energy : list of float
-        ``F = sum gamma (log g~ - log gamma)`` after the first pass and after every batch since;
-        empty where sums are not exact or steps are stochastic.
-    n_passes : float
-        Rows worked on, in multiples of all of them, without the E-step at the end.
-    kept : str
-        What was remembered of every batch: "statistics", "responsibilities", or "nothing".
-    """
-
-    free_energy: list[float] = field(default_factory=list)
-    n_passes: float = 0.0
-    kept: str = "nothing"
 
 
 def check_step_size(step_size: float) -> float:
@@ -129,7 +86,7 @@ def fit_batches(
     keep: str = "auto",
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
-) -> BatchRun:
+) -> Run:
     """Fit a mixture by EM in batches.
 
     Every iteration runs the E-step on one batch (a fixed run of neighbouring rows) and an M-step.
@@ -177,7 +134,7 @@ def fit_batches(
 
     Returns
     -------
-    BatchRun
+    Run
 
     Raises
     ------
@@ -201,7 +158,7 @@ def fit_batches(
     check_choice("keep", keep, KEEPS)
     edges = [*range(0, terms.n_samples, size), terms.n_samples]
     batches = [slice(begin, end) for begin, end in pairwise(edges)]
-    run = BatchRun(start)
+    run = Run([start])
     visits = _Visits(terms, total, batches, run, draw_row)
     fitting = (
         _Incremental(visits, start, keep)
@@ -212,22 +169,18 @@ def fit_batches(
     anew = True
     opening = None if len(batches) == 1 else fitting.step_size
     if saver.saved is None:
-        run.mixture, visits.factors = em.begin_soundly(visits.repairs, total, start)
+        visits.start(start)
         order = rng.permutation(len(batches))
     else:
         visits.factors = terms.prepare(start)
-        restore_run(
-            saver,
-            run,
-            total,
-            visits.repairs,
-            max_iter,
-            visits=visits.schema(),
-            anew=FLAG,
-            fitting=fitting.schema(saver.saved.get("anew") is True),
-            order=Array("i", (len(batches),), 0, len(batches) - 1),
-            stream=STREAM,
-        )
+        own = {
+            "visits": visits.schema(),
+            "anew": FLAG,
+            "fitting": fitting.schema(saver.saved.get("anew") is True),
+            "order": Array("i", (len(batches),), 0, len(batches) - 1),
+            "stream": STREAM,
+        }
+        run.restore(saver, total, visits.reinitialiser, max_iter, batches=own)
         visits.restore(saver.saved["visits"])
         fitting.restore(saver.saved["fitting"])
         order, anew, opening = saver.saved["order"], saver.saved["anew"], None
@@ -235,7 +188,7 @@ def fit_batches(
 
     def state() -> State:
         return {
-            **run_state(run, total, visits.repairs, len(run.history)),
+            **run.state(total, visits.reinitialiser, len(run.history)),
             "visits": visits.state(),
             "fitting": fitting.state(),
             "order": order,
@@ -249,17 +202,18 @@ def fit_batches(
             order = rng.permutation(len(batches))
         complete = fitting.first(order, opening) if anew else fitting.later(order)
         opening = None
-        mended, anew = visits.mended, visits.mended and (fitting.restarts or not complete)
+        again = visits.reinitialised
+        anew = again and (fitting.restarts or not complete)
         if not complete:
             saver.offer(state)
             continue
         found = total.report(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
-        em._check_finite(found, len(run.history) + 1)
-        small = em._note_iteration(run, terms, total, found, tol, callback)
-        run.converged = small and not mended and bool((2 * visits.heard > len(batches)).all())
+        check_finite(found, len(run.history) + 1)
+        small = run.note(terms, total, found, tol, callback)
+        run.converged = small and not again and bool((2 * visits.heard > len(batches)).all())
         saver.offer(state, last=run.converged or len(run.history) == max_iter)
     run.log_likelihood = em.expect(terms, total, run.mixture, visits.factors, kind="check")
-    em._check_finite(run.log_likelihood, len(run.history))
+    check_finite(run.log_likelihood, len(run.history))
     return run
 
 
@@ -272,7 +226,7 @@ def step(
     rate: float,
     seen: float,
     draw_row: Callable[[], int],
-) -> tuple[Mixture, NDArray[np.float64], list[em.Recovery]]:
+) -> tuple[Mixture, NDArray[np.float64], list[Recovery]]:
     """Take one step of stochastic EM with all rows that the terms hold: one batch of a stream.
 
     Parameters
@@ -302,14 +256,15 @@ def step(
     recoveries : list of Recovery
         Components that collapsed.
     """
-    recoveries: list[em.Recovery] = []
-    repairs = em._Repairs(terms, total, draw_row, recoveries)
+    recoveries: list[Recovery] = []
+    reinitialiser = Reinitialiser(terms, total, draw_row, recoveries)
     total.begin("estep", terms.n_samples, mixture.n_components, terms.itemsize)
     fresh = terms.empty(mixture.means, total.n_roots)
     found = total.report(_visit(terms, total, mixture, factors, fresh) + terms.log_constant)
-    em._check_finite(found, 1)
+    check_finite(found, 1)
     moved = _averaged(terms, mixture, fresh, rate, seen, terms.total_weight, total)
-    return repairs.mend(terms.update(moved), moved.counts, 1)[0], found, recoveries
+    mixtures, _, _ = reinitialiser.check([terms], [terms.update(moved)], [moved.counts], 1)
+    return mixtures[0], found, recoveries
 
 
 def _averaged(
@@ -378,19 +333,23 @@ class _Visits:
         terms: BatchTerms,
         total: Sum,
         batches: list[slice],
-        run: BatchRun,
+        run: Run,
         draw_row: Callable[[], int],
     ) -> None:
         self.terms = terms
         self.total = total
         self.batches = batches
         self.run = run
-        self.repairs = em._Repairs(terms, total, draw_row, run.recoveries)
+        self.reinitialiser = Reinitialiser(terms, total, draw_row, run.recoveries)
         self.factors: Any = None
         self.log_likelihoods = np.zeros((len(batches), total.n_roots))
         self.heard = np.zeros(total.n_roots, dtype=np.intp)
-        self.mended = False
+        self.reinitialised = False
         self.n_sums = 0
+
+    def start(self, start: Mixture) -> None:
+        """Begin at a mixture, with singular components re-initialised."""
+        self._take(*self.reinitialiser.start([self.terms], [start]))
 
     def state(self) -> State:
         """Return what is kept from one pass to the next."""
@@ -411,9 +370,9 @@ class _Visits:
         return len(self.run.history) + 1
 
     def begin_pass(self) -> None:
-        """Nobody has been heard, nothing has been mended."""
+        """Nobody has been heard, nothing has been re-initialised."""
         self.heard[:] = 0
-        self.mended = False
+        self.reinitialised = False
 
     def begin(self, n_samples: int, kind: str = "estep") -> bool:
         """Begin a sum; False where the network fell apart, which is noted."""
@@ -421,7 +380,7 @@ class _Visits:
         try:
             self.total.begin(kind, n_samples, self.run.mixture.n_components, self.terms.itemsize)
         except PartitionedError as error:
-            em._note_partition(self.run, self.n_sums, error)
+            self.run.note_partition(self.n_sums, error)
             return False
         return True
 
@@ -456,8 +415,8 @@ class _Visits:
     ) -> Any:
         """First pass, in which all take part: statistics of all rows, or None if it was broken off.
 
-        With a step size there are M-steps between batches. A component mended there would be undone
-        by what was found before: the pass is broken off.
+        With a step size there are M-steps between batches. What was found before would undo that a
+        component is re-initialised there: the pass is broken off.
         """
         terms, weight = self.terms, self.terms.total_weight
         everything = terms.empty(self.run.mixture.means, self.total.n_roots)
@@ -493,18 +452,21 @@ class _Visits:
 
     def settle(self, updated: Mixture, counts: NDArray[np.float64]) -> bool:
         """Take on what an M-step gave; True where components had collapsed."""
-        self.run.mixture, self.factors, mended = self.repairs.mend(updated, counts, self.number)
-        self.mended = self.mended or mended
-        if mended:
-            self.total.agree("flooding", em.MENDED_BYTES)
-        return mended
+        return self._take(*self.reinitialiser.check([self.terms], [updated], [counts], self.number))
+
+    def _take(self, mixtures: list[Mixture], factors: list[Factors], again: bool) -> bool:
+        self.run.mixtures, self.factors = mixtures, factors[0]
+        self.reinitialised = self.reinitialised or again
+        if again:
+            self.total.agree("flooding", REINITIALISED_BYTES)
+        return again
 
 
 class _Incremental:
     """Statistics of all rows, in which those of one batch are replaced at a time."""
 
     restarts = True
-    """Whether a repair asks for an E-step over all rows: statistics would undo it."""
+    """Whether an E-step over all rows follows a re-initialisation: statistics would undo it."""
     step_size: float = STEP_SIZE
     """In the first pass."""
 
@@ -642,11 +604,11 @@ class _Incremental:
     def _update(self) -> bool:
         """M-step; True where components had collapsed."""
         visits, terms = self.visits, self.visits.terms
-        mended = visits.settle(terms.update(self.total), self.total.counts)
-        if not mended:
-            # Statistics of before a repair say nothing of the parameters after it.
+        again = visits.settle(terms.update(self.total), self.total.counts)
+        if not again:
+            # Statistics of before say nothing of a re-initialised component.
             self._note()
-        return mended
+        return again
 
     def _note(self) -> None:
         """Note the free energy."""

@@ -30,8 +30,7 @@ from vpem.steps.fedruns import (
     parse_step_size,
 )
 from vpem.steps.resting import Rest, looks_needed
-from vpem.steps.saver import NoSaver, Saver
-from vpem.steps.states import check_length
+from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.sums.connect import Network
 from vpem.sums.corrections import AtServer, Basis, Between, Quantizer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ from vpem.schema import (
     Choice,
     Integer,
     ListOf,
+    Maybe,
     Schema,
     State,
     check,
 )
-from vpem.steps.saver import Saver
-from vpem.steps.states import check_length
+from vpem.steps.saver import Saver, check_length
 
-__all__ = ["lloyd_schema", "lloyd_state", "restore_lloyd", "resume_lloyd"]
+__all__ = ["LloydRuns", "lloyd_schema", "lloyd_state", "restore_lloyd", "resume_lloyd"]
 
 ARRAYS = ("centres", "counts", "inertia")
 LISTS = ("history", "bytes_sent", "reseeded")
@@ -91,6 +92,47 @@ def lloyd_schema(
         "distances": Array("f8", of_rows) if over_rows else NOTHING,
         "sum": NOTHING if over else total.schema(),
     }
+
+
+class LloydRuns:
+    """What a checkpoint keeps of the restarts of k-means.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Clusters and features, (K, d).
+    n_samples : int
+        Number of rows, M.
+    total : Sum
+        How it is summed.
+    blank : callable
+        Makes a run of nothing, whose arrays of rows are there.
+    n_here : int, optional
+        As for `lloyd_schema`.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        n_samples: int,
+        total: Any,
+        blank: Callable[[], Any],
+        n_here: int | None = None,
+    ) -> None:
+        run = lloyd_schema(shape, n_samples, total, n_here=n_here, over=True)
+        self.rows: Schema = Maybe(Array("i", shape[:1], 0, n_samples - 1))
+        self.best: dict[str, Schema] = {"run": run}
+        self.loop: dict[str, Schema] = {"centres": run["centres"]}
+        self.more: dict[str, Schema] = {}
+        self._blank = blank
+
+    def state(self, run: Any) -> State:
+        """Return what is saved of a run that is over."""
+        return {"run": lloyd_state(run)}
+
+    def restore(self, state: State) -> Any:
+        """Return the run that was saved."""
+        return restore_lloyd(state["run"], self._blank())
 
 
 def _joined(values: Any) -> Any:

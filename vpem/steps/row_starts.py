@@ -409,6 +409,11 @@ class Lloyd:
     converged: bool = False
     reseeded: list[tuple[int, int, int]] = field(default_factory=list)
 
+    @property
+    def score(self) -> float:
+        """What the best of several runs has most of: less inertia, by the first root."""
+        return -float(self.inertia[0])
+
 
 def lloyd_rows(
     parts: Sequence[NDArray[Any]],

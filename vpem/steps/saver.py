@@ -7,9 +7,18 @@ from typing import Protocol
 
 import numpy as np
 
+from vpem.errors import InputError, Setting
 from vpem.schema import ANEW, Choice, Integer, Place, State
 
-__all__ = ["STREAM", "NoSaver", "PartSaver", "Saver", "set_stream", "stream_state"]
+__all__ = [
+    "STREAM",
+    "NoSaver",
+    "PartSaver",
+    "Saver",
+    "check_length",
+    "set_stream",
+    "stream_state",
+]
 
 STREAM = {
     "bit_generator": Choice(("PCG64",)),
@@ -94,3 +103,14 @@ def stream_state(rng: np.random.Generator) -> State:
 def set_stream(rng: np.random.Generator, state: State) -> None:
     """Move a random stream to where it was."""
     rng.bit_generator.state = state
+
+
+def check_length(done: int, max_iter: int) -> int:
+    """Return how many iterations there were, or raise InputError if those are too many."""
+    if done > max_iter:
+        raise InputError(
+            f"the checkpoint is of {done} iterations, ",
+            Setting("max_iter"),
+            f" is {max_iter}; give as many at least",
+        )
+    return done

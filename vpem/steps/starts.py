@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.steps import em
-from vpem.steps.em import Terms
 from vpem.sums.sum import Sum
 from vpem.terms.mixture import Mixture
+from vpem.terms.terms import StartTerms
 
 __all__ = ["INITS", "RowStream", "draw_start"]
 
@@ -26,16 +26,6 @@ ROW_BYTES = 8
 
 MOST_LLOYD = 300
 """Most iterations of the k-means start."""
-
-
-class StartTerms(Terms, Protocol):
-    """What a start needs of the terms besides."""
-
-    def distances(self, centres: NDArray[np.float64], rows: slice) -> NDArray[Any]:
-        """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
-
-    def start(self, centres: NDArray[np.float64]) -> Mixture:
-        """Equal weights, means at the centres, sample covariances."""
 
 
 class RowStream:
@@ -209,7 +199,7 @@ def _lloyd(
             terms.summarize(statistics, hard, rows)
         mixture = terms.update(statistics)
         centres = mixture.means.copy()
-        empty = np.flatnonzero(total.some((statistics.counts <= 0).any(axis=0)))
+        empty = np.flatnonzero(total.some(np.atleast_1d((statistics.counts <= 0).any(axis=0))))
         for component in empty:
             centres[component] = terms.at_rows(np.array([stream.draw()], dtype=np.intp))[0]
         total.agree("flooding")

@@ -17,8 +17,8 @@ from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.results import Fit
 from vpem.fits.vpem import fit_vpem
 from vpem.network.ledger import Ledger
-from vpem.steps import em
 from vpem.steps.batches import STEP_SIZE, check_step_size, step
+from vpem.steps.runs import mean_over_roots
 from vpem.steps.starts import RowStream
 from vpem.sums.connect import Network, connect
 from vpem.terms.features import FeatureTerms
@@ -351,7 +351,7 @@ class VPEM(FittedMixture):
         self.converged_ = fit.converged
         self.n_iter_ = fit.n_iter
         self.history_ = fit.history
-        self.lower_bound_ = em.mean_over_roots(fit.history[-1]) / fit.total_weight
+        self.lower_bound_ = mean_over_roots(fit.history[-1]) / fit.total_weight
         return self
 
     def _step(self, data: NDArray[Any], weights: NDArray[np.float64] | None, size: float) -> VPEM:

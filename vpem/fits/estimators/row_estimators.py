@@ -14,7 +14,7 @@ from vpem.errors import InputError
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.rows import fit_em
 from vpem.network.workers import Workers, evenly, from_worker_of_row
-from vpem.steps import em
+from vpem.steps.runs import mean_over_roots
 from vpem.sums.connect import connect_workers
 
 __all__ = ["DistributedGaussianMixture", "workers_of"]
@@ -215,5 +215,5 @@ class DistributedGaussianMixture(FittedMixture):
         self.converged_ = fit.converged
         self.n_iter_ = fit.n_iter
         self.history_ = fit.history
-        self.lower_bound_ = em.mean_over_roots(fit.history[-1]) / fit.total_weight
+        self.lower_bound_ = mean_over_roots(fit.history[-1]) / fit.total_weight
         return self

@@ -1,0 +1,221 @@
+"""Components that collapsed: how they are found, and where all agents alike put them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import NumericalError, Setting
+from vpem.schema import Array, Integer, ListOf, Schema, State
+from vpem.sums.sum import Sum
+from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.terms import Terms
+
+__all__ = ["REINITIALISED_BYTES", "Recovery", "Reinitialiser"]
+
+LEAST_WEIGHT = 0.5
+"""Effective samples (sum of responsibilities) below which a component has collapsed.
+
+Where rows weigh less than 1 on average it shrinks with them.
+"""
+
+MOST_RECOVERIES = 3
+"""Times one component is re-initialised before it is given up with mixing weight zero."""
+
+REINITIALISED_BYTES = 12
+"""Of the message that says which component was re-initialised, and at which row."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """A component that collapsed and was re-initialised.
+
+    Attributes
+    ----------
+    iteration : int
+        Counted from 1; 0 is the start.
+    component, hub : int
+        Which component, and the hub whose root found it.
+    reason : str
+        "weight" or "covariance".
+    row : int or None
+        Row its mean was placed at; None when the component was given up with mixing weight zero.
+    """
+
+    iteration: int
+    component: int
+    hub: int
+    reason: str
+    row: int | None
+
+
+class Reinitialiser:
+    """Finds components that collapsed and puts their means at rows that all agents draw alike.
+
+    Parameters
+    ----------
+    terms : Terms
+        Of all rows.
+    total : Sum
+        By which agents agree on what they found.
+    draw_row : callable
+        Next row of the stream shared by all agents.
+    recoveries : list of Recovery
+        Where they are noted.
+    """
+
+    def __init__(
+        self, terms: Terms, total: Sum, draw_row: Callable[[], int], recoveries: list[Recovery]
+    ) -> None:
+        self.terms = terms
+        self.total = total
+        self.draw_row = draw_row
+        self.recoveries = recoveries
+        self.least = LEAST_WEIGHT * min(1.0, terms.total_weight / terms.n_samples)
+        self.counts: dict[int, int] = {}
+        self.given_up: dict[int, NDArray[np.float64]] = {}
+
+    def start(
+        self, roots: Sequence[Terms], mixtures: Sequence[Mixture]
+    ) -> tuple[list[Mixture], list[Factors], bool]:
+        """Return starting parameters with singular components re-initialised; see `check`."""
+        enough = [np.full((1, mixtures[0].n_components), np.inf)] * len(mixtures)
+        return self.check(roots, mixtures, enough, 0)
+
+    def check(
+        self,
+        roots: Sequence[Terms],
+        mixtures: Sequence[Mixture],
+        counts: Sequence[NDArray[np.float64]],
+        iteration: int,
+    ) -> tuple[list[Mixture], list[Factors], bool]:
+        """Re-initialise collapsed components, of several mixtures alike: what one finds, all do.
+
+        Parameters
+        ----------
+        roots : sequence of Terms
+            Whose mixtures they are.
+        mixtures : sequence of Mixture
+            Parameters after an M-step.
+        counts : sequence of ndarray of shape (R, K)
+            Effective samples of the components of each.
+        iteration : int
+            Which; 0 for the start.
+
+        Returns
+        -------
+        mixtures : list of Mixture
+        factors : list of Factors
+            ``prepare`` of each.
+        reinitialised : bool
+            Whether any component was.
+        """
+        mixtures = list(mixtures)
+        for component, centre in self.given_up.items():
+            mixtures = _placed(roots, mixtures, component, centre, 0.0)
+        factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
+        collapsed = self._collapsed(factors, counts)
+        if not collapsed:
+            return mixtures, factors, False
+        for component, (hub, reason) in collapsed.items():
+            if mixtures[0].is_tied and reason == "covariance":
+                raise NumericalError(
+                    f"the tied covariance of hub {hub} is not positive definite at iteration "
+                    f"{iteration}; try a larger ",
+                    Setting("reg_covar"),
+                    ", or fewer components",
+                )
+            self.counts[component] = self.counts.get(component, 0) + 1
+            row = self.draw_row()
+            centre = self.terms.at_rows(np.array([row], dtype=np.intp))[0]
+            give_up = self.counts[component] > MOST_RECOVERIES
+            if give_up:
+                self._give_up(component, centre, mixtures[0].n_components, iteration)
+            weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
+            mixtures = _placed(roots, mixtures, component, centre, weight)
+            self.recoveries.append(
+                Recovery(iteration, component, hub, reason, None if give_up else row)
+            )
+        factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
+        self._check_regular(factors)
+        return mixtures, factors, True
+
+    def _collapsed(
+        self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
+    ) -> dict[int, tuple[int, str]]:
+        """Components that collapsed, each with the first hub that found it, and the reason."""
+        events: list[tuple[int, int, str]] = []
+        for made, count in zip(factors, counts, strict=True):
+            for copy, hub in np.argwhere(made.failed):
+                events.append((int(copy), int(hub), "covariance"))
+            for root, component in np.argwhere(count < self.least):
+                if int(component) not in self.given_up:
+                    events.append((int(component), int(root), "weight"))
+        found: dict[int, tuple[int, str]] = {}
+        for component, hub, reason in sorted(self.total.pool(events)):
+            if component not in found or (reason, hub) < found[component][::-1]:
+                found[component] = (hub, reason)
+        return found
+
+    def _give_up(
+        self, component: int, centre: NDArray[np.float64], n_components: int, iteration: int
+    ) -> None:
+        self.given_up[component] = centre
+        if len(self.given_up) == n_components:
+            raise NumericalError(
+                f"every component has collapsed by iteration {iteration}; try fewer components or "
+                "a larger ",
+                Setting("reg_covar"),
+            )
+
+    def _check_regular(self, factors: Sequence[Factors]) -> None:
+        """Raise NumericalError where a component is singular that was just re-initialised."""
+        still = [
+            (int(copy), int(hub)) for made in factors for copy, hub in np.argwhere(made.failed)
+        ]
+        still = sorted(self.total.pool(still))
+        if still:
+            raise NumericalError(
+                f"the sample covariance of hub {still[0][1]} is not positive definite: its "
+                "features are constant or linearly dependent; try a larger ",
+                Setting("reg_covar"),
+                ", or scaled features",
+            )
+
+    def state(self) -> State:
+        """Return how often components collapsed, and which were given up."""
+        return {
+            "collapsed": [list(self.counts), list(self.counts.values())],
+            "given_up": [list(self.given_up), list(self.given_up.values())],
+        }
+
+    @staticmethod
+    def schema(mixture: Mixture) -> dict[str, Schema]:
+        """Say what that must be."""
+        component = Integer(most=mixture.n_components - 1)
+        return {
+            "collapsed": [ListOf(component, "C"), ListOf(Integer(1), "C")],
+            "given_up": [ListOf(component, "G"), ListOf(Array("f8", (mixture.n_features,)), "G")],
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept, which has been checked."""
+        self.counts.update(zip(*state["collapsed"], strict=True))
+        self.given_up.update(zip(*state["given_up"], strict=True))
+
+
+def _placed(
+    roots: Sequence[Terms],
+    mixtures: Sequence[Mixture],
+    component: int,
+    centre: NDArray[np.float64],
+    weight: float,
+) -> list[Mixture]:
+    """Put one component of every mixture at a centre."""
+    return [
+        own.reseeded(mixture, component, centre, weight)
+        for own, mixture in zip(roots, mixtures, strict=True)
+    ]

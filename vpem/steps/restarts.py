@@ -1,0 +1,292 @@
+"""Restarts of a recipe, of which the best is kept, and what a checkpoint keeps of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError, Setting
+from vpem.network.ledger import Ledger
+from vpem.schema import COUNT, FLAG, Integer, Mapping, Maybe, Number, Schema, State, check
+from vpem.steps.saver import STREAM, PartSaver, Saver, set_stream, stream_state
+
+__all__ = ["Best", "Kept", "OneRun", "Restart", "Restarts"]
+
+
+class Scored(Protocol):
+    """A run that is over."""
+
+    converged: bool
+
+    @property
+    def score(self) -> float:
+        """What the best run has most of."""
+
+    @property
+    def history(self) -> list[Any]:
+        """An entry an iteration."""
+
+
+R = TypeVar("R", bound=Scored)
+
+
+class Kept(Protocol[R]):
+    """What a checkpoint keeps of a recipe's runs."""
+
+    rows: Schema
+    """Rows that a restart begins at."""
+    best: dict[str, Schema]
+    """What is saved of the best run so far."""
+    more: dict[str, Schema]
+    """What the recipe saves of the restart that goes on, besides its rows."""
+    loop: dict[str, Schema]
+    """What the recipe wants of the loop, which checks the rest."""
+
+    def state(self, run: R) -> State:
+        """Return what is saved of a run that is over."""
+
+    def restore(self, state: State) -> R:
+        """Return the run that was saved."""
+
+
+@dataclass
+class Best(Generic[R]):
+    """The best run, the rows it started at, and which restart it is."""
+
+    run: R
+    rows: NDArray[np.intp] | None
+    restart: int
+
+
+class _Saving:
+    """What every recipe saves: the ledger, and the time it took."""
+
+    def __init__(self, saver: Saver | None, ledger: Ledger) -> None:
+        self._saver = saver
+        self._ledger = ledger
+        self.seconds = 0.0
+        """Wall time of what was done before the run went on."""
+        self._began = time.perf_counter()
+
+    def _checked(self, schema: dict[str, Schema]) -> State:
+        """Return what was saved, checked, with the ledger at what had been counted."""
+        assert self._saver is not None
+        assert self._saver.saved is not None
+        saved = self._saver.saved
+        common = {"seconds": Number(0), "ledger": self._ledger.schema()}
+        check(schema | common, saved, self._saver.place)
+        self._ledger.restore(saved["ledger"])
+        self.seconds = saved["seconds"]
+        return saved
+
+    def _common(self) -> State:
+        return {
+            "seconds": self.seconds + time.perf_counter() - self._began,
+            "ledger": self._ledger.state(),
+        }
+
+
+class OneRun(_Saving):
+    """A recipe without restarts, and what is saved of it.
+
+    Parameters
+    ----------
+    saver : Saver or None
+        Of the recipe.
+    ledger : Ledger
+        Where messages are counted.
+
+    Attributes
+    ----------
+    saved : dict or None
+        What there is to go on from.
+    """
+
+    def __init__(self, saver: Saver | None, ledger: Ledger) -> None:
+        super().__init__(saver, ledger)
+        self.saved = None if saver is None else saver.saved
+
+    def restored(self, more: Schema) -> Any:
+        """Set the ledger to what had been counted; returns what ``more`` the recipe has saved."""
+        return self._checked({"more": more, "loop": Mapping()})["more"]
+
+    def inner(self, more: Any) -> Saver | None:
+        """Return the saver for the loop, ``more`` being what the recipe wants to have again."""
+        if self._saver is None:
+            return None
+        saved = None if self.saved is None else self.saved["loop"]
+        wrap = lambda loop: {"more": more, **self._common(), "loop": loop}  # noqa: E731
+        return PartSaver(self._saver, wrap, saved, "loop")
+
+
+@dataclass
+class Restart:
+    """One restart.
+
+    Attributes
+    ----------
+    seed : list of int
+        Of the recipe, and which restart it is: of the streams that its agents share.
+    rng : Generator
+        The first of them.
+    total : Sum
+        The sum from its beginning.
+    saved : dict or None
+        What was saved of this one, if it goes on.
+    """
+
+    seed: list[int]
+    rng: np.random.Generator
+    total: Any
+    saved: State | None
+    _saver: Callable[[Restart, State], Saver | None]
+
+    def drawn(self, key: str = "rows") -> Any:
+        """Return what the recipe saved of this restart."""
+        assert self.saved is not None
+        return self.saved["more"][key]
+
+    @property
+    def loop(self) -> State:
+        """What the loop saved."""
+        assert self.saved is not None
+        loop: State = self.saved["loop"]
+        return loop
+
+    def saver(self, **more: Any) -> Saver | None:
+        """Return the saver for the loop; ``more`` is what the recipe wants to have again."""
+        return self._saver(self, more)
+
+
+class Restarts(_Saving, Generic[R]):
+    """Restarts of a recipe.
+
+    Parameters
+    ----------
+    saver : Saver or None
+        Of the recipe.
+    ledger : Ledger
+        Where all of them are counted.
+    numbers : range
+        Which there are.
+    seed : int
+        Of their streams, beside their numbers.
+    max_iter : int
+        Most iterations of each.
+    kept : Kept
+        What is saved of its runs.
+
+    Attributes
+    ----------
+    iterations : int
+        Of all that are over.
+    """
+
+    def __init__(
+        self,
+        saver: Saver | None,
+        ledger: Ledger,
+        numbers: Iterable[int],
+        seed: int,
+        max_iter: int,
+        kept: Kept[R],
+    ) -> None:
+        super().__init__(saver, ledger)
+        self.numbers = list(numbers)
+        self.seed = seed
+        self.max_iter = max_iter
+        self.kept = kept
+        self.iterations = 0
+        self._ran_out = False
+        self._going: State | None = None
+        self._best: Best[R] | None = None
+        self._saved_best: State | None = None
+        if saver is not None and saver.saved is not None:
+            self._restore()
+
+    def _restore(self) -> None:
+        """Go on from what was saved."""
+        kept, number = self.kept, Integer(self.numbers[0], self.numbers[-1])
+        saved = self._checked(
+            {
+                "restart": number,
+                "iterations": COUNT,
+                "best": Maybe({**kept.best, "rows": kept.rows, "restart": number}),
+                "ran_out": FLAG,
+                "max_iter": COUNT,
+                "going": {
+                    "stream": STREAM,
+                    "more": {"rows": kept.rows, **kept.more},
+                    "loop": Mapping(some=kept.loop),
+                },
+            }
+        )
+        self.numbers = self.numbers[saved["restart"] - self.numbers[0] :]
+        self.iterations, self._ran_out = saved["iterations"], saved["ran_out"]
+        self._going, best = saved["going"], saved["best"]
+        if best is not None:
+            self._saved_best = best
+            self._best = Best(kept.restore(best), best["rows"], best["restart"])
+        before = saved["max_iter"]
+        if self._ran_out and before != self.max_iter:
+            raise InputError(
+                f"a restart that is over ran out of its {before} iterations, so that ",
+                Setting("max_iter"),
+                f" cannot be {self.max_iter} for those to come; leave it as it was",
+            )
+
+    def best(
+        self,
+        total: Any,
+        attempt: Callable[[Restart], tuple[R, NDArray[np.intp] | None]],
+    ) -> Best[R]:
+        """Run all that are not over, and return the best.
+
+        Parameters
+        ----------
+        total : Sum
+            Each restart has it from its beginning.
+        attempt : callable
+            Runs one restart; returns the run, and the rows that it started at.
+        """
+        for number in self.numbers:
+            seed = [self.seed, number]
+            going, self._going = self._going, None
+            rng = np.random.default_rng(seed)
+            run, rows = attempt(Restart(seed, rng, total.on(self._ledger), going, self._inner))
+            self.iterations += len(run.history)
+            self._ran_out = self._ran_out or not run.converged
+            if self._best is None or run.score > self._best.run.score:
+                self._best = Best(run, rows, number)
+                if self._saver is not None:
+                    saved = self.kept.state(run)
+                    self._saved_best = {**saved, "rows": rows, "restart": number}
+        assert self._best is not None
+        return self._best
+
+    def _inner(self, restart: Restart, more: State) -> Saver | None:
+        """Return the saver for the loop of a restart, whose stream is set to where it had been."""
+        if self._saver is None:
+            return None
+        rng, saved = restart.rng, None
+        if restart.saved is not None:
+            set_stream(rng, restart.saved["stream"])
+            saved = restart.saved["loop"]
+
+        def wrap(loop: State) -> State:
+            return {
+                "restart": restart.seed[-1],
+                "iterations": self.iterations,
+                "best": self._saved_best,
+                "ran_out": self._ran_out,
+                "max_iter": self.max_iter,
+                **self._common(),
+                "going": {"stream": stream_state(rng), "more": more, "loop": loop},
+            }
+
+        return PartSaver(self._saver, wrap, saved, "going", "loop")

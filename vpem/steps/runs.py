@@ -1,0 +1,327 @@
+"""One run of EM: its parameters, its record, and what a checkpoint keeps of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import NumericalError, PartitionedError, Setting
+from vpem.network.blocks import Blocks
+from vpem.schema import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    Array,
+    Choice,
+    Integer,
+    ListOf,
+    Maybe,
+    Number,
+    Schema,
+    State,
+    check,
+)
+from vpem.steps.reinitialise import Recovery, Reinitialiser
+from vpem.steps.saver import Saver, check_length
+from vpem.sums.sum import Sum
+from vpem.terms.features import FeatureTerms
+from vpem.terms.mixture import Mixture, covariance_shape
+from vpem.terms.mixture_states import mixture_schema, mixture_state
+from vpem.terms.terms import Terms
+
+__all__ = ["MixtureRuns", "Progress", "Run", "check_finite", "mean_over_roots"]
+
+MOST_PARTITIONED = 20
+"""Iterations in a row in which the network falls apart before the run is given up."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback gets after every iteration: log-likelihood per sample, mean over roots."""
+
+    iteration: int
+    log_likelihood: float
+    change: float | None
+
+
+@dataclass
+class Run:
+    """One run of EM.
+
+    Attributes
+    ----------
+    mixtures : list of Mixture
+        Parameters after the last M-step; over rows those of every root.
+    over_rows : bool
+        Whether roots have parameters of their own.
+    history : list of ndarray of shape (R,)
+        Total log-likelihood as each root finds it in the E-step of each iteration; the first entry
+        belongs to the start. Of a silent root it is nan. Of batches there is an entry a pass.
+    bytes_sent : list of int
+        Payload bytes sent when each entry of the history was known, since the fit began.
+    partitions : list of (int, str)
+        Iterations in which the network fell apart, and how; parameters stayed as they were.
+    log_likelihood : ndarray of shape (R,)
+        Total log-likelihood of `mixture`, as each root finds it.
+    converged : bool
+        Whether all roots proposed to stop.
+    recoveries : list of Recovery
+        Components that collapsed.
+    free_energy : list of float
+        Of batches ``F = sum gamma (log g~ - log gamma)`` after the first pass and after every batch
+        since; empty where sums are not exact or steps are stochastic.
+    n_passes : float
+        Rows that batches worked on, in multiples of all of them, without the E-step at the end.
+    kept : str
+        What was remembered of every batch: "statistics", "responsibilities", or "nothing".
+    """
+
+    mixtures: list[Mixture]
+    over_rows: bool = False
+    history: list[NDArray[np.float64]] = field(default_factory=list)
+    bytes_sent: list[int] = field(default_factory=list)
+    partitions: list[tuple[int, str]] = field(default_factory=list)
+    log_likelihood: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    converged: bool = False
+    recoveries: list[Recovery] = field(default_factory=list)
+    free_energy: list[float] = field(default_factory=list)
+    n_passes: float = 0.0
+    kept: str = "nothing"
+
+    @property
+    def mixture(self) -> Mixture:
+        """Parameters of the first root."""
+        return self.mixtures[0]
+
+    @property
+    def score(self) -> float:
+        """What the best of several runs has most of: log-likelihood, by the first root."""
+        return float(self.log_likelihood[0])
+
+    def note(
+        self,
+        terms: Terms,
+        total: Sum,
+        found: NDArray[np.float64],
+        tol: float,
+        callback: Callable[[Progress], None] | None,
+    ) -> bool:
+        """Keep what the roots found, (R,), in the record; whether it changed by less than tol."""
+        change = (found - self.history[-1]) / terms.total_weight if self.history else None
+        self.history.append(found)
+        self.bytes_sent.append(total.bytes_sent)
+        if tol > 0:
+            total.agree("stopping")
+        if callback is not None:
+            mean = mean_over_roots(found) / terms.total_weight
+            moved = None if change is None else mean_over_roots(change)
+            callback(Progress(len(self.history), mean, moved))
+        if change is None:
+            return False
+        rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
+        return bool((np.abs(change) < np.maximum(tol, rounding)).all())
+
+    def note_partition(self, iteration: int, error: PartitionedError) -> None:
+        """Keep it in the record, or give the run up where it goes on like this."""
+        self.partitions.append((iteration, str(error)))
+        recent = [number for number, _ in self.partitions[-MOST_PARTITIONED:]]
+        if recent == list(range(iteration - MOST_PARTITIONED + 1, iteration + 1)):
+            raise NumericalError(
+                f"the network fell apart in {MOST_PARTITIONED} iterations in a row, last at "
+                f"iteration {iteration}: {error}; try more rounds, or links and agents that fail "
+                "less often"
+            ) from error
+
+    def check_heard(self) -> None:
+        """Raise NumericalError where there was no iteration in which anything was summed."""
+        if not self.history:
+            raise NumericalError(
+                f"the network fell apart in every iteration: {self.partitions[-1][1]}; try more "
+                "rounds, or links and agents that fail less often"
+            )
+
+    def parameters(self) -> State:
+        """Return the parameters, which are saved apart from the record."""
+        states = [mixture_state(one) for one in self.mixtures]
+        return {"mixtures": states} if self.over_rows else {"mixture": states[0]}
+
+    def record(self) -> State:
+        """Return all the rest."""
+        return {
+            "history": list(self.history),
+            "log_likelihood": self.log_likelihood,
+            "bytes_sent": list(self.bytes_sent),
+            "partitions": list(self.partitions),
+            "converged": bool(self.converged),
+            "recoveries": [astuple(one) for one in self.recoveries],
+            "free_energy": list(self.free_energy),
+            "n_passes": self.n_passes,
+        }
+
+    def recall(self, record: State) -> None:
+        """Take a saved record, which has been checked, for that of this run."""
+        self.history[:] = record["history"]
+        self.log_likelihood = record["log_likelihood"]
+        self.bytes_sent[:] = record["bytes_sent"]
+        self.partitions[:] = record["partitions"]
+        self.converged = record["converged"]
+        self.recoveries[:] = [Recovery(*one) for one in record["recoveries"]]
+        self.free_energy[:] = record["free_energy"]
+        self.n_passes = record["n_passes"]
+
+    def state(self, total: Sum, reinitialiser: Reinitialiser, iteration: int) -> State:
+        """Return the state of a loop after so many iterations."""
+        return {
+            "iteration": iteration,
+            **self.parameters(),
+            "record": self.record(),
+            "sum": total.state(),
+            **reinitialiser.state(),
+        }
+
+    def restore(
+        self,
+        saver: Saver,
+        total: Sum,
+        reinitialiser: Reinitialiser,
+        max_iter: int,
+        *,
+        batches: dict[str, Schema] | None = None,
+    ) -> int:
+        """Put all but the parameters together again; returns how many iterations there were.
+
+        Parameters
+        ----------
+        saver : Saver
+            What it has saved is checked before anything is used.
+        total, reinitialiser : object
+            As for `state`; they go on from what they had.
+        max_iter : int
+            Most iterations.
+        batches : dict of schemas, optional
+            What else a loop over batches has saved, of which an iteration is a pass.
+        """
+        state, start, n_samples = saver.saved, self.mixture, reinitialiser.terms.n_samples
+        assert state is not None
+        shape = (start.blocks, start.covariance_type, start.n_components)
+        schema = {
+            "iteration": COUNT,
+            **_parameters(*shape, total.n_roots, self.over_rows),
+            "record": _record(start.n_components, n_samples, total.n_roots_of_all, over=False),
+            "sum": total.schema(),
+            **reinitialiser.schema(start),
+        }
+        check(schema | (batches or {}), state, saver.place)
+        self.recall(state["record"])
+        done, counted = state["iteration"], len(self.history)
+        # In a pass over batches the network may fall apart in any batch.
+        counted += len(self.partitions) if batches is None else 0
+        if done != counted or (self.converged and not self.history):
+            wanted = f"{counted}, as many as there are in the record"
+            saver.place.inside("iteration").refuse(wanted, str(done))
+        total.restore(state["sum"])
+        reinitialiser.restore(state)
+        return check_length(done, max_iter)
+
+
+def mean_over_roots(values: NDArray[np.float64]) -> float:
+    """Mean of what the roots found, of those that took part; nan where none did."""
+    heard = values[~np.isnan(values)]
+    return float(heard.mean()) if len(heard) else float("nan")
+
+
+def check_finite(found: NDArray[np.float64], iteration: int) -> None:
+    """Raise NumericalError unless all roots found finite log-likelihoods."""
+    if not np.isfinite(found).all():
+        root = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise NumericalError(
+            f"the log-likelihood of root {root} is {found[root]} at iteration {iteration}: some "
+            "rows lie too far from every component; try scaled features or a larger ",
+            Setting("reg_covar"),
+        )
+
+
+class MixtureRuns:
+    """What a checkpoint keeps of the restarts of a mixture's recipe.
+
+    Parameters
+    ----------
+    terms : FeatureTerms
+        What is summed; over rows those of all workers.
+    total : Sum
+        How.
+    n_components : int
+        Number of components, K.
+    over_rows : bool
+        Whether every root has parameters, and a sample covariance, of its own.
+    """
+
+    def __init__(
+        self, terms: FeatureTerms, total: Sum, n_components: int, *, over_rows: bool = False
+    ) -> None:
+        self.terms = terms
+        self.n_components = n_components
+        self.over_rows = over_rows
+        shape, n_roots = (terms.blocks, terms.covariance_type), total.n_roots
+        self.loop: dict[str, Schema] = _parameters(*shape, n_components, n_roots, over_rows)
+        self.rows: Schema = Maybe(Array("i", (n_components,), 0, terms.n_samples - 1))
+        record = _record(n_components, terms.n_samples, total.n_roots_of_all, over=True)
+        self.best: dict[str, Schema] = self.loop | {"record": record}
+        self.more: dict[str, Schema] = {}
+        if over_rows:
+            self.more = {
+                "shifts": Array("f8", (n_components, terms.blocks.n_features)),
+                "covariances": ListOf(Array("f8", covariance_shape(*shape, 1)), n_roots),
+            }
+
+    def mixtures(self, state: State) -> list[Mixture]:
+        """Return the mixtures of saved parameters."""
+        common = (self.terms.blocks, self.terms.covariance_type)
+        saved = state["mixtures"] if self.over_rows else [state["mixture"]]
+        return [Mixture(*common, **one, scaling=self.terms.scaling) for one in saved]
+
+    def state(self, run: Run) -> State:
+        """Return what is saved of a run that is over."""
+        return run.parameters() | {"record": run.record()}
+
+    def restore(self, state: State) -> Run:
+        """Return the run that was saved."""
+        run = Run(self.mixtures(state), self.over_rows)
+        run.recall(state["record"])
+        return run
+
+
+def _parameters(
+    blocks: Blocks, covariance_type: str, n_components: int, n_roots: int, over_rows: bool
+) -> dict[str, Schema]:
+    """Say what the parameters of a run are saved as."""
+    shape = (blocks, covariance_type, n_components)
+    if over_rows:
+        return {"mixtures": ListOf(mixture_schema(*shape), n_roots)}
+    return {"mixture": mixture_schema(*shape, n_roots)}
+
+
+def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> Schema:
+    """Say what the record of a run is saved as, which is over or goes on."""
+    return {
+        "history": ListOf(Array("f8", (n_roots,), nan=True), "L", least=int(over)),
+        "log_likelihood": Array("f8", (n_roots if over else 0,)),
+        "bytes_sent": ListOf(COUNT, "L"),
+        "partitions": ListOf((COUNT, TEXT)),
+        "converged": FLAG,
+        "recoveries": ListOf(
+            (
+                COUNT,
+                Integer(most=n_components - 1),
+                COUNT,
+                Choice(("weight", "covariance")),
+                Maybe(Integer(most=n_samples - 1)),
+            )
+        ),
+        "free_energy": ListOf(NUMBER),
+        "n_passes": Number(0),
+    }

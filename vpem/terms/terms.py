@@ -1,0 +1,106 @@
+"""What every kind of local terms answers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from vpem.terms.features import Statistics
+    from vpem.terms.mixture import Factors, Mixture
+
+__all__ = ["BatchTerms", "StartTerms", "Terms"]
+
+
+class Terms(Protocol):
+    """What is summed."""
+
+    n_samples: int
+    total_weight: float
+    log_constant: float
+    itemsize: int
+    """Bytes of a number that is sent."""
+    resolution: float
+    """Relative change of a log-likelihood that rounding alone can make."""
+
+    def chunks(self, n_values: int) -> Iterator[slice]:
+        """Runs of rows for which ``n_values`` numbers a row fit in the working memory."""
+
+    def prepare(self, mixture: Mixture) -> Factors:
+        """Factor the parameters for an E-step."""
+
+    def local(self, factors: Factors, rows: slice) -> NDArray[Any]:
+        """Terms of each hub for these rows, shape (B, m, K)."""
+
+    def responsibilities(
+        self, mixture: Mixture, sums: NDArray[Any], rows: slice
+    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums."""
+
+    def sweep(
+        self,
+        mixture: Mixture,
+        factors: Factors,
+        mix: NDArray[np.float64],
+        statistics: Statistics | None,
+    ) -> NDArray[np.float64]:
+        """Do it all in one pass for the sum ``mix @ terms``: log-likelihood (R,)."""
+
+    def empty(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
+        """Statistics of no rows."""
+
+    def summarize(
+        self, statistics: Statistics, responsibilities: NDArray[Any], rows: slice
+    ) -> None:
+        """Add these rows to the statistics."""
+
+    def update(self, statistics: Statistics) -> Mixture:
+        """Parameters from the total."""
+
+    def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
+        """Return the mixture with the parameters that these hubs (B,) had before."""
+
+    def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Rows of the data as centres."""
+
+    def reseeded(
+        self, mixture: Mixture, component: int, centre: NDArray[np.float64], weight: float
+    ) -> Mixture:
+        """Re-initialise one component."""
+
+
+class StartTerms(Terms, Protocol):
+    """What a start needs of the terms besides."""
+
+    def distances(self, centres: NDArray[np.float64], rows: slice) -> NDArray[Any]:
+        """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
+
+    def start(self, centres: NDArray[np.float64]) -> Mixture:
+        """Equal weights, means at the centres, sample covariances."""
+
+
+class BatchTerms(Terms, Protocol):
+    """What batches need of the terms besides."""
+
+    def part(self, rows: slice, following: slice | None = None) -> Terms:
+        """Terms of a run of rows, counted from 0 in it; which rows will be wanted next."""
+
+    def recentred(self, statistics: Statistics, centres: NDArray[Any]) -> Statistics:
+        """Return the same statistics about other centres (K, d)."""
+
+    def with_hubs_of(
+        self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
+    ) -> Statistics:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
+
+    def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether so many rows a component (R, K) are enough for an M-step, in each root's eyes."""
+
+    def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
+        """Statistics of rows of this total weight for which `update` gives ``mixture``."""
+
+    def expected(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
+        """Expected ``log g~`` of the rows in the statistics, without `log_constant`."""
