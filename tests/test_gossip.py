@@ -19,6 +19,7 @@ from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.contraction import Pace, codec_of, compressed_rounds, contraction, find_pace
 from vpem.sums.gossip import GossipSum
+from vpem.sums.wrappers import Memory
 
 CODECS = (
     "qsgd:8bits",
@@ -74,13 +75,13 @@ def test_the_mean_is_kept_in_every_round(name, hops, monkeypatch):
     _, hubs, total = gossip("geometric", 12, hops, 15, name)
     terms = draw_terms(len(hubs))
     seen = []
-    tell = GossipSum._tell
+    send = Memory.send
 
-    def watched(self, memory, *rest):
-        seen.append(memory.states.mean(axis=0))
-        tell(self, memory, *rest)
+    def watched(self, values, senders=None):
+        seen.append(values.mean(axis=0))
+        return send(self, values, senders)
 
-    monkeypatch.setattr(GossipSum, "_tell", watched)
+    monkeypatch.setattr(Memory, "send", watched)
     for seed in range(3):
         terms = terms + draw_terms(len(hubs), seed + 1)
         seen.clear()

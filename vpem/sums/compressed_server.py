@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -11,7 +12,16 @@ from vpem.checks import check_int
 from vpem.network.ledger import Ledger
 from vpem.schema import COUNT, Array, Maybe, Schema
 from vpem.sums.contraction import codec_of, contraction
-from vpem.sums.counted import SUM_KIND, AtServer
+from vpem.sums.counted import SUM_KIND, AtServer, charge_of
+from vpem.sums.quantizer import Quantizer
+from vpem.sums.wrappers import (
+    Channel,
+    Compressed,
+    Memory,
+    flattened,
+    short_keys,
+    unflattened,
+)
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
@@ -50,10 +60,7 @@ class CompressedServerSum(AtServer):
         If an option is out of range.
     """
 
-    n_roots = 1
-    """All roots receive the same total."""
     whole = True
-    silent = None
     mix = None
 
     def __init__(
@@ -68,25 +75,25 @@ class CompressedServerSum(AtServer):
         self.n_blocks = check_int("n_blocks", n_blocks, least=1)
         super().__init__(self.n_blocks)
         self.codec: Codec = codec
-        self._coder: Codec | None = codec
+        self._coder = codec
         self.n_rounds = None if n_rounds is None else check_int("n_rounds", n_rounds, least=1)
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
         self.values_per_item = n_blocks
         self._number = 0
         self._kind = "setup"
-        self._up: NDArray[np.float64] | None = None
-        self._down: NDArray[np.float64] | None = None
+        self._terms: NDArray[np.float64] | None = None
+        self._total: NDArray[np.float64] | None = None
 
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
-        counted._number, counted._up, counted._down = 0, None, None
+        counted._number, counted._terms, counted._total = 0, None, None
         return counted
 
     def state(self) -> dict[str, Any]:
         """Return the memories, and how many sums there were."""
-        return {"number": self._number, "kind": self._kind, "up": self._up, "down": self._down}
+        return {"number": self._number, "kind": self._kind, "up": self._terms, "down": self._total}
 
     def schema(self) -> Schema:
         """Return what that must be."""
@@ -96,14 +103,15 @@ class CompressedServerSum(AtServer):
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what was kept."""
         self._number, self._kind = state["number"], state["kind"]
-        self._up, self._down = state["up"], state["down"]
+        self._terms, self._total = state["up"], state["down"]
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Begin a sum, whose messages are counted as they are formed."""
         if self._kind == "setup" and kind != "setup":
             # What is summed for a start has nothing to do with terms.
-            self._up = self._down = None
+            self._terms = self._total = None
         self._kind = kind
+        self.charge = charge_of(kind)
         self._coder = codec_of(kind, self.codec)
         self._number += 1
 
@@ -115,33 +123,25 @@ class CompressedServerSum(AtServer):
         if self.n_blocks == 1:
             exact: NDArray[Any] = terms.sum(axis=0, keepdims=True)
             return exact
-        # Component by component, so that a bucket of the codec holds values of one.
-        turned = np.ascontiguousarray(terms.transpose(0, 2, 1))
-        flat = turned.reshape(len(terms), -1).astype(np.float64, copy=False)
-        if self._up is None or self._down is None or self._up.shape != flat.shape:
-            self._up, self._down = np.zeros_like(flat), np.zeros((1, flat.shape[1]))
+        flat = flattened(terms)
+        if self._terms is None or self._total is None or self._terms.shape != flat.shape:
+            self._terms, self._total = np.zeros_like(flat), np.zeros((1, flat.shape[1]))
+        believed, omega = contraction(self._coder, flat.shape[1])
+        n_messages = self.n_rounds or (1 if omega <= 1 else MANY)
         rng = np.random.default_rng([self.seed, self._number])
-        self._follow(self._up, flat, rng)
-        self._follow(self._down, self._up.sum(axis=0, keepdims=True), rng)
-        total = self._down.reshape(1, *turned.shape[1:]).transpose(0, 2, 1)
-        found = np.ascontiguousarray(total, dtype=terms.dtype)
-        if self._kind == "check":
-            self._up = self._down = None
-        return found
 
-    def _follow(
-        self,
-        memories: NDArray[np.float64],
-        values: NDArray[np.float64],
-        rng: np.random.Generator,
-    ) -> None:
-        """Move memories (n, V) towards values (n, V) by so many messages, and count them."""
-        assert self._coder is not None
-        believed, omega = contraction(self._coder, values.shape[1])
-        for _ in range(self.n_rounds or (1 if omega <= 1 else MANY)):
-            keys = rng.integers(1 << 63, size=len(values), dtype=np.uint64)
-            decoded, sizes = self._coder.transmit(values - memories, keys, self.n_threads)
-            decoded *= believed
-            memories += decoded
-            going = self._to_agents if len(values) == 1 else ~self._to_agents
-            self._send("setup" if self._kind == "setup" else "server", sizes, links=going, rounds=1)
+        def memory(inner: AtServer, values: NDArray[np.float64]) -> Memory:
+            quantizer = Quantizer(self._coder, flat.shape[1], self.n_threads)
+            return Memory(Compressed(inner, quantizer, partial(short_keys, rng)), believed, values)
+
+        up = memory(self, self._terms)
+        for _ in range(n_messages):
+            up.send(flat)
+        down = memory(Channel(1, lambda sizes, _: self.broadcast(sizes)), self._total)
+        total = self.aggregate(self._terms)
+        for _ in range(n_messages):
+            down.send(total)
+        found = unflattened(self._total, terms)
+        if self._kind == "check":
+            self._terms = self._total = None
+        return found

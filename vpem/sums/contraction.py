@@ -29,13 +29,13 @@ than those with exact sums. Starts at which a component holds very few rows, and
 more, may do so with this too: a norm shared by many values drowns the small ones."""
 
 
-def codec_of(kind: str, codec: Codec | None) -> Codec | None:
+def codec_of(kind: str, codec: Codec) -> Codec:
     """Return the codec of a sum's messages, by what the sum is for.
 
     Squared distances, which are summed for a start, may be larger than float16 can be, where terms
     of an E-step are not: they travel as float32.
     """
-    if kind == "setup" and codec is not None and codec.name == "float16":
+    if kind == "setup" and codec.name == "float16":
         from vpem.network.codecs import parse_codec
 
         return parse_codec("float32")

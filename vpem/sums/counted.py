@@ -14,10 +14,15 @@ from vpem.network.ledger import Ledger
 from vpem.schema import Choice, Schema
 from vpem.sums.sum import Sum
 
-__all__ = ["SUM_KIND", "AmongNeighbours", "AtServer", "Counted", "add_vectors"]
+__all__ = ["SUM_KIND", "AmongNeighbours", "AtServer", "Counted", "add_vectors", "charge_of"]
 
 SUM_KIND = Choice(("setup", "estep", "check"))
 """What a sum is for; see `vpem.sums.sum.Sum.begin`."""
+
+
+def charge_of(kind: str) -> str:
+    """Kind that the messages of a sum at a server are counted as, by what the sum is for."""
+    return "setup" if kind == "setup" else "server"
 
 
 class Counted:
@@ -93,26 +98,101 @@ class Counted:
 class AtServer(Counted):
     """A sum at a server, which is the last node of the ledger's graph.
 
+    It has two halves, which wrappers (`vpem.sums.wrappers`) stand around: what senders `send`, and
+    what the server has of them once it adds it up, `aggregate`.
+
     Parameters
     ----------
     n_senders : int
         How many have something to add. With one there is nothing to add and nothing is sent.
     """
 
+    n_roots = 1
+    """All roots receive the same total."""
+    silent = None
+    charge = "server"
+    """Kind that messages are counted as."""
+    active: NDArray[np.intp] | None = None
+    """Senders (a,) of the sum begun last; None: all."""
+    share = 1.0
+    """What the total of the active senders is multiplied by to stand for that of all."""
+    omega = 0.0
+    biased = False
+    weights: NDArray[np.float64] | None = None
+
     def __init__(self, n_senders: int) -> None:
         super().__init__()
+        self.n_senders = n_senders
         self._alone = n_senders <= 1
-        self._to_agents: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
+        self._up: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        self._down = self._up
 
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
-        counted._to_agents = ledger.sources == ledger.n_nodes - 1
+        server = ledger.n_nodes - 1
+        counted._up = np.flatnonzero(ledger.targets == server)
+        counted._down = np.flatnonzero(ledger.sources == server)
         return counted
+
+    def weighted(self, weights: NDArray[np.float64]) -> Self:
+        """Return the same sum of vectors that weigh so much each, (n,)."""
+        weighted = copy(self)
+        weighted.weights = weights
+        return weighted
+
+    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+        """Count a sum: every agent sends its terms to the server and receives the total."""
+        self.charge = charge_of(kind)
+        self._send(self.charge, n_samples * n_components * itemsize, rounds=2)
 
     def agree(self, kind: str, size: int = 1) -> None:
         """Count how the server tells all agents what it has decided."""
-        self._send(kind, size, links=self._to_agents, rounds=1)
+        self._send(kind, size, links=self._down, rounds=1)
+
+    def count(
+        self, sizes: int | NDArray[np.int64], senders: NDArray[np.intp] | None = None
+    ) -> None:
+        """Count messages of these sizes to the server, of some senders or of all."""
+        links = self._up if senders is None else self._up[senders]
+        if len(links):
+            self._send(self.charge, sizes, links=links, rounds=1)
+
+    def broadcast(
+        self, size: int | NDArray[np.int64], receivers: NDArray[np.intp] | None = None
+    ) -> None:
+        """Count a message of the server to some of the senders, or to all."""
+        links = self._down if receivers is None else self._down[receivers]
+        if len(links):
+            self._send(self.charge, size, links=links, rounds=1)
+
+    def send(
+        self, values: NDArray[np.float64], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Send a vector of each sender (a, P), exactly: what the server has of them.
+
+        Vectors are those of the senders of all processes; of others' zeros are returned.
+        """
+        self.count(values.shape[1] * values.itemsize, senders)
+        here = self.here(senders)
+        return values if here is None else np.where(here[:, None], values, 0.0)
+
+    def aggregate(
+        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
+        if self.weights is None:
+            return self.crew.add(received.sum(axis=0, keepdims=True))
+        weights = self.weights if senders is None else self.weights[senders]
+        return self.crew.add((weights @ received)[None])
+
+    def here(self, senders: NDArray[np.intp] | None = None) -> NDArray[np.bool_] | None:
+        """Which of some senders, or of all, are in this process; None where all are."""
+        if not self.crew.apart:
+            return None
+        every = np.zeros(self.n_senders, dtype=np.bool_)
+        every[list(self.crew.own(self.n_senders))] = True
+        return every if senders is None else every[senders]
 
     def _send(self, kind: str, size: int | NDArray[Any], **how: Any) -> None:
         """Count messages, if there is anything to add."""

@@ -22,9 +22,11 @@ from vpem.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema
 from vpem.sums.consensus import _Layout, _OverHubs
 from vpem.sums.contraction import Pace, codec_of, contraction, find_pace
 from vpem.sums.counted import SUM_KIND
+from vpem.sums.quantizer import Quantizer
+from vpem.sums.wrappers import Channel, Compressed, Memory, flattened, short_keys, unflattened
 
 if TYPE_CHECKING:
-    from vpem.network.codecs import Codec
+    from vpem.network.codecs import Codec, Keys
 
 __all__ = ["GossipSum"]
 
@@ -138,6 +140,8 @@ class GossipSum(_OverHubs):
         self._number = 0
         self._kind = "setup"
         self._weather: Weather | None = None
+        self._open: NDArray[np.bool_] | None = None
+        self._missed: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._memory: _Memory | None = None
         self._all = np.ones(graph.n_agents, dtype=np.bool_)
         self._informed = self._all
@@ -185,7 +189,7 @@ class GossipSum(_OverHubs):
             # What is summed for a start has nothing to do with terms.
             self._memory = None
         self._kind = kind
-        self._coder = codec_of(kind, self.codec)
+        self._coder = None if self.codec is None else codec_of(kind, self.codec)
         draws = 1 if kind == "estep" else MOST_DRAWS
         for left in reversed(range(draws)):
             self._number += 1
@@ -287,12 +291,8 @@ class GossipSum(_OverHubs):
             states = self._spread(flat, self._informed)
             self._run(states)
             return states[self._layout.roots].reshape(terms.shape)
-        # Component by component, so that a bucket of the codec holds values of one.
-        turned = np.ascontiguousarray(terms.transpose(0, 2, 1))
-        flat = turned.reshape(len(terms), -1).astype(np.float64, copy=False)
-        states = self._run_compressed(flat)
-        sums = states[self._layout.roots].reshape(turned.shape).transpose(0, 2, 1)
-        return np.ascontiguousarray(sums, dtype=terms.dtype)
+        states = self._run_compressed(flattened(terms))
+        return unflattened(states[self._layout.roots], terms)
 
     def _spread(self, flat: NDArray[Any], informed: NDArray[np.bool_]) -> NDArray[Any]:
         """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V)."""
@@ -327,17 +327,17 @@ class GossipSum(_OverHubs):
         weather = self._weather if self.faults is not None else None
         inputs = self._spread(flat, self._informed & self._is_root)
         memory = self._remember(inputs, self._all if weather is None else weather.awake)
+        self._missed = memory.missed
         believed, omega = contraction(self._coder, flat.shape[1])
         pace = find_pace(self.rate, omega, fixed=weather is None and self.accelerated)
         if self.step is not None:
             pace = Pace(self.step, 0.0)
         steps = chebyshev_steps(pace.rate, self.n_rounds)
-        rng = np.random.default_rng([self.seed, self._number, 1])
+        copies = self._copies(memory, believed)
         before = memory.states
         for number, step in enumerate(steps):
-            up = None if weather is None else weather.up[number]
-            keys = rng.integers(1 << 63, size=self.graph.n_agents, dtype=np.uint64)
-            self._tell(memory, keys, believed, up)
+            up = self._open = None if weather is None else weather.up[number]
+            copies.send(memory.states if copies.active is None else memory.states[copies.active])
             moves = memory.copies.copy()
             self._mix(moves, up)
             moves -= memory.copies
@@ -349,6 +349,22 @@ class GossipSum(_OverHubs):
             before, memory.states = memory.states, moves
         self._memory = None if self._kind == "check" else memory
         return memory.states
+
+    def _copies(self, memory: _Memory, believed: float) -> Memory:
+        """Return the copies, by which every agent that is awake tells how its state differs."""
+        assert self._coder is not None
+        rng = np.random.default_rng([self.seed, self._number, 1])
+        n_agents, n_values = memory.copies.shape
+        channel = Channel(n_agents, self._count_copies)
+        if not memory.awake.all():
+            channel.active = np.flatnonzero(memory.awake)
+
+        def keys(n_messages: int) -> Keys:
+            drawn = short_keys(rng, n_agents)
+            return drawn if channel.active is None else drawn[channel.active]
+
+        quantizer = Quantizer(self._coder, n_values, self.n_threads)
+        return Memory(Compressed(channel, quantizer, keys), believed, memory.copies)
 
     def _remember(self, inputs: NDArray[np.float64], awake: NDArray[np.bool_]) -> _Memory:
         """Return the memory with states that have the mean of the new inputs."""
@@ -364,35 +380,20 @@ class GossipSum(_OverHubs):
         memory.inputs, memory.awake = inputs, awake
         return memory
 
-    def _tell(
-        self,
-        memory: _Memory,
-        keys: NDArray[np.uint64],
-        believed: float,
-        up: NDArray[np.bool_] | None,
-    ) -> None:
-        """Let every agent that is awake tell how its state differs from its copies."""
-        assert self._coder is not None
-        awake = memory.awake
-        if awake.all():
-            decoded, sizes = self._coder.transmit(
-                memory.states - memory.copies, keys, self.n_threads
-            )
-            decoded *= believed
-            memory.copies += decoded
-        else:
-            sizes = np.zeros(len(awake), dtype=np.int64)
-            decoded, sizes[awake] = self._coder.transmit(
-                memory.states[awake] - memory.copies[awake], keys[awake], self.n_threads
-            )
-            memory.copies[awake] += believed * decoded
+    def _count_copies(self, sizes: NDArray[np.int64], senders: NDArray[np.intp] | None) -> None:
+        """Count what agents tell their neighbours; over links that are down, once they are up."""
         if self.ledger is None:
             return
+        if senders is not None:
+            every = np.zeros(self.graph.n_agents, dtype=np.int64)
+            every[senders] = sizes
+            sizes = every
         sizes = sizes[self.ledger.sources]
-        if up is None:
+        if self._open is None:
             self.ledger.send(self._charged, sizes, rounds=1)
             return
-        open_links = up[self._links.edge_of_link]
-        memory.missed += sizes
-        self.ledger.send(self._charged, memory.missed[open_links], links=open_links, rounds=1)
-        memory.missed[open_links] = 0
+        open_links = self._open[self._links.edge_of_link]
+        missed = self._missed
+        missed += sizes
+        self.ledger.send(self._charged, missed[open_links], links=open_links, rounds=1)
+        missed[open_links] = 0

@@ -21,23 +21,15 @@ class ServerSum(AtServer):
         Number of blocks, B. With one there is nothing to add and nothing is sent.
     """
 
-    n_roots = 1
-    """All roots receive the same total."""
     error = 0.0
     """Consensus error: none."""
     whole = False
-    silent = None
 
     def __init__(self, n_blocks: int) -> None:
         super().__init__(n_blocks)
         self.n_blocks = n_blocks
         self.values_per_item = n_blocks
         self.mix = np.ones((1, n_blocks))
-
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
-        """Count a sum: every agent sends its terms to the server and receives the total."""
-        size = n_samples * n_components * itemsize
-        self._send("setup" if kind == "setup" else "server", size, rounds=2)
 
     def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K)."""

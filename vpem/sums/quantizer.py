@@ -1,0 +1,123 @@
+"""Vectors as messages: piece by piece, or in units of their own, and what is received of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.network.codecs import Codec, Keys
+
+__all__ = ["ITEM", "Basis", "Quantizer"]
+
+Vector = NDArray[np.float64]
+
+ITEM = 8
+"""Bytes of a number that is sent exactly."""
+
+ROUNDING = 1e-6
+"""Variance of a codec below which its bias is but rounding: casts to float16 and float32."""
+
+
+class Basis(Protocol):
+    """Units in which one scale fits a whole vector; both ways are linear."""
+
+    def into(self, statistics: Vector) -> Vector:
+        """Vectors (m, P) in these units."""
+
+    def back(self, statistics: Vector) -> Vector:
+        """Vectors (m, P) as they were."""
+
+
+class Quantizer:
+    """Compresses vectors piece by piece, so that each piece has scales of its own.
+
+    Parameters
+    ----------
+    codec : Codec or None
+        None: numbers are sent as they are, and there is nothing to transmit.
+    pieces : int or sequence of slice
+        Numbers of a vector; or its parts, which together cover it in order.
+    n_threads : int
+        Threads of the codec.
+    basis : Basis, optional
+        Units in which vectors are compressed, as one piece. What is sent exactly does not need it.
+
+    Attributes
+    ----------
+    omega : float
+        Bound of ``E|Q(v) - v|^2 / |v|^2``: the largest of the pieces.
+    biased : bool
+        Whether the mean of what is received is something else than what was sent.
+    """
+
+    def __init__(
+        self,
+        codec: Codec | None,
+        pieces: int | tuple[slice, ...],
+        n_threads: int = 1,
+        basis: Basis | None = None,
+    ) -> None:
+        if isinstance(pieces, int):
+            pieces = (slice(0, pieces),)
+        self.codec = codec
+        self.pieces = pieces if basis is None else (slice(0, pieces[-1].stop),)
+        self.basis = basis
+        self.n_threads = n_threads
+        self.name = "float64" if codec is None else codec.name
+        self.omega = 0.0
+        self.biased = False
+        if codec is not None:
+            widths = [piece.stop - piece.start for piece in self.pieces]
+            self.omega = max((float(codec.variance(width)) for width in widths), default=0.0)
+            self.biased = not codec.is_unbiased and self.omega > ROUNDING
+
+    def transmit(
+        self, values: Vector, draw: Callable[[int], Keys], here: NDArray[np.bool_] | None = None
+    ) -> tuple[Vector, NDArray[np.int64]]:
+        """Return what is received of a message a row (a, P), and the bytes of each.
+
+        Parameters
+        ----------
+        values : ndarray of shape (a, P)
+            A vector a sender.
+        draw : callable
+            Draws the keys of so many messages.
+        here : ndarray of shape (a,), optional
+            Which senders are in this process. Keys are drawn for others too; what is received of
+            them and their bytes are zero.
+
+        Returns
+        -------
+        received : ndarray of shape (a, P)
+        sizes : ndarray of shape (a,)
+        """
+        if here is None or here.all():
+            return self._compress(values, [draw(len(values)) for _ in self.pieces])
+        received, sizes = np.zeros(values.shape), np.zeros(len(here), dtype=np.int64)
+        keys = [draw(len(values))[here] for _ in self.pieces]
+        received[here], sizes[here] = self._compress(values[here], keys)
+        return received, sizes
+
+    def _compress(self, values: Vector, keys: list[Keys]) -> tuple[Vector, NDArray[np.int64]]:
+        """Send every row, each piece by keys of its own."""
+        assert self.codec is not None
+        if not len(values):
+            return np.empty_like(values), np.zeros(0, dtype=np.int64)
+        basis = None if self.codec.is_unbiased and self.omega == 0 else self.basis
+        if basis is not None:
+            values = basis.into(values)
+        received: Any
+        if len(self.pieces) == 1:
+            received, sizes = self.codec.transmit(
+                np.ascontiguousarray(values), keys[0], self.n_threads
+            )
+        else:
+            received, sizes = np.empty_like(values), np.zeros(len(values), dtype=np.int64)
+            for piece, own in zip(self.pieces, keys, strict=True):
+                part = np.ascontiguousarray(values[:, piece])
+                received[:, piece], bytes_of_piece = self.codec.transmit(part, own, self.n_threads)
+                sizes += bytes_of_piece
+        return received if basis is None else basis.back(received), sizes

@@ -1,0 +1,360 @@
+"""Around a sum at a server: messages that are compressed, memories, and senders that are absent.
+
+Each wrapper takes the sum inside it and does one thing. FedEM's are
+``Memory(Partial(Compressed(server)))``: how vectors differ from memories is sent, by some of the
+senders, in few bits. Innermost is a sum at a server (`vpem.sums.counted.AtServer`). Rounds between
+neighbours carry states and not terms: they are compressed by `vpem.sums.gossip.GossipSum`, whose
+copies are memories too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.engines.crew import Crew
+from vpem.network.codecs import Keys, draw_keys
+from vpem.schema import Schema
+from vpem.sums.counted import AtServer, charge_of
+from vpem.sums.quantizer import Quantizer
+
+__all__ = ["Channel", "Compressed", "Memory", "Partial", "Wrapper"]
+
+Vector = NDArray[np.float64]
+Senders = NDArray[np.intp]
+
+
+class Wrapper:
+    """A sum around another (`vpem.sums.sum.Sum`); what it does not change is that of the inner.
+
+    Parameters
+    ----------
+    inner : AtServer or Wrapper
+        A sum at a server, or another wrapper of one.
+    """
+
+    n_roots = 1
+    mix = None
+    whole = True
+    silent = None
+
+    def __init__(self, inner: AtServer | Wrapper) -> None:
+        self.inner = inner
+        self.server: AtServer = inner.server if isinstance(inner, Wrapper) else inner
+
+    # ---- the two halves of a sum -----------------------------------------------------------------
+
+    @property
+    def active(self) -> Senders | None:
+        """Senders (a,) of the sum begun last; None: all."""
+        return self.inner.active
+
+    @property
+    def share(self) -> float:
+        """What the total of the active senders is multiplied by to stand for that of all."""
+        return self.inner.share
+
+    @property
+    def biased(self) -> bool:
+        """Whether the mean of what is received is something else than what was sent."""
+        return self.inner.biased
+
+    def count(self, sizes: int | NDArray[np.int64], senders: Senders | None = None) -> None:
+        """Count messages of these sizes, of some senders or of all."""
+        self.inner.count(sizes, senders)
+
+    def send(self, values: Vector, senders: Senders | None = None) -> Vector:
+        """Send a vector of each sender (a, P): what the server has of them then."""
+        return self.inner.send(values, senders)
+
+    def aggregate(self, received: Vector, senders: Senders | None = None) -> Vector:
+        """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
+        return self.inner.aggregate(received, senders)
+
+    def broadcast(self, size: int, receivers: Senders | None = None) -> None:
+        """Count a message of the server to some of the senders, or to all."""
+        self.inner.broadcast(size, receivers)
+
+    def draw(self) -> None:
+        """Draw who takes part in the next sum."""
+        if isinstance(self.inner, Wrapper):
+            self.inner.draw()
+
+    def add(self, values: Vector) -> Vector:
+        """Estimate the sum (1, P) of all senders' vectors by those of the active ones (a, P)."""
+        found = self.aggregate(self.send(values))
+        return found if self.share == 1 else self.share * found
+
+    # ---- as a sum of terms -----------------------------------------------------------------------
+
+    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+        """Begin a sum: the server sends those that take part what it had; see `Sum.begin`.
+
+        Messages to the server are counted as they are formed.
+        """
+        self.draw()
+        self.server.charge = charge_of(kind)
+        self.broadcast(n_samples * n_components * itemsize)
+
+    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+        """Sum terms (a, m, K), all rows at once: shape (1, m, K)."""
+        flat = flattened(terms)
+        if self.crew.apart:
+            flat = self.crew.place(flat, self.server.n_senders)
+        return unflattened(self.add(flat), terms)
+
+    def flow(
+        self, chunks: Iterator[slice], local: Callable[[slice], NDArray[Any]]
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """`reduce` what is local in one chunk after the other."""
+        for rows in chunks:
+            yield rows, self.reduce(local(rows), rows)
+
+    @property
+    def crew(self) -> Crew:
+        """Who of the senders is in which process."""
+        return self.server.crew
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes that have been sent up to now."""
+        return self.server.bytes_sent
+
+    def agree(self, kind: str, size: int = 1) -> None:
+        """Let all senders know what is decided."""
+        self.server.agree(kind, size)
+
+    def report(self, found: Vector) -> Vector:
+        """Return what every root found."""
+        return self.server.report(found)
+
+    def some(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether any process has each of some flags."""
+        return self.server.some(flags)
+
+    def tell(self, value: Any) -> Any:
+        """Return what the process that leads has."""
+        return self.server.tell(value)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the sum inside keeps; memories are kept by who asked for them."""
+        return self.server.state()
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return self.server.schema()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what was kept."""
+        self.server.restore(state)
+
+
+class Compressed(Wrapper):
+    """Vectors are sent in the few bytes of a codec.
+
+    Parameters
+    ----------
+    inner : AtServer or Wrapper
+        The sum of what is received.
+    quantizer : Quantizer
+        How a vector becomes a message.
+    keys : Generator or callable
+        Draws the keys of so many messages; of a generator, as `draw_keys` does.
+    """
+
+    def __init__(
+        self,
+        inner: AtServer | Wrapper,
+        quantizer: Quantizer,
+        keys: np.random.Generator | Callable[[int], Keys],
+    ) -> None:
+        if isinstance(inner, Memory):
+            raise TypeError("memories are of what was received: they stand around Compressed")
+        super().__init__(inner)
+        self.quantizer = quantizer
+        self._draw = keys if callable(keys) else partial(draw_keys, keys)
+
+    @property
+    def biased(self) -> bool:
+        """Whether the mean of what is received is something else than what was sent."""
+        return self.quantizer.biased or self.inner.biased
+
+    def send(self, values: Vector, senders: Senders | None = None) -> Vector:
+        """Send a vector of each sender (a, P): what is decoded of them."""
+        senders = self.active if senders is None else senders
+        received, sizes = self.quantizer.transmit(values, self._draw, self.server.here(senders))
+        self.inner.count(self.crew.add(sizes), senders)
+        return received
+
+
+class Memory(Wrapper):
+    """The receiver has a vector of each sender, who has it too: only what differs is sent.
+
+    Both add what was received of a message, times the step, so that they keep the same whatever the
+    codec loses; as vectors settle messages become small, and their noise with them. DIANA,
+    Mishchenko et al. 2019; of biased codecs EF21, Richtarik et al. 2021.
+
+    Parameters
+    ----------
+    inner : AtServer or Wrapper
+        The sum of what differs.
+    step : float
+        Part of a message that is added: ``1 / (1 + omega)`` for noise, 1 for biased codecs.
+    values : ndarray of shape (n, P)
+        What there is at first, which is moved in place.
+    kept : ndarray of shape (1, P), optional
+        The sum of it, likewise, for `estimate`.
+    """
+
+    def __init__(
+        self, inner: AtServer | Wrapper, step: float, values: Vector, kept: Vector | None = None
+    ) -> None:
+        super().__init__(inner)
+        self.step = step
+        self.values = values
+        self.kept = kept
+
+    def send(self, values: Vector, senders: Senders | None = None) -> Vector:
+        """Send how vectors (a, P) differ: what the server has of the senders then."""
+        senders = self.active if senders is None else senders
+        held = slice(None) if senders is None else senders
+        received = self.inner.send(values - self.values[held], senders)
+        received *= self.step
+        self.values[held] += received
+        return self.values[held]
+
+    def add(self, values: Vector) -> Vector:
+        """Sum what the server has of all senders (1, P), once the active ones have sent theirs."""
+        self.send(values)
+        return self.server.aggregate(self.values)
+
+    def estimate(self, values: Vector, about: Vector) -> Vector:
+        """Estimate the sum of vectors about another, without bias: shape (1, P).
+
+        It is the sum of the memories as they were, which the server keeps, plus an estimate of what
+        differs. Of biased messages it is that of the memories as they become.
+
+        Parameters
+        ----------
+        values : ndarray of shape (a, P)
+            Of the active senders.
+        about : ndarray of shape (1, P)
+            What all know and vectors are less of.
+        """
+        assert self.kept is not None
+        held = slice(None) if self.active is None else self.active
+        received = self.inner.send(values - self.values[held] - about)
+        seen = self.inner.aggregate(received)
+        share = 1.0 if self.biased else self.share
+        found: Vector = self.kept + share * seen
+        received *= self.step
+        self.values[held] += received
+        self.kept += self.step * seen
+        return found
+
+
+class Partial(Wrapper):
+    """Some of the senders take part in a sum, each with the same probability.
+
+    Their total is divided by it, so that it is that of all on average.
+
+    Parameters
+    ----------
+    inner : AtServer or Wrapper
+        The sum of those that take part.
+    probability : float
+        Above 0 and at most 1.
+    rng : Generator
+        Draws them.
+    among : ndarray of int, optional
+        Who can take part; None: all.
+    """
+
+    def __init__(
+        self,
+        inner: AtServer | Wrapper,
+        probability: float,
+        rng: np.random.Generator,
+        among: Senders | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self.probability = probability
+        self.rng = rng
+        self.among = np.arange(self.server.n_senders) if among is None else among
+        self._active = self.among
+
+    @property
+    def active(self) -> Senders:
+        """Senders (a,) of the sum begun last."""
+        return self._active
+
+    @property
+    def share(self) -> float:
+        """What the total of the active senders is multiplied by to stand for that of all."""
+        return self.inner.share / self.probability
+
+    def draw(self) -> None:
+        """Draw who takes part in the next sum."""
+        super().draw()
+        self._active = self.among
+        if self.probability < 1:
+            self._active = self.among[self.rng.random(len(self.among)) < self.probability]
+
+    def send(self, values: Vector, senders: Senders | None = None) -> Vector:
+        """Send a vector of each active sender (a, P): what the server has of them then."""
+        return self.inner.send(values, self.active if senders is None else senders)
+
+    def aggregate(self, received: Vector, senders: Senders | None = None) -> Vector:
+        """Add up what the server has of the active senders (a, P), or of some: shape (1, P)."""
+        return self.inner.aggregate(received, self.active if senders is None else senders)
+
+    def broadcast(self, size: int, receivers: Senders | None = None) -> None:
+        """Count a message of the server to the active senders, or to some."""
+        self.inner.broadcast(size, self.active if receivers is None else receivers)
+
+
+class Channel(AtServer):
+    """Messages of which nobody takes a sum: whoever hears them keeps what they say.
+
+    Parameters
+    ----------
+    n_senders : int
+        How many send.
+    count : callable
+        Counts messages of these sizes, of some senders or of all.
+    """
+
+    def __init__(
+        self, n_senders: int, count: Callable[[NDArray[np.int64], Senders | None], None]
+    ) -> None:
+        super().__init__(n_senders)
+        self._heard = count
+
+    def count(self, sizes: Any, senders: Senders | None = None) -> None:
+        """Count messages of these sizes, of some senders or of all."""
+        self._heard(sizes, senders)
+
+
+def short_keys(rng: np.random.Generator, n_messages: int) -> Keys:
+    """Draw keys of 63 bits, as sums of terms do."""
+    return rng.integers(1 << 63, size=n_messages, dtype=np.uint64)
+
+
+def flattened(terms: NDArray[Any]) -> Vector:
+    """Terms (B, m, K) as a float64 vector of each block (B, K m).
+
+    Component by component, so that a bucket of a codec holds values of one.
+    """
+    turned = np.ascontiguousarray(terms.transpose(0, 2, 1))
+    return turned.reshape(len(terms), -1).astype(np.float64, copy=False)
+
+
+def unflattened(flat: Vector, terms: NDArray[Any]) -> NDArray[Any]:
+    """Vectors (R, K m) as sums (R, m, K) in the type and shape of terms (B, m, K)."""
+    m, n_components = terms.shape[1:]
+    turned = flat.reshape(len(flat), n_components, m).transpose(0, 2, 1)
+    return np.ascontiguousarray(turned, dtype=terms.dtype)
