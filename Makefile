@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
 .PHONY: help demo test sanitize lint bench docs clean
@@ -15,21 +16,30 @@ help:
 	@echo "make docs   write the references from the code, and the site to build/site"
 	@echo "make clean  remove $(VENV) and everything built"
 
+# What builds the kernels and what they run with, as pyproject.toml has it, a line each.
+REQUIRED := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	print(*p["build-system"]["requires"], *p["project"]["dependencies"], sep="\n")
+
 $(VENV)/made:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@echo "Making a virtual environment in $(VENV) (ten seconds) ..."
+	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/built: $(VENV)/made $(SOURCES)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+$(VENV)/needed: $(VENV)/made pyproject.toml
+	@echo "Installing NumPy, SciPy, scikit-learn and what else vpem runs on (160 MB to fetch, then half a minute) ..."
+	@$(BIN)/python -c '$(REQUIRED)' >$(VENV)/needed.txt
+	@$(PIP) --no-compile --requirement $(VENV)/needed.txt
 	@touch $@
 
-$(VENV)/linters: $(VENV)/made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'ruff>=0.6' 'mypy>=1.11' 'cython-lint>=0.16'
+$(VENV)/built: $(VENV)/needed $(SOURCES)
+	@echo "Building vpem and its kernels (half a minute on two cores; seconds when one has changed) ..."
+	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
 
-$(VENV)/benches: $(VENV)/built pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+# Further packages of an extra; kernels that are built stay as they are.
+$(VENV)/with-%: $(VENV)/built
+	@echo "Installing the packages of the extra '$*' (a minute or two, the first time) ..."
+	@$(PIP) --no-build-isolation --editable '.[$*]'
 	@touch $@
 
 demo: $(VENV)/built
@@ -37,7 +47,7 @@ demo: $(VENV)/built
 	$(BIN)/vpem evaluate demo-model.h5 data/breast_cancer.h5
 
 # Threads that wait give way: the tests run in a process for each processor.
-test: $(VENV)/built
+test: $(VENV)/with-test
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
@@ -48,25 +58,24 @@ WATCHED = LD_PRELOAD="$(foreach name,asan ubsan stdc++,$(shell gcc -print-file-n
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=. \
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 
-sanitize: $(VENV)/built
+sanitize: $(VENV)/with-test
 	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
 	cp -r setup.py pyproject.toml README.md LICENSE cli data tests vpem $(SANITIZED)
 	rm -f $(SANITIZED)/vpem/_core/*.c $(SANITIZED)/vpem/_core/*.so
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' 'cython>=3.1'
 	cd $(SANITIZED) && VPEM_SANITIZE=1 $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(SANITIZED) && $(WATCHED) $(abspath $(BIN))/python -m pytest -q --capture=sys \
 		-p no:cacheprovider -p no:faulthandler $(KERNEL_TESTS:%=tests/test_%.py)
 
-lint: $(VENV)/built $(VENV)/linters
+lint: $(VENV)/with-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint vpem/_core
 
-bench: $(VENV)/benches
+bench: $(VENV)/with-bench
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/built
+docs: $(VENV)/with-test
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
 	@echo "build/site/index.html"

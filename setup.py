@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = Path("vpem") / "_core"
@@ -23,14 +23,22 @@ DIRECTIVES = {
     "freethreading_compatible": False,
 }
 
-# Portable on purpose: nothing here asks for the instruction set of the building machine.
-OPTIMISE = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
+# What Cython's memoryviews need stands in a module of its own, instead of in every kernel.
+SHARED = "vpem._core._shared"
+
+# Portable on purpose: nothing here asks for the instruction set of the building machine. Loops of
+# vectors keep their place in cache lines, whatever stands before them; debug symbols take as long
+# to write as the kernels.
+OPTIMISE = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-falign-functions=64", "-g0"]
 
 # VPEM_SANITIZE=1: an access beyond an array, or what C leaves undefined, ends the process.
 SANITIZE = [
     "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer",
     "-g", "-O1",
 ]  # fmt: skip
+
+# Kernels built under one of these are kept apart from others.
+SWITCHES = ("VPEM_NO_OPENMP", "VPEM_SANITIZE")
 
 OPENMP_PROBE = """
 #include <omp.h>
@@ -59,11 +67,20 @@ def openmp_flag(compiler: list[str]) -> str | None:
 
 
 class BuildCore(build_ext):
-    """`build_ext` that turns OpenMP on where the compiler has it, and says which it was."""
+    """`build_ext` with OpenMP where the compiler has it, whose kernels a clone finds in place."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
+        if self.inplace:  # a folder that lasts: only kernels that changed are built again
+            switches = [name for name in SWITCHES if os.environ.get(name)]
+            kind = "-".join([self.plat_name, sys.implementation.cache_tag, *switches])
+            self.build_lib = self.build_temp = os.path.join("build", f"kernels-{kind}")
+
+    def run(self) -> None:
+        super().run()
+        if not self.inplace:  # Python started in the clone takes `vpem/` from there
+            self.copy_extensions_to_source()
 
     def build_extensions(self) -> None:
         compiler = list(getattr(self.compiler, "compiler", None) or ["cc"])
@@ -72,7 +89,15 @@ class BuildCore(build_ext):
             print(f"vpem: kernels are built with OpenMP threads ({flag})")
         else:
             print("vpem: OpenMP is not available, kernels are built serial (one thread)")
-        for extension in self.extensions:
+        translated = cythonize(
+            self.extensions,
+            compiler_directives=DIRECTIVES,
+            nthreads=self.parallel,
+            quiet=True,
+            shared_utility_qualified_name=SHARED,
+        )
+        for extension, in_c in zip(self.extensions, translated, strict=True):
+            extension.sources = in_c.sources
             extension.extra_compile_args += [] if sys.platform == "win32" else OPTIMISE
             if os.environ.get("VPEM_SANITIZE"):
                 extension.extra_compile_args += SANITIZE
@@ -84,18 +109,18 @@ class BuildCore(build_ext):
 
 
 def extensions() -> list[Extension]:
-    """Return one extension a kernel file."""
-    return [
-        Extension(
-            f"vpem._core.{path.stem}",
-            [path.as_posix()],
-            depends=[header.as_posix() for header in (CORE / "simd").glob("*")],
-        )
+    """Return one extension a kernel file, and what they share."""
+    headers = [header.as_posix() for header in (CORE / "simd").glob("*")]
+    kernels = [
+        Extension(f"vpem._core.{path.stem}", [path.as_posix()], depends=headers)
         for path in sorted(CORE.glob("*.pyx"))
     ]
+    return [Extension(SHARED, [SHARED.replace(".", "/") + ".c"]), *kernels]
 
 
-setup(
-    ext_modules=cythonize(extensions(), compiler_directives=DIRECTIVES),
-    cmdclass={"build_ext": BuildCore},
-)
+if __name__ == "__main__":  # processes that translate kernels load this file too
+    setup(
+        packages=[*find_packages(include=["vpem", "vpem.*"]), "vpem_cli"],
+        ext_modules=extensions(),
+        cmdclass={"build_ext": BuildCore},
+    )

@@ -3,6 +3,9 @@
 import ast
 import importlib
 import inspect
+import os
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -175,17 +178,53 @@ def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_no_module_called_cli_is_installed(project):
-    tools = project["tool"]["setuptools"]
-    assert tools["package-dir"] == {"vpem_cli": "cli"}
-    assert {name.split(".")[0] for name in tools["packages"]} == {"vpem", "vpem_cli"}
-    assert project["project"]["scripts"] == {"vpem": "vpem_cli:main"}
+def ended(program, folder, **variables):
+    """What a Python program prints in a folder, which must go well."""
+    done = subprocess.run(
+        [sys.executable, *program], cwd=folder, env=os.environ | variables, capture_output=True,
+        text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def test_every_room_is_installed(project):
-    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "vpem").rglob("__init__.py")}
-    rooms = {".".join(folder.parts) for folder in folders}
-    assert rooms | {"vpem_cli"} == set(project["tool"]["setuptools"]["packages"])
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A source distribution, unpacked and installed from its folder: one kernel, to be quick."""
+    folder = tmp_path_factory.mktemp("clone")
+    skipped = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__")
+    for name in ("vpem", "cli"):
+        shutil.copytree(ROOT / name, folder / name, ignore=skipped)
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    for path in (folder / "vpem" / "_core").glob("*.pyx"):
+        if path.stem != "consensus":
+            path.unlink()
+    ended(["-c", "from setuptools import build_meta; build_meta.build_sdist('dist')"], folder)
+    (archive,) = (folder / "dist").glob("vpem-*.tar.gz")
+    shutil.unpack_archive(archive, folder / "dist", filter="data")
+    (clone,) = (path for path in (folder / "dist").iterdir() if path.is_dir())
+    site = folder / "site"
+    pip = ["-m", "pip", "install", "-qq", "--no-deps", "--no-build-isolation", "--target", site]
+    ended([*pip, "."], clone)
+    return clone, site
+
+
+FOUND = "import vpem._core.consensus as kernel; print(kernel.__file__)"
+
+
+def test_python_finds_kernels_in_the_folder_it_was_installed_from(installed):
+    clone, site = installed
+    assert ended(["-c", FOUND], clone).startswith(f"{clone}{os.sep}")
+    assert ended(["-c", FOUND], site.parent / "dist", PYTHONPATH=str(site)).startswith(str(site))
+
+
+def test_every_room_is_installed_and_no_module_called_cli(installed):
+    _, site = installed
+    assert {path.name.split("-")[0] for path in site.iterdir()} == {"bin", "vpem", "vpem_cli"}
+    for folder, home in (("vpem", "vpem"), ("cli", "vpem_cli")):
+        ours = {path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*.py")}
+        assert ours == {path.relative_to(site / home) for path in (site / home).rglob("*.py")}
 
 
 def test_the_version_is_said_once_more_and_the_same(project):

@@ -6,7 +6,7 @@ from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport sqrt
 from scipy.linalg.cython_blas cimport dgemm, sgemm
 
-from vpem._core.blas cimport real
+from vpem._core.real cimport real
 from vpem._core.simd cimport vpem_instruction_set
 
 cdef extern from "simd/nearest.h" nogil:

@@ -4,7 +4,8 @@ import numpy as np
 from libc.math cimport isfinite, log
 from libc.string cimport memset
 
-from vpem._core.blas cimport cholesky, invert_lower, real
+from vpem._core.lapack cimport cholesky, invert_lower
+from vpem._core.real cimport real
 
 
 cdef int whiten_block(

@@ -11,7 +11,7 @@ from libc.math cimport INFINITY, fabs, isfinite, nextafterf, sqrt
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from vpem._core.blas cimport real
+from vpem._core.real cimport real
 
 cdef enum:
     TILE = 4096           # values at a time, about

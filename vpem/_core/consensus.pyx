@@ -4,7 +4,7 @@ import numpy as np
 from cython.parallel cimport prange, threadid
 from libc.string cimport memcpy, memset
 
-from vpem._core.blas cimport real
+from vpem._core.real cimport real
 from vpem._core.simd cimport (
     vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_mix_d, vpem_mix_f,
 )

@@ -3,7 +3,8 @@ import numpy as np
 
 from cython.parallel cimport prange, threadid
 
-from vpem._core.blas cimport multiply_lower, real
+from vpem._core.blas cimport multiply_lower
+from vpem._core.real cimport real
 
 cdef enum:
     TILE = 256

@@ -11,7 +11,9 @@ import numpy as np
 from cython.parallel cimport prange, threadid
 from libc.math cimport log, sqrt
 
-from vpem._core.blas cimport add_gram, cholesky, multiply_lower, real
+from vpem._core.blas cimport add_gram, multiply_lower
+from vpem._core.lapack cimport cholesky
+from vpem._core.real cimport real
 
 cdef enum:
     TILE = 256

@@ -4,7 +4,8 @@ import numpy as np
 from cython.parallel cimport prange, threadid
 from libc.math cimport sqrt
 
-from vpem._core.blas cimport add_gram, real
+from vpem._core.blas cimport add_gram
+from vpem._core.real cimport real
 
 cdef enum:
     TILE = 256

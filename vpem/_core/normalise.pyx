@@ -2,7 +2,7 @@
 from cython.parallel cimport prange
 from libc.math cimport INFINITY, exp, isnan, log
 
-from vpem._core.blas cimport real
+from vpem._core.real cimport real
 
 
 cdef void normalise_row(

@@ -10,7 +10,7 @@ from libc.math cimport INFINITY, exp, isnan, log
 from libc.stdint cimport uintptr_t
 from libc.string cimport memset
 
-from vpem._core.blas cimport real
+from vpem._core.real cimport real
 from vpem._core.simd cimport (
     vpem_add_d, vpem_add_f, vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f,
     vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f,
