@@ -15,7 +15,7 @@ from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.saem import SaemRun, run_saem
 from vpem.saem.samplers import Exact, Langevin, Sampler
-from vpem.saem.server import FEEDBACKS, Reports
+from vpem.saem.server import FEEDBACKS, SaemServer
 
 from .saem_loadings import drawn_items
 from .saem_shared import BOYS, Finding, boys, log_likelihood_top, style
@@ -80,7 +80,7 @@ def run(
     n_iter, burn_in = ITERATIONS[size]
     held = evenly(model.n, devices)
     made = None if codec is None else parse_codec(codec)
-    reports = Reports(held.counts / model.n, made, feedback, model.pieces)
+    server = SaemServer(held.counts / model.n, made, feedback, model.pieces)
     options = {
         "n_iter": n_iter,
         "burn_in": burn_in,
@@ -90,7 +90,7 @@ def run(
     } | options
     try:
         with np.errstate(all="ignore"):
-            return run_saem(model, held, sampler or Exact(), reports, seed=seed, **options)
+            return run_saem(model, held, sampler or Exact(), server, seed=seed, **options)
     except (NumericalError, np.linalg.LinAlgError):
         return None
 

@@ -18,7 +18,7 @@ from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.one_compartment import OneCompartmentModel
 from vpem.saem.saem import run_saem, step_size
 from vpem.saem.samplers import Exact, Metropolis, sampler_of
-from vpem.saem.server import Reports, Units
+from vpem.saem.server import SaemServer, Units
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 BOYS = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
@@ -39,9 +39,9 @@ def run(model, devices=1, sampler=None, codec=None, feedback="none", **options):
     """A run, and what was reported."""
     held = evenly(model.n, devices) if isinstance(devices, int) else devices
     codec = None if codec is None else parse_codec(codec)
-    reports = Reports(held.counts / model.n, codec, feedback, model.pieces)
+    server = SaemServer(held.counts / model.n, codec, feedback, model.pieces)
     options = {"n_iter": 120, "burn_in": 50, "n_chains": 2, "tol": 0.0, **options}
-    return run_saem(model, held, sampler or Exact(), reports, **options), reports
+    return run_saem(model, held, sampler or Exact(), server, **options), server
 
 
 # ---- estimates ----------------------------------------------------------------------------------
@@ -186,13 +186,13 @@ def test_feedback_repairs_top_k(boys, seed):
     off = {}
     for feedback in ("none", "error", "memory"):
         options = {"n_iter": 400, "burn_in": 100, "seed": seed}
-        found, reports = run(model, 4, codec="topk:0.5", feedback=feedback, **options)
+        found, server = run(model, 4, codec="topk:0.5", feedback=feedback, **options)
         off[feedback] = np.abs(found.theta / BOYS - 1).max()
     exact = run(model, 4, n_iter=400, burn_in=100)[1]
     assert off["none"] > 0.5
     assert off["memory"] < 0.05
     assert off["error"] < 0.05
-    assert reports.ledger.bytes < exact.ledger.bytes
+    assert server.ledger.bytes < exact.ledger.bytes
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -208,10 +208,10 @@ def test_quantized_statistics_and_gradients_come_near(boys, seed):
 @pytest.mark.parametrize("feedback", ["none", "memory"])
 def test_some_devices_at_a_time(boys, feedback):
     options = {"n_iter": 500, "burn_in": 100, "participation": 0.5, "seed": 3, "decay": 1.0}
-    found, reports = run(LinearModel(boys), 13, feedback=feedback, **options)
+    found, server = run(LinearModel(boys), 13, feedback=feedback, **options)
     assert 0.4 < np.mean(found.n_active) / 13 < 0.6
     np.testing.assert_allclose(found.theta, BOYS, rtol=0.1 if feedback == "none" else 0.03)
-    sent = reports.ledger.of_kind("server")
+    sent = server.ledger.of_kind("server")
     assert sent["messages"] == 2 * sum(found.n_active)
 
 
@@ -242,10 +242,10 @@ def test_models_are_weighed_by_individuals_or_devices(boys):
 @pytest.mark.filterwarnings("ignore:after 10 iterations the server's statistics")
 def test_the_ledger_counts_what_is_sent(boys):
     model = LinearModel(boys)
-    _, reports = run(model, 4, n_iter=10, burn_in=5)
+    _, server = run(model, 4, n_iter=10, burn_in=5)
     P, p = model.size, len(model.parameters)
-    assert reports.ledger.of_kind("setup") == {"messages": 4, "bytes": 32 * P, "rounds": 1}
-    assert reports.ledger.of_kind("server")["bytes"] == 10 * 4 * 8 * (P + p)
+    assert server.ledger.of_kind("setup") == {"messages": 4, "bytes": 32 * P, "rounds": 1}
+    assert server.ledger.of_kind("server")["bytes"] == 10 * 4 * 8 * (P + p)
     _, coded = run(model, 4, codec="topk:0.2", n_iter=10, burn_in=5)
     size = parse_codec("topk:0.2").message_size(P)
     assert coded.ledger.of_kind("server")["bytes"] == 10 * 4 * (size + 8 * p)

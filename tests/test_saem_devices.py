@@ -14,7 +14,7 @@ from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.saem import run_saem
 from vpem.saem.samplers import Exact
-from vpem.saem.server import Reports, Units
+from vpem.saem.server import SaemServer, Units
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 BOYS = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
@@ -29,10 +29,10 @@ def run(model, devices, codec=None, feedback="none", **options):
     """How far estimates are off, relatively; and the run."""
     held = evenly(model.n, devices) if isinstance(devices, int) else devices
     codec = None if codec is None else parse_codec(codec)
-    reports = Reports(held.counts / model.n, codec, feedback, model.pieces)
+    server = SaemServer(held.counts / model.n, codec, feedback, model.pieces)
     options = {"n_iter": 300, "burn_in": 100, "n_chains": 2, **options}
-    found = run_saem(model, held, Exact(), reports, **options)
-    return np.abs(found.theta / BOYS - 1).max(), found, reports
+    found = run_saem(model, held, Exact(), server, **options)
+    return np.abs(found.theta / BOYS - 1).max(), found, server
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,14 @@ def test_the_server_has_the_mean_of_all_on_average(participation):
     rng = np.random.default_rng(0)
     total = np.zeros(2)
     n, step = 4000, 0.05
+    server = SaemServer(weights, None, "none", (slice(0, 2),))
+    server.begin(np.zeros((3, 2)), Units(np.ones(2)), participation, rng)
     for _ in range(n):
-        active = np.flatnonzero(rng.random(3) < participation)
+        server.statistic = np.zeros(2)
+        active = server.draw(2)
         if len(active):
-            reports = Reports(weights, None, "none", (slice(0, 2),))
-            reports.gather(values[active], values[active], active, step, participation, rng)
-            total += reports.statistic
+            server.gather(values[active], values[active], step)
+            total += server.statistic
     sd = step * np.sqrt(((weights[:, None] * values) ** 2).sum(axis=0) / participation / n)
     assert (np.abs(total / n - step * weights @ values) < 4 * sd).all()
 
@@ -116,9 +118,9 @@ def test_damping_is_that_of_the_codec():
         ("topk:0.25", "error", 0.125),
         ("float32", "memory", 0.5),
     ):
-        reports = Reports(np.full(3, 1 / 3), parse_codec(codec), feedback, (slice(0, 4),))
-        reports.begin(values, units, rng)
-        assert reports.damping == pytest.approx(damping, rel=1e-5)
+        server = SaemServer(np.full(3, 1 / 3), parse_codec(codec), feedback, (slice(0, 4),))
+        server.begin(values, units, 1.0, rng)
+        assert server.damping == pytest.approx(damping, rel=1e-5)
 
 
 @pytest.mark.parametrize("codec", ["topk:0.05", "qsgd:2bits"])
@@ -132,8 +134,8 @@ def test_coarse_codecs_of_many_statistics(codec):
     model = BifactorModel(from_matrix(Y), groups.tolist())
     likelihoods = []
     for feedback, one in (("none", None), ("error", codec), ("memory", codec)):
-        reports = Reports(np.full(6, 1 / 6), one and parse_codec(one), feedback, model.pieces)
-        found = run_saem(model, evenly(300, 6), Exact(), reports, n_iter=400, burn_in=200)
+        server = SaemServer(np.full(6, 1 / 6), one and parse_codec(one), feedback, model.pieces)
+        found = run_saem(model, evenly(300, 6), Exact(), server, n_iter=400, burn_in=200)
         likelihoods.append(model.marginal(found.theta).sum())
         assert found.holds
     assert likelihoods[1] > likelihoods[0] - 15

@@ -23,7 +23,7 @@ from vpem.saem.models.catalogue import MODELS, OWN, all_options, make_model
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.saem import SaemProgress, burn_in_of, chains_of, run_saem
 from vpem.saem.samplers import AUTO, Sampler, sampler_of, usual_sampler
-from vpem.saem.server import Reports
+from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
 
 __all__ = ["MODELS", "SaemFit", "fit_saem", "make_model"]
@@ -205,12 +205,12 @@ def fit_saem(
         raise InputError(f"devices hold {held.n_samples} individuals, but there are {made.n}")
     if feedback is None:
         feedback = "none" if codec is None else "memory"
-    reports = Reports(held.counts / made.n, codec, feedback, made.pieces)
+    server = SaemServer(held.counts / made.n, codec, feedback, made.pieces)
     run = run_saem(
         made,
         held,
         chosen,
-        reports,
+        server,
         n_iter=n_iter,
         burn_in=burn_in,
         decay=decay,
@@ -258,7 +258,7 @@ def fit_saem(
     tell("computing standard errors")
     _warn_of_few(likelihood, individuals.names, n_importance)
     information = observed_information(made, theta, given)
-    reports.sum_up()
+    server.sum_up()
     named = isinstance(model, str)
     settings = {
         "devices": held.n_workers, "sampler": chosen.name, "sampler_options": _told(chosen),
@@ -282,7 +282,7 @@ def fit_saem(
         run.converged,
         run.change,
         run.grounds,
-        reports.ledger,
+        server.ledger,
         str(model) if named else OWN,
         all_options(str(model), model_options or {}) if named else {},
         settings,

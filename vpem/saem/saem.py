@@ -19,7 +19,7 @@ from vpem.errors import InputError, NotConvergedWarning, NumericalError, Setting
 from vpem.network.workers import Workers
 from vpem.saem.chains import Chains, Sampler
 from vpem.saem.models.model import Counts, SaemModel, Vector, begin_model, check_model
-from vpem.saem.server import Reports, Units
+from vpem.saem.server import SaemServer, Units
 from vpem.saem.stopping import Watch
 from vpem.saem.streams import Streams
 
@@ -128,7 +128,7 @@ def run_saem(
     model: SaemModel,
     devices: Workers,
     sampler: Sampler,
-    reports: Reports,
+    server: SaemServer,
     *,
     n_iter: int = 1000,
     burn_in: int | None = None,
@@ -153,7 +153,7 @@ def run_saem(
         Which device holds which individuals, one at least.
     sampler : Sampler
         Of the latents.
-    reports : Reports
+    server : SaemServer
         How devices reach the server.
     n_iter, burn_in : int
         Most iterations, and those of them with step 1 in which samplers adapt; None: 200, or two
@@ -201,7 +201,7 @@ def run_saem(
     """
     n_iter = check_int("n_iter", n_iter, least=1)
     burn_in = check_int("burn_in", burn_in_of(n_iter, burn_in), least=0, most=n_iter)
-    _check(model, devices, reports, decay, average, shares)
+    _check(model, devices, server, decay, average, shares)
     check_number("participation", participation, least=1e-6, most=1)
     check_number("tol", tol, least=0)
     theta, z = begin_model(model)
@@ -213,28 +213,25 @@ def run_saem(
     counts = [Counts(len(rows), int(model.individuals.counts[rows].sum())) for rows in devices.rows]
     statistics = model.statistics(z[None])
     smoothed = np.stack([statistics[rows].mean(axis=0) for rows in devices.rows])
-    reports.begin(smoothed, Units.of(statistics), rng)
+    server.begin(smoothed, Units.of(statistics), participation, rng)
     chains = sampler.begin(model, theta, z, chains_of(sampler, model.n, n_chains))
     run = SaemRun(theta, chains, [theta])
     everyone = np.arange(devices.n_workers)
     models = np.tile(theta, (len(everyone), 1))  # the last of each device
     known = np.zeros(len(everyone), dtype=np.bool_)
     looks = math.ceil(window / participation)  # as much is seen of each device in between
-    watch = Watch(model, sampler, streams, reports, burn_in, tol, looks)
+    watch = Watch(model, sampler, streams, server, burn_in, tol, looks)
     if tol > 0:
         run.grounds = f"parameters are looked at from iteration {burn_in + 2 * looks} on"
     for r in range(1, n_iter + 1):
         step = step_size(r, burn_in, decay)
-        active = everyone
-        if participation < 1:
-            active = np.flatnonzero(rng.random(len(everyone)) < participation)
+        active = server.draw(len(theta))
         if len(active):
-            reports.announce(active, len(theta))
             local = _simulate(
                 model, theta, sampler, chains, streams, devices, active, r, max(0, r - burn_in)
             )
             # A device that is seldom active takes larger steps, so that all forget alike.
-            smoothed[active] += min(reports.damping, step / participation) * (
+            smoothed[active] += min(server.damping, step / participation) * (
                 local - smoothed[active]
             )
             if average == "models":
@@ -242,11 +239,11 @@ def run_saem(
                     total = smoothed[one] * counts[one].individuals
                     models[one] = model.maximize(total, counts[one])
                 known[active] = True
-                weights = reports.weights if shares == "individuals" else np.ones(len(everyone))
-                theta = reports.average_models(models, active, weights * known)
+                weights = server.weights if shares == "individuals" else np.ones(len(everyone))
+                theta = server.average_models(models, weights * known)
             else:
-                reports.gather(local, smoothed[active], active, step, participation, rng)
-                total = reports.statistic * model.n
+                server.gather(local, smoothed[active], step)
+                total = server.statistic * model.n
                 run.holds = model.holds(total, model.counts)
                 run.lost = run.lost if run.holds else r
                 theta = np.asarray(model.maximize(total, model.counts))
@@ -257,18 +254,18 @@ def run_saem(
             )
         run.theta, run.n_iter = theta, r
         run.trace.append(theta)
-        run.bytes.append(reports.ledger.bytes)
+        run.bytes.append(server.ledger.bytes)
         run.n_active.append(len(active))
-        run.steps.append(min(step, participation * reports.damping))
+        run.steps.append(min(step, participation * server.damping))
         if callback is not None:
             callback(SaemProgress(r, n_iter, theta))
         if watch.has_settled(run):
             break
-    if reports.codec is not None and not run.holds:
+    if server.codec is not None and not run.holds:
         warnings.warn(
             f"after {run.n_iter} iterations the server's statistics are of no latents, and "
-            f"variances are as good as zero: {reports.codec.name} is too coarse with feedback "
-            f"{reports.feedback}; take feedback memory or error, or a finer codec",
+            f"variances are as good as zero: {server.codec.name} is too coarse with feedback "
+            f"{server.feedback}; take feedback memory or error, or a finer codec",
             NotConvergedWarning,
             stacklevel=3,
         )
@@ -303,7 +300,7 @@ def _simulate(
 def _check(
     model: SaemModel,
     devices: Workers,
-    reports: Reports,
+    server: SaemServer,
     decay: float,
     average: str,
     shares: str,
@@ -323,7 +320,7 @@ def _check(
     if not devices.counts.all():
         empty = devices.names[int(devices.counts.argmin())]
         raise InputError(f"{empty!r} holds no individuals; leave such devices out")
-    if average == "models" and (reports.codec is not None or reports.feedback != "none"):
+    if average == "models" and (server.codec is not None or server.feedback != "none"):
         raise InputError(
             "averaged models are sent exactly: leave out the codec and its feedback, or average "
             "statistics"

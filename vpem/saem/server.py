@@ -1,4 +1,4 @@
-"""How devices' statistics, or models, reach the server that maximises."""
+"""What SAEM's server makes of the statistics, or models, that devices send."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from numpy.typing import NDArray
 from vpem.errors import check_choice
 from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
+from vpem.network.topologies import make_graph
 from vpem.saem.models.model import Vector
-from vpem.sums.corrections import ITEM, AtServer, Quantizer
+from vpem.sums.counted import AtServer
+from vpem.sums.quantizer import ITEM, Quantizer
+from vpem.sums.server import ServerSum
+from vpem.sums.wrappers import Compressed, Memory, Partial
 
-__all__ = ["FEEDBACKS", "Reports", "Units"]
+__all__ = ["FEEDBACKS", "SaemServer", "Units"]
 
 FEEDBACKS = ("none", "change", "error", "memory")
 """What devices do about the error of a codec.
@@ -55,8 +59,8 @@ class Units:
         return statistics * self.sizes
 
 
-class Reports:
-    """The server's mean statistic, and what devices and server remember of each other.
+class SaemServer:
+    """The server's mean statistic, and how it moves by what active devices send.
 
     Parameters
     ----------
@@ -64,17 +68,19 @@ class Reports:
         Share of the individuals that each device has.
     codec : Codec or None
         How statistics are sent; None: exactly.
-    feedback : {"none", "error", "memory"}
+    feedback : {"none", "change", "error", "memory"}
         See `FEEDBACKS`.
     pieces : tuple of slice
         Of a statistic.
-    ledger : Ledger or None
-        Of a star; by default a new one.
+    total : AtServer, optional
+        The sum at the server; by default a new one.
 
     Attributes
     ----------
     statistic : ndarray of shape (P,)
         Mean statistic of an individual, as the server has it.
+    damping : float
+        The largest step with which a coarse codec does not build up.
     """
 
     def __init__(
@@ -83,61 +89,52 @@ class Reports:
         codec: Codec | None,
         feedback: str,
         pieces: tuple[slice, ...],
-        ledger: Ledger | None = None,
+        total: AtServer | None = None,
     ) -> None:
+        n = len(weights)
         self.weights = weights
         self.codec = codec
         self.feedback = check_choice("feedback", feedback, FEEDBACKS)
         self.pieces = pieces
-        self.quantizer = Quantizer(codec, pieces)
-        self.server = AtServer(weights, self.quantizer, 1.0, 1.0, None, ledger)
-        self.ledger = self.server.ledger
-        self._up = np.flatnonzero(self.ledger.targets == self.ledger.n_nodes - 1)
-        self._alone = len(weights) <= 1
+        self.ledger = Ledger(make_graph("star", n))
+        self.total = (total or ServerSum(n)).on(self.ledger).weighted(weights)
         self.alpha = 1.0
-        self.damping = 1.0  # the largest step with which a coarse codec does not build up
+        self.damping = 1.0
         self.statistic = np.zeros(pieces[-1].stop)
-        self.memory = np.zeros((len(weights), pieces[-1].stop))
+        self.left_out = np.zeros((n, pieces[-1].stop))
 
-    def begin(self, local: Vector, units: Units, rng: np.random.Generator) -> None:
+    def begin(
+        self, local: Vector, units: Units, participation: float, rng: np.random.Generator
+    ) -> None:
         """Send first statistics (D, P) exactly, and what the units are made of."""
-        _, mean = self.server.collect(local, rng)
-        self.statistic = mean[0]
+        self.total.charge = "setup"
+        self.statistic = self.total.aggregate(self.total.send(local))[0]
+        inner: AtServer | Compressed = self.total
         if self.codec is not None:
-            if not self._alone:  # sums of squares up, units down
-                size = ITEM * len(self.statistic)
-                self.ledger.send("setup", size, links=self._up, rounds=1)
-                down = np.setdiff1d(np.arange(len(self.ledger.targets)), self._up)
-                self.ledger.send("setup", size, links=down, rounds=1)
-            self.quantizer = Quantizer(self.codec, self.pieces, basis=units)
-            if not self.quantizer.biased:
-                self.alpha = self.damping = 1.0 / (1.0 + self.quantizer.omega)
+            size = ITEM * len(self.statistic)  # sums of squares up, units down
+            self.total.count(size)
+            self.total.broadcast(size)
+            quantizer = Quantizer(self.codec, self.pieces, basis=units)
+            inner = Compressed(self.total, quantizer, rng)
+            if not quantizer.biased:
+                self.alpha = self.damping = 1.0 / (1.0 + quantizer.omega)
             elif self.feedback != "none":
-                self.damping = max(1.0 - self.quantizer.omega, LEAST)
+                self.damping = max(1.0 - quantizer.omega, LEAST)
             if self.feedback != "none":
                 self.damping /= 2
-        if self.feedback == "memory":
-            self.memory = local.copy()
+        self.total.charge = "server"
+        self.devices = Partial(inner, participation, rng)
+        self.remembered = Memory(self.devices, self.alpha, local.copy())
 
-    def announce(self, active: NDArray[np.intp], size: int) -> None:
-        """Count how the server sends parameters to devices."""
+    def draw(self, size: int) -> NDArray[np.intp]:
+        """Draw the active devices, and send them so many parameters, or what these are made of."""
+        self.devices.draw()
         if self.codec is not None and self.feedback in ("change", "error"):
-            size = len(self.statistic)  # of which devices make the parameters
-        self.server.announce(active, size)
+            size = len(self.statistic)
+        self.devices.broadcast(ITEM * size)
+        return self.devices.active
 
-    def _count(self, sizes: NDArray[np.int64] | int, active: NDArray[np.intp]) -> None:
-        if not self._alone and len(active):
-            self.ledger.send("server", sizes, links=self._up[active], rounds=1)
-
-    def gather(
-        self,
-        local: Vector,
-        smoothed: Vector,
-        active: NDArray[np.intp],
-        step: float,
-        participation: float,
-        rng: np.random.Generator,
-    ) -> None:
+    def gather(self, local: Vector, smoothed: Vector, step: float) -> None:
         """Send statistics of the active devices, and approximate the mean of all.
 
         Parameters
@@ -146,44 +143,33 @@ class Reports:
             Mean statistics of each active device's individuals, as they were simulated.
         smoothed : ndarray of shape (a, P)
             The same, averaged over iterations by the device.
-        active : ndarray of shape (a,)
-            Which devices.
         step : float
             Of the stochastic approximation.
-        participation : float
-            Probability with which each of them was active.
-        rng : Generator
-            Of the codec.
         """
         if self.feedback == "memory":
-            received, sizes = self.quantizer.send(smoothed - self.memory[active], rng)
-            self.memory[active] += self.alpha * received
-            self.statistic = self.weights @ self.memory
+            self.statistic = self.remembered.add(smoothed)[0]
+            return
+        # Of all devices in the mean; at most to where the active ones are.
+        active, send = self.devices.active, self.devices.send
+        whole = 1.0 / float(self.weights[active].sum())
+        step = min(step / self.devices.probability, self.damping, whole)
+        if self.feedback == "none":
+            moves = step * (send(local) - self.statistic)
+        elif self.feedback == "change":
+            moves = step * send(local - self.statistic)
         else:
-            # Of all devices in the mean; at most to where the active ones are.
-            weights = self.weights[active]
-            step = min(step / participation, self.damping, 1.0 / float(weights.sum()))
-            if self.feedback == "none":
-                received, sizes = self.quantizer.send(local, rng)
-                received = step * (received - self.statistic)
-            elif self.feedback == "change":
-                received, sizes = self.quantizer.send(local - self.statistic, rng)
-                received = step * received
-            else:
-                wanted = step * (local - self.statistic) + self.memory[active]
-                received, sizes = self.quantizer.send(wanted, rng)
-                received = self.alpha * received
-                self.memory[active] = wanted - received
-            self.statistic = self.statistic + weights @ received
-        self._count(sizes, active)
+            wanted = step * (local - self.statistic) + self.left_out[active]
+            moves = self.alpha * send(wanted)
+            self.left_out[active] = wanted - moves
+        self.statistic = self.statistic + self.devices.aggregate(moves)[0]
 
-    def average_models(self, thetas: Vector, active: NDArray[np.intp], shares: Vector) -> Vector:
+    def average_models(self, thetas: Vector, shares: Vector) -> Vector:
         """Send models of the active devices; the mean of the last of all (D, p), by shares (D,)."""
-        self._count(ITEM * thetas.shape[1], active)
+        self.total.send(thetas[self.devices.active], self.devices.active)
         mean: Vector = (shares @ thetas) / shares.sum()
         return mean
 
     def sum_up(self) -> None:
         """Count what devices send at the end: moments of statistics, and a log-likelihood."""
         size = len(self.statistic)
-        self._count(ITEM * (size + size * (size + 1) // 2 + 2), np.arange(len(self.weights)))
+        self.total.count(ITEM * (size + size * (size + 1) // 2 + 2))

@@ -22,7 +22,7 @@ from vpem.saem.chains import Sampler
 from vpem.saem.conditional import sample_conditional
 from vpem.saem.fisher import complete_and_hidden, least_share
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.server import Reports
+from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Watch:
 
     Parameters
     ----------
-    model, sampler, streams, reports
+    model, sampler, streams, server
         Of the run.
     burn_in : int
         Iterations of step 1.
@@ -58,12 +58,12 @@ class Watch:
         model: SaemModel,
         sampler: Sampler,
         streams: Streams,
-        reports: Reports,
+        server: SaemServer,
         burn_in: int,
         tol: float,
         window: int,
     ) -> None:
-        self.model, self.sampler, self.streams, self.reports = model, sampler, streams, reports
+        self.model, self.sampler, self.streams, self.server = model, sampler, streams, server
         self.burn_in, self.tol, self.window = burn_in, tol, window
         self._since = 0  # when the information was last computed
         self._complete = self._hidden = np.empty((0, 0))
@@ -114,7 +114,7 @@ class Watch:
             self.model, run.theta, self.sampler, chains, self.streams,
             after=run.n_iter, late=since, n_iter=n_iter,
         )  # fmt: skip
-        self.reports.sum_up()
+        self.server.sum_up()
         self._complete, self._hidden = complete_and_hidden(self.model, run.theta, given)
         self._least = least_share(self.model, given)
         self._since = since
