@@ -1,6 +1,5 @@
-"""The house: every kernel is built and has a twin, and arrows between the rooms run one way."""
+"""What is built and installed: every kernel, each with a twin, and every room."""
 
-import ast
 import importlib
 import inspect
 import os
@@ -19,36 +18,6 @@ CORE = ROOT / "vpem" / "_core"
 KERNELS = sorted(path.stem for path in CORE.glob("*.pyx"))
 TWINS = ("reference", "reference_assign", "reference_codecs", "reference_graph",
          "reference_langevin", "reference_missing", "reference_proposals")  # fmt: skip
-
-
-def module_name(path):
-    """Dotted name of a source file of the package."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imports(path):
-    """Dotted names that a source file imports, wherever in it, relative ones resolved."""
-    package = module_name(path).split(".")
-    if path.name != "__init__.py":
-        package = package[:-1]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            node.body = []  # what only type checkers see
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            home = ".".join([*base, *([node.module] if node.module else [])])
-            yield home
-            yield from (f"{home}.{alias.name}" for alias in node.names)
-
-
-def inside(name, *rooms):
-    """Whether a dotted name lies in one of the rooms."""
-    return any(name == room or name.startswith(f"{room}.") for room in rooms)
 
 
 # ---- kernels and twins --------------------------------------------------------------------------
@@ -96,78 +65,6 @@ def test_every_twin_has_a_kernel():
     for twin in TWINS:
         module = importlib.import_module(f"vpem._core.{twin}")
         assert set(module.__all__) <= kernels
-
-
-# ---- who imports whom ---------------------------------------------------------------------------
-
-LIBRARY = sorted((ROOT / "vpem").rglob("*.py"))
-
-
-def test_this_test_reads_imports(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    (tmp_path / "vpem" / "sums").mkdir(parents=True)
-    path = tmp_path / "vpem" / "sums" / "x.py"
-    path.write_text("def f():\n    from ..terms import features\n    import vpem.steps.em as e\n")
-    assert set(imports(path)) == {"vpem.terms", "vpem.terms.features", "vpem.steps.em"}
-
-
-GROUND = {"errors", "checks", "settings", "schema"}
-BELOW = {
-    "_core": "",
-    "network": "_core",
-    "engines": "network",
-    "terms": "network _core",
-    "sums": "engines network _core",
-    "steps": "terms sums engines network _core",
-    "files": "terms engines network _core",
-    "saem": "steps sums files terms engines network _core",
-    "fits": "steps sums files terms engines network _core",
-    "pictures": "fits saem files steps terms network _core",
-}
-"""What each room may import besides the ground."""
-
-
-@pytest.mark.parametrize("room", BELOW)
-def test_arrows_run_one_way(room):
-    may = {*GROUND, room, *BELOW[room].split()}
-    files = sorted((ROOT / "vpem" / room).rglob("*.py"))
-    assert files
-    for path in files:
-        found = {name.split(".")[1] for name in imports(path) if name.startswith("vpem.")}
-        found &= {*GROUND, *BELOW}
-        assert found <= may, f"{path} imports {found - may}"
-
-
-def test_every_room_is_in_the_table():
-    rooms = {p.parent.name for p in (ROOT / "vpem").glob("*/__init__.py")}
-    assert rooms == set(BELOW)
-    assert {p.stem for p in (ROOT / "vpem").glob("*.py")} - {"__init__"} <= GROUND
-
-
-def test_nothing_in_the_library_imports_the_command_line():
-    assert LIBRARY
-    for path in LIBRARY:
-        wrong = [n for n in imports(path) if inside(n, "cli", "vpem_cli", "typer", "rich", "tests")]
-        assert not wrong, f"{path.name} imports {wrong}"
-
-
-def top_level_imports(path):
-    """What is imported when the module is, and not only for type checkers."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield node.module.split(".")[0]
-
-
-ESTIMATORS = ("estimators.py", "fitted.py", "row_estimators.py", "clustering.py", "federated.py",
-              "completion.py", "on_graph.py")  # fmt: skip
-
-
-def test_scikit_learn_is_for_estimators_only():
-    for path in LIBRARY:
-        if path.name not in ESTIMATORS:
-            assert not set(top_level_imports(path)) & {"sklearn", "networkx", "pyarrow"}, path.name
 
 
 # ---- what is installed --------------------------------------------------------------------------
@@ -229,20 +126,3 @@ def test_every_room_is_installed_and_no_module_called_cli(installed):
 
 def test_the_version_is_said_once_more_and_the_same(project):
     assert project["project"]["version"] == vpem.__version__
-
-
-def test_what_is_imported_is_what_is_required(project):
-    required = {
-        requirement.split(">")[0].strip().lower()
-        for requirement in project["project"]["dependencies"]
-    }
-    extras = project["project"]["optional-dependencies"]
-    for extra in ("sdp", "plot", "mpi", "psi", "fetch"):
-        required |= {requirement.split(">")[0].strip().lower() for requirement in extras[extra]}
-    names = {"scikit-learn": "sklearn", "openmined-psi": "private_set_intersection"}
-    declared = {names.get(name, name) for name in required}
-    used = set()
-    for path in [*LIBRARY, *sorted((ROOT / "cli").glob("*.py"))]:
-        used |= {name.split(".")[0] for name in imports(path) if name}
-    outside = used - set(sys.stdlib_module_names) - {"vpem", "cli"}
-    assert outside == declared

@@ -38,13 +38,11 @@ def clone(tmp_path_factory):
 @pytest.mark.parametrize(
     "program",
     [
-        ["-c", "from vpem import VPEM"],
         ["-c", "import vpem; vpem.fit_vpem"],
-        ["-c", "import vpem._core.sweep"],
         ["-c", "from vpem._core import reference"],
         ["-m", "pytest", "-p", "no:cacheprovider"],
     ],
-    ids=["name", "attribute", "kernel", "twin", "pytest"],
+    ids=["attribute", "twin", "pytest"],
 )
 def test_a_folder_without_kernels_says_what_to_do(clone, program):
     ended = python(program, clone)

@@ -1,0 +1,115 @@
+"""The house: arrows between rooms run down only, and a package is imported where it is declared."""
+
+import ast
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script that counts and draws."""
+    spec = importlib.util.spec_from_file_location("house", ROOT / "docs" / "house.py")
+    sys.modules["house"] = module = importlib.util.module_from_spec(spec)  # for its dataclass
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["house"]
+
+
+@pytest.fixture(scope="module")
+def house(script):
+    """This house, read."""
+    return script.House(ROOT)
+
+
+TINY = {
+    "vpem/__init__.py": "import vpem.sums\n",
+    "vpem/errors.py": "",
+    "vpem/em.py": "from vpem import errors\ndef f():\n    from vpem.saem.models import x\n",
+    "vpem/sums/__init__.py": "",
+    "vpem/sums/deep/here.py": "def f():\n    if f:\n        from ...terms import features\n",
+    "vpem/terms/features.py": "if TYPE_CHECKING:\n    import vpem.em\nimport vpem._core.x as x\n",
+    "vpem/_core/x.py": "from .. import errors\nfrom . import y\n",
+    "vpem/_core/y.py": "",
+    "vpem/saem/models/__init__.py": "from ...em import f\n",
+    "cli/fit.py": "from vpem_cli.other import x\nimport vpem.em\n",
+}
+
+
+def test_every_import_is_read_and_wrong_arrows_are_found(script, tmp_path):
+    for name, text in TINY.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    tiny = script.House(tmp_path)
+    assert set(tiny.graph.edges) == {
+        ("em", "saem"), ("saem", "em"), ("sums", "terms"), ("terms", "_core"), ("cli", "em"),
+    }  # fmt: skip
+    assert tiny.graph.edges["sums", "terms"]["where"] == [
+        "vpem/sums/deep/here.py: vpem.terms.features"
+    ]
+    assert tiny.circles() == [["em", "saem"]]
+    assert set(tiny.wrong()) == {("em", "saem"), ("saem", "em"), ("sums", "terms")}
+    assert tiny.floors() == [["_core", "em", "saem"], ["cli", "terms"], ["sums"]]
+    assert (tiny.folders, tiny.loose) == (["_core", "saem", "sums", "terms"], ["em", "errors"])
+
+
+def test_arrows_run_down_only(script, house):
+    assert set(house.graph) == set(script.ALLOWED)
+    wrong = [house.graph.edges[edge]["where"] for edge in house.wrong()]
+    assert not wrong
+    assert not house.circles()
+    assert len(house.floors()) <= 8
+
+
+def test_a_newcomer_reads_the_folders_in_one_glance(script, house):
+    assert len(house.folders) <= 10
+    assert set(house.loose) <= set(script.GROUND)
+
+
+def test_the_ground_stands_on_itself_only(script, house):
+    for each in house.modules:
+        if each.room in script.GROUND and each.name != "vpem":
+            ours = {name.split(".")[1] for name in each.imports if name.startswith("vpem.")}
+            assert ours <= set(script.GROUND), each.path
+
+
+def test_nothing_in_the_library_imports_the_command_line(house):
+    for each in house.modules:
+        if each.room != "cli":
+            outside = {name.split(".")[0] for name in each.imports}
+            assert not outside & {"cli", "vpem_cli", "typer", "rich", "tests"}, each.path
+
+
+# ---- what is imported of others -----------------------------------------------------------------
+
+
+def at_the_top(module):
+    """What is imported when the module is, and not only for type checkers."""
+    for node in module.tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.split(".")[0]
+
+
+def test_scikit_learn_is_for_estimators_only(house):
+    for each in house.modules:
+        if each.room != "cli" and "estimators" not in each.path.parts:
+            assert not set(at_the_top(each)) & {"sklearn", "networkx", "pyarrow"}, each.path
+
+
+def test_what_is_imported_is_what_is_required(house):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = list(project["dependencies"])
+    for extra in ("sdp", "plot", "mpi", "psi", "fetch"):
+        needed += project["optional-dependencies"][extra]
+    names = {"scikit-learn": "sklearn", "openmined-psi": "private_set_intersection"}
+    required = {each.split(">")[0].strip().lower() for each in needed}
+    used = {name.split(".")[0] for each in house.modules for name in each.imports}
+    ours = {*sys.stdlib_module_names, "vpem", "vpem_cli", "cli"}
+    assert used - ours == {names.get(name, name) for name in required}
