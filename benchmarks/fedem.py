@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from vpem.fits.fedem import fit_fedem
-from vpem.network.workers import Workers, by_label, evenly
+from vpem.network.holdings import Workers, by_label, evenly
 from vpem.pictures.fedem import plot_histories
 from vpem.steps.fedruns import FedHistory
 

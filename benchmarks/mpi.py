@@ -68,7 +68,7 @@ def iteration(m: int) -> float:
     from vpem.engines.mpi import MpiTeam
     from vpem.errors import VpemWarning
     from vpem.fits.spread import fit_spread, spread
-    from vpem.network.partition import contiguous
+    from vpem.network.holdings import contiguous
     from vpem.network.topologies import make_graph
     from vpem.sums.connect import connect
 
@@ -96,8 +96,8 @@ def rows_iteration(m: int) -> float:
     from vpem.errors import VpemWarning
     from vpem.fits.rows import fit_em
     from vpem.fits.spread import spread_workers
+    from vpem.network.holdings import evenly
     from vpem.network.topologies import make_graph
-    from vpem.network.workers import evenly
     from vpem.sums.connect import connect_workers
 
     warnings.simplefilter("ignore", VpemWarning)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.network.workers import Workers
+from vpem.network.holdings import Workers
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.linear import LinearModel

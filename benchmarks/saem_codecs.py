@@ -8,7 +8,7 @@ import numpy as np
 
 from vpem.errors import NumericalError
 from vpem.network.codecs import parse_codec
-from vpem.network.workers import evenly
+from vpem.network.holdings import evenly
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.linear import LinearModel

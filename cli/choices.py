@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
-    from vpem.network.partition import Partition
+    from vpem.network.holdings import Partition
 
 __all__ = ["how_summed", "partition_of", "rounds_of", "rows_of", "stored_graph"]
 
@@ -44,7 +44,7 @@ def partition_of(source: Dataset, agents: int | None, file: Path | None) -> Part
     """Choose who holds which features."""
     from vpem.errors import InputError
     from vpem.files.holdings import read_partition
-    from vpem.network.partition import contiguous
+    from vpem.network.holdings import contiguous
 
     if agents is not None and file is not None:
         raise InputError("give --agents or --partition, not both")

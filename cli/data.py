@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from vpem.files.datasets import Dataset
-    from vpem.network.partition import Partition
+    from vpem.network.holdings import Partition
 
 __all__ = ["app"]
 
@@ -95,7 +95,7 @@ def import_(
         from vpem.files.hdf5 import check_writable
         from vpem.files.holdings import read_partition
         from vpem.files.importers import read_table
-        from vpem.network.partition import contiguous
+        from vpem.network.holdings import contiguous
 
         if agents is not None and partition is not None:
             raise InputError("give --agents or --partition, not both")

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from vpem.files.parties.sharing import RowShare, Share
     from vpem.fits.results import Fit
     from vpem.network.blocks import Blocks
-    from vpem.network.partition import Partition
-    from vpem.network.workers import Workers
+    from vpem.network.holdings import Partition, Workers
     from vpem.sums.connect import Network
 
     from .output import Screen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vpem.network.workers import Workers
+    from vpem.network.holdings import Workers
     from vpem.saem.individuals import Individuals
     from vpem.saem.samplers import Sampler
 
@@ -324,7 +324,7 @@ def devices_of(found: Individuals, number: int | None, file: Path | None) -> Wor
     """Choose who holds which individuals."""
     from vpem.checks import check_int
     from vpem.errors import InputError
-    from vpem.network.workers import evenly
+    from vpem.network.holdings import evenly
     from vpem.saem.formats.devices import read_devices
 
     if number is not None and file is not None:

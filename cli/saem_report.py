@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from vpem.network.workers import Workers
+    from vpem.network.holdings import Workers
     from vpem.saem.fit import SaemFit
 
 __all__ = ["SaemCounter", "report_of", "show_report", "write_individual_table"]

@@ -57,7 +57,7 @@ def split(
         from vpem.files.hdf5 import check_writable
         from vpem.files.holdings import read_partition
         from vpem.files.parties.cutting import cut, file_stems
-        from vpem.network.partition import contiguous
+        from vpem.network.holdings import contiguous
 
         if agents is not None and partition is not None:
             raise InputError("give --agents or --partition, not both")

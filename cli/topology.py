@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from vpem.network.graph import Graph
-    from vpem.network.partition import Partition
+    from vpem.network.holdings import Partition
 
 __all__ = ["app"]
 
@@ -190,7 +190,7 @@ def _network(
     """Return the graph, who holds which features, and how many rows there are in the dataset."""
     from vpem.errors import InputError, check_choice
     from vpem.files.graph_files import read_graph
-    from vpem.network.partition import contiguous
+    from vpem.network.holdings import contiguous
     from vpem.network.topologies import TOPOLOGIES, make_graph
 
     from .choices import partition_of, stored_graph

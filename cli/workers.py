@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
-    from vpem.network.workers import Workers
+    from vpem.network.holdings import Workers
 
     from .output import Screen
 
@@ -42,7 +42,7 @@ def workers_of(
     """Choose who holds which rows; where nobody says, one worker does, which is told."""
     from vpem.errors import InputError
     from vpem.files.holdings import read_workers
-    from vpem.network.workers import by_label, evenly
+    from vpem.network.holdings import by_label, evenly
 
     if number is not None and file is not None:
         raise InputError("give --workers or --worker-rows, not both")

@@ -26,8 +26,8 @@ ROOMS = {
         "vpem.fits.imputation", "vpem.saem.fit",
     ),
     "Data and models": (
-        "vpem.files", "vpem.terms", "vpem.network.blocks", "vpem.network.partition",
-        "vpem.network.workers", "vpem.fits", "vpem.saem",
+        "vpem.files", "vpem.terms", "vpem.network.blocks", "vpem.network.holdings",
+        "vpem.network.holdings", "vpem.fits", "vpem.saem",
     ),
     "Networks": ("vpem.network", "vpem.sums.connect"),
     "Parties": ("vpem.files.parties",),

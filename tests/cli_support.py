@@ -11,7 +11,7 @@ import numpy as np
 
 import vpem_cli.app
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.network.partition import from_lists
+from vpem.network.holdings import from_lists
 
 ROOT = Path(__file__).resolve().parent.parent
 MAIN = "import sys, vpem_cli; vpem_cli.main(sys.argv[1:])"

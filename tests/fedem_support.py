@@ -3,7 +3,7 @@
 import numpy as np
 
 from vpem import fit_fedem
-from vpem.network.workers import Workers, evenly
+from vpem.network.holdings import Workers, evenly
 from vpem.terms.scaling import Scaling
 
 ROWS = [3, 90, 170]

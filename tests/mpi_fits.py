@@ -15,7 +15,7 @@ from vpem.engines.mpi import MpiTeam
 from vpem.errors import InputError, VpemWarning
 from vpem.fits.spread import fit_spread, spread, sum_over_ranks
 from vpem.fits.vpem import fit_vpem
-from vpem.network.partition import from_lists
+from vpem.network.holdings import from_lists
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
 from vpem.terms.mixture import block_views

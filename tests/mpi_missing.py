@@ -11,7 +11,7 @@ from mpi_fits import Comparison, overlapping
 
 from vpem.engines.mpi import MpiTeam
 from vpem.errors import VpemWarning
-from vpem.network.partition import from_lists
+from vpem.network.holdings import from_lists
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
 

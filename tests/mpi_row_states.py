@@ -18,8 +18,8 @@ from vpem.fits.kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
 from vpem.fits.shared_rows import read_rows
 from vpem.fits.spread import spread_workers
+from vpem.network.holdings import evenly
 from vpem.network.topologies import make_graph
-from vpem.network.workers import evenly
 from vpem.sums.connect import connect_workers
 
 

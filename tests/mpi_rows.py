@@ -17,9 +17,8 @@ from vpem.fits.kmeans import kmeans_features, kmeans_rows
 from vpem.fits.rows import fit_em
 from vpem.fits.shared_rows import read_rows
 from vpem.fits.spread import spread, spread_workers
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous, from_worker_of_row
 from vpem.network.topologies import make_graph
-from vpem.network.workers import from_worker_of_row
 from vpem.sums.connect import connect, connect_workers
 
 N_WORKERS = 5

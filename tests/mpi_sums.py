@@ -6,8 +6,8 @@ import numpy as np
 
 from vpem.errors import VpemWarning
 from vpem.fits.spread import spread, sum_over_ranks
+from vpem.network.holdings import contiguous
 from vpem.network.ledger import Ledger
-from vpem.network.partition import contiguous
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect, connect_workers
 from vpem.sums.counted import add_vectors

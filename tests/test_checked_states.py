@@ -22,8 +22,7 @@ from vpem.files.states import read_state, write_state
 from vpem.fits.selection.record import Record, facts_of
 from vpem.fits.selection.search import grid, search
 from vpem.fits.selection.trials import Problem
-from vpem.network.partition import contiguous
-from vpem.network.workers import evenly
+from vpem.network.holdings import contiguous, evenly
 from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import done, make_data, overlapping, run

@@ -13,7 +13,7 @@ from vpem.files.checkpoints import FileSaver, files_of, newest_common
 from vpem.files.models import write_model
 from vpem.files.states import read_state, write_state
 from vpem.fits.fingerprint import checksum
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous
 from vpem.steps.saver import NoSaver, PartSaver, set_stream, stream_state
 
 from .resume_support import check_same

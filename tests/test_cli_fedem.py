@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vpem import fit_fedem, read_dataset, read_model
-from vpem.network.workers import by_label, evenly
+from vpem.network.holdings import by_label, evenly
 
 from .cli_support import done, listing, make_data, run
 

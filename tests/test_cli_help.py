@@ -11,7 +11,7 @@ import pytest
 import vpem_cli
 from vpem import connect, fit_vpem, make_graph
 from vpem.fits.shards import shard_path, write_shard
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous
 from vpem_cli import app
 from vpem_cli.app import command
 

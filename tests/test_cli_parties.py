@@ -10,7 +10,7 @@ import pytest
 
 from vpem import choose_parties, read_dataset, read_model
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.network.partition import Partition
+from vpem.network.holdings import Partition
 
 from .cli_support import ROOT, done, listing, make_data, run
 from .missing_support import observed_scores

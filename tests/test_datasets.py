@@ -18,7 +18,7 @@ from vpem.files.datasets import (
     summarize_features,
     write_dataset,
 )
-from vpem.network.partition import contiguous, from_lists
+from vpem.network.holdings import contiguous, from_lists
 
 ROOT = Path(__file__).parents[1]
 

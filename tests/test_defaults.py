@@ -16,8 +16,8 @@ import vpem_cli.app
 from vpem import Dataset, write_dataset
 from vpem.fits.plan import plan
 from vpem.fits.selection.search import search
+from vpem.network.holdings import contiguous
 from vpem.network.hubs import find_hubs
-from vpem.network.partition import contiguous
 from vpem.saem.saem import run_saem
 from vpem.steps.fedem import run_fedem
 
@@ -232,7 +232,7 @@ def by_features(X):
 
 
 def one_worker(X, recipe, **options):
-    from vpem.network.workers import evenly
+    from vpem.network.holdings import evenly
 
     network = vpem.connect_workers(vpem.make_graph("star", 1))
     return recipe(X, evenly(len(X), 1), network, **options)

@@ -11,9 +11,9 @@ from vpem.errors import PartitionedError, VpemWarning
 from vpem.network.distances import diameter
 from vpem.network.faults import Faults, Links, Weather, failing_rounds
 from vpem.network.graph import Graph, from_edges
+from vpem.network.holdings import contiguous
 from vpem.network.hubs import Hub
 from vpem.network.ledger import Ledger
-from vpem.network.partition import contiguous
 from vpem.network.routes import find_routes
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.gossip import GossipSum

@@ -17,8 +17,8 @@ from vpem import (
 )
 from vpem.network.blocks import Blocks
 from vpem.network.codecs import parse_codec
+from vpem.network.holdings import by_label, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
-from vpem.network.workers import by_label, evenly, from_worker_of_row
 from vpem.steps.em import fit
 from vpem.steps.fedem import first_statistics, parse_step_size, run_fedem
 from vpem.steps.resting import Rest, looks_needed

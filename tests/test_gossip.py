@@ -11,9 +11,9 @@ from vpem.errors import PartitionedError
 from vpem.network.codecs import parse_codec
 from vpem.network.distances import diameter
 from vpem.network.faults import Faults
+from vpem.network.holdings import contiguous
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_steps, mixing_rate
-from vpem.network.partition import contiguous
 from vpem.network.routes import find_routes
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import ConsensusSum

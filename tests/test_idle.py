@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vpem import Dataset, InputError, connect, fit_vpem, kmeans_features, make_graph, write_dataset
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous
 
 from .cli_support import done, overlapping, run
 

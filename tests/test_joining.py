@@ -5,7 +5,7 @@ import pytest
 
 from vpem import NotConvergedWarning, VpemWarning, connect, fit_vpem, make_graph, read_model
 from vpem.files.models import Model, write_model
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous
 
 from .cli_support import done, make_data
 

@@ -21,9 +21,8 @@ from vpem import (
 from vpem.errors import FileError
 from vpem.files.clusterings import StoredClustering, read_clustering, write_clustering
 from vpem.fits.one_shot import proven_factor
+from vpem.network.holdings import Workers, contiguous, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
-from vpem.network.partition import contiguous
-from vpem.network.workers import Workers, evenly, from_worker_of_row
 from vpem.steps.row_starts import share_rows, spread_rows
 from vpem.steps.starts import RowStream, draw_start
 from vpem.terms.features import FeatureTerms

@@ -20,8 +20,7 @@ from vpem import (
 )
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
-from vpem.network.partition import contiguous
-from vpem.network.workers import evenly
+from vpem.network.holdings import contiguous, evenly
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import COVARIANCE_TYPES, Mixture

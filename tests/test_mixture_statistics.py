@@ -5,7 +5,7 @@ import pytest
 
 from vpem import InputError, NumericalError
 from vpem.network.blocks import Blocks
-from vpem.network.workers import evenly
+from vpem.network.holdings import evenly
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import COVARIANCE_TYPES
 from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric, white_units

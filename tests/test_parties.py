@@ -26,7 +26,7 @@ from vpem.files.parties.opening import (
     read_manifest,
     stack_parties,
 )
-from vpem.network.partition import Partition, contiguous
+from vpem.network.holdings import Partition, contiguous
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
 

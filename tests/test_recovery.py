@@ -16,7 +16,7 @@ from vpem import (
     fit_vpem,
     make_graph,
 )
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous
 from vpem.steps import em
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms

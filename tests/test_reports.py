@@ -7,7 +7,7 @@ import pytest
 from vpem import connect, fit_vpem, make_graph
 from vpem.errors import VpemWarning
 from vpem.files.models import Model, model_as_json
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous
 
 NAMES = tuple("abcdef")
 AGENTS = ("north", "east", "south", "west")

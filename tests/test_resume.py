@@ -7,8 +7,7 @@ from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.matrix import FileMatrix
-from vpem.network.partition import contiguous
-from vpem.network.workers import evenly
+from vpem.network.holdings import contiguous, evenly
 from vpem.terms.mixture import COVARIANCE_TYPES
 
 from .cli_support import overlapping

@@ -13,8 +13,7 @@ from vpem import (
     make_graph,
 )
 from vpem.errors import InputError
-from vpem.network.partition import contiguous
-from vpem.network.workers import evenly
+from vpem.network.holdings import contiguous, evenly
 from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import overlapping

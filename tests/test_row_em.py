@@ -10,8 +10,7 @@ from vpem import InputError, connect, fit_vpem, make_graph
 from vpem.errors import NotConvergedWarning, VpemWarning
 from vpem.fits.rows import fit_em
 from vpem.network.blocks import Blocks
-from vpem.network.partition import contiguous
-from vpem.network.workers import Workers, by_label, evenly, from_worker_of_row
+from vpem.network.holdings import Workers, by_label, contiguous, evenly, from_worker_of_row
 from vpem.steps import em
 from vpem.sums.connect import connect_workers
 from vpem.terms.features import FeatureTerms

@@ -9,7 +9,7 @@ from vpem.checks import parse_bytes
 from vpem.files.datasets import write_dataset
 from vpem.files.matrix import FileMatrix, FileRows
 from vpem.network.blocks import Blocks
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous
 from vpem.terms.matrix import MemoryRows, arrange_rows
 from vpem.terms.scaling import Scaling
 

@@ -7,7 +7,7 @@ import pytest
 
 from vpem.errors import NotConvergedWarning
 from vpem.network.codecs import parse_codec
-from vpem.network.workers import Workers, evenly
+from vpem.network.holdings import Workers, evenly
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.bifactor import BifactorModel

@@ -5,7 +5,7 @@ import pytest
 from sklearn.cluster import KMeans
 
 from vpem import InputError, connect, fit_vpem, make_graph
-from vpem.network.partition import contiguous, from_lists
+from vpem.network.holdings import contiguous, from_lists
 from vpem.steps.starts import INITS, RowStream, draw_start
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms

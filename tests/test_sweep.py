@@ -10,7 +10,7 @@ from vpem._core import reference
 from vpem._core import sweep as sweeping
 from vpem._core.sweep import instruction_set, sweep
 from vpem._core.threads import one_blas_thread
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous
 
 WIDTHS = ([1], [5], [8, 3], [1] * 7, [30, 2], [101], [27, 28, 29], [4, 0, 1], [0, 2])
 SETS = ("base", "avx2", "avx512")

@@ -9,8 +9,8 @@ from vpem import InputError, make_graph
 from vpem.errors import FileError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.holdings import read_workers
+from vpem.network.holdings import Workers, by_label, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
-from vpem.network.workers import Workers, by_label, evenly, from_worker_of_row
 from vpem.sums.connect import connect_workers
 from vpem.sums.counted import add_vectors
 

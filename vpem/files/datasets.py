@@ -33,8 +33,7 @@ from vpem.files.hdf5 import (
     write_strings,
 )
 from vpem.files.matrix import READ_BYTES, FileMatrix
-from vpem.network.partition import Partition, from_agent_of_feature
-from vpem.network.workers import Workers, from_worker_of_row
+from vpem.network.holdings import Partition, Workers, from_agent_of_feature, from_worker_of_row
 
 if TYPE_CHECKING:
     import h5py

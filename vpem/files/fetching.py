@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vpem.errors import FileError, InputError, Setting, VpemWarning, check_choice
 from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import check_readable
-from vpem.network.partition import contiguous
+from vpem.network.holdings import contiguous
 
 __all__ = ["CACHE", "OPEN", "OpenData", "digest", "download", "fetch", "kept_in"]
 

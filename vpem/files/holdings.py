@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vpem.errors import InputError, shorten
-from vpem.network.partition import Partition, _numbers_of_names, from_lists
-from vpem.network.workers import Workers, from_worker_of_row
+from vpem.errors import InputError, did_you_mean, shorten
+from vpem.files.json_text import read_json_file
+from vpem.network.holdings import Partition, Workers, from_lists, from_worker_of_row
 
-__all__ = ["read_partition", "read_workers"]
+__all__ = ["read_holders", "read_partition", "read_workers"]
 
 
 def read_partition(
@@ -42,8 +42,6 @@ def read_partition(
         If it is JSON of another structure, repeats an agent, names an unknown feature, or does
         not hold every feature exactly once.
     """
-    from vpem.files.json_text import read_json_file
-
     content = read_json_file(path)
     names = list(content) if isinstance(content, dict) else None
     lists = list(content.values()) if isinstance(content, dict) else content
@@ -52,10 +50,28 @@ def read_partition(
             f"{path} must hold an object of lists of features, one an agent, or a list of lists"
         )
     try:
-        numbers = _numbers_of_names(lists, feature_names)
+        numbers = _numbers(lists, feature_names)
         return from_lists(numbers, n_features, names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _numbers(lists: list[list[object]], feature_names: Sequence[str] | None) -> list[list[object]]:
+    """Replace feature names by their column numbers; leave everything else as it is."""
+    names = list(feature_names or [])
+    number = {name: column for column, name in enumerate(names)}
+
+    def resolve(feature: object) -> object:
+        if not isinstance(feature, str):
+            return feature
+        if feature not in number:
+            hint = did_you_mean(feature, names) if names else "; the features here have no names"
+            raise InputError(f"there is no feature {feature!r}{hint}")
+        if names.count(feature) > 1:
+            raise InputError(f"several features are called {feature!r}; give their numbers")
+        return number[feature]
+
+    return [[resolve(feature) for feature in part] for part in lists]
 
 
 def read_workers(path: str | os.PathLike[str], n_samples: int) -> Workers:
@@ -79,25 +95,66 @@ def read_workers(path: str | os.PathLike[str], n_samples: int) -> Workers:
     InputError
         If a row is missing, repeated, out of range or not an integer.
     """
-    from vpem.files.json_text import read_json_file
 
+    def number(worker: str, row: object) -> int:
+        if type(row) is not int or not 0 <= row < n_samples:
+            raise InputError(
+                f"{path}: worker {worker!r} has row {row!r}, but rows are numbered 0 to "
+                f"{n_samples - 1}"
+            )
+        return row
+
+    return read_holders(path, "worker", "row", range(n_samples), number)
+
+
+def read_holders(
+    path: str | os.PathLike[str],
+    holder: str,
+    held: str,
+    called: Sequence[object],
+    number: Callable[[str, object], int],
+    may_be_empty: bool = True,
+) -> Workers:
+    """Read who holds what: JSON, ``{"holder": [held, ...], ...}``.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    holder, held : str
+        What they are called in messages: "worker", "row".
+    called : sequence
+        What is held, as messages show it.
+    number : callable
+        Its place in ``called``, of the name of the holder and what the file has; may raise
+        `InputError`.
+    may_be_empty : bool
+        Whether a holder may have nothing.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read.
+    InputError
+        If something is held twice or by nobody.
+    """
     found = read_json_file(path)
     if not isinstance(found, dict) or not all(isinstance(part, list) for part in found.values()):
-        raise InputError(f'{path} must hold {{"worker": [row, ...], ...}}')
-    worker_of = np.full(n_samples, -1)
-    for worker, (name, part) in enumerate(found.items()):
-        for row in part:
-            if type(row) is not int or not 0 <= row < n_samples:
-                raise InputError(
-                    f"{path}: worker {name!r} has row {row!r}, but rows are numbered 0 to "
-                    f"{n_samples - 1}"
-                )
-            if worker_of[row] >= 0:
-                raise InputError(f"{path}: row {row} is given twice, last to {name!r}")
-            worker_of[row] = worker
-    if (worker_of < 0).any():
+        raise InputError(f'{path} must hold {{"{holder}": [{held}, ...], ...}}')
+    holder_of = np.full(len(called), -1)
+    for own, (name, part) in enumerate(found.items()):
+        if not part and not may_be_empty:
+            raise InputError(f"{path}: {holder} {name!r} holds no {held}s; leave it out")
+        for one in part:
+            place = number(name, one)
+            if holder_of[place] >= 0:
+                shown = f"{held} {called[place]!r}"
+                raise InputError(f"{path}: {shown} is given twice, last to {name!r}")
+            holder_of[place] = own
+    lost = [called[place] for place in np.flatnonzero(holder_of < 0).tolist()]
+    if lost:
         raise InputError(
-            f"{path} gives row {shorten(np.flatnonzero(worker_of < 0))} to no worker; every row "
-            "must be held by exactly one"
+            f"{path} gives {held} {shorten(map(repr, lost))} to no {holder}; every {held} must be "
+            "held by exactly one"
         )
-    return from_worker_of_row(worker_of, list(found))
+    return from_worker_of_row(holder_of, list(found))

@@ -34,7 +34,7 @@ from vpem.files.opening import (
     read_limit,
 )
 from vpem.files.reading import LONGEST_STRING
-from vpem.network.workers import from_worker_of_row
+from vpem.network.holdings import from_worker_of_row
 
 if TYPE_CHECKING:
     import pyarrow as pa

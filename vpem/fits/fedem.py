@@ -21,9 +21,9 @@ from vpem.fits.prepare import prepare
 from vpem.fits.results import MixtureResult
 from vpem.fits.shared_rows import Here
 from vpem.network.codecs import Cast, Codec, parse_codec
+from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
-from vpem.network.workers import Workers
 from vpem.schema import Integer, Maybe
 from vpem.steps.fedem import run_fedem
 from vpem.steps.fedruns import FedProgress, FedRun, StepSize

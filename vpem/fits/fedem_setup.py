@@ -11,8 +11,8 @@ from vpem.engines.crew import Crew
 from vpem.errors import InputError
 from vpem.fits.shared_rows import Here
 from vpem.network.codecs import Cast, Codec, Dither, Natural, draw_keys
+from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
-from vpem.network.workers import Workers
 from vpem.steps.fedem import first_statistics
 from vpem.steps.row_starts import lloyd_rows, share_rows, spread_rows, take_rows, tell_all
 from vpem.steps.starts import ROW_BYTES, RowStream

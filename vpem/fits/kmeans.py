@@ -25,8 +25,8 @@ from vpem.fits.fingerprint import checksum, describe_run
 from vpem.fits.one_shot import one_shot
 from vpem.fits.rows import charge_scaling, n_columns
 from vpem.fits.shared_rows import Here, check_alone
+from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
-from vpem.network.workers import Workers
 from vpem.steps.feature_lloyd import FeatureLloyd, lloyd_features
 from vpem.steps.lloyd_states import LloydRuns
 from vpem.steps.restarts import Restart, Restarts

@@ -14,9 +14,9 @@ from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.fits.vpem import _refuse_what_makes_no_sense
 from vpem.network.distances import diameter
 from vpem.network.graph import Graph
+from vpem.network.holdings import Partition
 from vpem.network.hubs import Hub
 from vpem.network.mixing import WEIGHTS, mixing_matrix, mixing_rate
-from vpem.network.partition import Partition
 from vpem.sums.connect import CONSENSUS_TOL, Network, connect
 from vpem.sums.consensus import (
     ACCELERATIONS,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import NotConvergedWarning, Setting, VpemWarning, shorten
 from vpem.files.models import Model, current_versions
-from vpem.network.workers import Workers
+from vpem.network.holdings import Workers
 from vpem.steps.reinitialise import Recovery
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture

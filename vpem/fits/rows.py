@@ -20,8 +20,8 @@ from vpem.fits.prepare import Prepared, _scaling, prepare
 from vpem.fits.results import RowFit, _warn_of_outcome
 from vpem.fits.shared_rows import Here, SharedRows, check_alone
 from vpem.network.blocks import Blocks
+from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
-from vpem.network.workers import Workers
 from vpem.steps.em import iterate
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_em import OverRows, sample_roots

@@ -31,7 +31,7 @@ from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
     from vpem.engines.mpi import MpiTeam
-    from vpem.network.partition import Partition
+    from vpem.network.holdings import Partition
 
 __all__ = [
     "RankNetwork",

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from vpem.checks import check_int
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.network.codecs import Codec, parse_codec
+from vpem.network.holdings import Workers, evenly
 from vpem.network.ledger import Ledger
-from vpem.network.workers import Workers, evenly
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.fisher import observed_information, standard_errors
 from vpem.saem.individuals import Individuals

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, NotConvergedWarning, NumericalError, Setting, check_choice
-from vpem.network.workers import Workers
+from vpem.network.holdings import Workers
 from vpem.saem.chains import Chains, Sampler
 from vpem.saem.models.model import Counts, SaemModel, Vector, begin_model, check_model
 from vpem.saem.server import SaemServer, Units

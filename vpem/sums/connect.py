@@ -15,10 +15,10 @@ from vpem.network.codecs import Codec, parse_codec
 from vpem.network.distances import diameter
 from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
 from vpem.network.graph import Graph, check_connected
+from vpem.network.holdings import Partition, contiguous
 from vpem.network.hubs import Hub, find_hubs
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import WEIGHTS, mixing_matrix, mixing_rate
-from vpem.network.partition import Partition, contiguous
 from vpem.network.routes import charge_features, charge_hubs, find_routes
 from vpem.network.spectrum import estimate_rate
 from vpem.sums.compressed_server import CompressedServerSum

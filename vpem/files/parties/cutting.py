@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset
-from vpem.network.partition import Partition
+from vpem.network.holdings import Partition
 
 __all__ = ["cut", "file_stems"]
 

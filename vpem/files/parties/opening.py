@@ -23,8 +23,7 @@ from vpem.files.importers import PARQUET_SUFFIXES, TEXT_SUFFIXES, read_table
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.alignment import Alignment, align, read_key
 from vpem.files.parties.manifest import Party, choose_parties, read_manifest
-from vpem.network.partition import Partition
-from vpem.network.workers import Workers
+from vpem.network.holdings import Partition, Workers
 
 __all__ = [
     "Holding",

@@ -22,7 +22,7 @@ from vpem.files.parties.opening import (
     joined_names,
     open_parties,
 )
-from vpem.network.workers import Workers
+from vpem.network.holdings import Workers
 
 __all__ = ["RowShare", "Share", "share_parties", "share_rows"]
 

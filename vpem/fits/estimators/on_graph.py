@@ -16,7 +16,7 @@ from vpem.checks import check_data, check_int
 from vpem.errors import InputError
 from vpem.files.datasets import default_names
 from vpem.network.graph import Graph, from_networkx
-from vpem.network.partition import Partition, contiguous, from_lists
+from vpem.network.holdings import Partition, contiguous, from_lists
 from vpem.network.topologies import make_graph
 from vpem.terms.missing_patterns import check_missing
 

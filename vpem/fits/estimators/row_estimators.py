@@ -13,7 +13,7 @@ from vpem.checks import check_int
 from vpem.errors import InputError
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.rows import fit_em
-from vpem.network.workers import Workers, evenly, from_worker_of_row
+from vpem.network.holdings import Workers, evenly, from_worker_of_row
 from vpem.steps.runs import mean_over_roots
 from vpem.sums.connect import connect_workers
 

@@ -1,0 +1,395 @@
+"""Who holds what of a dataset: agents hold columns, the features; workers hold rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpem.checks import check_int
+from vpem.errors import InputError, VpemWarning, shorten
+
+__all__ = [
+    "Partition", "Workers", "by_label", "contiguous", "evenly", "from_agent_of_feature",
+    "from_lists", "from_worker_of_row",
+]  # fmt: skip
+
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Holdings:
+    """A division of columns or rows among holders, with increasing numbers of what each has."""
+
+    parts: tuple[Indices, ...]
+    names: tuple[str, ...]
+
+    holder: ClassVar[str]
+    held: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.parts):
+            raise InputError(
+                f"there are {len(self.parts)} {self.holder}s but {len(self.names)} {self.holder} "
+                "names"
+            )
+        if len(set(self.names)) < len(self.names):
+            repeated = next(name for name in self.names if self.names.count(name) > 1)
+            raise InputError(
+                f"two {self.holder}s are called {repeated!r}; {self.holder} names must differ"
+            )
+        if not self.total:
+            raise InputError(
+                f"the {self.holder}s hold no {self.held}s; there must be at least one {self.held}"
+            )
+        order = self.order
+        falls = np.diff(order) <= 0
+        ends = np.cumsum(self.counts)
+        falls[ends[(ends > 0) & (ends < self.total)] - 1] = False
+        if falls.any():
+            raise InputError(f"the {self.held}s of each {self.holder} must be increasing")
+        if not np.array_equal(np.sort(order), np.arange(self.total)):
+            raise InputError(f"each {self.held} must be held by exactly one {self.holder}")
+
+    @property
+    def total(self) -> int:
+        """Columns, or rows, of all holders together."""
+        return sum(map(len, self.parts))
+
+    @property
+    def order(self) -> Indices:
+        """Numbers of all that is held, holder by holder."""
+        return np.concatenate(self.parts)
+
+    @property
+    def counts(self) -> Indices:
+        """How many each holder has."""
+        return np.array(list(map(len, self.parts)), dtype=np.intp)
+
+    @property
+    def holder_of(self) -> Indices:
+        """Number of the holder of each column, or row."""
+        out = np.empty(self.total, dtype=np.intp)
+        for holder, part in enumerate(self.parts):
+            out[part] = holder
+        return out
+
+
+class Partition(Holdings):
+    """A division of the features among the agents; every feature is held exactly once.
+
+    Parameters
+    ----------
+    parts : tuple of ndarray of shape (d_n,)
+        ``parts[n]`` are the column numbers that agent ``n`` holds, increasing. An agent may
+        hold none: it then only relays.
+    names : tuple of str
+        One name an agent, all different.
+
+    Raises
+    ------
+    InputError
+        If a feature is missing, repeated or out of order, or the names do not fit the agents.
+    """
+
+    holder, held = "agent", "feature"
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(name, str) and name for name in self.names):
+            raise InputError("agent names must be non-empty strings")
+        super().__post_init__()
+
+    @property
+    def features(self) -> tuple[Indices, ...]:
+        """Features of each agent, arrays of shape (d_n,)."""
+        return self.parts
+
+    @property
+    def n_agents(self) -> int:
+        """Number of agents."""
+        return len(self.parts)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of all agents together."""
+        return self.total
+
+    @property
+    def agent_of(self) -> Indices:
+        """Number of the agent that holds each feature, shape (n_features,)."""
+        return self.holder_of
+
+
+class Workers(Holdings):
+    """A division of the rows among workers; every row is held exactly once.
+
+    Parameters
+    ----------
+    parts : tuple of ndarray of shape (m_i,)
+        ``parts[i]`` are the numbers of the rows that worker ``i`` holds, increasing. A worker may
+        hold none.
+    names : tuple of str
+        One name a worker, all different.
+
+    Raises
+    ------
+    InputError
+        If a row is missing, repeated or out of order, or the names do not fit the workers.
+    """
+
+    holder, held = "worker", "row"
+
+    @property
+    def rows(self) -> tuple[Indices, ...]:
+        """Rows of each worker, arrays of shape (m_i,)."""
+        return self.parts
+
+    @property
+    def n_workers(self) -> int:
+        """Number of workers, N."""
+        return len(self.parts)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows of all workers together, M."""
+        return self.total
+
+    @property
+    def runs(self) -> list[slice]:
+        """Where each worker's rows are in `order`."""
+        return [slice(*pair) for pair in pairwise([0, *np.cumsum(self.counts).tolist()])]
+
+    @property
+    def worker_of(self) -> Indices:
+        """Number of the worker that holds each row, shape (M,)."""
+        return self.holder_of
+
+    def of_rows(self, kept: Indices) -> Workers:
+        """Return the same workers with those of their rows that are kept, numbered anew."""
+        return Workers(_grouped(self.worker_of[kept], self.n_workers), self.names)
+
+
+def contiguous(n_features: int, n_agents: int, names: Sequence[str] | None = None) -> Partition:
+    """Give each agent a run of neighbouring columns, as nearly equal in length as possible.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of columns to divide.
+    n_agents : int
+        Number of agents, at most ``n_features``.
+    names : sequence of str, optional
+        Names of the agents; "agent 0", "agent 1", ... by default.
+
+    Returns
+    -------
+    Partition
+        The first ``n_features % n_agents`` agents hold one feature more than the others.
+
+    Raises
+    ------
+    InputError
+        If there are no agents, or more of them than features.
+    """
+    order = np.arange(check_int("n_features", n_features, least=1), dtype=np.intp)
+    return Partition(*_dealt(Partition, order, n_agents, names))
+
+
+def evenly(n_samples: int, n_workers: int, names: Sequence[str] | None = None) -> Workers:
+    """Give each worker a run of neighbouring rows, as nearly equal in length as possible.
+
+    Parameters and errors are those of `contiguous`, for rows and workers.
+    """
+    return Workers(*_dealt(Workers, np.arange(n_samples, dtype=np.intp), n_workers, names))
+
+
+def by_label(labels: ArrayLike, n_workers: int, names: Sequence[str] | None = None) -> Workers:
+    """Sort rows by their labels (M,) before they are dealt out evenly: workers unlike each other.
+
+    Other parameters and errors are those of `evenly`.
+    """
+    order = np.argsort(np.asarray(labels), kind="stable").astype(np.intp)
+    parts, named = _dealt(Workers, order, n_workers, names)
+    return Workers(tuple(np.sort(part) for part in parts), named)
+
+
+def from_agent_of_feature(agent_of: ArrayLike, names: Sequence[str] | None = None) -> Partition:
+    """Make a partition from the agent of each feature.
+
+    Parameters
+    ----------
+    agent_of : array-like of int of shape (n_features,)
+        Number of the agent that holds each feature, from 0.
+    names : sequence of str, optional
+        Names of the agents. A named agent that no feature mentions is a relay (warned about);
+        without names, every number up to the largest must occur.
+
+    Raises
+    ------
+    InputError
+        If the numbers are not integers from 0, skip an unnamed agent, or exceed the names.
+    """
+    agents = np.asarray(agent_of)
+    if agents.ndim != 1 or agents.size == 0 or agents.dtype.kind not in "iu":
+        raise InputError(
+            "a partition must be a list of agent numbers (integers), one a feature, got an array "
+            f"of {agents.dtype} with shape {agents.shape}"
+        )
+    if agents.min() < 0:
+        bad = int(np.argmin(agents))
+        raise InputError(f"agents are numbered from 0, but feature {bad} has agent {agents[bad]}")
+    largest = int(agents.max())
+    if names is not None and largest >= len(names):
+        raise InputError(
+            f"feature {int(np.argmax(agents))} is given to agent {largest}, but only {len(names)} "
+            "agents have names"
+        )
+    used = np.unique(agents)
+    if names is None and used.size <= largest:
+        skipped = int(np.flatnonzero(used != np.arange(used.size))[0])
+        raise InputError(
+            f"agent {skipped} holds no feature although agent {largest} does; number the agents "
+            "without gaps, or name them all if some are meant to be relays"
+        )
+    n_agents = largest + 1 if names is None else len(names)
+    return _with_relays(_grouped(agents.astype(np.intp), n_agents), names)
+
+
+def from_worker_of_row(worker_of: ArrayLike, names: Sequence[str] | None = None) -> Workers:
+    """Make a division of the rows from the worker of each.
+
+    Parameters
+    ----------
+    worker_of : array-like of shape (M,)
+        Names of workers, or their numbers from 0. A number that does not occur is a worker without
+        rows.
+    names : sequence of str, optional
+        With numbers: what the workers are called.
+
+    Returns
+    -------
+    Workers
+        Named workers are numbered in the order of their names.
+
+    Raises
+    ------
+    InputError
+        If the numbers are negative or exceed the names.
+    """
+    values = np.asarray(worker_of)
+    if values.ndim != 1 or not values.size:
+        raise InputError(f"the workers must be a list, one a row, got shape {values.shape}")
+    if values.dtype.kind in "OUS" and names is None:
+        found, numbers = np.unique(values.astype(str), return_inverse=True)
+        return Workers(_grouped(numbers, len(found)), tuple(found.tolist()))
+    if values.dtype.kind not in "iu":
+        raise InputError(f"workers must be numbers from 0, or names, got {values.dtype}")
+    if values.min() < 0:
+        bad = int(np.argmin(values))
+        raise InputError(f"workers are numbered from 0, but row {bad} has worker {values[bad]}")
+    most = len(values if names is None else names)
+    if values.max() >= most:
+        bad = int(np.argmax(values))
+        raise InputError(
+            f"row {bad} is given to worker {values[bad]}, but there are {most} "
+            f"{'rows' if names is None else 'names'}; number the workers from 0"
+        )
+    n_workers = int(values.max()) + 1 if names is None else len(names)
+    return Workers(_grouped(values, n_workers), _named(Workers, names, n_workers))
+
+
+def from_lists(
+    lists: Iterable[Iterable[object]], n_features: int, names: Sequence[str] | None = None
+) -> Partition:
+    """Make a partition from one list of feature numbers an agent, which it sorts.
+
+    Parameters
+    ----------
+    lists : iterable of iterables of int
+        Features of each agent; an empty list makes a relay (warned about).
+    n_features : int
+        Number of features there are.
+    names : sequence of str, optional
+        Names of the agents; "agent 0", "agent 1", ... by default.
+
+    Raises
+    ------
+    InputError
+        If a feature is missing, repeated, out of range or not an integer.
+    """
+    n_features = check_int("n_features", n_features, least=1)
+    if isinstance(lists, str | bytes) or not isinstance(lists, Iterable):
+        raise InputError(f"agents must be a list of lists of feature numbers, got {lists!r}")
+    parts = [_integers(part, agent) for agent, part in enumerate(lists)]
+    if not parts:
+        raise InputError("a partition needs at least one agent, got an empty list")
+    held = np.concatenate(parts)
+    outside = held[(held < 0) | (held >= n_features)]
+    if outside.size:
+        raise InputError(
+            f"the partition names feature {shorten(outside)}, but the {n_features} features are "
+            f"numbered 0 to {n_features - 1}"
+        )
+    times = np.bincount(held, minlength=n_features)
+    wrong = (("misses", np.flatnonzero(times == 0)), ("repeats", np.flatnonzero(times > 1)))
+    faults = [f"{fault} feature {shorten(found)}" for fault, found in wrong if found.size]
+    if faults:
+        raise InputError(
+            f"the partition {' and '.join(faults)}; each of the {n_features} features must be "
+            "held by exactly one agent"
+        )
+    return _with_relays(tuple(np.sort(part) for part in parts), names)
+
+
+def _integers(part: Iterable[object], agent: int) -> Indices:
+    """Return one agent's features as an array after checking that they are integers."""
+    if isinstance(part, str | bytes) or not isinstance(part, Iterable):
+        raise InputError(f"agent {agent} must have a list of feature numbers, got {part!r}")
+    items = list(part)
+    for item in items:
+        if isinstance(item, bool | np.bool_) or not isinstance(item, int | np.integer):
+            raise InputError(f"agent {agent}: features are given by integers, got {item!r}")
+        if abs(int(item)) > np.iinfo(np.intp).max:
+            raise InputError(f"agent {agent}: there is no feature {item}")
+    return np.array(items, dtype=np.intp)
+
+
+def _dealt(
+    kind: type[Holdings], order: Indices, n_holders: int, names: Sequence[str] | None
+) -> tuple[tuple[Indices, ...], tuple[str, ...]]:
+    """Cut what is held into runs as nearly equal as possible, the longer ones first; and names."""
+    holder, n_held = kind.holder, len(order)
+    n_holders = check_int(f"n_{holder}s", n_holders, least=1)
+    if n_holders > n_held:
+        raise InputError(
+            f"{n_holders} {holder}s cannot share {n_held} {kind.held}s, since each needs at least "
+            f"one; give at most {n_held} {holder}s"
+        )
+    return tuple(np.array_split(order, n_holders)), _named(kind, names, n_holders)
+
+
+def _grouped(holder_of: NDArray[np.integer], n_holders: int) -> tuple[Indices, ...]:
+    """Return the numbers of what each holder has, by the holder of each."""
+    order = np.argsort(holder_of, kind="stable").astype(np.intp)
+    ends = np.cumsum(np.bincount(holder_of, minlength=n_holders))
+    return tuple(np.split(order, ends[:-1]))
+
+
+def _named(kind: type[Holdings], names: Sequence[str] | None, n_holders: int) -> tuple[str, ...]:
+    """Return the given names, or "agent 0", "agent 1", ..."""
+    return tuple(f"{kind.holder} {n}" for n in range(n_holders)) if names is None else tuple(names)
+
+
+def _with_relays(parts: tuple[Indices, ...], names: Sequence[str] | None) -> Partition:
+    """Build a partition and warn about the agents that hold nothing."""
+    partition = Partition(parts, _named(Partition, names, len(parts)))
+    relays = [name for name, part in zip(partition.names, parts, strict=True) if not part.size]
+    if relays:
+        verb = "holds no features and only relays" if len(relays) == 1 else "hold no features"
+        warnings.warn(f"{shorten(map(repr, relays))} {verb}", VpemWarning, stacklevel=3)
+    return partition
