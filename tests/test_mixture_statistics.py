@@ -7,8 +7,9 @@ from vpem import InputError, NumericalError
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import evenly
 from vpem.terms.features import FeatureTerms
+from vpem.terms.matrices import lower_half, symmetric, white_units
 from vpem.terms.mixture import COVARIANCE_TYPES
-from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric, white_units
+from vpem.terms.mixture_statistics import MixtureStatistics
 from vpem.terms.scaling import Scaling
 
 

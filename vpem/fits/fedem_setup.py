@@ -18,8 +18,9 @@ from vpem.steps.row_starts import lloyd_rows, share_rows, spread_rows, take_rows
 from vpem.steps.starts import ROW_BYTES, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
+from vpem.terms.matrices import lower_half, symmetric
 from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric
+from vpem.terms.mixture_statistics import MixtureStatistics
 from vpem.terms.scaling import Scaling
 
 __all__ = ["ITEM", "Setup", "codec_of_first", "codec_of_moments"]

@@ -13,11 +13,13 @@ from vpem._core.sweep import sweep
 from vpem.errors import InputError, NumericalError, Setting, check_choice
 from vpem.network.blocks import Blocks
 from vpem.schema import Schema
+from vpem.terms.features import NEGLIGIBLE
+from vpem.terms.matrices import are_positive, symmetric, white_units
 from vpem.terms.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
 from vpem.terms.mixture_states import mixture_schema, mixture_state
 from vpem.terms.scaling import Scaling
 
-__all__ = ["FLOOR", "MixtureStatistics", "lower_half", "symmetric", "white_units"]
+__all__ = ["FLOOR", "MixtureStatistics"]
 
 Vector = NDArray[np.float64]
 
@@ -28,50 +30,11 @@ noisy: noise can ask for less, or for a negative one."""
 LEAST = 1e-12
 """The same where they are exact, for what rounding has left without variance."""
 
-SMALLEST = 1e-8
-"""Least eigenvalue of the data's correlations; below, directions are noise."""
-
 EMPTY = 1e-10
 """Rows that a component has at least, where statistics are exact."""
 
-NEGLIGIBLE = 1e-22
-"""Responsibilities that together weigh less than this are left out of a component's moments."""
-
 WORTH_THREADS = 1 << 19
 """Values times components from which on a pass is worth more than one thread."""
-
-
-def lower_half(matrices: Vector) -> Vector:
-    """Entries on and below the diagonal of matrices (..., d, d), shape (..., d (d + 1) / 2)."""
-    rows, columns = np.tril_indices(matrices.shape[-1])
-    half: Vector = matrices[..., rows, columns]
-    return half
-
-
-def symmetric(half: Vector, width: int) -> Vector:
-    """Symmetric matrices (..., d, d) of their lower halves."""
-    rows, columns = np.tril_indices(width)
-    out = np.empty((*half.shape[:-1], width, width))
-    out[..., rows, columns] = half
-    out[..., columns, rows] = half
-    return out
-
-
-def _are_positive(matrices: Vector) -> bool:
-    """Whether all of these matrices (n, d, d) are positive definite."""
-    try:
-        np.linalg.cholesky(matrices)
-    except np.linalg.LinAlgError:
-        return False
-    return True
-
-
-def white_units(matrix: Vector) -> tuple[Vector, Vector]:
-    """Linear maps (d, d) to units in which data of these second moments are white, and back."""
-    deviations = np.sqrt(np.diagonal(matrix))
-    values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
-    roots = np.sqrt(np.maximum(values, SMALLEST))
-    return (vectors / roots).T / deviations, deviations[:, None] * vectors * roots
 
 
 class MixtureStatistics:
@@ -304,8 +267,7 @@ class MixtureStatistics:
             first[component] = own.sum(axis=0)
             second.append(self._second_moments(own.T @ own))
         every = np.concatenate([n, first.ravel(), *second])
-        mean: Vector = every[: self.size] / len(rows)
-        return mean
+        return np.asarray(every[: self.size] / len(rows))
 
     # ---- M-step --------------------------------------------------------------------------------
 
@@ -407,11 +369,11 @@ class MixtureStatistics:
 
     def _raise(self, matrices: Vector) -> tuple[Vector, int]:
         """Raise small eigenvalues of matrices (n, d, d), in units in which the data are white."""
-        if self.floor == 0 and _are_positive(matrices):
+        if self.floor == 0 and are_positive(matrices):
             return matrices, 0
         into, back = self._white
         white = into @ matrices @ into.T
-        if not _are_positive(white - self.floor * np.eye(len(into))):
+        if not are_positive(white - self.floor * np.eye(len(into))):
             values, vectors = np.linalg.eigh(white)
             small = ((values < self.floor) | (values <= 0)).any(axis=1)
             least = np.maximum(self.floor or LEAST, -values[small, :1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.terms.mixture_statistics import lower_half, symmetric, white_units
+from vpem.terms.matrices import lower_half, symmetric, white_units
 
 if TYPE_CHECKING:
     from vpem.terms.mixture_statistics import MixtureStatistics

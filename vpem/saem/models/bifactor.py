@@ -13,7 +13,8 @@ from vpem.checks import as_array
 from vpem.errors import InputError, NumericalError
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, SaemModel, Vector
-from vpem.saem.models.normal import LEAST, LOG_2_PI, is_floored, squared, times, triangle
+from vpem.saem.models.normal import LEAST, LOG_2_PI, is_floored, times
+from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = ["BifactorModel"]
 
@@ -134,7 +135,7 @@ class BifactorModel(SaemModel):
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, P)."""
         mean = z.mean(axis=0)
-        products = triangle(z[..., :, None] * z[..., None, :]).mean(axis=0)
+        products = lower_half(z[..., :, None] * z[..., None, :]).mean(axis=0)
         group = mean[:, 1 + self.groups]
         y = self._y - self.shift
         return np.concatenate([mean, products, y, y * mean[:, :1], y * group, y**2], axis=1)
@@ -147,7 +148,7 @@ class BifactorModel(SaemModel):
         moments = np.empty((q + 1, q + 1))
         moments[0, 0] = 1.0
         moments[0, 1:] = moments[1:, 0] = first
-        moments[1:, 1:] = squared(products, q)
+        moments[1:, 1:] = symmetric(products, q)
         out = np.empty((4, len(y)))
         for j, g in enumerate(self.groups):
             mine = np.array([0, 1, 2 + g])
@@ -165,7 +166,7 @@ class BifactorModel(SaemModel):
         n = counts.individuals
         q = 1 + self.n_groups
         first, products = (total[piece] / n for piece in self.pieces[:2])
-        scatter = squared(products, q) - np.outer(first, first)
+        scatter = symmetric(products, q) - np.outer(first, first)
         left = self.maximize(total, counts).reshape(4, -1)[3]
         return bool((left > self._floors).all()) and not is_floored(scatter)
 
@@ -176,7 +177,7 @@ class BifactorModel(SaemModel):
         means = means - self.shift
         q = 1 + self.n_groups
         first, products, y, general, group, squares = (total[piece] for piece in self.pieces)
-        moments = squared(products, q)
+        moments = symmetric(products, q)
         a, c = loadings[:, 0], theta.reshape(4, -1)[2]
         k = 1 + self.groups
         rest = squares - 2 * (means * y + a * general + c * group) + n * means**2

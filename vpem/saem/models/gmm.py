@@ -15,11 +15,10 @@ from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import (
     LOG_2_PI,
     log_normal,
-    squared,
-    triangle,
     triangle_names,
 )
 from vpem.saem.streams import Stream
+from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = ["GmmModel"]
 
@@ -85,7 +84,7 @@ class GmmModel(SaemModel):
         """Return weights (K,), means (K, d) and covariances (K, d, d)."""
         K, d = self.n_components, self._y.shape[1]
         lower = theta[self.pieces[2]].reshape(K, -1)
-        covariances = np.stack([squared(one, d) for one in lower])
+        covariances = np.stack([symmetric(one, d) for one in lower])
         return theta[:K], theta[self.pieces[1]].reshape(K, d), covariances
 
     def start(self) -> tuple[Vector, Vector]:
@@ -97,7 +96,7 @@ class GmmModel(SaemModel):
         chosen = self._y[check_rows(rows, K, self.n)]
         d = chosen.shape[1]
         covariance = np.cov(self._y.T, bias=True).reshape(d, d) + self.reg_covar * np.eye(d)
-        lower = np.tile(triangle(covariance), K)
+        lower = np.tile(lower_half(covariance), K)
         theta = np.concatenate([np.full(K, 1 / K), chosen.ravel(), lower])
         z = self._log_joint(theta).argmax(axis=1).astype(np.float64)
         return theta, z[:, None]
@@ -141,7 +140,7 @@ class GmmModel(SaemModel):
 
     def expected(self, shares: Vector) -> Vector:
         """Statistic (n, P) of shares (n, K) in the components: responsibilities, in EM."""
-        products = triangle(self._x[:, :, None] * self._x[:, None, :])
+        products = lower_half(self._x[:, :, None] * self._x[:, None, :])
         parts = [shares]
         for values in (self._x, products):
             parts.append((shares[:, :, None] * values[:, None, :]).reshape(len(shares), -1))
@@ -155,10 +154,10 @@ class GmmModel(SaemModel):
         lower = total[self.pieces[2]].reshape(K, -1) / sizes[:, None]
         out = []
         for k in range(K):
-            covariance = squared(lower[k], d) - np.outer(means[k], means[k])
+            covariance = symmetric(lower[k], d) - np.outer(means[k], means[k])
             values, vectors = np.linalg.eigh(covariance)
             raised = (vectors * np.maximum(values, 0.0)) @ vectors.T
-            out.append(triangle((raised + raised.T) / 2 + self.reg_covar * np.eye(d)))
+            out.append(lower_half((raised + raised.T) / 2 + self.reg_covar * np.eye(d)))
         return np.concatenate([sizes / sizes.sum(), (means + self.shift).ravel(), *out])
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
@@ -171,7 +170,7 @@ class GmmModel(SaemModel):
         found = 0.0
         for k in range(K):
             mean = means[k] - self.shift
-            scatter = squared(lower[k], d) - np.outer(sums[k], mean) - np.outer(mean, sums[k])
+            scatter = symmetric(lower[k], d) - np.outer(sums[k], mean) - np.outer(mean, sums[k])
             scatter += sizes[k] * np.outer(mean, mean)
             constant = d * LOG_2_PI + np.linalg.slogdet(covariances[k])[1] - 2 * np.log(weights[k])
             inner = np.sum(np.linalg.inv(covariances[k]) * scatter)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpem._core.langevin import langevin_linear
 from vpem._core.proposals import propose_linear
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import Counts, SaemModel, Vector
+from vpem.saem.models.model import Counts, Kernels, SaemModel, Vector
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
@@ -20,12 +20,14 @@ from vpem.saem.models.normal import (
     is_floored,
     known_scale,
     log_normal,
+    log_normal_total,
+    moments,
     quadratic,
-    squared,
+    scatter_of,
     times,
-    triangle,
     triangle_names,
 )
+from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = ["LinearModel"]
 
@@ -114,7 +116,7 @@ class LinearModel(SaemModel):
     def unpack(self, theta: Vector) -> tuple[Vector, Vector, float]:
         """Return beta (q,), Omega (q, q) and the residual variance."""
         q = len(self.latents)
-        return theta[:q], squared(theta[q:-1], q), float(theta[-1])
+        return theta[:q], symmetric(theta[q:-1], q), float(theta[-1])
 
     def start(self) -> tuple[Vector, Vector]:
         """Each individual's least squares, and what follows from them."""
@@ -141,44 +143,28 @@ class LinearModel(SaemModel):
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, P)."""
-        q = z.shape[-1]
-        out = np.empty((z.shape[1], self.size))
-        apart = z - self.shift
-        out[:, :q] = apart.mean(axis=0)
-        out[:, q:-1] = triangle(apart[..., :, None] * apart[..., None, :]).mean(axis=0)
-        out[:, -1] = self._squares(z).mean(axis=0)
-        return out
+        squares = self._squares(z).mean(axis=0)
+        return np.concatenate([moments(z - self.shift), squares[:, None]], axis=1)
 
     def maximize(self, total: Vector, counts: Counts) -> Vector:
         """Moments of the coefficients, and the mean residual square."""
-        q = len(self.latents)
-        apart = total[:q] / counts.individuals
-        moments = squared(total[q:-1], q) / counts.individuals
-        omega = floored(moments - np.outer(apart, apart), self._floors)
+        apart, scatter = scatter_of(total[:-1], counts.individuals, len(self.latents))
+        omega = floored(scatter, self._floors)
         variance = max(total[-1] / counts.rows, self._floor)
-        return np.concatenate([self.shift + apart, triangle(omega), [variance]])
+        return np.concatenate([self.shift + apart, lower_half(omega), [variance]])
 
     def holds(self, total: Vector, counts: Counts) -> bool:
         """Whether coefficients and residuals have such moments."""
-        q = len(self.latents)
-        apart = total[:q] / counts.individuals
-        scatter = squared(total[q:-1], q) / counts.individuals - np.outer(apart, apart)
+        _, scatter = scatter_of(total[:-1], counts.individuals, len(self.latents))
         left = float(total[-1]) / counts.rows
         return left >= self._floor and not is_floored(scatter, self._floors)
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics."""
         beta, omega, variance = self.unpack(theta)
-        q = len(beta)
-        n = counts.individuals
-        beta = beta - self.shift
-        scatter = squared(total[q:-1], q) - np.outer(total[:q], beta) - np.outer(beta, total[:q])
-        scatter += n * np.outer(beta, beta)
-        inner = float(np.sum(np.linalg.inv(omega) * scatter))
-        latent = n * (q * LOG_2_PI + np.linalg.slogdet(omega)[1]) + inner
-        return float(
-            -0.5 * (latent + counts.rows * (LOG_2_PI + np.log(variance)) + total[-1] / variance)
-        )
+        latent = log_normal_total(total[:-1], counts.individuals, beta - self.shift, omega)
+        rows = counts.rows * (LOG_2_PI + np.log(variance))
+        return float(latent - 0.5 * rows - 0.5 * total[-1] / variance)
 
     def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
         """Means and covariances of the coefficients given the rows."""
@@ -201,52 +187,13 @@ class LinearModel(SaemModel):
             found += of_rows[..., i] * column
         return found
 
-    def langevin(
-        self,
-        theta: Vector,
-        z: Vector,
-        scales: Vector,
-        noise: NDArray[np.uint64],
-        dithers: NDArray[np.uint64],
-        step: float,
-        levels: int,
-        n_threads: int,
-    ) -> NDArray[np.uint8] | None:
-        """Move latents in place by a kernel."""
-        if z.shape[-1] > MOST_SLOPES:
+    def kernels(self, theta: Vector) -> Kernels | None:
+        """Compiled moves of the coefficients, of few enough."""
+        if len(self.latents) > MOST_SLOPES:
             return None
         beta, omega, variance = self.unpack(theta)
-        faults = np.zeros(z.shape[:2], dtype=np.uint8)
-        langevin_linear(
-            self._own, self._cross, beta.copy(), np.linalg.inv(omega), variance, scales, noise,
-            dithers, step, levels, z, faults, n_threads,
-        )  # fmt: skip
-        return faults
-
-    def propose(
-        self,
-        theta: Vector,
-        z: Vector,
-        scales: Vector,
-        steps: Vector,
-        moves: NDArray[np.uint64],
-        chances: NDArray[np.uint64],
-        gain: float,
-        target: float,
-        n_threads: int,
-    ) -> NDArray[np.int64] | None:
-        """Propose and accept latents in place by a kernel."""
-        n_chains, n, q = z.shape
-        if q > MOST_SLOPES:
-            return None
-        beta, omega, variance = self.unpack(theta)
-        accepted = np.zeros(n, dtype=np.int64)
-        propose_linear(
-            self._own, self._cross, beta.copy(), np.linalg.inv(omega), variance, scales, steps,
-            moves, chances, gain, target, z, np.empty((n, n_chains * (1 + q))), accepted,
-            n_threads,
-        )  # fmt: skip
-        return accepted
+        known = (self._own, self._cross, beta.copy(), np.linalg.inv(omega), variance)
+        return Kernels(langevin_linear, propose_linear, known)
 
     def marginal(self, theta: Vector) -> Vector:
         """Log-likelihood of each individual: Bayes' rule at the posterior mean."""

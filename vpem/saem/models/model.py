@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +11,9 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError, NumericalError, VpemError
 from vpem.saem.individuals import Individuals
-from vpem.saem.streams import Stream
+from vpem.saem.streams import Keys, Stream
 
-__all__ = ["Counts", "SaemModel", "Vector", "begin_model", "check_model"]
+__all__ = ["Counts", "Kernels", "SaemModel", "Vector", "begin_model", "check_model"]
 
 Vector = NDArray[np.float64]
 
@@ -22,6 +23,22 @@ class Counts(NamedTuple):
 
     individuals: float
     rows: float
+
+
+class Kernels(NamedTuple):
+    """Compiled moves of latents, see `vpem._core.langevin` and `vpem._core.proposals`.
+
+    Attributes
+    ----------
+    langevin, propose : callable
+        Kernels.
+    known : tuple
+        Their first arguments: rows of the individuals, and parameters.
+    """
+
+    langevin: Callable[..., None]
+    propose: Callable[..., None]
+    known: tuple[object, ...]
 
 
 class SaemModel(ABC):
@@ -158,13 +175,17 @@ class SaemModel(ABC):
             f"latents of {type(self).__name__} have no curves over time; ask for the latents"
         )
 
+    def kernels(self, theta: Vector) -> Kernels | None:
+        """Return compiled moves of the latents under these parameters, where there are any."""
+        return None
+
     def langevin(
         self,
         theta: Vector,
         z: Vector,
         scales: Vector,
-        noise: NDArray[np.uint64],
-        dithers: NDArray[np.uint64],
+        noise: Keys,
+        dithers: Keys,
         step: float,
         levels: int,
         n_threads: int,
@@ -173,7 +194,12 @@ class SaemModel(ABC):
 
         Arguments as in `vpem._core.reference_langevin`; its faults (chains, n) are returned.
         """
-        return None
+        found = self.kernels(theta)
+        if found is None:
+            return None
+        faults = np.zeros(z.shape[:2], dtype=np.uint8)
+        found.langevin(*found.known, scales, noise, dithers, step, levels, z, faults, n_threads)
+        return faults
 
     def propose(
         self,
@@ -181,8 +207,8 @@ class SaemModel(ABC):
         z: Vector,
         scales: Vector,
         steps: Vector,
-        moves: NDArray[np.uint64],
-        chances: NDArray[np.uint64],
+        moves: Keys,
+        chances: Keys,
         gain: float,
         target: float,
         n_threads: int,
@@ -191,7 +217,15 @@ class SaemModel(ABC):
 
         Arguments as in `vpem._core.reference_proposals`; returned is how often chains moved (n,).
         """
-        return None
+        found = self.kernels(theta)
+        if found is None:
+            return None
+        n_chains, n, q = z.shape
+        accepted, room = np.zeros(n, dtype=np.int64), np.empty((n, n_chains * (1 + q)))
+        found.propose(
+            *found.known, scales, steps, moves, chances, gain, target, z, room, accepted, n_threads
+        )
+        return accepted
 
     def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
         """Return parameters and latents that mean the same, in the form to be reported."""

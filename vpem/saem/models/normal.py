@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
+from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = [
     "floored",
@@ -15,10 +14,11 @@ __all__ = [
     "is_floored",
     "known_scale",
     "log_normal",
+    "log_normal_total",
+    "moments",
     "quadratic",
-    "squared",
+    "scatter_of",
     "times",
-    "triangle",
     "triangle_names",
 ]
 
@@ -28,7 +28,7 @@ LEAST = 1e-10
 """Least eigenvalue of a matrix of correlations; least variance, relative to that of the values."""
 
 
-def quadratic(d: Vector, matrices: NDArray[Any]) -> Vector:
+def quadratic(d: Vector, matrices: NDArray[np.floating]) -> Vector:
     """``d^T A d`` of differences (..., n, q) and symmetric matrices (q, q) or (n, q, q)."""
     q = d.shape[-1]
     total: Vector = np.zeros(d.shape[:-1])
@@ -39,7 +39,7 @@ def quadratic(d: Vector, matrices: NDArray[Any]) -> Vector:
     return total
 
 
-def times(matrices: NDArray[Any], d: Vector) -> Vector:
+def times(matrices: NDArray[np.floating], d: Vector) -> Vector:
     """``A d`` of matrices (q, q) or (n, q, q) and vectors (..., n, q)."""
     out = np.zeros(d.shape)
     for i in range(d.shape[-1]):
@@ -56,25 +56,29 @@ def log_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
     return found
 
 
+def log_normal_total(total: Vector, n: float, mean: Vector, covariance: Vector) -> float:
+    """Sum of `log_normal` over n latents of which a total of ``z`` and half ``z z^T`` is known."""
+    q = len(mean)
+    scatter = symmetric(total[q:], q) - np.outer(total[:q], mean) - np.outer(mean, total[:q])
+    inner = float(np.sum(np.linalg.inv(covariance) * (scatter + n * np.outer(mean, mean))))
+    return float(-0.5 * (n * (q * LOG_2_PI + np.linalg.slogdet(covariance)[1]) + inner))
+
+
+def moments(apart: Vector) -> Vector:
+    """Means over chains of ``z`` and of half ``z z^T`` of latents (chains, n, q), side by side."""
+    products = lower_half(apart[..., :, None] * apart[..., None, :]).mean(axis=0)
+    return np.concatenate([apart.mean(axis=0), products], axis=1)
+
+
+def scatter_of(total: Vector, n: float, q: int) -> tuple[Vector, Vector]:
+    """Mean (q,) and covariance (q, q) of n latents of which a total of `moments` is known."""
+    mean = total[:q] / n
+    return mean, symmetric(total[q:], q) / n - np.outer(mean, mean)
+
+
 def gradient_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
     """Gradient of `log_normal` in the latents."""
     return -times(np.linalg.inv(covariance), z - mean)
-
-
-def triangle(matrix: NDArray[Any]) -> NDArray[Any]:
-    """Lower triangle of symmetric matrices (..., q, q), row by row: (..., q (q + 1) / 2)."""
-    rows, columns = np.tril_indices(matrix.shape[-1])
-    found: NDArray[Any] = matrix[..., rows, columns]
-    return found
-
-
-def squared(lower: Vector, q: int) -> Vector:
-    """Symmetric matrix (q, q) of its lower triangle."""
-    matrix = np.zeros((q, q))
-    rows, columns = np.tril_indices(q)
-    matrix[rows, columns] = lower
-    matrix[columns, rows] = lower
-    return matrix
 
 
 def triangle_names(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from vpem.checks import check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.concentration import concentration
-from vpem.saem.models.model import Counts, SaemModel, Vector
+from vpem.saem.models.model import Counts, Kernels, SaemModel, Vector
 from vpem.saem.models.normal import (
     LEAST,
     LOG_2_PI,
@@ -23,10 +23,12 @@ from vpem.saem.models.normal import (
     is_floored,
     known_scale,
     log_normal,
-    squared,
-    triangle,
+    log_normal_total,
+    moments,
+    scatter_of,
     triangle_names,
 )
+from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = ["ERRORS", "OneCompartmentModel"]
 
@@ -99,7 +101,7 @@ class OneCompartmentModel(SaemModel):
         self._free = np.outer(kept, kept)
         if covariance == "diagonal":
             self._free &= np.eye(3, dtype=bool)
-        self._in_triangle = triangle(self._free)
+        self._in_triangle = lower_half(self._free)
         varying = [name for name, free in zip(triangle_names(LATENTS), self._in_triangle,
                                               strict=True) if free]  # fmt: skip
         self.parameters = (*LATENTS, *varying, "residual sd")
@@ -146,7 +148,7 @@ class OneCompartmentModel(SaemModel):
         known_scale(self.individuals.values, self._size, self.individuals.source)
         z = np.clip(self._begin(), self.shift - 1.0, self.shift + 1.0)
         theta = self.maximize(self.statistics(z[None]).sum(axis=0), self.counts)
-        variances = triangle(np.eye(3))[self._in_triangle] * 0.25
+        variances = lower_half(np.eye(3))[self._in_triangle] * 0.25
         theta[3:-1] = np.maximum(theta[3:-1] * (variances > 0), variances)
         return theta, z
 
@@ -190,7 +192,7 @@ class OneCompartmentModel(SaemModel):
         """Return means (3,), covariance (3, 3) and residual sd."""
         lower = np.zeros(6)
         lower[self._in_triangle] = theta[3:-1]
-        omega = squared(lower, 3)
+        omega = symmetric(lower, 3)
         held = ~np.diag(self._free)
         omega[held, held] = self.spread**2
         return theta[:3], omega, float(theta[-1])
@@ -242,65 +244,22 @@ class OneCompartmentModel(SaemModel):
         parts = [self.individuals.sums(np.ascontiguousarray(each[..., j])) for j in range(3)]
         return np.stack(parts, axis=-1) + gradient_normal(z, means, omega)
 
-    def langevin(
-        self,
-        theta: Vector,
-        z: Vector,
-        scales: Vector,
-        noise: NDArray[np.uint64],
-        dithers: NDArray[np.uint64],
-        step: float,
-        levels: int,
-        n_threads: int,
-    ) -> NDArray[np.uint8]:
-        """Move latents in place by a kernel."""
+    def kernels(self, theta: Vector) -> Kernels:
+        """Compiled moves of the logarithms."""
         means, omega, sd = self.unpack(theta)
-        faults = np.zeros(z.shape[:2], dtype=np.uint8)
-        data = self.individuals
-        langevin_one_compartment(
-            data.first, data.times, self._dose, data.values, self.error == "proportional",
-            means.copy(), np.linalg.inv(omega), sd, scales, noise, dithers, step, levels, z,
-            faults, n_threads,
-        )  # fmt: skip
-        return faults
-
-    def propose(
-        self,
-        theta: Vector,
-        z: Vector,
-        scales: Vector,
-        steps: Vector,
-        moves: NDArray[np.uint64],
-        chances: NDArray[np.uint64],
-        gain: float,
-        target: float,
-        n_threads: int,
-    ) -> NDArray[np.int64]:
-        """Propose and accept latents in place by a kernel."""
-        means, omega, sd = self.unpack(theta)
-        n_chains, n, _ = z.shape
-        accepted = np.zeros(n, dtype=np.int64)
-        data = self.individuals
-        propose_one_compartment(
-            data.first, data.times, self._dose, data.values, self.error == "proportional",
-            means.copy(), np.linalg.inv(omega), sd, scales, steps, moves, chances, gain, target, z,
-            np.empty((n, 4 * n_chains)), accepted, n_threads,
-        )  # fmt: skip
-        return accepted
+        data, proportional = self.individuals, self.error == "proportional"
+        rows = (data.first, data.times, self._dose, data.values, proportional)
+        known = (*rows, means.copy(), np.linalg.inv(omega), sd)
+        return Kernels(langevin_one_compartment, propose_one_compartment, known)
 
     def statistics(self, z: Vector) -> Vector:
         """Statistic of each individual, the mean over chains, (n, 10)."""
-        out = np.empty((z.shape[1], 10))
-        apart = z - self.shift
-        out[:, :3] = apart.mean(axis=0)
-        out[:, 3:9] = triangle(apart[..., :, None] * apart[..., None, :]).mean(axis=0)
-        out[:, 9] = self.individuals.sums(self._residuals(z)[0] ** 2).mean(axis=0)
-        return out
+        squares = self.individuals.sums(self._residuals(z)[0] ** 2).mean(axis=0)
+        return np.concatenate([moments(z - self.shift), squares[:, None]], axis=1)
 
     def _omega(self, total: Vector, counts: Counts) -> Vector:
         """Covariance that a total has, those that do not vary as they are kept."""
-        apart = total[:3] / counts.individuals
-        scatter = squared(total[3:9], 3) / counts.individuals - np.outer(apart, apart)
+        _, scatter = scatter_of(total[:-1], counts.individuals, 3)
         return np.where(self._free, scatter, np.diag(np.full(3, self.spread**2)))
 
     def holds(self, total: Vector, counts: Counts) -> bool:
@@ -313,15 +272,11 @@ class OneCompartmentModel(SaemModel):
         apart = total[:3] / counts.individuals
         omega = floored(self._omega(total, counts))
         sd = np.sqrt(max(total[9] / counts.rows, self._floor))
-        return np.concatenate([self.shift + apart, triangle(omega)[self._in_triangle], [sd]])
+        return np.concatenate([self.shift + apart, lower_half(omega)[self._in_triangle], [sd]])
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Complete log-likelihood of a total of statistics, up to what theta is not in."""
         means, omega, sd = self.unpack(theta)
-        n = counts.individuals
-        means = means - self.shift
-        scatter = squared(total[3:9], 3) - np.outer(total[:3], means) - np.outer(means, total[:3])
-        inner = float(np.sum(np.linalg.inv(omega) * (scatter + n * np.outer(means, means))))
-        latent = n * (3 * LOG_2_PI + np.linalg.slogdet(omega)[1]) + inner
+        latent = log_normal_total(total[:-1], counts.individuals, means - self.shift, omega)
         rows = counts.rows * (LOG_2_PI + 2 * np.log(sd)) + total[9] / sd**2
-        return float(-0.5 * (latent + rows))
+        return float(latent - 0.5 * rows)
