@@ -102,6 +102,14 @@ class SaemRun:
     holds: bool = True
     lost: int = 0
 
+    def note(self, theta: Vector, n_bytes: int, n_active: int, step: float) -> None:
+        """Keep how an iteration ended."""
+        self.theta, self.n_iter = theta, self.n_iter + 1
+        self.trace.append(theta)
+        self.bytes.append(n_bytes)
+        self.n_active.append(n_active)
+        self.steps.append(step)
+
 
 def burn_in_of(n_iter: int, burn_in: int | None = None) -> int:
     """Iterations of burn-in: as many as are given, else 200, or two fifths of fewer than 500."""
@@ -208,41 +216,28 @@ def run_saem(
     if start is not None:
         theta = np.array(start, dtype=np.float64)
     check_model(model, theta, z)
-    streams = Streams.of(model.individuals.names, seed)
     rng = np.random.Generator(np.random.Philox(seed))
-    counts = [Counts(len(rows), int(model.individuals.counts[rows].sum())) for rows in devices.rows]
     statistics = model.statistics(z[None])
-    smoothed = np.stack([statistics[rows].mean(axis=0) for rows in devices.rows])
-    server.begin(smoothed, Units.of(statistics), participation, rng)
     chains = sampler.begin(model, theta, z, chains_of(sampler, model.n, n_chains))
+    local = Devices(model, devices, sampler, chains, seed, statistics, theta)
+    server.begin(local.smoothed, Units.of(statistics), participation, rng)
     run = SaemRun(theta, chains, [theta])
-    everyone = np.arange(devices.n_workers)
-    models = np.tile(theta, (len(everyone), 1))  # the last of each device
-    known = np.zeros(len(everyone), dtype=np.bool_)
     looks = math.ceil(window / participation)  # as much is seen of each device in between
-    watch = Watch(model, sampler, streams, server, burn_in, tol, looks)
+    watch = Watch(model, sampler, local.streams, server, burn_in, tol, looks)
     if tol > 0:
         run.grounds = f"parameters are looked at from iteration {burn_in + 2 * looks} on"
     for r in range(1, n_iter + 1):
         step = step_size(r, burn_in, decay)
         active = server.draw(len(theta))
         if len(active):
-            local = _simulate(
-                model, theta, sampler, chains, streams, devices, active, r, max(0, r - burn_in)
-            )
+            drawn = local.simulate(theta, active, r, max(0, r - burn_in))
             # A device that is seldom active takes larger steps, so that all forget alike.
-            smoothed[active] += min(server.damping, step / participation) * (
-                local - smoothed[active]
-            )
+            local.smooth(drawn, active, min(server.damping, step / participation))
             if average == "models":
-                for one in active:
-                    total = smoothed[one] * counts[one].individuals
-                    models[one] = model.maximize(total, counts[one])
-                known[active] = True
-                weights = server.weights if shares == "individuals" else np.ones(len(everyone))
-                theta = server.average_models(models, weights * known)
+                weights = server.weights if shares == "individuals" else np.ones(devices.n_workers)
+                theta = server.average_models(*local.maximize(active, weights))
             else:
-                server.gather(local, smoothed[active], step)
+                server.gather(drawn, local.smoothed[active], step)
                 total = server.statistic * model.n
                 run.holds = model.holds(total, model.counts)
                 run.lost = run.lost if run.holds else r
@@ -252,11 +247,7 @@ def run_saem(
                 f"parameters are not finite after iteration {r}; take another start, or a finer "
                 "codec"
             )
-        run.theta, run.n_iter = theta, r
-        run.trace.append(theta)
-        run.bytes.append(server.ledger.bytes)
-        run.n_active.append(len(active))
-        run.steps.append(min(step, participation * server.damping))
+        run.note(theta, server.ledger.bytes, len(active), min(step, participation * server.damping))
         if callback is not None:
             callback(SaemProgress(r, n_iter, theta))
         if watch.has_settled(run):
@@ -272,29 +263,76 @@ def run_saem(
     return run
 
 
-def _simulate(
-    model: SaemModel,
-    theta: Vector,
-    sampler: Sampler,
-    chains: Chains,
-    streams: Streams,
-    devices: Workers,
-    active: NDArray[np.intp],
-    now: int,
-    late: int,
-) -> Vector:
-    """Move the chains of the active devices; the mean statistic of each (a, P)."""
-    if len(active) == devices.n_workers:
-        sampler.move(model, theta, chains, streams, now, late)
-        each = model.statistics(chains.z)
-        return np.stack([each[rows].mean(axis=0) for rows in devices.rows])
-    held = [devices.rows[one] for one in active]
-    which = np.concatenate(held)
-    part, some = chains.take(which), model.take(which)
-    sampler.move(some, theta, part, streams.take(which), now, late)
-    chains.put(which, part)
-    ends = np.cumsum([len(rows) for rows in held])[:-1]
-    return np.stack([one.mean(axis=0) for one in np.split(some.statistics(part.z), ends)])
+class Devices:
+    """What devices have: chains of their individuals, smoothed statistics, models of their own.
+
+    Parameters
+    ----------
+    model : SaemModel
+        Of all individuals.
+    held : Workers
+        Who holds which.
+    sampler : Sampler
+        Of the latents.
+    chains : Chains
+        Of all individuals, changed in place.
+    seed : int
+        Of individuals' random numbers.
+    statistics : ndarray of shape (n, P)
+        First statistics.
+    theta : ndarray of shape (p,)
+        First parameters.
+
+    Attributes
+    ----------
+    smoothed : ndarray of shape (D, P)
+        Mean statistic of each device's individuals, averaged over iterations.
+    """
+
+    def __init__(
+        self,
+        model: SaemModel,
+        held: Workers,
+        sampler: Sampler,
+        chains: Chains,
+        seed: int,
+        statistics: Vector,
+        theta: Vector,
+    ) -> None:
+        self.model, self.held, self.sampler, self.chains = model, held, sampler, chains
+        self.streams = Streams.of(model.individuals.names, seed)
+        self.smoothed = np.stack([statistics[rows].mean(axis=0) for rows in held.rows])
+        rows_of = model.individuals.counts
+        self._counts = [Counts(len(rows), int(rows_of[rows].sum())) for rows in held.rows]
+        self._models = np.tile(theta, (held.n_workers, 1))  # the last of each device
+        self._known = np.zeros(held.n_workers, dtype=np.bool_)
+
+    def simulate(self, theta: Vector, active: NDArray[np.intp], now: int, late: int) -> Vector:
+        """Move the chains of the active devices; the mean statistic of each (a, P)."""
+        model, chains = self.model, self.chains
+        if len(active) == self.held.n_workers:
+            self.sampler.move(model, theta, chains, self.streams, now, late)
+            each = model.statistics(chains.z)
+            return np.stack([each[rows].mean(axis=0) for rows in self.held.rows])
+        held = [self.held.rows[one] for one in active]
+        which = np.concatenate(held)
+        part, some = chains.take(which), model.take(which)
+        self.sampler.move(some, theta, part, self.streams.take(which), now, late)
+        chains.put(which, part)
+        ends = np.cumsum([len(rows) for rows in held])[:-1]
+        return np.stack([one.mean(axis=0) for one in np.split(some.statistics(part.z), ends)])
+
+    def smooth(self, drawn: Vector, active: NDArray[np.intp], step: float) -> None:
+        """Take a step of the stochastic approximation to what was drawn (a, P)."""
+        self.smoothed[active] += step * (drawn - self.smoothed[active])
+
+    def maximize(self, active: NDArray[np.intp], weights: Vector) -> tuple[Vector, Vector]:
+        """Make models of the active devices: the last of all (D, p), of weights (D,), 0 of none."""
+        for one in active:
+            total = self.smoothed[one] * self._counts[one].individuals
+            self._models[one] = self.model.maximize(total, self._counts[one])
+        self._known[active] = True
+        return self._models, weights * self._known
 
 
 def _check(
