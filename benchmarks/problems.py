@@ -69,7 +69,7 @@ def fit(
             warnings.simplefilter("ignore", NotConvergedWarning)
             found = fit_vpem(
                 X, joined, n_components=k, init=list(range(k)), tol=0.0, max_iter=n_iter,
-                reg_covar=0.0, n_threads=threads, dtype=X.dtype, skip_negligible=not every_weight,
+                reg_covar=0.0, n_threads=threads, dtype=X.dtype, every_weight=every_weight,
             )  # fmt: skip
         assert found.n_iter == n_iter, "the fit stopped early"
         return float(found.history[-1].mean() / len(X))

@@ -7,16 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from vpem.errors import InputError, Setting
+from vpem.settings import Settings, setting
 
 from .roles import Role
 
 if TYPE_CHECKING:
     from vpem.files.checkpoints import FileSaver
 
-__all__ = ["CheckpointEvery", "CheckpointFile", "Resume", "ResumeIfAny", "catching", "saver_of"]
+__all__ = ["CheckpointSettings", "catching", "saver_of"]
 
 SAME_KEY = 1.0
 """Seconds in which a second Ctrl-C is the first one once more: launchers pass it on."""
@@ -36,72 +37,53 @@ def _kept(value: Path | None, options: object) -> list[Path]:
     return [*files, *map(part_of, files)]
 
 
-CheckpointFile = Annotated[
-    Path | None,
-    Role(writes=True, files=_kept),
-    typer.Option(help="Keep the state of the run here, to go on with --resume if it is ended."),
-]
-CheckpointEvery = Annotated[
-    int | None,
-    typer.Option(help="Iterations from one checkpoint to the next. Default: 10."),
-]
-Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="Go on from --checkpoint, to the same result bit by bit."),
-]
-ResumeIfAny = Annotated[
-    bool,
-    typer.Option("--resume-if-any", help="As --resume, but begin where there is no checkpoint."),
-]
+class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
+    """Where a run keeps its state."""
+
+    checkpoint: Path | None = setting(
+        None, "Keep the state of the run here, to go on with --resume if it is ended.",
+        file=Role(writes=True, files=_kept),
+    )  # fmt: skip
+    checkpoint_every: int | None = setting(
+        None, "Iterations from one checkpoint to the next. Default: 10.", least=1
+    )
+    resume: bool = setting(False, "Go on from --checkpoint, to the same result bit by bit.")
+    resume_if_any: bool = setting(False, "As --resume, but begin where there is no checkpoint.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resume and self.resume_if_any:
+            raise InputError("give --resume or --resume-if-any, not both")
+        for name, value in self.values("checkpoint").items():
+            if self.checkpoint is None and value:
+                raise InputError(Setting(name), " needs --checkpoint FILE")
 
 
-def saver_of(
-    file: Path | None,
-    every: int | None,
-    resume: bool,
-    if_any: bool,
-    force: bool,
-    **processes: Any,
-) -> FileSaver | None:
+def saver_of(how: CheckpointSettings, force: bool, **processes: Any) -> FileSaver | None:
     """Make what keeps checkpoints, or None where none are asked for.
 
     Parameters
     ----------
-    file : path or None
-        The checkpoint.
-    every : int or None
-        Iterations from one to the next.
-    resume, if_any, force : bool
-        As typed.
+    how : CheckpointSettings
+        As the user asked.
+    force : bool
+        Whether a checkpoint of another run may be replaced.
     **processes
         For a run of several processes; see `vpem.files.checkpoints.FileSaver`.
 
     Raises
     ------
-    InputError
-        If options do not go together.
     FileError
         If the checkpoint cannot be used.
     """
-    from vpem.errors import InputError
-
-    if resume and if_any:
-        raise InputError("give --resume or --resume-if-any, not both")
-    if file is None:
-        for name, given in (
-            ("--checkpoint-every", every is not None),
-            ("--resume", resume),
-            ("--resume-if-any", if_any),
-        ):
-            if given:
-                raise InputError(f"{name} needs --checkpoint FILE")
+    if how.checkpoint is None:
         return None
     from vpem.files.checkpoints import EVERY, FileSaver
 
     return FileSaver(
-        file,
-        every=EVERY if every is None else every,
-        resume="if-any" if if_any else resume,
+        how.checkpoint,
+        every=how.checkpoint_every or EVERY,
+        resume="if-any" if how.resume_if_any else how.resume,
         force=force,
         **processes,
     )

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from vpem.settings import MixtureSettings, Settings, refuse_both, setting
+
+from .roles import Role
 from .workers import graph_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
     from vpem.network.holdings import Partition
+    from vpem.settings import GraphSettings, HoldingSettings
+    from vpem.terms.mixture import Mixture
 
-__all__ = ["how_summed", "partition_of", "rounds_of", "rows_of", "stored_graph"]
+    from .options import Given
+
+F = TypeVar("F", bound=MixtureSettings)
+
+__all__ = [
+    "StartSettings",
+    "how_summed",
+    "partition_of",
+    "rounds_of",
+    "rows_of",
+    "start_model",
+    "started",
+    "stored_graph",
+]
 
 
 def rounds_of(text: str) -> int | str:
@@ -28,6 +45,24 @@ def rounds_of(text: str) -> int | str:
         raise InputError(f"--rounds must be a number of rounds, or auto, got {text!r}") from None
 
 
+class StartSettings(Settings, heading="Start"):
+    """Where a fit begins, if it finds no start of its own."""
+
+    init_rows: str | None = setting(
+        None, "Start with means, or centres, at these rows, counted from 0: 3,77,120."
+    )
+    init_model: Path | None = setting(
+        None,
+        "Start from the parameters of a model.",
+        # A model may be continued in its own file.
+        file=Role(writes=False, goes_on_in="--output"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_both(self, "init_rows", "init_model")
+
+
 def rows_of(text: str) -> list[int]:
     """Read row indices given as 3,77,120."""
     from vpem.errors import InputError
@@ -40,46 +75,62 @@ def rows_of(text: str) -> list[int]:
         ) from None
 
 
-def partition_of(source: Dataset, agents: int | None, file: Path | None) -> Partition:
-    """Choose who holds which features."""
+def start_model(file: Path, source: Dataset) -> Mixture:
+    """Read a model to start from, its features matched with the data's by name."""
     from vpem.errors import InputError
+    from vpem.files.models import match_features, read_model
+
+    model = read_model(file)
+    columns = match_features(model, source.feature_names)
+    if columns is None:
+        return model.mixture
+    if len(columns) != source.n_features:
+        raise InputError(
+            f"the starting model has {len(columns)} features, the data {source.n_features}"
+        )
+    return model.mixture.renumbered(columns)
+
+
+def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
+    """Return the settings of a fit with the start that the user names, if any."""
+    if begin.init_rows is not None:
+        return how.changed(init=rows_of(begin.init_rows))
+    if begin.init_model is None:
+        return how
+    model = start_model(begin.init_model, source)
+    count = how.n_components if given.has("n_components") else model.n_components
+    return how.changed(init=model, n_components=count)
+
+
+def partition_of(source: Dataset, held: HoldingSettings) -> Partition:
+    """Choose who holds which features."""
     from vpem.files.holdings import read_partition
     from vpem.network.holdings import contiguous
 
-    if agents is not None and file is not None:
-        raise InputError("give --agents or --partition, not both")
-    if file is not None:
-        return read_partition(file, source.n_features, source.feature_names)
-    if agents is not None:
-        return contiguous(source.n_features, agents)
+    if held.partition is not None:
+        return read_partition(held.partition, source.n_features, source.feature_names)
+    if held.agents is not None:
+        return contiguous(source.n_features, held.agents)
     if source.partition is not None:
         return source.partition
     return contiguous(source.n_features, source.n_features, names=source.feature_names)
 
 
-def stored_graph(
-    source: Dataset,
-    held: Partition,
-    topology: str | None,
-    file: Path | None,
-    radius: float | None,
-    mean_degree: float | None,
-    seed: int,
-) -> Graph:
+def stored_graph(source: Dataset, parts: Partition, graph: GraphSettings) -> Graph:
     """Choose who talks to whom: as stored in the dataset, unless something is asked for."""
     from vpem.errors import InputError
     from vpem.network.graph import from_edges
 
-    asked = (topology, file, radius, mean_degree)
+    asked = graph.values("graph_seed").values()
     if source.edges is None or any(value is not None for value in asked):
-        return graph_of(held.n_agents, held.names, *asked, seed)
-    stored = held if source.partition is None else source.partition
-    if stored.n_agents != held.n_agents:
+        return graph_of(parts.n_agents, parts.names, graph)
+    stored = parts if source.partition is None else source.partition
+    if stored.n_agents != parts.n_agents:
         raise InputError(
             f"the graph stored in the dataset joins {stored.n_agents} agents, the features are "
-            f"held by {held.n_agents}; give --topology or --graph"
+            f"held by {parts.n_agents}; give --topology or --graph"
         )
-    return from_edges(source.edges, held.n_agents, held.names, topology="dataset")
+    return from_edges(source.edges, parts.n_agents, parts.names, topology="dataset")
 
 
 def how_summed(report: dict[str, Any]) -> str:

@@ -106,8 +106,10 @@ def listed_in(text: str) -> tuple[str, ...]:
 
 def complete_values(path: tuple[str, ...], command: Any) -> None:
     """Let the options of a command complete their values; files are left to the shell."""
+    known = getattr(command.callback, "settings", {})
     for param in command.params:
-        words = words_of(path, param)
+        own = known.get(param.name)
+        words = own.choices or own.words if own else words_of(path, param)
         if words and param._custom_shell_complete is None:
             param._custom_shell_complete = _Words(words)
 

@@ -10,9 +10,9 @@ import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
+from vpem.settings import Settings, setting
 
 from .roles import reads, writes, written
 
@@ -25,18 +25,16 @@ if TYPE_CHECKING:
     from vpem.fits.results import Fit
     from vpem.network.blocks import Blocks
     from vpem.network.holdings import Partition, Workers
+    from vpem.settings import FitSettings
     from vpem.sums.connect import Network
 
     from .output import Screen
 
 __all__ = [
-    "EngineName",
-    "RankCount",
+    "EngineSettings",
     "Ranks",
-    "Shards",
     "Simulator",
     "Terminated",
-    "Timeout",
     "asks_for_mpi",
     "engine_of",
     "join",
@@ -47,32 +45,39 @@ __all__ = [
 
 ENGINES = ("simulator", "mpi")
 
-EngineName = Annotated[
-    str,
-    typer.Option(
-        help="simulator: one process holds all agents. mpi: each agent is a rank of its own, or "
-        "some share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi])."
-    ),
-]
-RankCount = Annotated[
-    int | None,
-    typer.Option("--ranks", help="With --engine mpi: how many ranks there must be."),
-]
-Timeout = Annotated[
-    float | None,
-    typer.Option(
-        help="With --engine mpi: end the job, naming the rank, when one has not answered for so "
-        "many seconds. Default: wait for ever."
-    ),
-]
-Shards = Annotated[
-    bool,
-    typer.Option(
-        "--shards",
-        help="With --engine mpi: each hub's root writes its own parameters, beside --output and "
-        "named after it; see 'vpem model join'.",
-    ),
-]
+APART = (
+    lambda given: given["engine"] != "mpi",
+    (" is for processes of their own; add --engine mpi",),
+)
+
+
+class EngineSettings(Settings, heading="Running", kept=False):
+    """Where a command runs."""
+
+    engine: str = setting(
+        "simulator",
+        "simulator: one process holds all agents. mpi: each agent is a rank of its own, or some "
+        "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]).",
+        choices=ENGINES,
+    )
+    ranks: int | None = setting(
+        None, "With --engine mpi: how many ranks there must be.", least=1, idle=APART
+    )
+    timeout: float | None = setting(
+        None,
+        "With --engine mpi: end the job, naming the rank, when one has not answered for so many "
+        "seconds. Default: wait for ever.",
+        least=0,
+        above=True,
+        idle=APART,
+    )
+    shards: bool = setting(
+        False,
+        "With --engine mpi: each hub's root writes its own parameters, beside --output and named "
+        "after it; see 'vpem model join'.",
+        idle=APART,
+    )
+
 
 LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),
@@ -114,12 +119,17 @@ class Simulator:
         return {}
 
     def fit_vpem(
-        self, source: Dataset, held: Partition, network: Network, **options: Any
+        self,
+        source: Dataset,
+        held: Partition,
+        network: Network,
+        how: FitSettings,
+        **options: Any,
     ) -> tuple[Fit, dict[str, Any]]:
         """Fit to data split by features; and what there is to report of the engine."""
         from vpem.fits.vpem import fit_vpem
 
-        return fit_vpem(source.X, network, **options), {"engine": "simulator"}
+        return fit_vpem(source.X, network, how, **options), {"engine": "simulator"}
 
     def over_rows(self, source: Dataset, held: Workers, network: Network) -> tuple[Any, Network]:
         """Rows of the data and the network of workers, as recipes over rows want them."""
@@ -251,7 +261,12 @@ class Ranks:
         return team
 
     def fit_vpem(
-        self, source: Dataset, held: Partition, network: Network, **options: Any
+        self,
+        source: Dataset,
+        held: Partition,
+        network: Network,
+        how: FitSettings,
+        **options: Any,
     ) -> tuple[Fit, dict[str, Any]]:
         """Fit to data split by features; and what there is to report of the engine.
 
@@ -263,7 +278,8 @@ class Ranks:
         ranked = spread(network, held, team)
         names = [source.feature_names[j] for j in ranked.columns]
         X = _columns_of(source, ranked.columns) if len(ranked.columns) else None
-        found = fit_spread(X, ranked, **{**options, "feature_names": names, "shards": self.shards})
+        options |= {"feature_names": names, "shards": self.shards}
+        found = fit_spread(X, ranked, how, **options)
         return found, {"engine": "mpi", "ranks": self.size, "handed": _handed(ranked.total, team)}
 
     def over_rows(self, source: Dataset, held: Workers, network: Network) -> tuple[Any, Network]:
@@ -480,40 +496,31 @@ def _check_launcher(library: str) -> None:
             )
 
 
-def engine_of(
-    name: str, ranks: int | None, timeout: float | None, shards: bool, screen: Screen
-) -> Simulator | Ranks:
-    """Return where a command runs, after looking at its options.
+def engine_of(how: EngineSettings, screen: Screen) -> Simulator | Ranks:
+    """Return where a command runs.
 
     Raises
     ------
     InputError
-        If an option makes no sense, or there are more or fewer ranks than were asked for.
+        If there are more or fewer ranks than were asked for.
     """
     from vpem._core.threads import share_processors, whereabouts
-    from vpem.checks import check_int
-    from vpem.errors import InputError, check_choice
+    from vpem.errors import InputError
 
-    check_choice("--engine", name, ENGINES)
-    if name != "mpi":
-        for option, given in (("--ranks", ranks), ("--timeout", timeout), ("--shards", shards)):
-            if given:
-                raise InputError(f"{option} is for processes of their own; add --engine mpi")
+    if how.engine != "mpi":
         return Simulator()
     engine = _ranks if _ranks is not None else join()
-    if ranks is not None and check_int("--ranks", ranks, least=1) != engine.size:
+    if how.ranks is not None and how.ranks != engine.size:
         raise InputError(
-            f"--ranks {ranks} were asked for, but {engine.size} "
+            f"--ranks {how.ranks} were asked for, but {engine.size} "
             f"{'is' if engine.size == 1 else 'are'} there; start them with the mpiexec of the MPI "
             "that mpi4py is built for, such as: pip install mpich"
         )
-    if timeout is not None and not timeout > 0:
-        raise InputError(f"--timeout must be a number of seconds above 0, got {timeout!r}")
-    engine.timeout = timeout
-    engine.shards = shards
+    engine.timeout = how.timeout
+    engine.shards = how.shards
     share_processors(engine.crew.everyones([whereabouts()]))
     screen.silent = not engine.speaks
-    if engine.size == 1 and ranks is None:
+    if engine.size == 1 and how.ranks is None:
         screen.say("one rank holds all agents; for more: mpiexec -n RANKS vpem ... --engine mpi")
     return engine
 

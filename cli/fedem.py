@@ -7,15 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .checkpoints import (
-    CheckpointEvery,
-    CheckpointFile,
-    Resume,
-    ResumeIfAny,
-    catching,
-    saver_of,
-)
-from .engine import EngineName, RankCount, Timeout
+from vpem.settings import GraphSettings, WorkerSettings
+
+from .checkpoints import CheckpointSettings, catching, saver_of
+from .engine import EngineSettings
 from .options import (
     Acceleration,
     ConsensusTol,
@@ -34,6 +29,7 @@ from .options import (
     Stragglers,
     Strict,
     Weights,
+    Without,
 )
 from .roles import READ, WRITTEN
 from .workers import WorkerFile, WorkersOption, graph_of, workers_of
@@ -178,16 +174,12 @@ def fedem(
     output: Annotated[
         Path | None, WRITTEN, typer.Option("-o", "--output", help="Write the model here (HDF5).")
     ] = None,
-    checkpoint: CheckpointFile = None,
-    checkpoint_every: CheckpointEvery = None,
-    resume: Resume = False,
-    resume_if_any: ResumeIfAny = False,
     force: Force = False,
-    engine: EngineName = "simulator",
-    ranks: RankCount = None,
-    timeout: Timeout = None,
     json: Json = False,
     quiet: Quiet = False,
+    *,
+    checkpoints: CheckpointSettings,
+    place: Annotated[EngineSettings, Without("shards")],
 ) -> None:
     """Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.
 
@@ -196,9 +188,8 @@ def fedem(
 
     Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32 --step-size 1
     """
-    from .choices import rounds_of, rows_of
+    from .choices import rounds_of, rows_of, start_model
     from .engine import Ranks, engine_of
-    from .fit import _start_model
     from .output import Progress, Screen, print_json
 
     with Screen(quiet) as screen:
@@ -209,16 +200,14 @@ def fedem(
         from vpem.fits.fedem import fit_fedem
         from vpem.sums.connect import connect_workers
 
-        run_on = engine_of(engine, ranks, timeout, False, screen)
+        run_on = engine_of(place, screen)
         if output is not None and run_on.speaks:
             check_writable(output, force, "models")
         if plot is not None and run_on.speaks:
             from vpem.pictures.figure import check_picture
 
             check_picture(plot, force)
-        saver = saver_of(
-            checkpoint, checkpoint_every, resume, resume_if_any, force, **run_on.processes()
-        )
+        saver = saver_of(checkpoints, force, **run_on.processes())
         seed = check_int("--seed", seed, least=0)
         if strict and tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
@@ -233,8 +222,23 @@ def fedem(
         # Each rank reads its own rows.
         limit = 0 if isinstance(run_on, Ranks) else None
         source = read_dataset(data, dataset, memory_limit=limit)
-        held = workers_of(source, workers, worker_rows, screen, sort_by_label)
-        joined = graph_of(held.n_workers, held.names, topology, graph, radius, mean_degree, seed)
+        held = workers_of(
+            source,
+            WorkerSettings(workers=workers, worker_rows=worker_rows),
+            screen,
+            sort_by_label,
+        )
+        joined = graph_of(
+            held.n_workers,
+            held.names,
+            GraphSettings(
+                topology=topology,
+                graph=graph,
+                radius=radius,
+                mean_degree=mean_degree,
+                graph_seed=seed,
+            ),
+        )
         network = connect_workers(
             joined,
             n_rounds=options["rounds"],
@@ -253,7 +257,7 @@ def fedem(
         if init_rows is not None:
             start = rows_of(init_rows)
         elif init_model is not None:
-            start = _start_model(init_model, source)
+            start = start_model(init_model, source)
             n_components = start.n_components if components is None else components
         unkept = None if output or json else "--output FILE"
         progress = Progress(quiet or not run_on.speaks, unkept)

@@ -83,7 +83,8 @@ def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
         home["step-size"] = "Sampler"
     found: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
     for option in options:
-        found[home.get(key_of(option), "Options")].append(option)
+        heading = option.rich_help_panel or home.get(key_of(option), "Options")
+        found[heading].append(option)
     return [(heading, group) for heading, group in found.items() if group]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .config import path_of
 from .naming import name_of
-from .sources import is_typed
+from .sources import is_given
 
 __all__ = ["refuse_idle"]
 
@@ -41,52 +41,13 @@ class Idle:
     why: str
 
 
-def _by_rows(given: Values) -> bool:
-    return bool(given["split"] == "rows")
-
-
-def _by_features(given: Values) -> bool:
-    return bool(given["split"] == "features")
-
-
 def _starts_somewhere(given: Values) -> bool:
     return given.get("init_rows") is not None or given.get("init_model") is not None
 
 
 IDLE = (
     Idle(
-        ("fit", "select"),
-        ("hops", "agents", "partition", "batch_size", "step_size"),
-        _by_rows,
-        "is for data split by features; leave it out",
-    ),
-    Idle(
-        ("fit", "select"),
-        ("workers", "worker_rows"),
-        _by_features,
-        "is for data split by rows; add --split rows",
-    ),
-    Idle(
-        ("kmeans",),
-        ("agents", "partition", "hops"),
-        _by_rows,
-        "is about who holds which features: it needs --split features",
-    ),
-    Idle(
-        ("kmeans",),
-        ("workers", "worker_rows"),
-        _by_features,
-        "is about who holds which rows: it needs --split rows",
-    ),
-    Idle(
-        ("fit", "kmeans"),
-        ("n_init",),
-        _starts_somewhere,
-        "starts anew from other rows, but --init-rows or --init-model says from where; leave it "
-        "out",
-    ),
-    Idle(
-        ("fit", "kmeans", "fedem"),
+        ("fedem",),
         ("init",),
         _starts_somewhere,
         "finds a start, but --init-rows or --init-model says from where; leave it out",
@@ -98,7 +59,7 @@ IDLE = (
         "is for --criterion heldout; leave it out",
     ),
     Idle(
-        ("fit", "select", "kmeans", "fedem", "topology describe"),
+        ("fedem",),
         ("consensus_tol",),
         lambda given: given["rounds"] != "auto",
         "is what --rounds auto reaches, but --rounds says how many there are; leave one out",
@@ -125,15 +86,16 @@ def refuse_idle(context: Any) -> None:
     """
     from vpem.errors import InputError
 
+    known = getattr(context.command.callback, "settings", {})
+    for param in context.command.params:
+        rule = known[param.name].idle if param.name in known else None
+        if rule and is_given(context, param) and rule[0](context.params):
+            raise InputError(f"{name_of(param)}", *rule[1])
     command, values = " ".join(path_of(context)), context.params
     params = {param.name: param for param in context.command.params}
     for rule in IDLE:
         if command not in rule.commands or not rule.where(values):
             continue
         for name in rule.options:
-            if name in params and _is_given(context, params[name]):
+            if name in params and is_given(context, params[name]):
                 raise InputError(f"{name_of(params[name])} {rule.why}")
-
-
-def _is_given(context: Any, param: Any) -> bool:
-    return is_typed(context, param) or context.params.get(param.name) != param.default

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .checkpoints import (
-    CheckpointEvery,
-    CheckpointFile,
-    Resume,
-    ResumeIfAny,
-    catching,
-    saver_of,
-)
+from .checkpoints import CheckpointSettings, catching, saver_of
 from .options import Json, Quiet, QuoteFormulas, Strict
 from .output import Progress
 from .roles import READ, WRITTEN
@@ -157,14 +150,12 @@ def impute(
         WRITTEN,
         typer.Option(help="Draw trends and convergence: .png, .svg or .pdf (needs matplotlib)."),
     ] = None,
-    checkpoint: CheckpointFile = None,
-    checkpoint_every: CheckpointEvery = None,
-    resume: Resume = False,
-    resume_if_any: ResumeIfAny = False,
     quote_formulas: QuoteFormulas = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing outputs.")] = False,
     json: Json = False,
     quiet: Quiet = False,
+    *,
+    checkpoints: CheckpointSettings,
 ) -> None:
     """Impute a matrix from the parts of it that observers saw.
 
@@ -198,7 +189,7 @@ def impute(
             check_writable(output, force, "imputations")
         if plot is not None:
             check_picture(plot, force)
-        saver = saver_of(checkpoint, checkpoint_every, resume, resume_if_any, force)
+        saver = saver_of(checkpoints, force)
         if split is not None and workers is None:
             raise InputError(
                 "--split says how --workers deals entries out; give --workers N, or leave --split "

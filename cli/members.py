@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping
+from copy import copy
 from functools import partial
 from typing import Any
 
 import typer
+
+from .options import spread
 
 __all__ = ["Members", "tree"]
 
@@ -89,7 +92,8 @@ def _maker(
 ) -> Callable[[], Any]:  # fmt: skip
     def make() -> Any:
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
-        one.registered_commands = [info]
+        one.registered_commands = [copy(info)]
+        one.registered_commands[0].callback = spread(info.callback)
         made = typer.main.get_command(one)
         finish(path, made)
         return made

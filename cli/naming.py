@@ -90,7 +90,10 @@ def _typed(setting: Setting) -> str:
     options = {key_of(one): one for one in _options if one.param_type_name == "option"}
     # An own option for one value: resume="if-any", --resume-if-any.
     own = options.get(f"{setting.name}-{setting.value}")
-    key = next((key for key in _alike(setting.name) if key in options), None)
+    named = {one.name: key for key, one in options.items()}
+    key = named.get(setting.name) or next(
+        (key for key in _alike(setting.name) if key in options), None
+    )
     if own is not None or key is None:
         return str(setting) if own is None else name_of(own)
     flag = name_of(options[key])

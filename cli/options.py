@@ -1,13 +1,25 @@
-"""Options that several commands ask for in the same words."""
+"""Records of settings become options of commands, and records again.
+
+A command names the records that it takes in its annotations. `spread` makes an option of every
+field, and a record of the values before the command runs. A parameter of the command's own that is
+called like a field takes the place of that field's option.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import Field
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
-from .roles import READ, Role
+from vpem.settings import Settings, about, setting
+
+from .roles import READ, WRITTEN, Role
+from .sources import is_given
 
 __all__ = [
     "Acceleration",
@@ -18,6 +30,7 @@ __all__ = [
     "DatasetPath",
     "Eigenvalue",
     "Force",
+    "Given",
     "GraphFile",
     "GraphSeed",
     "InitModel",
@@ -25,7 +38,9 @@ __all__ = [
     "Json",
     "LinkFailure",
     "MeanDegree",
+    "MemoryLimit",
     "Missing",
+    "Printing",
     "Quiet",
     "QuoteFormulas",
     "Radius",
@@ -34,7 +49,155 @@ __all__ = [
     "Stragglers",
     "Strict",
     "Weights",
+    "Without",
+    "spread",
 ]
+
+KINDS = {"bool": bool, "Path": Path, "str": str, "Any": str, "int": int, "float": float}
+"""What a shell makes of a word, by a type of the setting's; the first of them that it has."""
+
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+
+ROLES = {"read": READ, "written": WRITTEN}
+
+
+class Without:
+    """Marks a record some of whose settings a command has no options for.
+
+    Parameters
+    ----------
+    names : str
+        Of the settings, with blanks between.
+    """
+
+    def __init__(self, names: str) -> None:
+        self.names = names.split()
+
+
+class Given:
+    """How the options of a command were given; a parameter of this kind is told.
+
+    Parameters
+    ----------
+    context : Context
+        Of the command.
+    record : dict of str to object
+        What models keep: values of settings by the words of their options.
+    """
+
+    def __init__(self, context: typer.Context, record: dict[str, Any]) -> None:
+        self._context = context
+        self.record = record
+
+    def has(self, name: str) -> bool:
+        """Whether the user set this setting."""
+        params = {param.name: param for param in self._context.command.params}
+        return name in params and is_given(self._context, params[name])
+
+
+class Printing(Settings, heading="Output", kept=False):
+    """What a command prints."""
+
+    json: bool = setting(False, "Print one JSON object instead of tables.")
+    quiet: bool = setting(
+        False, "No messages, progress or tables; --json is printed.", flags="-q --quiet"
+    )
+
+
+def spread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command whose parameters that are records are options instead.
+
+    Parameters
+    ----------
+    function : callable
+        Whose annotations name the records.
+    """
+    own: list[inspect.Parameter] = []
+    records: dict[str, tuple[type[Settings], list[str]]] = {}
+    options: dict[str, inspect.Parameter] = {}
+    for param in inspect.signature(function, eval_str=True).parameters.values():
+        record, *marks = get_args(param.annotation) or (param.annotation,)
+        if not (isinstance(record, type) and issubclass(record, Settings)):
+            own.append(param)
+            continue
+        left_out = [name for mark in marks if isinstance(mark, Without) for name in mark.names]
+        kept = [one for one in record.fields() if one.name not in left_out]
+        records[param.name] = (record, [one.name for one in kept])
+        for one in kept:
+            options.setdefault(one.name, _option(one))
+    names = {param.name for param in own}
+    told = [param.name for param in own if param.annotation is Given]
+    own = [param for param in own if param.annotation is not Given]
+    if told:
+        own.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
+    merged = [*own, *(one for name, one in options.items() if name not in names)]
+
+    @wraps(function)
+    def command(**values: Any) -> Any:
+        made: dict[str, Any] = {
+            name: record(**{one: _read(record, one, values[one]) for one in kept})
+            for name, (record, kept) in records.items()
+        }
+        for name in told:
+            made[name] = Given(values.pop("context"), _recorded(made, records))
+        return function(**{name: values[name] for name in names if name in values}, **made)
+
+    command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
+    command.__annotations__ = {param.name: param.annotation for param in merged}
+    command.settings = {  # type: ignore[attr-defined]
+        one.name: about(one) for record, _ in records.values() for one in record.fields()
+    }
+    return command
+
+
+def _recorded(
+    made: dict[str, Any], records: dict[str, tuple[type[Settings], list[str]]]
+) -> dict[str, Any]:
+    """Return what models keep of records: plain values by the words of their options."""
+    found = {}
+    for name, (record, kept) in records.items():
+        for one in kept if record.kept else ():
+            value = getattr(made[name], one)
+            word = word_of(record.__dataclass_fields__[one])
+            found[word] = str(value) if isinstance(value, Path) else value
+    return found
+
+
+def flags_of(one: Field[Any]) -> list[str]:
+    """Return the options of a setting."""
+    return about(one).flags.split() or [f"--{one.name.replace('_', '-')}"]
+
+
+def word_of(one: Field[Any]) -> str:
+    """Return the name under which models keep a setting: its first long option."""
+    long = next(flag for flag in flags_of(one) if flag.startswith("--"))
+    return long[2:].replace("-", "_")
+
+
+def _option(one: Field[Any]) -> inspect.Parameter:
+    """Return the parameter of a command that is a setting's option."""
+    known, kinds = about(one), str(one.type).split(" | ")
+    kind = next(made for word, made in KINDS.items() if word in kinds)
+    option = typer.Option(
+        *flags_of(one),
+        help=known.help,
+        rich_help_panel=known.heading,
+    )
+    hint: Any = kind | None if one.default is None else kind
+    role = ROLES.get(known.file, known.file)
+    hint = Annotated[hint, option] if role is None else Annotated[hint, role, option]
+    return inspect.Parameter(one.name, KEYWORD_ONLY, default=one.default, annotation=hint)
+
+
+def _read(record: type[Settings], name: str, value: Any) -> Any:
+    """Return a word as a number where the setting may be either and it reads as one."""
+    kinds = str(record.__dataclass_fields__[name].type).split(" | ")
+    if isinstance(value, str) and "int" in kinds and value.lstrip("-").isdecimal():
+        return int(value)
+    return value
+
+
+# ---- options that are not in records yet
 
 GraphFile = Annotated[
     Path | None,
@@ -107,6 +270,14 @@ BatchSize = Annotated[
 ]
 DatasetPath = Annotated[
     str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        help="Read data that would take more memory than this from disk in every iteration: "
+        "600MB, 2G. Default: half of the machine's memory.",
+        rich_help_panel="Running",
+    ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 3 if not converged.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]

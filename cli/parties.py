@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from vpem.settings import ALIGNMENTS, Settings, setting
 
 from .roles import READ, reads
 
@@ -14,20 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.files.datasets import Dataset
+    from vpem.settings import HoldingSettings
 
-    from .engine import Ranks, Simulator
-    from .output import Screen
+    from .driver import Run
 
-__all__ = [
-    "Align",
-    "AlignKey",
-    "Asked",
-    "DataFiles",
-    "MissingParties",
-    "PartiesFlag",
-    "joined_by",
-    "read_data",
-]
+__all__ = ["DataFiles", "PartySettings", "joined_by", "read_data"]
 
 DataFiles = Annotated[
     list[Path],
@@ -36,56 +28,38 @@ DataFiles = Annotated[
         help="Dataset (HDF5; see 'vpem data import'); with --parties a file each, or a manifest.",
     ),
 ]
-PartiesFlag = Annotated[
-    bool,
-    typer.Option(
-        "--parties",
-        help="Each file is one party's (HDF5, CSV, Parquet), or one .toml file names them all "
+
+
+class PartySettings(Settings, heading="Data"):
+    """Whether files are parties', and how their rows are joined."""
+
+    parties: bool = setting(
+        False,
+        "Each file is one party's (HDF5, CSV, Parquet), or one .toml file names them all "
         "(docs/parties.md). The parties are the agents; with --split rows the workers.",
-    ),
-]
-Align = Annotated[
-    str | None,
-    typer.Option(
-        help="How parties find the rows that all have: none (aligned already; checked), ids, "
-        "hmac (keyed hashes of ids), psi (private set intersection). Default: none.",
-    ),
-]
-AlignKey = Annotated[
-    Path | None,
-    READ,
-    typer.Option(help="With --align hmac: file of the key that all parties share."),
-]
-MissingParties = Annotated[
-    bool,
-    typer.Option(
-        "--missing-parties",
-        help="Keep rows that some parties lack, and integrate out what is missing (ids and hmac).",
-    ),
-]
-
-
-@dataclass
-class Asked:
-    """What a user asked about parties."""
-
-    parties: bool
-    align: str | None
-    key: Path | None
-    keep_missing: bool
+    )
+    align: str | None = setting(
+        None,
+        "How parties find the rows that all have: none (aligned already; checked), ids, hmac "
+        "(keyed hashes of ids), psi (private set intersection). Default: none.",
+        choices=ALIGNMENTS,
+    )
+    align_key: Path | None = setting(
+        None, "With --align hmac: file of the key that all parties share.", file="read"
+    )
+    missing_parties: bool = setting(
+        False,
+        "Keep rows that some parties lack, and integrate out what is missing (ids and hmac).",
+    )
 
 
 def read_data(
     files: Sequence[Path],
-    asked: Asked,
-    over_rows: bool,
+    asked: PartySettings,
+    held: HoldingSettings,
     missing: bool,
-    dataset: str | None,
-    for_one: dict[str, Any],
-    limit: int | None,
-    output: Path | None,
-    screen: Screen,
-    run_on: Simulator | Ranks,
+    memory_limit: str | None,
+    run: Run,
 ) -> tuple[Dataset, dict[str, Any] | None]:
     """Read the one dataset, or join those of the parties.
 
@@ -93,24 +67,16 @@ def read_data(
     ----------
     files : sequence of path
         What the user named.
-    asked : Asked
+    asked : PartySettings
         What the user asked about parties.
-    over_rows : bool
-        Whether parties hold different rows, not features.
+    held : HoldingSettings
+        Whether parties hold different rows, not features; who holds what of one dataset.
     missing : bool
         Whether values may be missing.
-    dataset : str, optional
-        Path inside the one file.
-    for_one : dict of str to object
-        Options that parties have no use for, by their names.
-    limit : int, optional
-        Memory for one dataset, bytes.
-    output : path, optional
-        The model that will be written.
-    screen : Screen
-        Where what became of the rows is told.
-    run_on : Simulator or Ranks
-        Where the command runs.
+    memory_limit : str, optional
+        Memory for one dataset.
+    run : Run
+        Where the command runs, and what became of the rows is told.
 
     Returns
     -------
@@ -119,52 +85,54 @@ def read_data(
     alignment : dict or None
         What the report tells of them.
     """
-    from vpem.errors import InputError
+    from vpem.errors import InputError, Setting
     from vpem.files.datasets import read_dataset
     from vpem.files.parties.opening import choose_parties, join_parties, stack_parties
 
     from .engine import Ranks
 
+    over_rows, run_on = held.split == "rows", run.place
     _check_options(files, asked, over_rows)
+    # Each rank reads its own part.
+    limit = 0 if isinstance(run_on, Ranks) else run.memory(memory_limit)
     if not asked.parties:
-        return read_dataset(files[0], dataset, memory_limit=limit), None
-    for name, value in {**for_one, "dataset": dataset}.items():
+        return read_dataset(files[0], held.dataset, memory_limit=limit), None
+    for name, value in {**held.values("split"), "memory_limit": memory_limit}.items():
         if value is not None:
-            raise InputError(f"--{name} is for one file; with --parties leave it out")
+            raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = choose_parties(files)
     if not isinstance(run_on, Ranks):
         for party in parties:
             reads(f"party {party.name!r}", *party.find())
     if over_rows and isinstance(run_on, Ranks):
-        return run_on.share_rows(parties, output, keep_empty=missing), None
+        return run_on.share_rows(parties, run.out.output, keep_empty=missing), None
     if over_rows:
         return stack_parties(parties, keep_empty=missing), None
     how: dict[str, Any] = {
         "level": asked.align or "none",
-        "key": asked.key,
-        "keep_missing": asked.keep_missing,
+        "key": asked.align_key,
+        "keep_missing": asked.missing_parties,
         "keep_empty": missing,
     }
     joined: Dataset
     if isinstance(run_on, Ranks):
-        joined, found = run_on.share_parties(parties, output, **how)
+        joined, found = run_on.share_parties(parties, run.out.output, **how)
     else:
         joined, found = join_parties(parties, **how)
     alignment = found.describe()
     for line in told(alignment):
-        screen.say(line)
+        run.screen.say(line)
     return joined, alignment
 
 
-def _check_options(files: Sequence[Path], asked: Asked, over_rows: bool) -> None:
+def _check_options(files: Sequence[Path], asked: PartySettings, over_rows: bool) -> None:
     """Raise InputError where options about parties do not go together."""
-    from vpem.errors import InputError, check_choice
-    from vpem.files.parties.alignment import LEVELS
+    from vpem.errors import InputError
 
     used = {
         "--align": asked.align,
-        "--align-key": asked.key,
-        "--missing-parties": asked.keep_missing,
+        "--align-key": asked.align_key,
+        "--missing-parties": asked.missing_parties,
     }
     for option, value in used.items():
         if value and not asked.parties:
@@ -182,11 +150,9 @@ def _check_options(files: Sequence[Path], asked: Asked, over_rows: bool) -> None
             )
         if files[0].suffix.lower() == ".toml":
             raise InputError(f"{files[0]} is no dataset; add --parties if it names parties")
-    if asked.align is not None:
-        check_choice("--align", asked.align, LEVELS)
-    if asked.key is not None and asked.align != "hmac":
+    if asked.align_key is not None and asked.align != "hmac":
         raise InputError("--align-key is for --align hmac; leave it out, or add that")
-    if asked.align == "hmac" and asked.key is None:
+    if asked.align == "hmac" and asked.align_key is None:
         raise InputError(
             "--align hmac needs --align-key FILE, with a key that all parties share, as "
             "'openssl rand -hex 32' makes"

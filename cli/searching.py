@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from vpem.files.datasets import Dataset
-    from vpem.fits.selection.search import Selection
-    from vpem.fits.selection.trials import Problem
+from .choices import partition_of, stored_graph
+from .parties import PartySettings, read_data
+from .workers import graph_of, workers_of
 
+if TYPE_CHECKING:
+    from vpem.fits.selection.search import Selection
+    from vpem.network.holdings import Workers
+    from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
+    from vpem.sums.connect import Network
+
+    from .driver import Run
     from .output import Screen
 
-__all__ = ["Task", "check_files", "warn_of"]
+__all__ = ["Asked", "Task", "warn_of"]
 
 
-def check_files(output: Path | None, plot: Path | None, force: bool) -> None:
-    """Raise an error unless what will be written can be."""
-    from vpem.files.hdf5 import check_writable
-    from vpem.pictures.figure import check_picture
+@dataclass(frozen=True)
+class Asked:
+    """Settings of the fits of a search."""
 
-    if output is not None:
-        check_writable(output, force, "models")
-    if plot is not None:
-        check_picture(plot, force)
+    parties: PartySettings
+    held: HoldingSettings
+    graph: GraphSettings
+    how: FitSettings
+    sums: SumSettings
 
 
 def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
@@ -54,16 +61,18 @@ def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
 
 
 class Task:
-    """Data and options of a search, as a user asked for them.
+    """Data and settings of a search, as a user asked for them.
 
     Parameters
     ----------
-    given : dict
-        Options by their names.
+    data : sequence of path
+        What the user named.
+    asked : Asked
+        Settings of the fits.
     hops : sequence of int
         For which there are to be networks.
-    screen : Screen
-        Where is told what becomes of parties' rows.
+    run : Run
+        Where the command runs.
 
     Attributes
     ----------
@@ -71,140 +80,76 @@ class Task:
         The data.
     problem : Problem
         What is searched.
-    names : tuple of str
+    names : sequence of str
         Names of agents or workers.
     """
 
-    source: Dataset
-    problem: Problem
-    names: tuple[str, ...]
-
-    def __init__(self, given: dict[str, Any], hops: Sequence[int], screen: Screen) -> None:
-        from vpem.checks import check_int
-        from vpem.errors import check_choice
+    def __init__(self, data: Sequence[Path], asked: Asked, hops: Sequence[int], run: Run) -> None:
         from vpem.fits.selection.trials import Problem
 
-        from .choices import rounds_of
-        from .engine import Simulator
-        from .parties import Asked, read_data
-
-        given = dict(given)
-        check_choice("--split", given["split"], ("features", "rows"))
-        check_choice("--dtype", given["dtype"], ("float64", "float32"))
-        over_rows = given["split"] == "rows"
-        if given["missing_parties"]:
-            given["missing"] = "marginalize"
-        given["seed"] = check_int("--seed", given["seed"], least=0)
-        if given["graph_seed"] is None:
-            given["graph_seed"] = given["seed"]
-        check_int("--graph-seed", given["graph_seed"], least=0)
-        given["rounds"] = rounds_of(given["rounds"])
-        self.given = given
-        self.run_on = Simulator()
-        self._screen = screen
+        how, sums, graph = asked.how, asked.sums, asked.graph.seeded(asked.how.seed)
+        if asked.parties.missing_parties:
+            how = how.changed(missing="marginalize")
+        self.data, self.how, self.graph, self.run = ", ".join(map(str, data)), how, graph, run
         self.source, self.alignment = read_data(
-            given["data"],
-            Asked(given["parties"], given["align"], given["align_key"], given["missing_parties"]),
-            over_rows,
-            given["missing"] == "marginalize",
-            given["dataset"],
-            {name.replace("_", "-"): given[name]
-             for name in ("agents", "partition", "workers", "worker_rows")},
-            None,
-            given["output"],
-            screen,
-            self.run_on,
-        )  # fmt: skip
+            data, asked.parties, asked.held, how.missing == "marginalize", None, run
+        )
         self._warnings: dict[int, list[str]] = {}
-        networks, held, self.names = self._networks(over_rows, hops)
-        options = {
-            "init": given["init"],
-            "tol": given["tol"],
-            "max_iter": given["max_iter"],
-            "reg_covar": given["reg_covar"],
-            "scale": given["scale"],
-            "seed": given["seed"],
-            "dtype": given["dtype"],
-            "skip_negligible": not given["every_weight"],
-            "missing": given["missing"],
-            "feature_names": self.source.feature_names,
-        }
-        if not over_rows:
-            options |= {"batch_size": given["batch_size"], "step_size": given["step_size"]}
-        asked = {name: given[name] for name in ("split", "weights", "eigenvalue", "compress")}
-        asked |= {name: given[name] for name in
-                  ("rounds", "acceleration", "consensus_tol", "consensus", "link_failure",
-                   "agent_dropout", "stragglers", "graph_seed")}  # fmt: skip
-        self.problem = Problem(self.source.X, networks, held, options, asked)
+        networks, held, self.names = self._networks(asked.held, sums, hops)
+        without = ["n_components", "covariance_type", "n_init", "n_threads"]
+        if held is not None:
+            without += ["batch_size", "step_size"]
+        options = how.values(*without) | {"feature_names": self.source.feature_names}
+        told = sums.values("hops", "seed", "n_threads", "n_rounds")
+        told |= {"split": asked.held.split, "rounds": sums.n_rounds, "graph_seed": graph.graph_seed}
+        self.problem = Problem(self.source.X, networks, held, options, told)
 
     def _networks(
-        self, over_rows: bool, hops: Sequence[int]
-    ) -> tuple[dict[int, Any], Any, tuple[str, ...]]:
+        self, held: HoldingSettings, sums: SumSettings, hops: Sequence[int]
+    ) -> tuple[dict[int, Network], Workers | None, Sequence[str]]:
         """Make the network for each number of hops; who holds which rows; names of agents."""
         from vpem.sums.connect import connect, connect_workers
 
-        from .choices import partition_of, stored_graph
-        from .workers import graph_of, workers_of
-
-        given = self.given
-        sums: dict[str, Any] = {
-            "n_rounds": given["rounds"],
-            "path": given["consensus"],
-            "seed": given["graph_seed"],
-            "n_threads": 1,
-        }
-        for name in ("weights", "acceleration", "consensus_tol", "eigenvalue", "compress",
-                     "link_failure", "agent_dropout", "stragglers"):  # fmt: skip
-            sums[name] = given[name]
-        drawn = (
-            given["topology"],
-            given["graph"],
-            given["radius"],
-            given["mean_degree"],
-            given["graph_seed"],
-        )
-        if over_rows:
-            held = workers_of(self.source, given["workers"], given["worker_rows"], self._screen)
-            graph = graph_of(held.n_workers, held.names, *drawn)
-            networks = {0: connect_workers(graph, **sums)}
-            self._warnings[0] = list(self._screen.warnings)
-            return networks, held, held.names
-        parts = partition_of(self.source, given["agents"], given["partition"])
-        graph = stored_graph(self.source, parts, *drawn)
+        screen = self.run.screen
+        sums = sums.changed(seed=self.graph.graph_seed, n_threads=1)
+        if held.split == "rows":
+            workers = workers_of(self.source, held, screen)
+            graph = graph_of(workers.n_workers, workers.names, self.graph)
+            networks = {0: connect_workers(graph, sums)}
+            self._warnings[0] = list(screen.warnings)
+            return networks, workers, workers.names
+        parts = partition_of(self.source, held)
+        graph = stored_graph(self.source, parts, self.graph)
         networks = {}
-        read = list(self._screen.warnings)
+        read = list(screen.warnings)
         for number in sorted(set(hops)):
-            before = len(self._screen.warnings)
-            networks[number] = connect(graph, parts, hops=number, **sums)
-            self._warnings[number] = read + self._screen.warnings[before:]
+            before = len(screen.warnings)
+            networks[number] = connect(graph, parts, sums, hops=number)
+            self._warnings[number] = read + screen.warnings[before:]
         return networks, None, parts.names
 
-    def write(self, output: Path, found: Selection, chosen: int) -> None:
+    def write(self, found: Selection, chosen: int, record: dict[str, Any]) -> None:
         """Fit one of the models as `vpem fit` does, on one thread, and write it."""
         from vpem.files.models import write_model
 
-        from .fit import _OPTIONS
-
-        given, cell = self.given, found.grid[chosen]
-        before = len(self._screen.warnings)
-        fit: Any = self.problem.fit(cell, n_init=given["n_init"], n_threads=1)
+        screen, out, cell = self.run.screen, self.run.out, found.grid[chosen]
+        assert out.output is not None
+        before = len(screen.warnings)
+        fit: Any = self.problem.fit(cell, n_init=self.how.n_init, n_threads=1)
         features = self.source.feature_names
         report = fit.describe(features, self.names)
-        data = ", ".join(map(str, given["data"]))
-        heard = self._warnings[cell.hops] + self._screen.warnings[before:]
-        report |= {"warnings": heard, "seed": given["seed"], "data": data}
+        heard = self._warnings[cell.hops] + screen.warnings[before:]
+        report |= {"warnings": heard, "seed": self.how.seed, "data": self.data}
         if self.alignment is not None:
             report["alignment"] = self.alignment
-        report |= self.run_on.ran(fit.network)
-        options = {name: given.get(name) for name in _OPTIONS} | {
+        report |= self.run.place.ran(fit.network)
+        options = record | {
             "components": cell.n_components,
             "hops": cell.hops,
             "covariance": cell.covariance_type,
             "threads": 1,
-            "data": data,
+            "missing": self.how.missing,
+            "graph_seed": self.graph.graph_seed,
+            "data": self.data,
         }
-        options = {
-            name: str(value) if isinstance(value, Path) else value
-            for name, value in options.items()
-        }
-        write_model(output, fit.kept(features, report, options), given["force"])
+        write_model(out.output, fit.kept(features, report, options), out.force)

@@ -7,30 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import (
-    Acceleration,
-    AgentDropout,
-    BatchSize,
-    Compress,
-    ConsensusTol,
-    DatasetPath,
-    Eigenvalue,
-    GraphFile,
-    GraphSeed,
-    Json,
-    LinkFailure,
-    MeanDegree,
-    Missing,
-    Quiet,
-    Radius,
-    RegCovar,
-    Rounds,
-    Stragglers,
-    Weights,
-)
-from .parties import Align, AlignKey, DataFiles, MissingParties, PartiesFlag
-from .roles import READ, WRITTEN, Role
-from .workers import WorkerFile, WorkersOption
+from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings, changed
+
+from .driver import Output, Run
+from .options import Given, Without
+from .output import Screen, plural
+from .parties import DataFiles, PartySettings
+from .roles import WRITTEN, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +27,20 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     if value is None and output is not None:
         value = output.parent / f"{output.stem}.select.h5"
     return [] if value is None else [value]
+
+
+class SelectOutput(Output, heading="Output", kept=False):
+    """What a search writes and prints, and its exit code."""
+
+    output: Path | None = changed(
+        Output, "output", help="Write the chosen model here, as 'vpem fit' would fit it."
+    )
+    force: bool = changed(
+        Output, "force", help="Replace existing outputs, and a state of other options."
+    )
+    strict: bool = changed(
+        Output, "strict", help="Exit with 3 if a model failed or did not converge."
+    )
 
 
 def select(
@@ -85,9 +82,6 @@ def select(
             "one standard error worse than the best.",
         ),
     ] = False,
-    n_init: Annotated[
-        int, typer.Option("--n-init", "--restarts", help="Restarts of every fit; the best counts.")
-    ] = 1,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -110,109 +104,32 @@ def select(
         WRITTEN,
         typer.Option(help="Draw the criterion by components (.png, .svg, .pdf; needs matplotlib)."),
     ] = None,
-    output: Annotated[
-        Path | None,
-        WRITTEN,
-        typer.Option(
-            "-o", "--output", help="Write the chosen model here, as 'vpem fit' would fit it."
-        ),
-    ] = None,
-    parties: PartiesFlag = False,
-    align: Align = None,
-    align_key: AlignKey = None,
-    missing_parties: MissingParties = False,
-    split: Annotated[
-        str,
-        typer.Option(help="What each agent holds: features of all rows, or rows (workers)."),
-    ] = "features",
-    topology: Annotated[
-        str | None,
-        typer.Option(help="Graph of the agents, as for 'vpem fit'. Default: as stored, or star."),
-    ] = None,
-    graph: GraphFile = None,
-    radius: Radius = None,
-    mean_degree: MeanDegree = None,
-    rounds: Rounds = "auto",
-    acceleration: Acceleration = None,
-    eigenvalue: Eigenvalue = "computed",
-    consensus_tol: ConsensusTol = 1e-6,
-    weights: Weights = "metropolis",
-    consensus: Annotated[
-        str, typer.Option(help="How rounds are computed: rounds, operator or auto.")
-    ] = "auto",
-    compress: Compress = None,
-    link_failure: LinkFailure = 0.0,
-    agent_dropout: AgentDropout = 0.0,
-    stragglers: Stragglers = 0.0,
-    agents: Annotated[
-        int | None,
-        typer.Option(help="Split the features into this many contiguous, nearly equal parts."),
-    ] = None,
-    partition: Annotated[
-        Path | None,
-        READ,
-        typer.Option(help='Features of each agent, JSON: {"name": [feature, ...], ...}.'),
-    ] = None,
-    workers: WorkersOption = None,
-    worker_rows: WorkerFile = None,
-    dataset: DatasetPath = None,
-    init: Annotated[
-        str, typer.Option(help="Start: random (shared rows), k-means++, kmeans.")
-    ] = "kmeans",
-    reg_covar: RegCovar = 1e-6,
-    scale: Annotated[
-        str, typer.Option(help="none, or standard: each agent standardizes its features.")
-    ] = "none",
-    missing: Missing = "refuse",
-    batch_size: BatchSize = None,
-    step_size: Annotated[
-        float | None, typer.Option(help="With --batch-size, stochastic EM: see 'vpem fit'.")
-    ] = None,
-    tol: Annotated[
-        float,
-        typer.Option(help="Stop when the log-likelihood per sample changes by less at all roots."),
-    ] = 1e-7,
-    max_iter: Annotated[int, typer.Option(help="Most iterations of a fit.")] = 1000,
-    dtype: Annotated[str, typer.Option(help="Precision: float64 or float32.")] = "float64",
-    every_weight: Annotated[
-        bool,
-        typer.Option("--every-weight", help="Count responsibilities below rounding too (slower)."),
-    ] = False,
-    seed: Annotated[
-        int,
-        typer.Option(help="Seeds starts and folds, and the graph unless --graph-seed is given."),
-    ] = 0,
-    graph_seed: GraphSeed = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Exit with 3 if a model failed or did not converge."),
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Replace existing outputs, and a state of other options."),
-    ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    parties: PartySettings,
+    held: HoldingSettings,
+    graph: GraphSettings,
+    how: Annotated[FitSettings, Without("n_components covariance_type n_threads")],
+    sums: Annotated[SumSettings, Without("hops n_threads")],
+    out: SelectOutput,
+    given: Given,
 ) -> None:
     """Fit a grid of models and choose the best by a criterion.
 
     The grid has numbers of components, numbers of hops, and kinds of covariance. All other options
     are those of 'vpem fit'. Diagonal covariances are the same models whatever the hops, and are
-    fitted once. What did    A search that is ended goes on when the command is given again.
+    fitted once. A search that is ended goes on when the command is given again.
 
     Example: vpem select data/wine.h5 -k 1-4 --scale standard --jobs 1 -o best.h5
 
     Example: vpem select data/wine.h5 -k 1-3 --hops 0-1 --jobs 1 --criterion heldout --folds 3
     """
-    given = dict(locals())
     import time
 
-    from .output import Screen, plural, print_json
-    from .searching import Task, check_files, warn_of
+    from .searching import Asked, Task, warn_of
     from .selecting import SearchProgress, Stopping, show_selection
 
     began = time.perf_counter()
-    with Screen(quiet) as screen:
+    with Screen(out.quiet) as screen:
         from vpem._core.threads import processors
         from vpem.checks import check_int
         from vpem.errors import check_choice
@@ -226,24 +143,28 @@ def select(
         if jobs is not None:
             check_int("--jobs", jobs, least=1, most=1024)
         check_int("--folds", folds, least=2)
-        check_int("--n-init", n_init, least=1)
         cells = grid(
             parse_numbers("--components", components, least=1),
             parse_numbers("--hops", hops),
             parse_names("--covariance", covariance, COVARIANCE_TYPES),
         )
-        state = given["state"] = next(iter(_kept(state, given)), None)
-        check_files(output, plot, force)
-        task = Task(given, [cell.hops for cell in cells], screen)
+        state = next(iter(_kept(state, {"output": out.output})), None)
+        run = Run(screen, out, "models")
+        if plot is not None:
+            from vpem.pictures.figure import check_picture
+
+            check_picture(plot, out.force)
+        asked = Asked(parties, held, graph, how, sums)
+        task = Task(data, asked, [cell.hops for cell in cells], run)
         problem, source = task.problem, task.source
         cells = without_repeats(cells, problem)
-        record = Record(state, facts_of(problem), force)
-        wanted = [t for cell in cells for t in trials_of(cell, criterion, n_init, folds)]
+        record = Record(state, facts_of(problem), out.force)
+        wanted = [t for cell in cells for t in trials_of(cell, criterion, how.n_init, folds)]
         kept = sum(trial.key in record.results for trial in wanted)
         if kept:
             screen.say(f"{kept} of {plural(len(wanted), 'fit')} are in {state} already")
-        unkept = None if state or output or json else "--state FILE or --output FILE"
-        progress = SearchProgress(quiet, unkept)
+        unkept = None if state or out.output or out.json else "--state FILE or --output FILE"
+        progress = SearchProgress(out.quiet, unkept)
 
         def what() -> str:
             if state is None:
@@ -264,7 +185,7 @@ def select(
                     problem,
                     cells,
                     criterion=criterion,
-                    n_init=n_init,
+                    n_init=how.n_init,
                     n_folds=folds,
                     n_jobs=n_jobs,
                     record=record,
@@ -278,12 +199,12 @@ def select(
             if one_standard_error and choice.one_standard_error is not None:
                 chosen = choice.one_standard_error
             warn_of(screen, found, chosen)
-            if output is not None:
-                task.write(output, found, chosen)
+            if out.output is not None:
+                task.write(found, chosen, given.record)
             if plot is not None:
                 from vpem.pictures.selection import plot_selection
 
-                plot_selection(plot, found, force=force)
+                plot_selection(plot, found, force=out.force)
         report = {
             "criterion": criterion,
             "better": "higher" if criterion == "heldout" else "lower",
@@ -292,25 +213,21 @@ def select(
             "chosen": chosen,
             "passed_over": choice.passed_over,
             "cells": found.cells,
-            "n_init": n_init,
+            "n_init": how.n_init,
             "folds": folds if criterion == "heldout" else None,
-            "split": split,
+            "split": held.split,
             "data": ", ".join(map(str, data)),
             "n_samples": source.n_samples,
             "n_features": source.n_features,
-            "seed": seed,
+            "seed": how.seed,
             "n_fits": len(wanted),
             "n_kept": kept,
             "jobs": n_jobs,
             "state": None if state is None else str(state),
             "plot": None if plot is None else str(plot),
-            "model": None if output is None else str(output),
+            "model": None if out.output is None else str(out.output),
             "warnings": list(screen.warnings),
             "seconds": time.perf_counter() - began,
         }
-        if json:
-            print_json(report)
-        elif not quiet:
-            show_selection(found, report)
-        if strict and any(cell["status"] != "converged" for cell in found.cells):
-            raise typer.Exit(3)
+        converged = all(cell["status"] == "converged" for cell in found.cells)
+        run.end(report, converged, lambda: show_selection(found, report))

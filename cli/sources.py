@@ -17,7 +17,7 @@ from .naming import name_of
 __all__ = [
     "agree",
     "given",
-    "is_typed",
+    "is_given",
     "near_file",
     "show_config",
     "told_by",
@@ -53,6 +53,15 @@ def _source(context: Any, param: Any) -> tuple[str, str | None]:
 def is_typed(context: Any, param: Any) -> bool:
     """Whether a parameter was given on the command line."""
     return _source(context, param)[0] == "command line"
+
+
+def is_given(context: Any, param: Any) -> bool:
+    """Whether a user set a parameter.
+
+    Values from files and the environment count where they are not the default, so that what
+    --show-config prints can be given back.
+    """
+    return is_typed(context, param) or context.params.get(param.name) != param.default
 
 
 MOST_FILES = 10_000

@@ -7,22 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import (
-    Acceleration,
-    AgentDropout,
-    BatchSize,
-    Compress,
-    ConsensusTol,
-    Eigenvalue,
-    GraphFile,
-    LinkFailure,
-    MeanDegree,
-    Quiet,
-    Radius,
-    Rounds,
-    Stragglers,
-    Weights,
-)
+from vpem.settings import GraphSettings, HoldingSettings, PlanSettings
+
+from .options import Printing, Without
 from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
@@ -51,7 +38,8 @@ def describe(
         str | None,
         READ,
         typer.Argument(
-            help="Name of a topology (with -n), or a dataset: the graph and partition stored there."
+            help="Name of a topology (with -n), or a dataset: the graph and partition stored "
+            "there.",
         ),
     ] = None,
     agents: Annotated[
@@ -62,55 +50,21 @@ def describe(
             help="Number of agents; of a dataset's features, contiguous, nearly equal parts.",
         ),
     ] = None,
-    topology: Annotated[
-        str | None, typer.Option(help="For a dataset: a topology in place of the stored graph.")
-    ] = None,
-    graph: GraphFile = None,
-    partition: Annotated[
-        Path | None,
-        READ,
-        typer.Option(help='For a dataset: features of each agent, JSON: {"name": [...], ...}.'),
-    ] = None,
-    radius: Radius = None,
-    mean_degree: MeanDegree = None,
-    graph_seed: Annotated[int, typer.Option(help="Seeds random graphs and ties between hubs.")] = 0,
-    hops: Annotated[
-        int, typer.Option(help="Agents at most this many hops from a root send it their features.")
-    ] = 0,
-    rounds: Rounds = "auto",
-    acceleration: Acceleration = None,
-    eigenvalue: Eigenvalue = "computed",
-    consensus_tol: ConsensusTol = 1e-6,
-    weights: Weights = "metropolis",
-    compress: Compress = None,
-    link_failure: LinkFailure = 0.0,
-    agent_dropout: AgentDropout = 0.0,
-    stragglers: Stragglers = 0.0,
-    batch_size: BatchSize = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(help="Rows of the fit to plan. Default: the dataset's, or else 1000."),
-    ] = None,
     features: Annotated[
         int | None,
         typer.Option(help="Features of the fit to plan, without a dataset. Default: one an agent."),
     ] = None,
-    components: Annotated[
-        int, typer.Option("-k", "--components", help="Components of the fit to plan.")
-    ] = 2,
-    dtype: Annotated[
-        str, typer.Option(help="Precision of the fit to plan: float64 or float32.")
-    ] = "float64",
     plot: Annotated[
         Path | None,
         WRITTEN,
         typer.Option(help="Draw the graph coloured by hub (.png, .svg, .pdf; needs matplotlib)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
-    ] = False,
-    quiet: Quiet = False,
+    *,
+    held: Annotated[HoldingSettings, Without("split workers worker_rows dataset")],
+    graph: GraphSettings,
+    asked: Annotated[PlanSettings, Without("consensus seed n_threads")],
+    printing: Printing,
 ) -> None:
     """Show hubs, mixing, rounds, and what a fit will send.
 
@@ -123,43 +77,24 @@ def describe(
     """
     from .output import Screen, print_json
 
-    with Screen(quiet) as screen:
+    with Screen(printing.quiet) as screen:
         from vpem.checks import check_int
-        from vpem.errors import check_choice
         from vpem.fits.plan import plan
 
-        from .choices import rounds_of
-
-        check_choice("--dtype", dtype, ("float64", "float32"))
-        graph_seed = check_int("--graph-seed", graph_seed, least=0)
-        for name, count in (("--agents", agents), ("--samples", samples), ("--features", features)):
-            if count is not None:
-                check_int(name, count, least=1)
+        if features is not None:
+            check_int("features", features, least=1)
         if plot is not None:
             from vpem.pictures.figure import check_picture
 
             check_picture(plot, force)
-        network, held, stored = _network(
-            source, agents, topology, graph, partition, radius, mean_degree, graph_seed, features
-        )
+        graph = graph.seeded(0)
+        network, parts, stored = _network(source, held, graph, features)
         found = plan(
             network,
-            held,
-            hops=hops,
-            n_samples=samples or stored or 1000,
-            n_components=components,
-            dtype=dtype,
-            n_rounds=rounds_of(rounds),
-            weights=weights,
-            acceleration=acceleration,
-            consensus_tol=consensus_tol,
-            eigenvalue=eigenvalue,
-            compress=compress,
-            link_failure=link_failure,
-            agent_dropout=agent_dropout,
-            stragglers=stragglers,
-            batch_size=batch_size,
-            seed=graph_seed,
+            parts,
+            asked,
+            n_samples=asked.n_samples or stored,
+            seed=graph.graph_seed,
         )
         if plot is not None:
             from vpem.network.hubs import Hub
@@ -170,28 +105,19 @@ def describe(
             screen.say(f"wrote {plot}")
         found["warnings"] = list(screen.warnings)
         found["plot"] = None if plot is None else str(plot)
-        if json:
+        if printing.json:
             print_json(found)
-        elif not quiet:
+        elif not printing.quiet:
             _show(found)
 
 
 def _network(
-    source: str | None,
-    agents: int | None,
-    topology: str | None,
-    graph: Path | None,
-    partition: Path | None,
-    radius: float | None,
-    mean_degree: float | None,
-    seed: int,
-    features: int | None,
+    source: str | None, held: HoldingSettings, graph: GraphSettings, features: int | None
 ) -> tuple[Graph, Partition, int | None]:
     """Return the graph, who holds which features, and how many rows there are in the dataset."""
     from vpem.errors import InputError, check_choice
-    from vpem.files.graph_files import read_graph
     from vpem.network.holdings import contiguous
-    from vpem.network.topologies import TOPOLOGIES, make_graph
+    from vpem.network.topologies import TOPOLOGIES
 
     from .choices import partition_of, stored_graph
 
@@ -204,32 +130,45 @@ def _network(
 
         # Values stay on disk: only their number counts.
         data = read_dataset(source, memory_limit=0)
-        held = partition_of(data, agents, partition)
-        made = stored_graph(data, held, topology, graph, radius, mean_degree, seed)
-        return made, held, len(data.X)
-    if topology is not None:
+        parts = partition_of(data, held)
+        return stored_graph(data, parts, graph), parts, len(data.X)
+    if graph.topology is not None:
         raise InputError(
             "--topology is for a dataset; without one give the topology's name alone: vpem topology"
             " describe cycle -n 8"
         )
-    if partition is not None:
+    if held.partition is not None:
         raise InputError("--partition names the features of a dataset; give one")
+    made = _named(source, held.agents, graph)
+    count = made.n_agents
+    return made, contiguous(count if features is None else features, count, made.names), None
+
+
+def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Graph:
+    """Return the graph of a topology's name, or of a file, without a dataset."""
+    from vpem.errors import InputError
+    from vpem.files.graph_files import read_graph
+    from vpem.network.topologies import make_graph
+
     if source is None:
-        if graph is None:
+        if graph.graph is None:
             raise InputError(
                 "give the name of a topology with -n, a dataset, or --graph with a file of edges"
             )
-        if radius is not None or mean_degree is not None:
+        if graph.radius is not None or graph.mean_degree is not None:
             raise InputError("--radius and --mean-degree need the topology of a random graph")
-        made = read_graph(graph, agents)
-    elif graph is not None:
+        return read_graph(graph.graph, agents)
+    if graph.graph is not None:
         raise InputError(f"give a topology ({source}) or --graph, not both")
-    elif agents is None:
+    if agents is None:
         raise InputError(f"how many agents? give -n: vpem topology describe {source} -n 8")
-    else:
-        made = make_graph(source, agents, seed=seed, radius=radius, mean_degree=mean_degree)
-    count = made.n_agents
-    return made, contiguous(count if features is None else features, count, made.names), None
+    return make_graph(
+        source,
+        agents,
+        seed=graph.graph_seed or 0,
+        radius=graph.radius,
+        mean_degree=graph.mean_degree,
+    )
 
 
 def _show(found: dict[str, Any]) -> None:

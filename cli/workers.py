@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
     from vpem.network.holdings import Workers
+    from vpem.settings import GraphSettings, WorkerSettings
 
     from .output import Screen
 
@@ -33,29 +34,23 @@ WorkerFile = Annotated[
 
 
 def workers_of(
-    source: Dataset,
-    number: int | None,
-    file: Path | None,
-    screen: Screen,
-    sort_by_label: bool = False,
+    source: Dataset, held: WorkerSettings, screen: Screen, sort_by_label: bool = False
 ) -> Workers:
     """Choose who holds which rows; where nobody says, one worker does, which is told."""
     from vpem.errors import InputError
     from vpem.files.holdings import read_workers
     from vpem.network.holdings import by_label, evenly
 
-    if number is not None and file is not None:
-        raise InputError("give --workers or --worker-rows, not both")
     if sort_by_label:
-        if number is None:
+        if held.workers is None:
             raise InputError("--sort-by-label needs --workers: how many to deal the rows out to")
         if source.labels is None:
             raise InputError(f"{source.source} has no labels to sort rows by")
-        return by_label(source.labels, number)
-    if file is not None:
-        return read_workers(file, source.n_samples)
-    if number is not None:
-        return evenly(source.n_samples, number)
+        return by_label(source.labels, held.workers)
+    if held.worker_rows is not None:
+        return read_workers(held.worker_rows, source.n_samples)
+    if held.workers is not None:
+        return evenly(source.n_samples, held.workers)
     if source.workers is not None:
         return source.workers
     screen.note(
@@ -64,31 +59,22 @@ def workers_of(
     return evenly(source.n_samples, 1)
 
 
-def graph_of(
-    n_agents: int,
-    names: Sequence[str],
-    topology: str | None,
-    file: Path | None,
-    radius: float | None,
-    mean_degree: float | None,
-    seed: int,
-) -> Graph:
+def graph_of(n_agents: int, names: Sequence[str], graph: GraphSettings) -> Graph:
     """Choose who talks to whom: a server (star) unless something else is asked for."""
     from vpem.errors import InputError
     from vpem.files.graph_files import read_graph
     from vpem.network.topologies import make_graph
 
-    if topology is not None and file is not None:
-        raise InputError("give --topology or --graph, not both")
-    if topology is None and (radius is not None or mean_degree is not None):
+    drawn = graph.radius is not None or graph.mean_degree is not None
+    if graph.topology is None and drawn:
         raise InputError("--radius and --mean-degree need the --topology of a random graph")
-    if file is not None:
-        return read_graph(file, n_agents, names)
+    if graph.graph is not None:
+        return read_graph(graph.graph, n_agents, names)
     return make_graph(
-        topology or "star",
+        graph.topology or "star",
         n_agents,
-        seed=seed,
-        radius=radius,
-        mean_degree=mean_degree,
+        seed=graph.graph_seed or 0,
+        radius=graph.radius,
+        mean_degree=graph.mean_degree,
         names=names,
     )

@@ -174,7 +174,7 @@ def compare_kinds(compare, networks, starts):
     star, cycle, near = networks
     compare.em(near, scale="standard")
     compare.em(cycle, tol=1e-3, max_iter=60)
-    compare.em(star, tol=1e-3, max_iter=60, skip_negligible=False)
+    compare.em(star, tol=1e-3, max_iter=60, every_weight=True)
     single = compare.X.astype(np.float32)
     compare.em(star, X=single, dtype=np.float32, tolerance=1e-3, init="random")
     compare.em(cycle, dtype=np.float32, tolerance=1e-3, init="random")

@@ -35,7 +35,7 @@ def check_terms(team, n_agents):
     for hops in (0, 1, 2):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VpemWarning)
-            network = connect(graph, partition, hops=hops, path="rounds")
+            network = connect(graph, partition, hops=hops, consensus="rounds")
         for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-4)):
             ranked = spread(network, partition, team)
             n_hubs = len(network.hubs)

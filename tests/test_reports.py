@@ -85,7 +85,7 @@ def test_an_exact_sum_has_no_rounds(overlapping):
 
 
 def test_a_consensus_says_how_it_mixes(overlapping):
-    fit = fitted(overlapping, "path", path="rounds", n_rounds=60)
+    fit = fitted(overlapping, "path", consensus="rounds", n_rounds=60)
     report = fit.describe(NAMES, AGENTS)
     assert report["server"] is None
     assert report["consensus_path"] == "rounds"

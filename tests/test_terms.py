@@ -287,7 +287,12 @@ def test_one_heavy_row_does_not_make_the_others_negligible(X):
     weights[5] = 1e26
     fits = [
         fit_vpem(
-            X, network_of("star"), init=[7, 8], sample_weight=weights, skip_negligible=skip, tol=1e9
+            X,
+            network_of("star"),
+            init=[7, 8],
+            sample_weight=weights,
+            every_weight=not skip,
+            tol=1e9,
         )
         for skip in (True, False)
     ]

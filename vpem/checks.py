@@ -22,7 +22,6 @@ __all__ = [
     "check_int",
     "check_memory",
     "check_number",
-    "check_restarts",
     "check_rows",
     "check_weights",
     "parse_bytes",
@@ -242,24 +241,6 @@ def parse_bytes(text: str) -> int:
     if size < 1:
         raise InputError(f"a size must be a number of bytes such as 600MB or 2G, got {text!r}")
     return size
-
-
-def check_restarts(n_init: int, init: object) -> int:
-    """Return a number of restarts that a start allows for.
-
-    Raises
-    ------
-    InputError
-        If it is no number of at least 1, or more than 1 where ``init`` says where to start: each
-        restart would be the same.
-    """
-    check_int("n_init", n_init, least=1)
-    if n_init > 1 and not isinstance(init, str):
-        raise InputError(
-            Setting("n_init"), " starts anew from other rows, but ", Setting("init"),
-            " says where to start; leave it at 1",
-        )  # fmt: skip
-    return n_init
 
 
 def available_memory() -> int:

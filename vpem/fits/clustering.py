@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_data, check_int, check_restarts, check_rows, check_weights, row_blocks
-from vpem.errors import InputError, NotConvergedWarning, VpemWarning, check_choice
+from vpem.checks import check_data, check_rows, check_weights, row_blocks
+from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.files.clusterings import StoredClustering
 from vpem.files.models import current_versions
+from vpem.fits.prepare import _precision
 from vpem.fits.results import SUMMED, NetworkResult
 from vpem.fits.shared_rows import Here
+from vpem.settings import CLUSTER_INITS, KmeansSettings
 from vpem.sums.connect import Network
-from vpem.terms.scaling import SCALES, Scaling
+from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
     from vpem.fits.one_shot import OneShot
 
 __all__ = [
-    "CLUSTER_INITS",
     "Clustering",
     "KMeansProgress",
     "Wanted",
@@ -31,8 +32,6 @@ __all__ = [
     "prepare",
     "warn_of_outcome",
 ]
-
-CLUSTER_INITS = ("k-means++", "random")
 
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
@@ -224,15 +223,9 @@ class Wanted:
 def prepare(
     X: Any,
     n_features: int,
-    n_clusters: int,
-    init: Any,
-    n_init: int,
-    max_iter: int,
+    how: KmeansSettings,
     sample_weight: Any,
-    seed: int,
-    dtype: Any,
     feature_names: Sequence[str] | None,
-    scale: str = "none",
     here: Here | None = None,
 ) -> Wanted:
     """Check what every kind of k-means is given.
@@ -244,14 +237,8 @@ def prepare(
     InputError
         If data or an option cannot be used.
     """
-    check_int("seed", seed, least=0)
-    check_int("n_clusters", n_clusters, least=1)
-    check_restarts(n_init, init)
-    check_int("max_iter", max_iter, least=1)
-    if dtype not in (np.float32, np.float64):
-        raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
-    check_choice("scale", scale, SCALES)
-    precision = np.dtype(dtype)
+    n_clusters, init = how.n_clusters, how.init
+    precision = _precision(how.dtype)
     data = check_data(X, n_features, feature_names, least_rows=int(here is None))
     weights = None
     n_samples = n_positive = len(data) if here is None else here.n_samples
@@ -273,13 +260,12 @@ def prepare(
                 f"square cannot be computed with in {precision.name}; scale the features first"
             )
     scaling = Scaling.none(n_features)
-    if scale == "standard":
+    if how.scale == "standard":
         standard = Scaling.standard if here is None else here.standard
         scaling = standard(data, weights)
     rows = centres = None
     if isinstance(init, str):
-        check_choice("init", init, CLUSTER_INITS)
-        return Wanted(data, weights, None, None, init, n_init, precision, scaling)
+        return Wanted(data, weights, None, None, init, how.n_init, precision, scaling)
     given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
     if given.ndim == 2:
         centres = _check_centres(given, n_clusters, n_features, most)

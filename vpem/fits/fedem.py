@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import as_array, check_number
+from vpem.checks import as_array, check_int, check_number
 from vpem.engines.crew import Crew
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.fedem_setup import ITEM, Setup, codec_of_first, codec_of_moments
@@ -25,6 +25,7 @@ from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
 from vpem.schema import Integer, Maybe
+from vpem.settings import MixtureSettings
 from vpem.steps.fedem import run_fedem
 from vpem.steps.fedruns import FedProgress, FedRun, StepSize
 from vpem.steps.restarts import OneRun
@@ -253,20 +254,19 @@ record_every
     given = prepare(
         X,
         X.shape[1] if X.ndim == 2 else 0,
-        n_components=n_components,
-        covariance_type=covariance_type,
-        init=init,
-        n_init=1,
-        tol=tol,
-        max_iter=max_iter,
-        reg_covar=reg_covar,
-        scale=scale,
-        sample_weight=None,
-        seed=seed,
-        dtype=np.float64,
+        MixtureSettings(
+            n_components=n_components,
+            covariance_type=covariance_type,
+            init=init,
+            reg_covar=reg_covar,
+            scale=scale,
+            seed=seed,
+        ),
         feature_names=feature_names,
         here=here if crew.apart else None,
     )
+    check_int("max_iter", max_iter, least=1)
+    check_number("tol", tol, least=0.0)
     if floor is not None:
         floor = check_number("floor", floor, least=0.0, most=1.0)
     if workers.n_samples != given.n_samples:

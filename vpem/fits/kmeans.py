@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.engines.crew import Crew
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import (
     Clustering,
@@ -27,6 +27,7 @@ from vpem.fits.rows import charge_scaling, n_columns
 from vpem.fits.shared_rows import Here, check_alone
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.settings import KmeansSettings
 from vpem.steps.feature_lloyd import FeatureLloyd, lloyd_features
 from vpem.steps.lloyd_states import LloydRuns
 from vpem.steps.restarts import Restart, Restarts
@@ -39,15 +40,13 @@ from vpem.steps.row_starts import (
     take_rows,
 )
 from vpem.steps.saver import Saver
-from vpem.steps.starts import MOST_LLOYD, RowStream, draw_start
+from vpem.steps.starts import RowStream, draw_start
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.nearest import distances_within, nearest, weighed
 from vpem.terms.scaling import Scaling
 
-__all__ = ["METHODS", "kmeans_features", "kmeans_rows"]
-
-METHODS = ("lloyd", "grid")
+__all__ = ["kmeans_features", "kmeans_rows"]
 
 Callback = Callable[[KMeansProgress], None]
 
@@ -56,19 +55,13 @@ def kmeans_rows(
     X: NDArray[Any],
     workers: Workers,
     network: Network,
+    settings: KmeansSettings | None = None,
     *,
-    n_clusters: int = 2,
-    init: str | Sequence[int] | NDArray[Any] = "k-means++",
-    n_init: int = 1,
-    max_iter: int = MOST_LLOYD,
-    scale: str = "none",
     sample_weight: NDArray[Any] | None = None,
-    seed: int = 0,
-    n_threads: int | None = None,
-    dtype: Any = np.float64,
     feature_names: Sequence[str] | None = None,
     callback: Callback | None = None,
     saver: Saver | None = None,
+    **changes: Any,
 ) -> Clustering:
     """Lloyd's algorithm over rows that workers hold.
 
@@ -84,32 +77,19 @@ def kmeans_rows(
         Who holds which rows.
     network : Network
         From `vpem.sums.connect.connect_workers`.
-    n_clusters : int
-        Number of clusters, K.
-    init : {"k-means++", "random"}, row indices (K,), or centres (K, d)
-        Where to start. "k-means++" is greedy, as in scikit-learn; see
-        `vpem.steps.row_starts.spread_rows`.
-    n_init : int
-        Restarts; the one of least inertia, as the first worker finds it, is kept.
-    max_iter : int
-        Most iterations; it stops when no row changes its cluster.
-    scale : {"none", "standard"}
-        "standard" clusters standardized features: centres are returned in the units of the data,
-        distances and inertia are of standardized features.
+    settings : KmeansSettings, optional
+        None: the defaults.
     sample_weight : ndarray of shape (M,), optional
         Weight of each row. Zero has no effect, an integer equals as many copies.
-    seed : int
-        Of the stream that all workers share.
-    n_threads : int, optional
-        Threads of the kernels; results do not depend on it.
-    dtype : {float64, float32}
-        Precision of the rows; centres and sums are kept in float64.
     feature_names : sequence of str, optional
         For messages.
     callback : callable, optional
         Told of every iteration.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from; not with "grid".
+    **changes
+        Settings that differ: see `vpem.KmeansSettings`. Besides the names of starts ``init`` takes
+        row indices (K,) or centres (K, d).
 
     Returns
     -------
@@ -128,7 +108,13 @@ def kmeans_rows(
         If clusters are empty.
     """
     began = time.perf_counter()
+    how = KmeansSettings.of(settings, **changes)
     check_network(network)
+    if how.method == "grid":
+        raise InputError(
+            Setting("method", "grid"), " joins clusterings of different features: it needs ",
+            Setting("split", "features"),
+        )  # fmt: skip
     if not isinstance(workers, Workers):
         raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
     if isinstance(X, FileMatrix):
@@ -142,9 +128,8 @@ def kmeans_rows(
     if crew.apart:
         here.check(X)
     asked = prepare(
-        X, n_columns(X), n_clusters, init, n_init, max_iter, sample_weight, seed, dtype,
-        feature_names, scale, here if crew.apart else None,
-    )  # fmt: skip
+        X, n_columns(X), how, sample_weight, feature_names, here if crew.apart else None
+    )
     n_samples = here.n_samples if crew.apart else len(asked.X)
     if workers.n_samples != n_samples:
         raise InputError(
@@ -163,20 +148,14 @@ def kmeans_rows(
     parts = [rows[run] for run in here.own_runs]
     place = np.empty_like(order)
     place[order] = np.arange(n_samples)
-    threads = thread_count(n_threads)
+    threads, n_clusters, max_iter = thread_count(how.n_threads), how.n_clusters, how.max_iter
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
-    if scale == "standard":
+    if how.scale == "standard":
         charge_scaling(network.total.on(ledger), rows.shape[1])
     if saver is not None:
-        saver.begin(
-            {
-                **_facts("kmeans-rows", asked, network, init, n_clusters, n_init, max_iter, scale),
-                "seed": seed,
-                "n_threads": threads,
-                "who holds which rows": checksum(workers.order, workers.counts),
-            }
-        )
+        facts = _facts("kmeans-rows", asked, network, how)
+        saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
     shape, n_here = (n_clusters, rows.shape[1]), sum(map(len, parts))
     kept = LloydRuns(shape, n_samples, network.total, lambda: _blank_rows(parts), n_here)
 
@@ -202,7 +181,7 @@ def kmeans_rows(
         return run, chosen
 
     with one_blas_thread():
-        restarts = Restarts(saver, ledger, range(asked.restarts), seed, max_iter, kept)
+        restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, max_iter, kept)
         best = restarts.best(network.total, attempt)
     run, chosen = best.run, best.rows
     roots = _all_centres(run, network.total, len(workers.counts))
@@ -274,20 +253,13 @@ def _by_row(
 def kmeans_features(
     X: NDArray[Any] | FileMatrix,
     network: Network,
+    settings: KmeansSettings | None = None,
     *,
-    method: str = "lloyd",
-    n_clusters: int = 2,
-    init: str | Sequence[int] | NDArray[Any] = "k-means++",
-    n_init: int = 1,
-    max_iter: int = MOST_LLOYD,
-    scale: str = "none",
     sample_weight: NDArray[Any] | None = None,
-    seed: int = 0,
-    n_threads: int | None = None,
-    dtype: Any = np.float64,
     feature_names: Sequence[str] | None = None,
     callback: Callback | None = None,
     saver: Saver | None = None,
+    **changes: Any,
 ) -> Clustering:
     """k-means over features that agents hold: Lloyd's algorithm, or in one shot.
 
@@ -301,10 +273,7 @@ def kmeans_features(
         The data; column j is seen by the agent that holds feature j and, once, by its root.
     network : Network
         From `vpem.connect`; a star for "grid".
-    method : {"lloyd", "grid"}
-        How.
-    n_clusters, init, n_init, max_iter, scale, sample_weight, seed, n_threads, dtype, \
-feature_names
+    settings, sample_weight, feature_names, **changes
         As for `kmeans_rows`. For "grid" ``init`` must be "k-means++", and ``n_init`` counts the
         starts of each party and of the server.
     callback : callable, optional
@@ -329,42 +298,28 @@ feature_names
         If clusters are empty.
     """
     began = time.perf_counter()
+    how = KmeansSettings.of(settings, **changes)
     check_network(network)
     if hasattr(network.total, "team"):
         raise InputError("k-means over features runs in one process; leave MPI out, or split rows")
-    check_choice("method", method, METHODS)
     if network.blocks.n_features == 0:
         raise InputError("the network's agents hold no features; make it with vpem.connect")
-    asked = prepare(
-        X, network.blocks.n_features, n_clusters, init, n_init, max_iter, sample_weight, seed,
-        dtype, feature_names, scale,
-    )  # fmt: skip
-    threads = thread_count(n_threads)
+    asked = prepare(X, network.blocks.n_features, how, sample_weight, feature_names)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, len(asked.X), asked.dtype.itemsize)
-    if saver is not None and method == "grid":
+    if saver is not None and how.method == "grid":
         raise InputError(
             "one-shot clustering has no iterations, and so no checkpoints; leave them out, or take "
             "method lloyd"
         )
     if saver is not None:
-        saver.begin(
-            {
-                **_facts(
-                    "kmeans-features", asked, network, init, n_clusters, n_init, max_iter, scale
-                ),
-                "seed": seed,
-                "n_threads": threads,
-            }
-        )
-    if method == "grid":
-        found = one_shot(asked, network, ledger, n_clusters, max_iter, seed, threads)
+        saver.begin(_facts("kmeans-features", asked, network, how))
+    if how.method == "grid":
+        found = one_shot(asked, network, ledger, how)
     else:
-        found = _features(
-            asked, network, ledger, n_clusters, max_iter, seed, threads, callback, saver
-        )
+        found = _features(asked, network, ledger, how, callback, saver)
     found.seconds += time.perf_counter() - began
-    warn_of_outcome(found, max_iter)
+    warn_of_outcome(found, how.max_iter)
     return found
 
 
@@ -372,15 +327,13 @@ def _features(
     asked: Wanted,
     network: Network,
     ledger: Ledger,
-    n_clusters: int,
-    max_iter: int,
-    seed: int,
-    threads: int,
+    how: KmeansSettings,
     callback: Callback | None,
     saver: Saver | None,
 ) -> Clustering:
     """Lloyd's algorithm over features."""
-    blocks = network.blocks
+    blocks, threads = network.blocks, thread_count(how.n_threads)
+    n_clusters, max_iter = how.n_clusters, how.max_iter
     shape = (n_clusters, blocks.n_features)
 
     def blank() -> FeatureLloyd:
@@ -418,7 +371,7 @@ def _features(
             dtype=asked.dtype,
         )
         kept = LloydRuns(shape, terms.n_samples, network.total, blank)
-        restarts = Restarts(saver, ledger, range(asked.restarts), seed, max_iter, kept)
+        restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, max_iter, kept)
         best = restarts.best(network.total, attempt)
         run, chosen = best.run, best.rows
         centres = np.empty_like(run.centres)
@@ -454,29 +407,10 @@ def _features(
     )
 
 
-def _facts(
-    name: str,
-    asked: Wanted,
-    network: Network,
-    init: Any,
-    n_clusters: int,
-    n_init: int,
-    max_iter: int,
-    scale: str,
-) -> dict[str, Any]:
+def _facts(name: str, asked: Wanted, network: Network, how: KmeansSettings) -> dict[str, Any]:
     """Describe a run by what must be the same when it goes on."""
-    return describe_run(
-        name,
-        asked.X,
-        asked.row_weights,
-        network,
-        init=init,
-        n_clusters=n_clusters,
-        n_init=n_init,
-        max_iter=max_iter,
-        scale=scale,
-        dtype=asked.dtype.name,
-    )
+    how = how.changed(dtype=asked.dtype.name, n_threads=thread_count(how.n_threads))
+    return describe_run(name, asked.X, asked.row_weights, network, **how.values("method"))
 
 
 def _blank_rows(parts: Sequence[NDArray[Any]]) -> Lloyd:

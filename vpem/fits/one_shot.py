@@ -25,10 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.threads import thread_count
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import Clustering, Wanted
 from vpem.network.ledger import Ledger
+from vpem.settings import KmeansSettings
 from vpem.steps.row_starts import Lloyd, lloyd_rows, spread_rows
 from vpem.steps.starts import RowStream
 from vpem.sums.connect import Network
@@ -103,15 +105,7 @@ def proven_factor(party: float = 1.0, server: float = 1.0) -> float:
     return (sqrt(party) + sqrt(server) * (1.0 + sqrt(party))) ** 2
 
 
-def one_shot(
-    asked: Wanted,
-    network: Network,
-    ledger: Ledger,
-    n_clusters: int,
-    max_iter: int,
-    seed: int,
-    n_threads: int,
-) -> Clustering:
+def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSettings) -> Clustering:
     """Cluster rows by one message of each party to the server, and one back.
 
     Parameters
@@ -123,7 +117,7 @@ def one_shot(
     ledger : Ledger
         Where messages are counted: centres, labels and an inertia up, centres and labels down, and
         the inertia of what came of it up.
-    n_clusters, max_iter, seed, n_threads
+    how : KmeansSettings
         As for `vpem.fits.kmeans.kmeans_features`.
 
     Returns
@@ -132,6 +126,8 @@ def one_shot(
         A row's cluster is that of its cell.
     """
     _check(asked, network)
+    n_clusters, max_iter, seed = how.n_clusters, how.max_iter, how.seed
+    n_threads = thread_count(how.n_threads)
     blocks = network.blocks
     parties = np.flatnonzero(blocks.widths > 0)
     terms = FeatureTerms(

@@ -10,20 +10,16 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import check_int
-from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.errors import InputError, VpemWarning
 from vpem.fits.vpem import _refuse_what_makes_no_sense
 from vpem.network.distances import diameter
 from vpem.network.graph import Graph
 from vpem.network.holdings import Partition
 from vpem.network.hubs import Hub
-from vpem.network.mixing import WEIGHTS, mixing_matrix, mixing_rate
-from vpem.sums.connect import CONSENSUS_TOL, Network, connect
-from vpem.sums.consensus import (
-    ACCELERATIONS,
-    ConsensusSum,
-    consensus_error_bound,
-    rounds_needed,
-)
+from vpem.network.mixing import mixing_matrix, mixing_rate
+from vpem.settings import ACCELERATIONS, WEIGHTS, PlanSettings, SumSettings
+from vpem.sums.connect import Network, connect
+from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 from vpem.sums.forecast import communication
 
 __all__ = ["ERRORS", "ROUNDS", "plan"]
@@ -43,29 +39,17 @@ MOST_WORK = 3e8
 MOST_PARTITIONED = 0.5
 """Share of sums in which the network falls apart beyond which a plan warns."""
 
+USUAL_SAMPLES = 1000
+"""Rows of a plan that is told nothing of them."""
+
 ITEM_BYTES = {"float64": 8, "float32": 4}
 
 
 def plan(
     graph: Graph,
     partition: Partition | Sequence[int],
-    *,
-    hops: int = 0,
-    n_samples: int = 1000,
-    n_components: int = 2,
-    dtype: str = "float64",
-    n_rounds: int | str = "auto",
-    weights: str = "metropolis",
-    acceleration: str | None = None,
-    consensus_tol: float = CONSENSUS_TOL,
-    eigenvalue: str = "computed",
-    compress: str | None = None,
-    link_failure: float = 0.0,
-    agent_dropout: float = 0.0,
-    stragglers: float = 0.0,
-    batch_size: int | None = None,
-    seed: int = 0,
-    n_threads: int | None = None,
+    settings: PlanSettings | None = None,
+    **changes: Any,
 ) -> dict[str, Any]:
     """Describe a network and what a fit on it will send.
 
@@ -78,16 +62,10 @@ def plan(
         Communication graph of the agents, or a star around a server.
     partition : Partition or sequence of int
         Features of each agent, or only how many.
-    hops, n_rounds, weights, acceleration, consensus_tol, eigenvalue
-        As for `vpem.connect`.
-    compress, link_failure, agent_dropout, stragglers, seed, n_threads
-        As for `vpem.connect`.
-    n_samples, n_components : int
-        Rows M and components K of the fit.
-    dtype : {"float64", "float32"}
-        Precision of the numbers that are sent.
-    batch_size : int, optional
-        Rows of a batch, as for `vpem.fit_vpem`.
+    settings : PlanSettings, optional
+        How they sum, and what is fitted; None: the defaults.
+    **changes
+        Settings that differ from these.
 
     Returns
     -------
@@ -117,30 +95,14 @@ def plan(
     VpemWarning
         As `vpem.connect` does; and if the network falls apart in most sums.
     """
-    n_samples = check_int("n_samples", n_samples, least=1)
-    n_components = check_int("n_components", n_components, least=1)
-    check_choice("dtype", dtype, ITEM_BYTES)
-    if batch_size is not None:
-        batch_size = check_int("batch_size", batch_size, least=1)
+    asked = PlanSettings.of(settings, **changes)
+    n_samples = asked.n_samples or USUAL_SAMPLES
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
-    network = connect(
-        graph,
-        held,
-        hops=hops,
-        n_rounds=n_rounds,
-        weights=weights,
-        acceleration=acceleration,
-        consensus_tol=consensus_tol,
-        eigenvalue=eigenvalue,
-        compress=compress,
-        link_failure=link_failure,
-        agent_dropout=agent_dropout,
-        stragglers=stragglers,
-        seed=seed,
-        n_threads=n_threads,
+    network = connect(graph, held, asked.into(SumSettings))
+    _refuse_what_makes_no_sense(None, network, asked.batch_size)
+    sent = communication(
+        network, n_samples, asked.n_components, ITEM_BYTES[asked.dtype], asked.batch_size
     )
-    _refuse_what_makes_no_sense(None, network, batch_size)
-    sent = communication(network, n_samples, n_components, ITEM_BYTES[dtype], batch_size)
     if sent["partitioned"] > MOST_PARTITIONED:
         warnings.warn(
             f"the network falls apart in {sent['partitioned']:.0%} of the sums, which change "
@@ -168,9 +130,9 @@ def plan(
         ],
         "n_features": network.blocks.n_features,
         "n_samples": n_samples,
-        "n_components": n_components,
-        "dtype": dtype,
-        "batch_size": batch_size,
+        "n_components": asked.n_components,
+        "dtype": asked.dtype,
+        "batch_size": asked.batch_size,
         **network.describe(
             "compress",
             "faults",

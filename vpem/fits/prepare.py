@@ -14,19 +14,16 @@ from numpy.typing import NDArray
 from vpem.checks import (
     check_data,
     check_finite,
-    check_int,
-    check_number,
-    check_restarts,
     check_rows,
     check_weights,
     row_blocks,
 )
-from vpem.errors import InputError, Setting, VpemWarning, check_choice, shorten
+from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
-from vpem.steps.starts import INITS
-from vpem.terms.missing_patterns import MISSINGS, check_columns, check_missing, observed_scaling
-from vpem.terms.mixture import COVARIANCE_TYPES, Mixture
-from vpem.terms.scaling import SCALES, Scaling
+from vpem.settings import INITS, MixtureSettings
+from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
+from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
     from vpem.fits.shared_rows import Here
@@ -80,29 +77,20 @@ class Prepared:
 def prepare(
     X: Any,
     n_features: int,
+    how: MixtureSettings,
     *,
-    n_components: int,
-    covariance_type: str,
-    init: Any,
-    n_init: int,
-    tol: float,
-    max_iter: int,
-    reg_covar: float,
-    scale: str,
-    sample_weight: Any,
-    seed: int,
-    dtype: Any,
-    feature_names: Sequence[str] | None,
+    sample_weight: Any = None,
+    feature_names: Sequence[str] | None = None,
+    dtype: Any = np.float64,
     missing: str | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
     here: Here | None = None,
 ) -> Prepared:
-    """Check data and options that every fit of a mixture has, named as in `fit_vpem`.
+    """Check the data of a fit of a mixture, and what settings ask of them.
 
     ``some`` tells whether any process has each of some flags, where features are in several. With
     ``here`` X has the rows of this process's workers, and others have more.
     """
-    check_int("seed", seed, least=0)
     precision = _precision(dtype)
     misses = False
 
@@ -113,24 +101,13 @@ def prepare(
         else:
             check_finite(data, names, () if missing is None else MARGINALIZE)
 
-    if missing is not None:
-        check_choice("missing", missing, MISSINGS)
     X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
     n_samples = len(X) if here is None else here.n_samples
-    check_choice("covariance_type", covariance_type, COVARIANCE_TYPES)
-    check_choice("scale", scale, SCALES)
-    check_restarts(n_init, init)
-    check_int("max_iter", max_iter, least=1)
-    check_number("tol", tol, least=0.0)
-    check_number("reg_covar", reg_covar, least=0.0)
-    given = None
-    if isinstance(init, str):
-        check_choice("init", init, INITS)
-    elif not isinstance(init, Mixture):
-        if init is None:
-            raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
+    n_components, init, given = how.n_components, how.init, None
+    if init is None:
+        raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
+    if not isinstance(init, str | Mixture):
         given = init
-    check_int("n_components", n_components, least=1)
     row_weights = kept = None
     n_positive = n_samples
     some = some or np.asarray
@@ -181,7 +158,7 @@ def prepare(
         )
     if given is not None:
         given = check_rows(given, n_components, len(X) if here is None else n_samples)
-    _inspect(X, feature_names, reg_covar, precision, here)
+    _inspect(X, feature_names, how.reg_covar, precision, here)
     return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import as_array, check_int
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix, FileRows
 from vpem.fits.fingerprint import checksum, describe_run
 from vpem.fits.prepare import Prepared, _scaling, prepare
@@ -22,6 +22,7 @@ from vpem.fits.shared_rows import Here, SharedRows, check_alone
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.settings import BY_FEATURES, FitSettings
 from vpem.steps.em import iterate
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_em import OverRows, sample_roots
@@ -44,25 +45,14 @@ def fit_em(
     X: NDArray[Any] | FileMatrix,
     workers: Workers,
     network: Network,
+    settings: FitSettings | None = None,
     *,
-    n_components: int = 2,
-    covariance_type: str = "full",
-    init: str | Sequence[int] | NDArray[Any] | Mixture = "kmeans",
-    n_init: int = 1,
     first_restart: int = 0,
-    tol: float = 1e-7,
-    max_iter: int = 1000,
-    reg_covar: float = 1e-6,
-    scale: str = "none",
     sample_weight: NDArray[Any] | None = None,
-    seed: int = 0,
-    n_threads: int | None = None,
-    dtype: Any = np.float64,
-    skip_negligible: bool = True,
-    missing: str = "refuse",
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
+    **changes: Any,
 ) -> RowFit:
     """Fit a Gaussian mixture to rows that workers hold: distributed EM.
 
@@ -80,8 +70,7 @@ def fit_em(
         Who holds which rows.
     network : Network
         From `vpem.connect_workers`.
-    n_components, covariance_type, init, n_init, first_restart, tol, max_iter, reg_covar, scale, \
-sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, callback, saver
+    settings, first_restart, sample_weight, feature_names, callback, saver, **changes
         As for `vpem.fit_vpem`.
 
     Returns
@@ -103,11 +92,14 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
         If features are constant, or components collapsed and were placed anew.
     """
     began = time.perf_counter()
+    how = FitSettings.of(settings, **changes)
     if not isinstance(X, FileMatrix):
         X = as_array("data", X)
     _check_network(network, workers)
+    if how.batch_size is not None:
+        raise InputError(Setting("batch_size"), *BY_FEATURES[1])
     crew = network.total.crew
-    missing_asked = None if missing == "refuse" else missing
+    missing_asked = None if how.missing == "refuse" else how.missing
     check_alone(crew, sample_weight=sample_weight, missing=missing_asked)
     here = Here(crew, workers.counts) if crew.apart else None
     if here is not None:
@@ -115,19 +107,11 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
     given = prepare(
         X,
         n_columns(X),
-        n_components=n_components,
-        covariance_type=covariance_type,
-        init=init,
-        n_init=n_init,
-        tol=tol,
-        max_iter=max_iter,
-        reg_covar=reg_covar,
-        scale=scale,
+        how,
         sample_weight=sample_weight,
-        seed=seed,
-        dtype=dtype,
-        missing=missing,
         feature_names=feature_names,
+        dtype=how.dtype,
+        missing=how.missing,
         here=here,
     )
     first_restart = check_int("first_restart", first_restart, least=0)
@@ -135,7 +119,8 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
         raise InputError(
             f"the workers hold {workers.n_samples} rows, but the data have {given.n_samples}"
         )
-    threads = thread_count(n_threads)
+    threads = thread_count(how.n_threads)
+    how = how.changed(n_threads=threads, dtype=given.precision.name)
     if saver is not None:
         saver.begin(
             describe_run(
@@ -143,19 +128,7 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
                 given.X,
                 given.row_weights,
                 network,
-                n_components=n_components,
-                covariance_type=covariance_type,
-                init=init,
-                n_init=n_init,
-                tol=float(tol),
-                max_iter=max_iter,
-                reg_covar=float(reg_covar),
-                scale=scale,
-                seed=seed,
-                n_threads=threads,
-                dtype=given.precision.name,
-                every_weight=not skip_negligible,
-                missing=missing,
+                **how.values("batch_size", "step_size"),
                 **({"first_restart": first_restart} if first_restart else {}),
                 **{"who holds which rows": checksum(workers.order, workers.counts)},
             )
@@ -172,21 +145,21 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
             )
         data = data[order]
         weights = None if weights is None else weights[order]
-    scaling = _scaling(data, weights, scale, given.precision, given.misses, here)
+    scaling = _scaling(data, weights, how.scale, given.precision, given.misses, here)
     blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(workers.n_workers)),))
     ledger = Ledger(network.graph)
     with one_blas_thread(), np.errstate(over="ignore"):
         whole = terms_of(
             data,
             blocks,
-            covariance_type,
+            how.covariance_type,
             missing=given.misses,
             scaling=scaling,
             row_weights=weights,
-            reg_covar=reg_covar,
+            reg_covar=how.reg_covar,
             n_threads=threads,
             dtype=given.precision,
-            skip_negligible=skip_negligible,
+            skip_negligible=not how.every_weight,
         )
         runs = held.runs
         if here is not None:
@@ -194,21 +167,21 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
         terms = RowTerms(whole, runs, held.counts)
         network.charge_setup(ledger, given.n_samples, whole.itemsize)
         total = network.total.on(ledger)
-        if scale == "standard" or not scaling.is_none:
+        if how.scale == "standard" or not scaling.is_none:
             charge_scaling(total, whole.blocks.n_features)
         if given.misses:
             # Every feature's weight, mean and variance, by which missing values are filled first.
             d = blocks.n_features
             total.begin("setup", 1, 3 * d, 8)
             total.agree("setup", 2 * d * 8)
-        kept = MixtureRuns(whole, total, n_components, over_rows=True)
-        stop = {"tol": tol, "max_iter": max_iter, "callback": callback}
-        numbers = range(first_restart, first_restart + n_init)
-        numbers = numbers if isinstance(init, str) else range(1)
-        restarts = Restarts(saver, ledger, numbers, seed, max_iter, kept)
+        kept = MixtureRuns(whole, total, how.n_components, over_rows=True)
+        stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback}
+        numbers = range(first_restart, first_restart + how.n_init)
+        numbers = numbers if isinstance(how.init, str) else range(1)
+        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
         best = restarts.best(
             network.total,
-            lambda restart: _Start(terms, restart, kept, place).run(init, given.rows, stop),
+            lambda restart: _Start(terms, restart, kept, place).run(how.init, given.rows, stop),
         )
     run = best.run
     mixtures, roots = _gathered(run, kept, network.total), slice(None)
@@ -237,7 +210,7 @@ sample_weight, seed, n_threads, dtype, skip_negligible, missing, feature_names, 
         mixtures=mixtures,
         workers=workers,
     )
-    _warn_of_outcome(fit, max_iter, tol)
+    _warn_of_outcome(fit, how.max_iter, how.tol)
     return fit
 
 

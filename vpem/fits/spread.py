@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +20,9 @@ from vpem.fits.vpem import fit_vpem
 from vpem.network.blocks import Blocks
 from vpem.network.hubs import Hub
 from vpem.network.routes import find_routes
+from vpem.settings import FitSettings
+from vpem.steps.runs import Progress
+from vpem.steps.saver import Saver
 from vpem.sums.connect import MOST_GOSSIP_ROUNDS, Network
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.rank_vectors import RankConsensusVectors, RankServerVectors
@@ -209,11 +212,14 @@ class RankNetwork(Network):
 def fit_spread(
     X: NDArray[Any] | None,
     network: RankNetwork,
+    settings: FitSettings | None = None,
     *,
     sample_weight: NDArray[Any] | None = None,
     feature_names: Sequence[str] | None = None,
     shards: bool = False,
-    **options: Any,
+    callback: Callable[[Progress], None] | None = None,
+    saver: Saver | None = None,
+    **changes: Any,
 ) -> Fit:
     """Fit a Gaussian mixture to features that agents in several processes hold: VP-EM.
 
@@ -226,13 +232,15 @@ def fit_spread(
         looked at. None on a rank without agents.
     network : RankNetwork
         From `spread`.
+    settings : FitSettings, optional
+        As for `vpem.fits.vpem.fit_vpem`.
     sample_weight : ndarray of shape (M,), optional
         Weight of each row; the first rank tells all others.
     feature_names : sequence of str, optional
         Of the columns of ``X``, for messages.
     shards : bool
         Leave the parameters where they are.
-    **options
+    callback, saver, **changes
         As for `vpem.fits.vpem.fit_vpem`.
 
     Returns
@@ -249,8 +257,12 @@ def fit_spread(
     weights = network.team.tell_from(
         None if sample_weight is None else np.asarray(sample_weight), 0
     )
-    data, names = network.bring(X, feature_names, str(options.get("missing", "refuse")))
-    fit = fit_vpem(data, network, sample_weight=weights, feature_names=names, **options)
+    how = FitSettings.of(settings, **changes)
+    data, names = network.bring(X, feature_names, how.missing)
+    fit = fit_vpem(
+        data, network, how, sample_weight=weights, feature_names=names, callback=callback,
+        saver=saver,
+    )  # fmt: skip
     whole = None if shards else network.gather(fit.mixture)
     return fit if whole is None else replace(fit, mixture=whole, network=network.whole)
 

@@ -8,8 +8,8 @@ from math import ceil, log
 from typing import TYPE_CHECKING, Any
 
 from vpem._core.threads import thread_count
-from vpem.checks import check_int, check_number
-from vpem.errors import InputError, Setting, VpemWarning, check_choice
+from vpem.checks import check_int
+from vpem.errors import InputError, Setting, VpemWarning
 from vpem.network.blocks import Blocks
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.distances import diameter
@@ -18,35 +18,26 @@ from vpem.network.graph import Graph, check_connected
 from vpem.network.holdings import Partition, contiguous
 from vpem.network.hubs import Hub, find_hubs
 from vpem.network.ledger import Ledger
-from vpem.network.mixing import WEIGHTS, mixing_matrix, mixing_rate
+from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.routes import charge_features, charge_hubs, find_routes
 from vpem.network.spectrum import estimate_rate
+from vpem.settings import SumSettings
 from vpem.sums.compressed_server import CompressedServerSum
-from vpem.sums.consensus import (
-    ACCELERATIONS,
-    PATHS,
-    ConsensusSum,
-    consensus_error_bound,
-    rounds_needed,
-)
+from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 from vpem.sums.contraction import FALL, compressed_rounds, contraction, find_pace
 from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
+from vpem.terms.mixture import Mixture
+from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
     from vpem.terms.mixture import Mixture
     from vpem.terms.scaling import Scaling
 
-__all__ = ["EIGENVALUES", "Network", "connect", "connect_workers"]
-
-EIGENVALUES = ("computed", "estimated")
-"""How the mixing rate becomes known that acceleration needs."""
+__all__ = ["Network", "connect", "connect_workers"]
 
 MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 """By acceleration."""
-
-CONSENSUS_TOL = 1e-6
-"""Consensus error that automatic rounds reach."""
 
 MOST_GOSSIP_ROUNDS = 10**5
 """Of a compressed sum, or one with faults, which have to be run one by one."""
@@ -184,22 +175,7 @@ class Network:
 
 
 def connect(
-    graph: Graph,
-    partition: Partition,
-    *,
-    hops: int = 0,
-    n_rounds: int | str = "auto",
-    weights: str = "metropolis",
-    acceleration: str | None = None,
-    consensus_tol: float = CONSENSUS_TOL,
-    eigenvalue: str = "computed",
-    path: str = "auto",
-    compress: str | None = None,
-    link_failure: float = 0.0,
-    agent_dropout: float = 0.0,
-    stragglers: float = 0.0,
-    seed: int = 0,
-    n_threads: int | None = None,
+    graph: Graph, partition: Partition, settings: SumSettings | None = None, **changes: Any
 ) -> Network:
     """Group the agents of a graph in hubs and set up their sum.
 
@@ -209,36 +185,10 @@ def connect(
         Communication graph of the agents, or a star around a server.
     partition : Partition
         Features of each agent.
-    hops : int
-        Agents at most this many hops from a root send it their features, once; 0: nobody does.
-    n_rounds : int or "auto"
-        Consensus rounds of each average. "auto" takes the fewest that reach ``consensus_tol``;
-        with ``compress``, as many as the codec needs from one iteration to the next.
-    weights : {"metropolis", "laplacian", "max-degree", "fastest"}
-        Mixing weights.
-    acceleration : {"chebyshev", "none"}, optional
-        Whether rounds are accelerated; see `vpem.network.mixing.chebyshev_steps`. None: they are,
-        but for rounds with faults, which cannot be. Compressed rounds are where the codec's noise
-        allows.
-    consensus_tol : float
-        Consensus error ``max |C - 1|`` to reach, where the number of rounds is "auto".
-    eigenvalue : {"computed", "estimated"}
-        Whether acceleration is given the mixing rate of the graph, or agents estimate it by power
-        iterations (`vpem.network.spectrum`), which costs messages.
-    path : {"auto", "operator", "rounds"}
-        How the rounds are computed; see `ConsensusSum`.
-    compress : str, optional
-        Codec of the messages (`vpem.network.codecs.parse_codec`).
-    link_failure : float
-        Probability that a link is down in a round.
-    agent_dropout : float
-        Probability that an agent is silent for a whole E-step.
-    stragglers : float
-        Probability that an agent is late in a round, which then goes on without it.
-    seed : int
-        Settles ties between hubs; seeds codecs and faults.
-    n_threads : int, optional
-        Threads of the rounds.
+    settings : SumSettings, optional
+        How they sum; None: the defaults.
+    **changes
+        Settings that differ from these, such as ``hops=1``: see `vpem.SumSettings`.
 
     Returns
     -------
@@ -265,129 +215,76 @@ def connect(
             f"the graph has {graph.n_agents} agents but the features are held by "
             f"{partition.n_agents}; give a graph of as many agents, or another partition"
         )
-    hops = check_int("hops", hops, least=0)
-    codec = None if compress is None else parse_codec(compress)
-    failing = Faults(link_failure, agent_dropout, stragglers)
+    how = SumSettings.of(settings, **changes)
+    codec = None if how.compress is None else parse_codec(how.compress)
+    failing = Faults(how.link_failure, how.agent_dropout, how.stragglers)
     faults = failing if failing.any else None
-    fixed = codec is None and faults is None
     if graph.has_server:
-        _refuse_rounds_at_a_server(
-            n_rounds=n_rounds, weights=weights, acceleration=acceleration,
-            consensus_tol=consensus_tol, path=path,
-        )  # fmt: skip
-    if acceleration is None:
-        acceleration = "chebyshev" if faults is None else "none"
-    check_choice("acceleration", acceleration, ACCELERATIONS)
-    automatic = n_rounds == "auto"
-    if not automatic:
-        most = MOST_ROUNDS[acceleration] if fixed else MOST_GOSSIP_ROUNDS
-        n_rounds = check_int("n_rounds", n_rounds, least=1, most=most)
-    consensus_tol = check_number("consensus_tol", consensus_tol, least=1e-12, most=1.0)
-    check_choice("eigenvalue", eigenvalue, EIGENVALUES)
-    seed = check_int("seed", seed, least=0)
-    check_choice("weights", weights, WEIGHTS)
-    check_choice("consensus", path, PATHS)
-    _refuse_what_makes_no_sense(graph, codec, faults, acceleration, path, eigenvalue, weights)
-    if consensus_tol != CONSENSUS_TOL and not automatic:
-        raise InputError(
-            Setting("consensus_tol"), " is what ", Setting("n_rounds", "auto"),
-            " reaches, but there are as many rounds as are asked for; leave one out",
-        )  # fmt: skip
+        _refuse_rounds_at_a_server(how)
+    if how.acceleration is None:
+        how = how.changed(acceleration="chebyshev" if faults is None else "none")
+    _refuse_what_makes_no_sense(graph, codec, faults, how)
     check_connected(graph)
-    threads = thread_count(n_threads)
-    hubs = find_hubs(graph, hops, seed=seed)
-    blocks = Blocks.from_hubs(hubs, partition.features)
-    widths = tuple(len(features) for features in partition.features)
-    if graph.has_server:
-        server: Any = ServerSum(len(hubs))
-        if codec is not None:
-            server = CompressedServerSum(len(hubs), codec, seed=seed, n_threads=threads)
-        joined = Network(graph, hubs, blocks, server, widths, hops, None, None, None, 0.0)
-        if codec is None:
-            return joined
-        return replace(joined, compress=codec.name, consensus_error=None)
-    mixing = mixing_matrix(graph, weights)
-    rate = used = mixing_rate(mixing)
-    reach = diameter(graph)
-    sent = None
-    if eigenvalue == "estimated":
-        sent = Ledger(graph)
-        used = estimate_rate(mixing, graph, sent, seed=seed, diameter=reach)
-    accelerated = acceleration == "chebyshev"
-    if automatic:
-        if codec is not None:
-            n_rounds = _compressed_rounds(codec, rate, accelerated)
-        else:
-            n_rounds = rounds_needed(
-                mixing,
-                hubs,
-                used,
-                consensus_tol if faults is None else consensus_tol * JITTER,
-                threads,
-                accelerated=accelerated,
-                by_bound=sent is not None,
-            )
-        if faults is not None:
-            # Mixing is slower by about the share of links that are up; by more on dense graphs.
-            n_rounds = max(1, ceil(n_rounds / faults.links_up))
-            if codec is None and len(hubs) > 1:
-                start = consensus_error_bound(rate, hubs, graph.n_agents, 0)
-                fall = min(consensus_tol * JITTER / start, 0.5)
-                n_rounds = max(n_rounds, failing_rounds(graph, faults, fall, seed=seed))
-        if not fixed and n_rounds > MOST_GOSSIP_ROUNDS:
-            needed = "more" if n_rounds >= MOST_DRAWN else f"{n_rounds}, more"
-            raise InputError(
-                f"the rounds a sum would need are {needed} than {MOST_GOSSIP_ROUNDS}: "
-                f"{'the codec loses too much' if faults is None else 'too much fails'}; take "
-                f"{'smaller probabilities' if codec is None else 'another codec'}, or a number of "
-                "rounds"
-            )
-        if codec is not None:
-            _warn_of_dear_codec(codec, n_rounds, mixing, hubs, rate, threads)
-    assert isinstance(n_rounds, int)
-    routes = find_routes(graph, hubs)
+    hubs = find_hubs(graph, how.hops, seed=how.seed)
     joined = Network(
         graph,
         hubs,
-        blocks,
+        Blocks.from_hubs(hubs, partition.features),
         None,
-        widths,
-        hops,
-        n_rounds,
-        weights,
-        rate,
+        tuple(len(features) for features in partition.features),
+        how.hops,
         None,
-        acceleration=acceleration,
-        consensus_tol=consensus_tol if automatic else None,
+        None,
+        None,
+        0.0,
         compress=None if codec is None else codec.name,
         faults=faults,
+    )
+    if not graph.has_server:
+        return _with_rounds(joined, how, codec)
+    if codec is None:
+        return replace(joined, total=ServerSum(len(hubs)))
+    threads = thread_count(how.n_threads)
+    server = CompressedServerSum(len(hubs), codec, seed=how.seed, n_threads=threads)
+    return replace(joined, total=server, consensus_error=None)
+
+
+def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Network:
+    """Set up the sum of a network without a server, by rounds between neighbours."""
+    graph, hubs, faults = joined.graph, joined.hubs, joined.faults
+    threads = thread_count(how.n_threads)
+    mixing = mixing_matrix(graph, how.weights)
+    rate = used = mixing_rate(mixing)
+    reach = diameter(graph)
+    sent = None
+    if how.eigenvalue == "estimated":
+        sent = Ledger(graph)
+        used = estimate_rate(mixing, graph, sent, seed=how.seed, diameter=reach)
+    rounds = _Rounds(graph, hubs, mixing, rate, used, how, threads, by_bound=sent is not None)
+    automatic = how.n_rounds == "auto"
+    n_rounds = rounds.needed(codec, faults) if how.n_rounds == "auto" else int(how.n_rounds)
+    joined = replace(
+        joined,
+        n_rounds=n_rounds,
+        weights=how.weights,
+        mixing_rate=rate,
+        consensus_error=None,
+        acceleration=how.acceleration or "none",
+        consensus_tol=how.consensus_tol if automatic else None,
         rate_messages=sent,
     )
-    if not fixed:
+    common: dict[str, Any] = {
+        "n_threads": threads, "routes": find_routes(graph, hubs), "diameter": reach
+    }  # fmt: skip
+    accelerated = rounds.accelerated
+    if codec is not None or faults is not None:
         gossip = GossipSum(
-            graph,
-            mixing,
-            hubs,
-            n_rounds,
-            rate=rate,
-            codec=codec,
-            accelerated=accelerated,
-            faults=faults,
-            seed=seed,
-            n_threads=threads,
-            routes=routes,
-            diameter=reach,
-        )
+            graph, mixing, hubs, n_rounds, rate=rate, codec=codec, accelerated=accelerated,
+            faults=faults, seed=how.seed, **common,
+        )  # fmt: skip
         return replace(joined, total=gossip)
     consensus = ConsensusSum(
-        mixing,
-        hubs,
-        n_rounds,
-        rate=used if accelerated else None,
-        path=path,
-        n_threads=threads,
-        routes=routes,
-        diameter=reach,
+        mixing, hubs, n_rounds, rate=used if accelerated else None, path=how.consensus, **common
     )
     error = consensus.error
     bounded = error is None
@@ -396,25 +293,77 @@ def connect(
             used if accelerated else rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated
         )
     if error > LARGEST_CONSENSUS_ERROR and not automatic:
-        enough = rounds_needed(
-            mixing, hubs, used, LARGEST_CONSENSUS_ERROR, threads, accelerated=accelerated
-        )
         warnings.warn(
             f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
             f"error is {'at most ' if bounded else ''}{error:.2g}, more than "
             f"{LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; "
-            f"{enough} rounds would do",
+            f"{rounds.reaching(LARGEST_CONSENSUS_ERROR)} rounds would do",
             VpemWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return replace(joined, total=consensus, consensus_error=error, error_is_bound=bounded)
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """How many rounds a sum needs on a graph, by mixing rate and hubs."""
+
+    graph: Graph
+    hubs: list[Hub]
+    mixing: Any
+    rate: float
+    used: float
+    how: SumSettings
+    threads: int
+    by_bound: bool
+
+    @property
+    def accelerated(self) -> bool:
+        return self.how.acceleration == "chebyshev"
+
+    def reaching(self, error: float, by_bound: bool = False) -> int:
+        """Fewest rounds, without codec or faults, that reach a consensus error."""
+        return rounds_needed(
+            self.mixing, self.hubs, self.used, error, self.threads,
+            accelerated=self.accelerated, by_bound=by_bound,
+        )  # fmt: skip
+
+    def needed(self, codec: Codec | None, faults: Faults | None) -> int:
+        """Rounds of a sum where their number was left to us."""
+        tol = self.how.consensus_tol
+        if codec is not None:
+            n_rounds = _compressed_rounds(codec, self.rate, self.accelerated)
+        else:
+            n_rounds = self.reaching(tol if faults is None else tol * JITTER, self.by_bound)
+        if faults is not None:
+            # Mixing is slower by about the share of links that are up; by more on dense graphs.
+            n_rounds = max(1, ceil(n_rounds / faults.links_up))
+            if codec is None and len(self.hubs) > 1:
+                start = consensus_error_bound(self.rate, self.hubs, self.graph.n_agents, 0)
+                fall = min(tol * JITTER / start, 0.5)
+                n_rounds = max(
+                    n_rounds, failing_rounds(self.graph, faults, fall, seed=self.how.seed)
+                )
+        if (codec is not None or faults is not None) and n_rounds > MOST_GOSSIP_ROUNDS:
+            needed = "more" if n_rounds >= MOST_DRAWN else f"{n_rounds}, more"
+            raise InputError(
+                f"the rounds a sum would need are {needed} than {MOST_GOSSIP_ROUNDS}: "
+                f"{'the codec loses too much' if faults is None else 'too much fails'}; take "
+                f"{'smaller probabilities' if codec is None else 'another codec'}, or a number of "
+                "rounds"
+            )
+        if codec is not None:
+            _warn_of_dear_codec(codec, n_rounds, self.mixing, self.hubs, self.rate, self.threads)
+        return n_rounds
 
 
 def _warn_of_dear_codec(
     codec: Codec, n_rounds: int, mixing: Any, hubs: list[Hub], rate: float, threads: int
 ) -> None:
     """Warn where compressed rounds send more than rounds of float64 would."""
-    plain = rounds_needed(mixing, hubs, rate, CONSENSUS_TOL, threads, accelerated=True)
+    plain = rounds_needed(
+        mixing, hubs, rate, SumSettings().consensus_tol, threads, accelerated=True
+    )
     ratio = n_rounds * codec.message_size(MANY_VALUES) / max(plain * 8 * MANY_VALUES, 1)
     if ratio > 1 and rate > 0:
         warnings.warn(
@@ -441,16 +390,17 @@ def _compressed_rounds(codec: Codec, rate: float, accelerated: bool) -> int:
     return max(n_rounds, ceil(log(FALL) / log(fall)) if 0 < fall < 1 else 1)
 
 
-def connect_workers(graph: Graph, **options: Any) -> Network:
+def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes: Any) -> Network:
     """Set up the sum of workers that hold rows: each is a root of its own.
 
     Parameters
     ----------
     graph : Graph
         Communication graph of the workers, or a star around a server.
-    **options
-        ``n_rounds``, ``weights``, ``acceleration``, ``consensus_tol``, ``eigenvalue``, ``path``,
-        ``link_failure``, ``stragglers``, ``seed``, ``n_threads``, as for `connect`.
+    settings : SumSettings, optional
+        As for `connect`.
+    **changes
+        As for `connect`, but for ``hops``: workers show nobody their rows.
 
     Returns
     -------
@@ -473,23 +423,23 @@ def connect_workers(graph: Graph, **options: Any) -> Network:
             "connect_workers takes a vpem.Graph (from make_graph or from_networkx), got "
             f"{type(graph).__name__}"
         )
-    return connect(graph, contiguous(graph.n_agents, graph.n_agents), hops=0, **options)
+    how = SumSettings.of(settings, **changes)
+    if how.hops:
+        raise InputError(
+            Setting("hops"), " is how far features travel, but workers show nobody their rows; "
+            "leave it out",
+        )  # fmt: skip
+    return connect(graph, contiguous(graph.n_agents, graph.n_agents), how)
 
 
-WITHOUT_ROUNDS = {
-    "n_rounds": "auto",
-    "weights": "metropolis",
-    "acceleration": None,
-    "consensus_tol": CONSENSUS_TOL,
-    "path": "auto",
-}
-"""What settings of rounds are where nobody asked for anything."""
+OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus")
+"""Settings that a sum at a server has no use for."""
 
 
-def _refuse_rounds_at_a_server(**given: Any) -> None:
+def _refuse_rounds_at_a_server(how: SumSettings) -> None:
     """Raise InputError where a setting of rounds was given for a sum that has none."""
-    for name, value in given.items():
-        if value != WITHOUT_ROUNDS[name]:
+    for name in OF_ROUNDS:
+        if getattr(how, name) != getattr(SumSettings, name):
             raise InputError(
                 Setting(name), " is about consensus rounds, but a server sums without any; leave "
                 "it out, or take a graph of agents, such as the topology cycle",
@@ -497,53 +447,57 @@ def _refuse_rounds_at_a_server(**given: Any) -> None:
 
 
 def _refuse_what_makes_no_sense(
-    graph: Graph,
-    codec: Any,
-    faults: Faults | None,
-    acceleration: str,
-    path: str,
-    eigenvalue: str,
-    weights: str,
+    graph: Graph, codec: Codec | None, faults: Faults | None, how: SumSettings
 ) -> None:
-    """Raise InputError where two options cannot both be had, saying why."""
+    """Raise InputError where two settings cannot both be had, saying why."""
+    fixed = codec is None and faults is None
+    most = MOST_ROUNDS[how.acceleration or "none"] if fixed else MOST_GOSSIP_ROUNDS
+    if how.n_rounds != "auto":
+        check_int("n_rounds", how.n_rounds, least=1, most=most)
     if graph.has_server and faults is not None:
         given = next(name for name, value in asdict(faults).items() if value)
         raise InputError(
             Setting(given), " makes links fail or agents silent, but a server's sum needs every "
             "agent; leave it out, or take a graph of agents, such as the topology cycle",
         )  # fmt: skip
-    what = "compressed rounds" if faults is None else "rounds with faults"
-    why = f"{what} are no fixed operator"
-    if acceleration == "chebyshev" and faults is not None:
+    why = f"{'compressed rounds' if faults is None else 'rounds with faults'} are no fixed operator"
+    if how.acceleration == "chebyshev" and faults is not None:
         raise InputError(
             f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
             "change of the links adds; take ",
             Setting("acceleration", "none"),
         )
-    if path == "operator" and (codec is not None or faults is not None):
+    if how.consensus == "operator" and not fixed:
         raise InputError(
             f"{why}: they have to be run; take ",
             Setting("consensus", "auto"),
             " or ",
             Setting("consensus", "rounds"),
         )
-    if faults is not None and weights != "metropolis":
+    if faults is not None and how.weights != "metropolis":
         raise InputError(
             f"rounds with faults take the Metropolis weights of the links that are up, got weights "
-            f"{weights!r}; take ",
+            f"{how.weights!r}; take ",
             Setting("weights", "metropolis"),
         )
-    if eigenvalue == "estimated" and codec is not None and not graph.has_server:
+    if how.eigenvalue == "estimated":
+        _refuse_to_estimate(graph, codec, how)
+
+
+def _refuse_to_estimate(graph: Graph, codec: Codec | None, how: SumSettings) -> None:
+    """Raise InputError where no mixing rate can be estimated, saying why."""
+    computed = Setting("eigenvalue", "computed")
+    if codec is not None and not graph.has_server:
         raise InputError(
             "compressed rounds go by the spectral gap and the noise of the codec together, for "
             "which the mixing rate must be known; take ",
-            Setting("eigenvalue", "computed"),
+            computed,
         )
-    if eigenvalue == "estimated" and acceleration != "chebyshev":
+    if how.acceleration != "chebyshev":
         raise InputError(
             "the mixing rate is estimated for Chebyshev acceleration, which is not asked for; "
             "take ",
-            Setting("eigenvalue", "computed"),
+            computed,
         )
-    if eigenvalue == "estimated" and graph.has_server:
+    if graph.has_server:
         raise InputError("a server's sum is exact: there is no mixing rate to estimate")

@@ -17,14 +17,13 @@ from vpem.files.clusterings import StoredClustering
 from vpem.fits.clustering import Clustering
 from vpem.fits.estimators.on_graph import OnGraph
 from vpem.fits.estimators.row_estimators import workers_of
-from vpem.fits.kmeans import METHODS, kmeans_features, kmeans_rows
+from vpem.fits.kmeans import kmeans_features, kmeans_rows
+from vpem.settings import SPLITS, KmeansSettings, SumSettings
 from vpem.sums.connect import connect, connect_workers
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling
 
-__all__ = ["SPLITS", "DistributedKMeans"]
-
-SPLITS = ("rows", "features")
+__all__ = ["DistributedKMeans"]
 
 
 class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, OnGraph):
@@ -162,43 +161,27 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             A ValueError, if the data or a parameter cannot be used.
         """
         data = self._validate(X, reset=True)
-        check_choice("split", self.split, SPLITS)
-        check_choice("method", self.method, METHODS)
-        over_rows = self.split == "rows"
-        self._refuse_what_makes_no_sense(over_rows)
+        over_rows = check_choice("split", self.split, SPLITS) == "rows"
+        self._refuse_the_other_split(over_rows)
         seed = self._seed()
         names = getattr(self, "feature_names_in_", None)
-        sums: dict[str, Any] = {
-            "n_rounds": self.n_rounds,
-            "weights": self.weights,
-            "acceleration": self.acceleration,
-            "consensus_tol": self.consensus_tol,
-            "seed": seed,
-            "n_threads": self.n_threads,
-        }
-        options: dict[str, Any] = {
-            "n_clusters": self.n_clusters,
-            "init": self.init,
-            "n_init": self.n_init,
-            "max_iter": self.max_iter,
-            "scale": self.scale,
+        sums = self._settings(SumSettings, seed=seed)
+        how = self._settings(KmeansSettings, seed=seed, dtype=data.dtype)
+        given: dict[str, Any] = {
             "sample_weight": None if sample_weight is None else np.asarray(sample_weight),
-            "seed": seed,
-            "n_threads": self.n_threads,
-            "dtype": data.dtype.type,
             "feature_names": None if names is None else list(names),
         }
         if over_rows:
             held = workers_of(self.workers, len(data))
             self._holders = held.names
-            network = connect_workers(self._graph(held.n_workers, seed), **sums)
-            found = kmeans_rows(data, held, network, **options)
+            network = connect_workers(self._graph(held.n_workers, seed), sums)
+            found = kmeans_rows(data, held, network, how, **given)
         else:
             partition = self._partition_of(self.agents, data.shape[1])
             graph = self._graph(partition.n_agents, seed)
             self._holders = graph.names or partition.names
-            network = connect(graph, partition, hops=self.hops, **sums)
-            found = kmeans_features(data, network, method=self.method, **options)
+            network = connect(graph, partition, sums)
+            found = kmeans_features(data, network, how, **given)
         self.clustering_: Clustering = found
         self.cluster_centers_ = found.centres.astype(data.dtype)
         self.labels_ = found.labels
@@ -207,12 +190,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self._n_features_out = found.n_clusters
         return self
 
-    def _refuse_what_makes_no_sense(self, over_rows: bool) -> None:
+    def _refuse_the_other_split(self, over_rows: bool) -> None:
         """Raise InputError where a parameter belongs to the other split."""
-        if over_rows and self.method == "grid":
-            raise InputError(
-                "method grid joins clusterings of different features: it needs split='features'"
-            )
         if over_rows and (self.agents is not None or self.hops != 0):
             raise InputError(
                 "agents and hops are about who holds which features; with split='rows' give workers"

@@ -17,6 +17,7 @@ from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.results import Fit
 from vpem.fits.vpem import fit_vpem
 from vpem.network.ledger import Ledger
+from vpem.settings import FitSettings, SumSettings
 from vpem.steps.batches import STEP_SIZE, check_step_size, step
 from vpem.steps.runs import mean_over_roots
 from vpem.steps.starts import RowStream
@@ -227,14 +228,7 @@ class VPEM(FittedMixture):
         if self.warm_start and hasattr(self, "mixture_"):
             init = self.mixture_
         return self._fit(
-            data,
-            sample_weight,
-            init=init,
-            n_init=self.n_init if init is self.init else 1,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            batch_size=self.batch_size,
-            step_size=self.step_size,
+            data, sample_weight, init=init, n_init=self.n_init if init is self.init else 1
         )
 
     def partial_fit(
@@ -289,7 +283,8 @@ class VPEM(FittedMixture):
         if first:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotConvergedWarning)
-                return self._fit(data, sample_weight, init=self.init, n_init=1, tol=0, max_iter=1)
+                one_step = {"n_init": 1, "tol": 0, "max_iter": 1}
+                return self._fit(data, sample_weight, **one_step, batch_size=None, step_size=None)
         weights = None
         if sample_weight is not None:
             weights = check_weights(np.asarray(sample_weight), len(data))
@@ -303,35 +298,15 @@ class VPEM(FittedMixture):
         network = connect(
             self._graph(partition.n_agents, seed),
             partition,
-            hops=self.hops,
-            n_rounds=self.n_rounds,
-            weights=self.weights,
-            acceleration=self.acceleration,
-            consensus_tol=self.consensus_tol,
-            eigenvalue=self.eigenvalue,
-            compress=self.compress,
-            link_failure=self.link_failure,
-            agent_dropout=self.agent_dropout,
-            stragglers=self.stragglers,
-            path=self.consensus,
-            seed=seed,
-            n_threads=self.n_threads,
+            self._settings(SumSettings, seed=seed),
         )
         names = getattr(self, "feature_names_in_", None)
         fit = fit_vpem(
             data,
             network,
-            n_components=self.n_components,
-            covariance_type=self.covariance_type,
-            reg_covar=self.reg_covar,
-            scale=self.scale,
+            self._settings(FitSettings, seed=seed, dtype=data.dtype, **options),
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
-            missing=self.missing,
-            seed=seed,
-            n_threads=self.n_threads,
-            dtype=data.dtype,
             feature_names=None if names is None else list(names),
-            **options,
         )
         self.graph_ = network.graph
         self.hubs_ = network.hubs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,9 +18,12 @@ from vpem.files.datasets import default_names
 from vpem.network.graph import Graph, from_networkx
 from vpem.network.holdings import Partition, contiguous, from_lists
 from vpem.network.topologies import make_graph
+from vpem.settings import Settings
 from vpem.terms.missing_patterns import check_missing
 
 __all__ = ["OnGraph"]
+
+T = TypeVar("T", bound=Settings)
 
 
 def _plain(value: Any) -> Any:
@@ -72,6 +75,12 @@ class OnGraph(BaseEstimator):
                 f"got {self.random_state!r}"
             ) from None
         return int(state.randint(np.iinfo(np.int32).max))
+
+    def _settings(self, record: type[T], **changes: Any) -> T:
+        """Return a record of the parameters, as recipes take it, with changes."""
+        names = {one.name for one in record.fields()}
+        own = {name: one for name, one in self.get_params(deep=False).items() if name in names}
+        return record(**{**own, **changes})
 
     def _names(self, n_features: int) -> tuple[str, ...]:
         """Names of the features, those of the data frame of `fit` if there was one."""

@@ -14,6 +14,7 @@ from vpem.errors import InputError
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.rows import fit_em
 from vpem.network.holdings import Workers, evenly, from_worker_of_row
+from vpem.settings import FitSettings, SumSettings
 from vpem.steps.runs import mean_over_roots
 from vpem.sums.connect import connect_workers
 
@@ -170,16 +171,7 @@ class DistributedGaussianMixture(FittedMixture):
         workers = workers_of(self.workers, len(data))
         network = connect_workers(
             self._graph(workers.n_workers, seed),
-            n_rounds=self.n_rounds,
-            weights=self.weights,
-            acceleration=self.acceleration,
-            consensus_tol=self.consensus_tol,
-            eigenvalue=self.eigenvalue,
-            path=self.consensus,
-            link_failure=self.link_failure,
-            stragglers=self.stragglers,
-            seed=seed,
-            n_threads=self.n_threads,
+            self._settings(SumSettings, seed=seed),
         )
         names = getattr(self, "feature_names_in_", None)
         init = self.init
@@ -189,19 +181,14 @@ class DistributedGaussianMixture(FittedMixture):
             data,
             workers,
             network,
-            n_components=self.n_components,
-            covariance_type=self.covariance_type,
-            init=init,
-            n_init=self.n_init if init is self.init else 1,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            reg_covar=self.reg_covar,
-            scale=self.scale,
-            missing=self.missing,
+            self._settings(
+                FitSettings,
+                seed=seed,
+                dtype=data.dtype,
+                init=init,
+                n_init=self.n_init if init is self.init else 1,
+            ),
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
-            seed=seed,
-            n_threads=self.n_threads,
-            dtype=data.dtype,
             feature_names=None if names is None else list(names),
         )
         self.fit_ = fit

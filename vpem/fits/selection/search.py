@@ -16,8 +16,7 @@ from vpem.fits.selection.criteria import CRITERIA, Choice, choose, compare_folds
 from vpem.fits.selection.jobs import run_trials
 from vpem.fits.selection.record import Record
 from vpem.fits.selection.trials import Cell, Problem, Result, Trial, folds_of
-from vpem.steps.batches import check_batches
-from vpem.sums.connect import CONSENSUS_TOL
+from vpem.settings import FitSettings, SumSettings
 
 __all__ = ["Selection", "check_problem", "grid", "search", "trials_of", "without_repeats"]
 
@@ -69,7 +68,7 @@ def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
         Whose cells.
     """
     errors = [network.consensus_error for network in problem.networks.values()]
-    if not all(error is not None and error <= CONSENSUS_TOL for error in errors):
+    if not all(error is not None and error <= SumSettings.consensus_tol for error in errors):
         return list(cells)
     hops: dict[tuple[int, str], list[int]] = {}
     for cell in cells:
@@ -103,22 +102,15 @@ def check_problem(problem: Problem, criterion: str, n_init: int, n_folds: int) -
     if criterion == "heldout":
         folds_of(len(problem.X), n_folds, problem.seed)
     given = problem.options
-    check_batches(given.get("batch_size"), given.get("step_size"))
+    how = FitSettings(
+        **{name: value for name, value in given.items() if name != "feature_names"}, n_init=n_init
+    )
     prepare(
         problem.X,
         problem.X.shape[1],
-        n_components=1,
-        covariance_type="full",
-        init=given.get("init", "kmeans"),
-        n_init=n_init,
-        tol=given.get("tol", 1e-7),
-        max_iter=given.get("max_iter", 1000),
-        reg_covar=given.get("reg_covar", 1e-6),
-        scale=given.get("scale", "none"),
-        sample_weight=None,
-        seed=problem.seed,
-        dtype=given.get("dtype", np.float64),
-        missing=problem.missing,
+        how.changed(n_components=1),
+        dtype=how.dtype,
+        missing=how.missing,
         feature_names=given.get("feature_names"),
     )
 

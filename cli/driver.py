@@ -1,0 +1,121 @@
+"""What fitting commands have in common: checks before work, messages meanwhile, how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from vpem.settings import setting
+
+from .checkpoints import CheckpointSettings, catching, saver_of
+from .engine import EngineSettings, Ranks, Simulator, engine_of
+from .options import Printing
+from .output import Progress, Screen, print_json
+from .roles import Role
+
+__all__ = ["Output", "Run"]
+
+P = TypeVar("P", bound=Progress)
+
+
+def _written(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+    """Return the file of an output; names of shards are known later: see `Ranks.check_shards`."""
+    return [] if value is None or options.get("shards") else [value]
+
+
+class Output(Printing, heading="Output", kept=False):
+    """What a fitting command writes and prints, and its exit code."""
+
+    output: Path | None = setting(
+        None,
+        "Write the model here (HDF5).",
+        flags="-o --output",
+        file=Role(writes=True, files=_written),
+    )
+    force: bool = setting(False, "Replace an existing output.")
+    strict: bool = setting(False, "Exit with 3 if not converged.", heading="Stopping")
+
+
+class Run:
+    """A fitting command, from what it can refuse before any work to its exit code.
+
+    Parameters
+    ----------
+    screen : Screen
+        Where messages go.
+    out : Output
+        What is written and printed.
+    kind : str
+        What is written, in the plural.
+    engine : EngineSettings, optional
+        Where it runs; None: in this process.
+    checkpoints : CheckpointSettings, optional
+        Where its state is kept.
+
+    Attributes
+    ----------
+    place : Simulator or Ranks
+        Where it runs.
+    saver : FileSaver or None
+        What keeps checkpoints.
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        out: Output,
+        kind: str,
+        engine: EngineSettings | None = None,
+        checkpoints: CheckpointSettings | None = None,
+    ) -> None:
+        from vpem.files.hdf5 import check_writable
+
+        self.screen = screen
+        self.out = out
+        engine = engine or EngineSettings()
+        self.place: Simulator | Ranks = engine_of(engine, screen)
+        self.shards = engine.shards
+        if out.output is not None and self.place.speaks and not self.shards:
+            check_writable(out.output, out.force, kind)
+        checkpoints = checkpoints or CheckpointSettings()
+        self.saver = saver_of(checkpoints, out.force, **self.place.processes())
+
+    def memory(self, limit: str | None) -> int:
+        """Return how many bytes a dataset may take in memory."""
+        from vpem.checks import available_memory, parse_bytes
+
+        return available_memory() if limit is None else parse_bytes(limit)
+
+    @contextmanager
+    def working(self, kind: Callable[[bool, str | None], P]) -> Iterator[P]:
+        """Show progress, and let signals end the work at a checkpoint, if there is one."""
+        unkept = None if self.out.output or self.out.json else "--output FILE"
+        progress = kind(self.out.quiet or not self.place.speaks, unkept)
+        try:
+            with catching(self.saver):
+                yield progress
+        finally:
+            progress.close()
+
+    def leave_it_to_the_first(self, converged: bool) -> None:
+        """End here where another rank speaks for all, once it has heard this one's warnings."""
+        if isinstance(self.place, Ranks):
+            self.place.tell_warnings(self.screen)
+            if not self.place.speaks:
+                raise typer.Exit(self._code(converged))
+
+    def end(self, report: dict[str, Any], converged: bool, show: Callable[[], None]) -> None:
+        """Print a report, or show it as tables, and exit with the code of its outcome."""
+        if self.out.json:
+            print_json(report)
+        elif not self.out.quiet:
+            show()
+        if code := self._code(converged):
+            raise typer.Exit(code)
+
+    def _code(self, converged: bool) -> int:
+        return 3 if self.out.strict and not converged else 0
