@@ -1,8 +1,8 @@
 """Values that a shell may complete: of options with few choices, and names of commands.
 
-Choices stand here once more, beside the library, because a shell waits for them and the library
-takes long to load. Tests hold the two together. An option that is not here offers the words that
-its help lists.
+A setting of a record has its choices there. Those of other options stand here once more, beside the
+library, because a shell waits for them and the library takes long to load; tests hold the two
+together. An option that is not here offers the words that its help lists.
 """
 
 from __future__ import annotations
@@ -10,36 +10,28 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from vpem import settings
+
 from .config import is_flag, key_of
 
 __all__ = ["CHOICES", "complete_values", "listed_in", "words_of"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "acceleration": ("chebyshev", "none"),
+    "acceleration": settings.ACCELERATIONS,
     "average": ("statistics", "models"),
-    "align": ("none", "ids", "hmac", "psi"),
-    "compress": (
-        "natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",
-        "randk:0.1", "float64", "float32", "float16",
-    ),
-    "consensus": ("auto", "operator", "rounds"),
+    "compress": settings.CODECS,
     "copies": ("auto", "observers", "fewest"),
-    "covariance": ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical"),
-    "dtype": ("float64", "float32"),
-    "eigenvalue": ("computed", "estimated"),
-    "engine": ("simulator", "mpi"),
+    "covariance": settings.COVARIANCE_TYPES,
     "error": ("constant", "proportional"),
     "feedback": ("memory", "error", "change", "none"),
-    "init": ("random", "k-means++", "kmeans"),
+    "init": settings.INITS,
     "kind": (
         "history", "graph", "sparsity", "communication", "marginals", "pairs", "responsibilities",
         "confusion", "traces", "curves",
     ),
-    "kmeans init": ("k-means++", "random"),
     "law": ("gaussian", "poisson", "bernoulli"),
     "memory": ("first", "zero", "none"),
-    "method": ("lloyd", "grid"),
-    "missing": ("refuse", "marginalize"),
+    "missing": settings.MISSINGS,
     "criterion": ("bic", "aic", "icl", "heldout"),
     "data fetch name": ("htru2",),
     "data import missing": ("refuse", "keep"),
@@ -48,20 +40,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "rounds": ("auto",),
     "saem covariance": ("diagonal", "full"),
     "sampler": ("auto", "exact", "metropolis", "langevin", "mala"),
-    "scale": ("none", "standard"),
+    "scale": settings.SCALES,
     "shares": ("individuals", "devices"),
-    "split": ("features", "rows"),
     "impute split": ("random", "rows"),
-    "topology": (
-        "star", "cycle", "path", "complete", "grid", "geometric", "erdos-renyi", "small-world",
-        "scale-free", "tree",
-    ),
-    "topology describe source": (
-        "star", "cycle", "path", "complete", "grid", "geometric", "erdos-renyi", "small-world",
-        "scale-free", "tree",
-    ),
+    "topology": settings.TOPOLOGIES,
+    "topology describe source": settings.TOPOLOGIES,
     "weighting": ("rows", "workers"),
-    "weights": ("metropolis", "laplacian", "max-degree", "fastest"),
+    "weights": settings.WEIGHTS,
 }  # fmt: skip
 """Words that options take, by the option's name; a command's own by its words and that name."""
 

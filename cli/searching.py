@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .choices import partition_of, stored_graph
+from .choices import StartSettings, partition_of, stored_graph
 from .parties import PartySettings, read_data
 from .workers import graph_of, workers_of
 
@@ -143,13 +143,17 @@ class Task:
         if self.alignment is not None:
             report["alignment"] = self.alignment
         report |= self.run.place.ran(fit.network)
-        options = record | {
-            "components": cell.n_components,
-            "hops": cell.hops,
-            "covariance": cell.covariance_type,
-            "threads": 1,
-            "missing": self.how.missing,
-            "graph_seed": self.graph.graph_seed,
-            "data": self.data,
-        }
+        options = (
+            record
+            | StartSettings().values()
+            | {
+                "components": cell.n_components,
+                "hops": cell.hops,
+                "covariance": cell.covariance_type,
+                "threads": 1,
+                "missing": self.how.missing,
+                "graph_seed": self.graph.graph_seed,
+                "data": self.data,
+            }
+        )
         write_model(out.output, fit.kept(features, report, options), out.force)

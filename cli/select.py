@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings, changed
+from vpem.settings import (
+    FitSettings,
+    GraphSettings,
+    HoldingSettings,
+    SumSettings,
+    changed,
+)
 
 from .driver import Output, Run
 from .options import Given, Without
@@ -137,7 +143,7 @@ def select(
         from vpem.fits.selection.lists import parse_names, parse_numbers
         from vpem.fits.selection.record import Record, facts_of
         from vpem.fits.selection.search import grid, search, trials_of, without_repeats
-        from vpem.terms.mixture import COVARIANCE_TYPES
+        from vpem.settings import COVARIANCE_TYPES
 
         check_choice("--criterion", criterion, CRITERIA)
         if jobs is not None:

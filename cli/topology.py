@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.settings import GraphSettings, HoldingSettings, PlanSettings
+from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings, PlanSettings
 
 from .options import Printing, Without
 from .roles import READ, WRITTEN
@@ -117,7 +117,6 @@ def _network(
     """Return the graph, who holds which features, and how many rows there are in the dataset."""
     from vpem.errors import InputError, check_choice
     from vpem.network.holdings import contiguous
-    from vpem.network.topologies import TOPOLOGIES
 
     from .choices import partition_of, stored_graph
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vpem.settings import MISSINGS
+
 from .options import Missing, QuoteFormulas
 from .roles import READ, WRITTEN
 from .use_saem import (
@@ -54,7 +56,7 @@ def _load(
     from vpem.files.datasets import read_dataset
     from vpem.files.matrix import FileMatrix
     from vpem.files.models import match_features, read_model
-    from vpem.terms.missing_patterns import MISSINGS, check_missing
+    from vpem.terms.missing_patterns import check_missing
 
     check_choice("--missing", missing, MISSINGS)
     found: Any = read_clustering(model) if is_clustering(model) else read_model(model)

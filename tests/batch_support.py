@@ -6,10 +6,10 @@ import pytest
 from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.network.holdings import contiguous
+from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.batches import fit_batches
 from vpem.steps.starts import RowStream
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import COVARIANCE_TYPES
 from vpem.terms.scaling import Scaling
 
 kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from vpem.engines.team import Alone, for_each
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.files.parties.alignment import LEVELS, align, read_key
+from vpem.files.parties.alignment import align, read_key
+from vpem.settings import ALIGNMENTS
 
 from .team_support import Rank, together
 
@@ -379,4 +380,4 @@ def test_without_its_library_set_intersection_says_what_to_install(monkeypatch):
 
 
 def test_every_level_is_tested():
-    assert set(LEVELS) == {"none", "ids", "hmac", "psi"}
+    assert set(ALIGNMENTS) == {"none", "ids", "hmac", "psi"}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from vpem import read_model
-from vpem.network.topologies import TOPOLOGIES
-from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.settings import COVARIANCE_TYPES, TOPOLOGIES
 
 from .cli_support import AGENTS, HELD, NAMES, done, make_data, run, spawn
 

@@ -7,6 +7,7 @@ an entry of `LACKING` or `ALONE` that nothing needs.
 """
 
 import inspect
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ ALONE = {
         error first groups no_precondition random sampler_steps slopes spread step_decay target
     """,
     "scikit-learn's": "warm_start",
-    "the other way round in a shell, where flags are off": "every_weight skip_negligible",
+    "of rounding, which estimators leave as it is": "every_weight",
     "of searches, which do restarts one by one": "first_restart",
 }
 """Settings that doors of one kind alone may have, by the reason."""
@@ -157,11 +158,12 @@ def settings(door):
         given = {param.name: param.default for param in found.params}
     else:
         kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        given = {
-            name: param.default
-            for name, param in inspect.signature(door).parameters.items()
-            if param.kind not in kinds
-        }
+        found = inspect.signature(door, eval_str=True).parameters
+        given = {name: param.default for name, param in found.items() if param.kind not in kinds}
+        if "settings" in given:
+            del given["settings"]
+            record = get_args(found["settings"].annotation)[0]
+            given |= {one.name: one.default for one in record.fields()}
     return {
         NAMES.get(name, name): SPELT.get((name, value), value)
         if isinstance(value, str | int | float | type | None.__class__)

@@ -10,7 +10,7 @@ from vpem import make_graph
 from vpem._core import balls, reference_graph
 from vpem.network.distances import diameter, eccentricities
 from vpem.network.graph import from_networkx
-from vpem.network.topologies import TOPOLOGIES
+from vpem.settings import TOPOLOGIES
 
 
 def as_networkx(graph):

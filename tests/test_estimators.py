@@ -23,7 +23,7 @@ from vpem import (
     make_graph,
 )
 from vpem.network.holdings import contiguous
-from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.settings import COVARIANCE_TYPES
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does
 

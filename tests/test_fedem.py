@@ -19,13 +19,13 @@ from vpem.network.blocks import Blocks
 from vpem.network.codecs import parse_codec
 from vpem.network.holdings import by_label, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
+from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.em import fit
 from vpem.steps.fedem import first_statistics, parse_step_size, run_fedem
 from vpem.steps.resting import Rest, looks_needed
 from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import COVARIANCE_TYPES
 from vpem.terms.scaling import Scaling
 
 from .estimator_support import check_as_scikit_learn_does

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from vpem.errors import InputError, VpemWarning
 from vpem.network.graph import Graph, check_connected, from_edges, from_networkx
 from vpem.network.mixing import mixing_matrix, mixing_rate
-from vpem.network.topologies import TOPOLOGIES, make_graph
+from vpem.network.topologies import make_graph
+from vpem.settings import TOPOLOGIES
 
 WEIGHTS = ("metropolis", "laplacian", "max-degree")  # "fastest": see test_mixing.py
 RANDOM = ("geometric", "erdos-renyi", "small-world", "scale-free", "tree")

@@ -10,7 +10,8 @@ from vpem._core import balls, reference_graph
 from vpem.errors import InputError, VpemWarning
 from vpem.network.graph import from_edges, from_networkx
 from vpem.network.hubs import Hub, find_hubs
-from vpem.network.topologies import TOPOLOGIES, make_graph
+from vpem.network.topologies import make_graph
+from vpem.settings import TOPOLOGIES
 
 # The nine agents of Valdeira et al., section 6, numbered from 1.
 NINE = [(2, 1), (2, 3), (2, 4), (2, 5), (5, 6), (6, 7), (6, 8), (5, 9)]

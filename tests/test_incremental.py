@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from vpem import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.network.ledger import Ledger
+from vpem.settings import COVARIANCE_TYPES
 from vpem.steps import em
 from vpem.steps.batches import check_step_size
-from vpem.terms.mixture import COVARIANCE_TYPES
 
 from .batch_support import (  # noqa: F401
     NETWORKS,

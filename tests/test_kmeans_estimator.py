@@ -59,7 +59,7 @@ def test_the_estimators_methods(digits):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"split": "columns"}, "split must be one of rows, features"),
+        ({"split": "columns"}, "split must be one of features, rows"),
         ({"method": "grid"}, "needs split='features'"),
         ({"agents": 3}, "with split='rows' give workers"),
         ({"hops": 1}, "with split='rows' give workers"),

@@ -21,9 +21,10 @@ from vpem import (
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import contiguous, evenly
+from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
-from vpem.terms.mixture import COVARIANCE_TYPES, Mixture
+from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
 from .missing_support import (

@@ -9,7 +9,8 @@ from numpy.polynomial import Chebyshev
 from vpem import InputError, VpemWarning, find_hubs, make_graph, mixing_matrix, mixing_rate
 from vpem.network import mixing as module
 from vpem.network.graph import from_edges
-from vpem.network.mixing import MOST_FASTEST, WEIGHTS, chebyshev_bound, chebyshev_steps
+from vpem.network.mixing import MOST_FASTEST, chebyshev_bound, chebyshev_steps
+from vpem.settings import WEIGHTS
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 
 RANDOM = [

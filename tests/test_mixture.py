@@ -7,7 +7,7 @@ import scipy.stats
 from sklearn.mixture import GaussianMixture
 
 from vpem import Blocks, InputError, Mixture, NumericalError
-from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.scaling import Scaling
 
 K = 3

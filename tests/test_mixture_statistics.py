@@ -6,10 +6,9 @@ import pytest
 from vpem import InputError, NumericalError
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import evenly
+from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
-from vpem.terms.matrices import lower_half, symmetric, white_units
-from vpem.terms.mixture import COVARIANCE_TYPES
-from vpem.terms.mixture_statistics import MixtureStatistics
+from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric, white_units
 from vpem.terms.scaling import Scaling
 
 

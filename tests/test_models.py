@@ -11,7 +11,8 @@ from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.models import Model, match_features, read_model, write_json, write_model, write_npz
 from vpem.network.blocks import Blocks
-from vpem.terms.mixture import COVARIANCE_TYPES, Mixture
+from vpem.settings import COVARIANCE_TYPES
+from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
 NAMES = ("height", "weight", "pulse", "age", "größe, cm")

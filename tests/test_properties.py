@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vpem import Blocks, Mixture, VpemWarning, connect, fit_vpem, make_graph
 from vpem.network.holdings import from_agent_of_feature
-from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.scaling import Scaling
 
 kinds = st.sampled_from(COVARIANCE_TYPES)

@@ -8,7 +8,7 @@ from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.network.holdings import contiguous, evenly
-from vpem.terms.mixture import COVARIANCE_TYPES
+from vpem.settings import COVARIANCE_TYPES
 
 from .cli_support import overlapping
 from .resume_support import Breaking, Broken, check_resumes, check_same

@@ -11,10 +11,10 @@ from vpem.errors import NotConvergedWarning, VpemWarning
 from vpem.fits.rows import fit_em
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers, by_label, contiguous, evenly, from_worker_of_row
+from vpem.settings import COVARIANCE_TYPES
 from vpem.steps import em
 from vpem.sums.connect import connect_workers
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import COVARIANCE_TYPES
 from vpem.terms.row_statistics import Message, RowTerms
 from vpem.terms.scaling import Scaling
 

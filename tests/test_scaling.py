@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from vpem.terms.scaling import SCALES, Scaling
+from vpem.settings import SCALES
+from vpem.terms.scaling import Scaling
 
 
 def rows(seed=0, n=50, d=4):

@@ -7,8 +7,8 @@ import pytest
 
 from vpem import Blocks, InputError, NotConvergedWarning, connect, fit_vpem, make_graph
 from vpem.network.holdings import contiguous
+from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import COVARIANCE_TYPES
 from vpem.terms.scaling import Scaling
 
 kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)

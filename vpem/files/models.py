@@ -38,7 +38,8 @@ from vpem.files.json_text import write_json_element
 from vpem.files.reports import report_elements
 from vpem.network.blocks import Blocks
 from vpem.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe
-from vpem.terms.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
+from vpem.settings import COVARIANCE_TYPES
+from vpem.terms.mixture import Mixture, is_diagonal, is_tied
 from vpem.terms.scaling import Scaling
 
 __all__ = [

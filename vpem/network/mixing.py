@@ -11,20 +11,18 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.network.graph import Graph, check_connected
+from vpem.settings import WEIGHTS
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 __all__ = [
     "MOST_FASTEST",
-    "WEIGHTS",
     "chebyshev_bound",
     "chebyshev_steps",
     "mixing_matrix",
     "mixing_rate",
 ]
-
-WEIGHTS: tuple[str, ...] = ("metropolis", "laplacian", "max-degree", "fastest")
 
 MOST_FASTEST = 150
 """Agents up to which the fastest weights are looked for: seconds for 100, a minute for 150."""

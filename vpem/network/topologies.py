@@ -12,21 +12,10 @@ from numpy.typing import NDArray
 from vpem.checks import check_int
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.network.graph import Graph, agent_labels, check_seed, components, sorted_edges
+from vpem.settings import TOPOLOGIES
 
-__all__ = ["TOPOLOGIES", "make_graph"]
+__all__ = ["make_graph"]
 
-TOPOLOGIES: tuple[str, ...] = (
-    "star",
-    "cycle",
-    "path",
-    "complete",
-    "grid",
-    "geometric",
-    "erdos-renyi",
-    "small-world",
-    "scale-free",
-    "tree",
-)
 SPARSE = ("geometric", "erdos-renyi", "small-world", "scale-free")  # have a mean degree to choose
 
 DRAWS = 100  # how often a random graph is drawn before it is given up as never connected

@@ -14,9 +14,7 @@ from vpem.sums.sum import Sum
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import StartTerms
 
-__all__ = ["INITS", "RowStream", "draw_start"]
-
-INITS = ("random", "k-means++", "kmeans")
+__all__ = ["RowStream", "draw_start"]
 
 MOST_DRAWS = 50
 """Draws a row wanted before rows that were drawn are put aside."""

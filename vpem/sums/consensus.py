@@ -13,13 +13,10 @@ from vpem.errors import InputError, check_choice
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_bound, chebyshev_steps
 from vpem.network.routes import Routes
+from vpem.settings import CONSENSUS
 from vpem.sums.counted import AmongNeighbours
 
-__all__ = ["ACCELERATIONS", "PATHS", "ConsensusSum", "consensus_error_bound", "rounds_needed"]
-
-PATHS = ("auto", "operator", "rounds")
-
-ACCELERATIONS = ("chebyshev", "none")
+__all__ = ["ConsensusSum", "consensus_error_bound", "rounds_needed"]
 
 ALL_ONES = 1e-13
 """An operator this close to all ones is the exact sum to rounding: roots share one estimate."""
@@ -139,7 +136,7 @@ class ConsensusSum(_OverHubs):
         diameter: int = 0,
     ) -> None:
         super().__init__(routes, diameter)
-        check_choice("path", path, PATHS)
+        check_choice("path", path, CONSENSUS)
         if isinstance(n_rounds, bool) or int(n_rounds) != n_rounds or n_rounds < 0:
             raise InputError(f"n_rounds must be an integer of at least 0, got {n_rounds!r}")
         self.n_rounds = int(n_rounds)

@@ -86,7 +86,7 @@ class FeatureTerms:
     blocks : Blocks
         Features of each hub.
     covariance_type : str
-        One of `vpem.terms.mixture.COVARIANCE_TYPES`.
+        One of `vpem.settings.COVARIANCE_TYPES`.
     scaling : Scaling
         Units to fit in.
     row_weights : ndarray of shape (M,)

@@ -16,7 +16,6 @@ from vpem.network.blocks import Blocks
 from vpem.terms.scaling import Scaling
 
 __all__ = [
-    "MISSINGS",
     "Plan",
     "check_columns",
     "check_missing",
@@ -24,9 +23,6 @@ __all__ = [
     "observed_scaling",
     "pattern_plan",
 ]
-
-MISSINGS = ("refuse", "marginalize")
-"""What is done where data miss values."""
 
 TILE = 256
 """Most rows of a tile, as in the kernels."""

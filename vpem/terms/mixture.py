@@ -17,11 +17,11 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import as_array, check_finite, check_int
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.blocks import Blocks
-from vpem.terms.missing_patterns import MISSINGS, check_missing, marginal_terms, pattern_plan
+from vpem.settings import COVARIANCE_TYPES, MISSINGS
+from vpem.terms.missing_patterns import check_missing, marginal_terms, pattern_plan
 from vpem.terms.scaling import Scaling
 
 __all__ = [
-    "COVARIANCE_TYPES",
     "Factors",
     "Mixture",
     "block_views",
@@ -30,9 +30,6 @@ __all__ = [
     "is_diagonal",
     "is_tied",
 ]
-
-COVARIANCE_TYPES = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
-"""Shape of a covariance inside its block; "tied": one for all components ("tied" alone is full)."""
 
 CHUNK_VALUES = 1 << 20
 """Values of the largest temporary array when a mixture is evaluated."""

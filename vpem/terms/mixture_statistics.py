@@ -13,9 +13,10 @@ from vpem._core.sweep import sweep
 from vpem.errors import InputError, NumericalError, Setting, check_choice
 from vpem.network.blocks import Blocks
 from vpem.schema import Schema
+from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import NEGLIGIBLE
 from vpem.terms.matrices import are_positive, symmetric, white_units
-from vpem.terms.mixture import COVARIANCE_TYPES, Mixture, is_diagonal, is_tied
+from vpem.terms.mixture import Mixture, is_diagonal, is_tied
 from vpem.terms.mixture_states import mixture_schema, mixture_state
 from vpem.terms.scaling import Scaling
 
@@ -55,7 +56,7 @@ class MixtureStatistics:
     n_components : int
         K.
     covariance_type : str
-        One of `vpem.terms.mixture.COVARIANCE_TYPES`.
+        One of `vpem.settings.COVARIANCE_TYPES`.
     scaling : Scaling
         How the units of fitting come from the user's.
     second : ndarray of shape (d, d)

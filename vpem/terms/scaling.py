@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import row_blocks
 
-__all__ = ["SCALES", "Scaling"]
-
-SCALES = ("none", "standard")
+__all__ = ["Scaling"]
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.files.opening import check_readable, open_regular
 from vpem.files.parties.ids import Tokens, checksum, match, read_ids
 from vpem.files.parties.set_intersection import check_common, intersect
+from vpem.settings import ALIGNMENTS
 
-__all__ = ["LEVELS", "Alignment", "align", "read_key"]
+__all__ = ["Alignment", "align", "read_key"]
 
-LEVELS = ("none", "ids", "hmac", "psi")
 SHORTEST_KEY = 32  # bytes
 LEAST_SHARE = 0.1  # of the smallest party; fewer rows in common are warned about
 
@@ -40,7 +40,7 @@ class Alignment:
     Attributes
     ----------
     level : str
-        How it was found: one of `LEVELS`.
+        How it was found: one of `ALIGNMENTS`.
     keep_missing : bool
         Whether rows are kept that some parties lack.
     names : tuple of str
@@ -134,7 +134,7 @@ def align(
     VpemWarning
         If ids had white space around them, or very few are in common.
     """
-    check_choice("align", level, LEVELS)
+    check_choice("align", level, ALIGNMENTS)
     names = tuple(names)
     parties = range(len(names))
     if keep_missing and level not in ("ids", "hmac"):

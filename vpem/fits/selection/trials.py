@@ -69,7 +69,7 @@ class Cell:
     hops : int
         How far raw features may travel.
     covariance_type : str
-        One of `vpem.terms.mixture.COVARIANCE_TYPES`.
+        One of `vpem.settings.COVARIANCE_TYPES`.
     stands_for : tuple of int
         All numbers of hops of which this is the model, ``hops`` the smallest; () if it alone is.
     """
