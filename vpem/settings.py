@@ -336,7 +336,8 @@ class PlanSettings(SumSettings, heading="Network"):
 class MixtureSettings(Settings, heading="Model"):
     """What every fit of a mixture is told."""
 
-    n_components: int = setting(2, "Number of components; by default the --init-model's, if there is one.",
+    n_components: int = setting(2, "Number of components; by default the --init-model's, if "
+        "there is one.",
         flags="-k --components", least=1)
     covariance_type: str = setting("full", "Covariance inside a hub: full, diag, spherical; tied, "
         "tied-diag, tied-spherical for one shared by all components.", flags="--covariance",
