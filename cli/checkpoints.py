@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import InputError, Setting
-from vpem.settings import Settings, setting
+from vpem.records import Settings, setting
 
 from .roles import Role
 

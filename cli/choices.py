@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vpem.settings import MixtureSettings, Settings, refuse_both, setting
+from vpem.records import Settings, refuse_both, setting
+from vpem.settings import MixtureSettings
 
 from .roles import Role
 from .workers import graph_of

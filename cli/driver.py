@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from vpem.settings import setting
+from vpem.records import setting
 
 from .checkpoints import CheckpointSettings, catching, saver_of
 from .engine import EngineSettings, Ranks, Simulator, engine_of

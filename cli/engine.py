@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vpem.settings import Settings, setting
+from vpem.records import Settings, setting
 
 from .roles import reads, writes, written
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from vpem.settings import Settings, about, setting
+from vpem.records import Settings, about, setting
 
 from .roles import READ, WRITTEN, Role
 from .sources import is_given

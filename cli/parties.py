@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.settings import ALIGNMENTS, Settings, setting
+from vpem.records import Settings, setting
+from vpem.settings import ALIGNMENTS
 
 from .roles import READ, reads
 

@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.settings import (
-    FitSettings,
-    GraphSettings,
-    HoldingSettings,
-    SumSettings,
-    changed,
-)
+from vpem.records import changed
+from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
 
 from .driver import Output, Run
 from .options import Given, Without

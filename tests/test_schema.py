@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError, Setting
-from vpem.schema import (
+from vpem.network.schema import (
     COUNT,
     FLAG,
     NOTHING,

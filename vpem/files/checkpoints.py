@@ -18,7 +18,7 @@ from vpem.errors import FileError, InputError, Interrupted, Setting, VpemWarning
 from vpem.files.endings import check_ending
 from vpem.files.hdf5 import PathLike, check_writable
 from vpem.files.states import read_state, write_state
-from vpem.schema import ANEW, PLAIN, Integer, Mapping, Place, State, check
+from vpem.network.schema import ANEW, PLAIN, Integer, Mapping, Place, State, check
 
 __all__ = ["FileSaver", "State", "files_of", "newest_common"]
 

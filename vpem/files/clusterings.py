@@ -24,7 +24,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.json_text import write_json_element
 from vpem.files.reports import report_elements
-from vpem.schema import COUNT, Array, ListOf, Maybe
+from vpem.network.schema import COUNT, Array, ListOf, Maybe
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling
 

@@ -1,7 +1,7 @@
 """What kinds of HDF5 files hold: each kind is a table of elements, read and checked as one.
 
 A schema is a dict in the order of reading: names of datasets (paths) and, behind ``@``, of
-attributes, with a field of `vpem.schema` or of this module each; `Maybe` where it may be
+attributes, with a field of `vpem.network.schema` or of this module each; `Maybe` where it may be
 absent. Sizes are named there, and a name stands for one number in the whole table.
 """
 
@@ -20,7 +20,7 @@ from vpem.errors import FileError, InputError, shorten
 from vpem.files.json_text import DEEPEST, read_json_element
 from vpem.files.reading import read_array, read_attribute, read_column, read_strings, read_value
 from vpem.files.walking import find
-from vpem.schema import Array, Field, Maybe, Place, Schema, Sizes, State, check
+from vpem.network.schema import Array, Field, Maybe, Place, Schema, Sizes, State, check
 
 if TYPE_CHECKING:
     import h5py

@@ -17,7 +17,7 @@ from vpem.files.hdf5 import (
     read_attribute,
 )
 from vpem.files.tables import write_columns
-from vpem.schema import LARGEST_COUNT, TEXT, Array, Maybe
+from vpem.network.schema import LARGEST_COUNT, TEXT, Array, Maybe
 
 __all__ = ["Imputed", "is_imputation", "read_imputed", "write_imputed"]
 

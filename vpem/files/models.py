@@ -37,7 +37,7 @@ from vpem.files.hdf5 import (
 from vpem.files.json_text import write_json_element
 from vpem.files.reports import report_elements
 from vpem.network.blocks import Blocks
-from vpem.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe
+from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.mixture import Mixture, is_diagonal, is_tied
 from vpem.terms.scaling import Scaling

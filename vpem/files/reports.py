@@ -6,7 +6,18 @@ Every one may be absent or None: files are of several versions and of other prog
 from __future__ import annotations
 
 from vpem.files.elements import Json
-from vpem.schema import COUNT, FLAG, PLAIN, REAL, TEXT, Integer, ListOf, Mapping, Numbers, Schema
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    PLAIN,
+    REAL,
+    TEXT,
+    Integer,
+    ListOf,
+    Mapping,
+    Numbers,
+    Schema,
+)
 
 __all__ = ["COMMUNICATION", "REPORT", "report_elements"]
 

@@ -35,7 +35,7 @@ from vpem.files.hdf5 import (
     write_attribute,
 )
 from vpem.files.json_text import parse_json, read_json_bytes
-from vpem.schema import State
+from vpem.network.schema import State
 
 __all__ = ["ENCODING", "part_of", "read_state", "write_state"]
 

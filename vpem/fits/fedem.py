@@ -23,8 +23,8 @@ from vpem.fits.shared_rows import Here
 from vpem.network.codecs import Cast, Codec, parse_codec
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Integer, Maybe
 from vpem.network.topologies import make_graph
-from vpem.schema import Integer, Maybe
 from vpem.settings import MixtureSettings
 from vpem.steps.fedem import run_fedem
 from vpem.steps.fedruns import FedProgress, FedRun, StepSize

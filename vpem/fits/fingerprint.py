@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.schema import State
+from vpem.network.schema import State
 from vpem.terms.mixture import Mixture
 
 __all__ = [

@@ -27,8 +27,8 @@ from vpem.fits.fingerprint import checksum, describe_steps
 from vpem.fits.results import Result
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
+from vpem.network.schema import NOTHING, Array, Schema
 from vpem.network.topologies import make_graph
-from vpem.schema import NOTHING, Array, Schema
 from vpem.steps.fedem import FedProgress, FedRun, StepSize, parse_step_size, run_fedem
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver

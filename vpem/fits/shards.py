@@ -20,7 +20,7 @@ from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, 
 from vpem.fits.results import Fit
 from vpem.fits.spread import RankNetwork, joined
 from vpem.network.blocks import Blocks
-from vpem.schema import COUNT, FLAG, TEXT, Integer, ListOf, Mapping, Place, Schema, check
+from vpem.network.schema import COUNT, FLAG, TEXT, Integer, ListOf, Mapping, Place, Schema, check
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.network.graph import Graph
-from vpem.schema import LARGEST_COUNT, Array, Schema
+from vpem.network.schema import LARGEST_COUNT, Array, Schema
 
 __all__ = ["KINDS", "Ledger"]
 

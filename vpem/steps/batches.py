@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError, PartitionedError, Setting, check_choice
-from vpem.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
+from vpem.network.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
 from vpem.steps import em
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Recovery, Reinitialiser
 from vpem.steps.runs import Progress, Run, check_finite

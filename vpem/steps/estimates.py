@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError, Setting
-from vpem.schema import COUNT, Array, Integer, ListOf, Maybe, Schema
+from vpem.network.schema import COUNT, Array, Integer, ListOf, Maybe, Schema
 
 if TYPE_CHECKING:
     from vpem.steps.fedruns import StatisticModel

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.schema import (
+from vpem.network.schema import (
     COUNT,
     FLAG,
     NUMBER,

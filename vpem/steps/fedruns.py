@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
-from vpem.schema import Schema
+from vpem.network.schema import Schema
 
 __all__ = ["FedHistory", "FedProgress", "FedRun", "StatisticModel", "StepSize", "parse_step_size"]
 

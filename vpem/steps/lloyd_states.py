@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.schema import (
+from vpem.network.schema import (
     COUNT,
     FLAG,
     NOTHING,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import NumericalError, Setting
-from vpem.schema import Array, Integer, ListOf, Schema, State
+from vpem.network.schema import Array, Integer, ListOf, Schema, State
 from vpem.sums.sum import Sum
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.terms import Terms

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
 from vpem.network.ledger import Ledger
-from vpem.schema import COUNT, FLAG, Integer, Mapping, Maybe, Number, Schema, State, check
+from vpem.network.schema import COUNT, FLAG, Integer, Mapping, Maybe, Number, Schema, State, check
 from vpem.steps.saver import STREAM, PartSaver, Saver, set_stream, stream_state
 
 __all__ = ["Best", "Kept", "OneRun", "Restart", "Restarts"]

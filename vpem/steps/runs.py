@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import NumericalError, PartitionedError, Setting
 from vpem.network.blocks import Blocks
-from vpem.schema import (
+from vpem.network.schema import (
     COUNT,
     FLAG,
     NUMBER,

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from vpem.errors import InputError, Setting
-from vpem.schema import ANEW, Choice, Integer, Place, State
+from vpem.network.schema import ANEW, Choice, Integer, Place, State
 
 __all__ = [
     "STREAM",

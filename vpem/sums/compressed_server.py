@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int
 from vpem.network.ledger import Ledger
-from vpem.schema import COUNT, Array, Maybe, Schema
+from vpem.network.schema import COUNT, Array, Maybe, Schema
 from vpem.sums.contraction import codec_of, contraction
 from vpem.sums.counted import SUM_KIND, AtServer, charge_of
 from vpem.sums.quantizer import Quantizer

@@ -11,8 +11,8 @@ from vpem.engines.crew import Crew
 from vpem.errors import InputError, Setting
 from vpem.network.codecs import Codec, draw_keys
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Schema
 from vpem.network.topologies import make_graph
-from vpem.schema import Schema
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpem.engines.crew import Crew
 from vpem.network.ledger import Ledger
-from vpem.schema import Choice, Schema
+from vpem.network.schema import Choice, Schema
 from vpem.sums.sum import Sum
 
 __all__ = ["SUM_KIND", "AmongNeighbours", "AtServer", "Counted", "add_vectors", "charge_of"]

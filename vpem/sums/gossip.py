@@ -18,7 +18,7 @@ from vpem.network.graph import Graph
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
-from vpem.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema
+from vpem.network.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema
 from vpem.sums.consensus import _Layout, _OverHubs
 from vpem.sums.contraction import Pace, codec_of, contraction, find_pace
 from vpem.sums.counted import SUM_KIND

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vpem._core.consensus import consensus_rounds, neighbour_round
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
-from vpem.schema import COUNT, Mapping, Schema
+from vpem.network.schema import COUNT, Mapping, Schema
 from vpem.sums.consensus import _OverHubs
 from vpem.sums.counted import AtServer, Counted
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.engines.crew import Crew
-from vpem.schema import Schema
+from vpem.network.schema import Schema
 
 __all__ = ["Sum"]
 

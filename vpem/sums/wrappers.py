@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vpem.engines.crew import Crew
 from vpem.network.codecs import Keys, draw_keys
-from vpem.schema import Schema
+from vpem.network.schema import Schema
 from vpem.sums.counted import AtServer, charge_of
 from vpem.sums.quantizer import Quantizer
 

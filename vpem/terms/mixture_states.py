@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vpem.network.blocks import Blocks
-from vpem.schema import (
-    Array,
-    State,
-)
+from vpem.network.schema import Array, State
 from vpem.terms.mixture import Mixture, covariance_shape
 
 if TYPE_CHECKING:
-    from vpem.schema import Schema
+    from vpem.network.schema import Schema
 
 __all__ = ["mixture_schema", "mixture_state"]
 

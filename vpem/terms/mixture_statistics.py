@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vpem._core.sweep import sweep
 from vpem.errors import InputError, NumericalError, Setting, check_choice
 from vpem.network.blocks import Blocks
-from vpem.schema import Schema
+from vpem.network.schema import Schema
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import NEGLIGIBLE
 from vpem.terms.matrices import are_positive, symmetric, white_units

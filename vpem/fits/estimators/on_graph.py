@@ -18,7 +18,7 @@ from vpem.files.datasets import default_names
 from vpem.network.graph import Graph, from_networkx
 from vpem.network.holdings import Partition, contiguous, from_lists
 from vpem.network.topologies import make_graph
-from vpem.settings import Settings
+from vpem.records import Settings
 from vpem.terms.missing_patterns import check_missing
 
 __all__ = ["OnGraph"]

@@ -14,7 +14,7 @@ from vpem.files.hdf5 import PathLike, check_writable
 from vpem.files.states import read_state, write_state
 from vpem.fits.fingerprint import checksum, describe_run
 from vpem.fits.selection.trials import Problem, Result, result_schema
-from vpem.schema import PLAIN, Choice, Mapping, Place, check
+from vpem.network.schema import PLAIN, Choice, Mapping, Place, check
 from vpem.sums.connect import Network
 
 __all__ = ["Record", "facts_of"]

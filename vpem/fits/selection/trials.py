@@ -23,7 +23,7 @@ from vpem.fits.rows import fit_em
 from vpem.fits.selection.criteria import entropy
 from vpem.fits.vpem import fit_vpem
 from vpem.network.holdings import Workers
-from vpem.schema import COUNT, NUMBER, TEXT, Choice, Integer, ListOf, Number, Schema
+from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, Integer, ListOf, Number, Schema
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture
 

@@ -25,11 +25,7 @@ from vpem.files.hdf5 import (
 from vpem.files.json_text import write_json_element
 from vpem.files.models import current_versions
 from vpem.files.reports import COMMUNICATION
-from vpem.saem.fit import SaemFit
-from vpem.saem.likelihood import LogLikelihood
-from vpem.saem.models.catalogue import MODELS, OWN
-from vpem.saem.models.model import Vector
-from vpem.schema import (
+from vpem.network.schema import (
     COUNT,
     FLAG,
     PLAIN,
@@ -43,6 +39,10 @@ from vpem.schema import (
     Maybe,
     Number,
 )
+from vpem.saem.fit import SaemFit
+from vpem.saem.likelihood import LogLikelihood
+from vpem.saem.models.catalogue import MODELS, OWN
+from vpem.saem.models.model import Vector
 
 __all__ = [
     "ENCODING",

@@ -1,0 +1,163 @@
+"""What a record of settings is: fields that know their help, bounds, choices and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+
+from vpem.errors import InputError, Setting, check_choice
+
+__all__ = ["About", "Sentence", "Settings", "about", "changed", "refuse_both", "setting"]
+
+T = TypeVar("T", bound="Settings")
+
+Sentence = tuple[str | Setting, ...]
+
+
+@dataclass(frozen=True)
+class About:
+    """What there is to know of a setting beside its name, type and default.
+
+    Attributes
+    ----------
+    help : str
+        For a reader of ``--help``.
+    heading : str
+        Under which it stands there; by default that of its record.
+    flags : str
+        Its options, where they are not its name with dashes: ``"-k --components"``.
+    choices, words : str
+        All words that it may be; some of them, which a shell offers.
+    least, most : float or None
+        Bounds of a number; with ``above`` the first is excluded.
+    file : object
+        What becomes of the file that it names: "read", "written", or a role of the commands'.
+    idle : (callable, sentence) or None
+        Of the values of all settings by name: whether this one then has no effect; and why.
+    """
+
+    help: str
+    heading: str = ""
+    flags: str = ""
+    choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    above: bool = False
+    file: Any = None
+    idle: tuple[Callable[[Mapping[str, Any]], bool], Sentence] | None = None
+
+
+def setting(default: Any, help: str, **known: Any) -> Any:
+    """Return a field of a record; ``known`` as in `About`."""
+    return field(default=default, metadata={"about": About(help, **known)})
+
+
+def changed(record: type[Settings], name: str, default: Any = ..., **known: Any) -> Any:
+    """Return a field of another record with another default, help or anything else."""
+    one = record.__dataclass_fields__[name]
+    kept = one.default if default is ... else default
+    return field(default=kept, metadata={"about": replace(about(one), **known)})
+
+
+def about(one: Field[Any]) -> About:
+    """Return what is known of a field."""
+    found: About = one.metadata["about"]
+    return found
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Settings:
+    """A record of settings, checked when it is made.
+
+    Raises
+    ------
+    InputError
+        If a value is out of bounds or none of the choices, or has no effect beside another.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    kept: ClassVar[bool] = True
+    """Whether models keep the values, which say what was fitted."""
+
+    def __init_subclass__(cls, heading: str = "", kept: bool = True) -> None:
+        cls.kept = kept
+        for one in list(vars(cls).values()):
+            if isinstance(one, Field) and not about(one).heading:
+                one.metadata = {"about": replace(about(one), heading=heading)}  # type: ignore[assignment]
+        dataclass(frozen=True, kw_only=True)(cls)
+        listed = (
+            f"{one.name} : {one.type}, default={one.default!r}\n    {about(one).help}"
+            for one in cls.fields()
+        )
+        cls.__doc__ = "\n".join((cls.__doc__ or "", "\nAttributes\n----------", *listed))
+
+    def __post_init__(self) -> None:
+        for one in self.fields():
+            value = _checked(one, getattr(self, one.name))
+            object.__setattr__(self, one.name, value)
+        for one in self.fields():
+            idle = about(one).idle
+            if idle and idle[0](vars(self)) and getattr(self, one.name) != one.default:
+                raise InputError(Setting(one.name), *idle[1])
+
+    @classmethod
+    def fields(cls) -> tuple[Field[Any], ...]:
+        """Return the settings of the record, in order."""
+        return fields(cls)
+
+    @classmethod
+    def of(cls, settings: Self | None, /, **changes: Any) -> Self:
+        """Return a record, or the default one, with changes.
+
+        Raises
+        ------
+        InputError
+            If it is none of this kind.
+        """
+        if not isinstance(settings, cls | None):
+            raise InputError(f"settings must be {cls.__name__}, got {type(settings).__name__}")
+        return cls(**changes) if settings is None else settings.changed(**changes)
+
+    def changed(self, **changes: Any) -> Self:
+        """Return the record with other values."""
+        return replace(self, **changes)
+
+    def into(self, record: type[T]) -> T:
+        """Return another record, of the settings that both have."""
+        shared = {one.name for one in record.fields()}
+        return record(**{name: value for name, value in self if name in shared})
+
+    def values(self, *without: str) -> dict[str, Any]:
+        """Return the values by name, but for some."""
+        return {name: value for name, value in self if name not in without}
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return ((one.name, getattr(self, one.name)) for one in self.fields())
+
+
+def _checked(one: Field[Any], value: Any) -> Any:
+    """Return the value of a setting, or raise InputError if it cannot be that."""
+    known, kinds = about(one), str(one.type).split(" | ")
+    if value is None and "None" in kinds:
+        return value
+    if isinstance(value, str) and {"int", "str"} <= set(kinds) and value not in known.choices:
+        choices = f"an integer of at least {known.least}, or {', '.join(known.choices)}"
+        raise InputError(Setting(one.name), f" must be {choices}, got {value!r}")
+    if known.choices and (isinstance(value, str) or kinds[0] == "str"):
+        return check_choice(one.name, value, known.choices)
+    if known.least is not None and not isinstance(value, str):
+        from vpem.checks import check_int, check_number
+
+        if "int" in kinds:
+            most = None if known.most is None else int(known.most)
+            return check_int(one.name, value, least=int(known.least), most=most)
+        return check_number(one.name, value, least=known.least, most=known.most, above=known.above)
+    return value
+
+
+def refuse_both(record: Settings, one: str, other: str) -> None:
+    """Raise InputError where two settings say the same thing."""
+    if getattr(record, one) is not None and getattr(record, other) is not None:
+        raise InputError("give ", Setting(one), " or ", Setting(other), ", not both")
