@@ -12,15 +12,13 @@ from vpem.steps.starts import RowStream
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling
 
-kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
-keeps = pytest.mark.parametrize("keep", ["statistics", "responsibilities"])
+KEPT = ("statistics", "responsibilities")
 NETWORKS = {
     "star": {"topology": "star", "hops": 0},
     "operator": {"topology": "cycle", "hops": 1, "path": "operator", "n_rounds": 6},
     "rounds": {"topology": "cycle", "hops": 1, "path": "rounds", "n_rounds": 6},
     "one hub": {"topology": "cycle", "hops": 3},
 }
-networks = pytest.mark.parametrize("network", NETWORKS)
 
 
 def joined(name, d=6, agents=6):

@@ -14,6 +14,7 @@ from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.parties.alignment import align, read_key
 from vpem.settings import ALIGNMENTS
 
+from .tables import each
 from .team_support import Rank, together
 
 KEY = bytes(range(40))
@@ -231,7 +232,7 @@ def test_whole_numbers_are_equal_in_every_type(level):
     assert [found.rows[party].tolist() for party in range(3)] == [[0], [1], [0]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "dtype"),
     [(1.5, float), (np.nan, float), (np.inf, float), (2.0**54, float), (2.0**25, np.float32)],
 )
@@ -256,7 +257,7 @@ def test_repeated_ids_are_named_by_row_only():
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("ids", "level", "sentence"),
     [
         (

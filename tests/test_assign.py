@@ -5,6 +5,8 @@ import pytest
 
 from vpem._core import assign, reference_assign
 
+from .tables import each, over
+
 NONE = np.empty(0)
 
 
@@ -22,10 +24,13 @@ def run(module, X, centres, weights=NONE, labels=None, n_threads=1, bounds=None)
     return labels, distances, counts, sums, inertias, changes
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 4096, 4097, 9000])
-@pytest.mark.parametrize(("d", "k"), [(1, 1), (1, 5), (3, 2), (4, 7), (9, 33)])
-def test_kernel_is_its_twin(dtype, n, d, k):
+@over(
+    dtype=[np.float64, np.float32],
+    n=[1, 2, 255, 256, 257, 4096, 4097, 9000],
+    shape=[(1, 1), (1, 5), (3, 2), (4, 7), (9, 33)],
+)
+def test_kernel_is_its_twin(dtype, n, shape):
+    d, k = shape
     rng = np.random.default_rng([n, d, k])
     X = rng.normal(size=(n, d)).astype(dtype)
     centres = rng.normal(size=(k, d))
@@ -40,8 +45,7 @@ def test_kernel_is_its_twin(dtype, n, d, k):
         np.testing.assert_array_equal(found[5], wanted[5])
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("own", [False, True])
+@over(dtype=[np.float64, np.float32], own=[False, True])
 def test_workers_are_told_apart(dtype, own):
     rng = np.random.default_rng(5)
     X, weights = rng.normal(size=(20_000, 3)).astype(dtype), rng.random(20_000)
@@ -54,8 +58,7 @@ def test_workers_are_told_apart(dtype, own):
     assert found[5].tolist() == [0, 1, 299, 0, 14_700, 5_000]
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("offset", [0, 2**20])
+@over(dtype=[np.float64, np.float32], offset=[0, 2**20])
 def test_a_tie_goes_to_the_first_centre(dtype, offset):
     # Between centres at even places lie rows at odd ones; all of it is exact in either precision.
     X = (np.arange(1, 99, 2)[:, None] * np.ones(3) + offset).astype(dtype)
@@ -67,7 +70,7 @@ def test_a_tie_goes_to_the_first_centre(dtype, offset):
     np.testing.assert_array_equal(labels, np.arange(49, 0, -1))
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@each("dtype", [np.float64, np.float32])
 def test_equal_centres_are_the_first_of_them(dtype):
     X = np.random.default_rng(0).normal(size=(700, 5)).astype(dtype)
     centres = np.repeat(X[:3].astype(np.float64), 4, axis=0)
@@ -137,8 +140,7 @@ def test_everything_is_added_to():
     assert sums.tolist() == [[[105.0], [30.0]]]
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("n", [0, 1, 300])
+@over(dtype=[np.float64, np.float32], n=[0, 1, 300])
 def test_distances_to_points(dtype, n):
     rng = np.random.default_rng(4)
     X, points = rng.normal(size=(n, 11)).astype(dtype), rng.normal(size=(3, 11))
@@ -148,9 +150,7 @@ def test_distances_to_points(dtype, n):
     np.testing.assert_allclose(found, wanted, rtol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("d", [63, 64, 65, 255, 256, 257, 515])
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 7, 24, 25])
+@over(dtype=[np.float64, np.float32], d=[63, 64, 65, 255, 256, 257, 515], k=[1, 2, 3, 4, 7, 24, 25])
 def test_wide_rows_by_panels_and_without_copies(dtype, d, k):
     rng = np.random.default_rng([d, k])
     X = (rng.normal(size=(70, d)) + 3).astype(dtype)

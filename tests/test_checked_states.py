@@ -27,6 +27,7 @@ from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import done, make_data, overlapping, run
 from .resume_support import Breaking, Broken
+from .tables import each
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
@@ -173,7 +174,7 @@ def test_no_field_can_be_gone(name):
                 fit(Breaking(saved=put(state, path, less)))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "path", "value", "told"),
     [
         ("rows", "going.loop.iteration", 2, "must be 3, as many as there are in the record, got 2"),

@@ -4,6 +4,8 @@ import pytest
 from vpem.checks import check_data, check_int, check_number, check_rows, check_weights
 from vpem.errors import InputError
 
+from .tables import each
+
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
 def test_integers(value):
@@ -12,20 +14,20 @@ def test_integers(value):
     assert type(found) is int
 
 
-@pytest.mark.parametrize("value", [2, -1, 3.0, "3", None, True, np.float64(3), [3], np.nan])
+@each("value", [2, -1, 3.0, "3", None, True, np.float64(3), [3], np.nan])
 def test_what_is_no_integer_of_at_least_three(value):
     with pytest.raises(InputError, match="rounds must be an integer of at least 3, got "):
         check_int("rounds", value, least=3)
 
 
-@pytest.mark.parametrize("value", [0, 0.0, 1e-300, np.float32(0.5), 2])
+@each("value", [0, 0.0, 1e-300, np.float32(0.5), 2])
 def test_numbers(value):
     found = check_number("tol", value, least=0.0)
     assert found == float(value)
     assert type(found) is float
 
 
-@pytest.mark.parametrize("value", [-1e-9, np.nan, np.inf, -np.inf, "1", None, True, 1j, [1.0]])
+@each("value", [-1e-9, np.nan, np.inf, -np.inf, "1", None, True, 1j, [1.0]])
 def test_what_is_no_finite_number_of_at_least_zero(value):
     with pytest.raises(InputError, match="tol must be a finite number of at least 0, got "):
         check_number("tol", value, least=0.0)
@@ -37,14 +39,14 @@ def test_real_data_pass_as_they_are(dtype):
     assert check_data(X, 2) is X
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, bool, np.float16, np.longdouble])
+@each("dtype", [np.int32, np.uint8, bool, np.float16, np.longdouble])
 def test_other_numbers_become_double(dtype):
     found = check_data(np.ones((3, 2), dtype=dtype), 2)
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, 1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("X", "said"),
     [
         (np.ones((3, 2), dtype=complex), "must be real numbers, got values of type complex128"),
@@ -84,7 +86,7 @@ def test_weights(weights):
     np.testing.assert_array_equal(found, np.broadcast_to(np.asarray(weights, float), 3))
 
 
-@pytest.mark.parametrize(
+@each(
     ("weights", "said"),
     [
         ([1.0, 2.0], r"must be 3 numbers, got shape \(2,\)"),
@@ -105,7 +107,7 @@ def test_rows_keep_their_order():
     assert check_rows([7, 0, 3], 3, 8).tolist() == [7, 0, 3]
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "said"),
     [
         ([1, 2], "3 components need as many init rows, got 2"),

@@ -13,6 +13,7 @@ from vpem_cli.completing import CHOICES, listed_in, words_of
 from vpem_cli.config import is_flag, key_of, leaves
 
 from .cli_support import MAIN
+from .tables import each
 
 LEAVES = dict(leaves(command()))
 
@@ -43,7 +44,7 @@ def completed(capsys, monkeypatch):
     return call
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "wanted"),
     [
         ("ev", {"evaluate"}),
@@ -175,7 +176,7 @@ def test_defaults_are_among_the_choices():
             assert not (words and is_flag(param))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "wanted"),
     [
         ("Start: random (shared rows), k-means++, kmeans.", "random k-means++ kmeans"),

@@ -14,6 +14,7 @@ from vpem_cli.sources import toml
 
 from .cli_support import MAIN, done, listing, make_data, run
 from .mpi_support import LAUNCHER, environment, run_cli
+from .tables import each
 
 LEAVES = list(leaves(command()))
 OWN = {"config", "show-config"}
@@ -52,7 +53,7 @@ def shown(capsys, *words):
 # ---- every command ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "member"), LEAVES, ids=[" ".join(p) for p, _ in LEAVES])
+@each(("path", "member"), LEAVES)
 def test_every_command_shows_its_options_and_reads_them_again(capsys, folder, path, member):
     """What is shown with nothing given is the defaults, and as a file it says the same."""
     result = done(capsys, *path, "--show-config")
@@ -196,7 +197,7 @@ BAD_FILES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", BAD_FILES)
+@each("text", BAD_FILES)
 def test_files_that_are_refused(capsys, folder, text):
     written(text)
     before = listing(folder)
@@ -261,7 +262,7 @@ VALUES = [True, False, 0, -3, 1e-7, 1.0, float("inf"), 10**20, "", "plain", 'a"b
           "\x00\x1b\x7f\n\t", "\U0001f600", ["a", "b c"], [1, 2]]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", VALUES, ids=[f"value {n}" for n in range(len(VALUES))])
+@each("value", VALUES)
 def test_what_is_written_is_read(value):
     assert tomllib.loads(f"x = {toml(value)}")["x"] == value
 
@@ -313,7 +314,7 @@ def test_a_file_that_is_missing_is_told_once(folder):
 # ---- suggestions --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "member"), LEAVES, ids=[" ".join(p) for p, _ in LEAVES])
+@each(("path", "member"), LEAVES)
 def test_every_command_suggests_the_option_that_was_meant(capsys, path, member):
     for param in member.params:
         option = max(param.opts, key=len)
@@ -327,16 +328,19 @@ def test_every_command_suggests_the_option_that_was_meant(capsys, path, member):
             assert result.sentence.endswith(f"; see 'vpem {' '.join(path)} --help'")
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "said"),
     [
         ("fit d.h5 -topology cycle", "no such option: -t (did you mean '--topology'?)"),
-        ("describe d.h5", "no such command: describe (did you mean 'vpem data describe' or "
-         "'vpem topology describe'?)"),
+        (
+            "describe d.h5",
+            "no such command: describe (did you mean 'vpem data describe' or "
+            "'vpem topology describe'?)",
+        ),
         ("fitt d.h5", "no such command: fitt (did you mean 'fit'?)"),
         ("data simulat", "(did you mean 'simulate'?); see 'vpem data --help'"),
     ],
-)  # fmt: skip
+)
 def test_words_that_were_meant(capsys, folder, words, said):
     result = run(capsys, *words.split())
     assert result.code == 2
@@ -353,7 +357,7 @@ def test_a_file_that_was_meant(capsys, folder):
     assert said == "'nowhere/breast_cancer.h5' does not exist"
 
 
-@pytest.mark.parametrize(("path", "member"), LEAVES, ids=[" ".join(p) for p, _ in LEAVES])
+@each(("path", "member"), LEAVES)
 def test_json_is_promised_where_it_is_taken(capsys, folder, path, member):
     promised = "(with --json as JSON)" in " ".join(done(capsys, *path, "--help").out.split())
     assert promised == any("--json" in param.opts for param in member.params)

@@ -15,6 +15,7 @@ import pytest
 import vpem_cli
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, overlapping, run, spawn
+from .tables import each, over
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,12 @@ def write(path, **elements):
 # ---- data ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("value", "word"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
-@pytest.mark.parametrize("command", ["fit", "predict", "score", "evaluate"])
-def test_values_that_are_not_finite(refused, folder, command, value, word):
+@over(
+    written=[(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")],
+    command=["fit", "predict", "score", "evaluate"],
+)
+def test_values_that_are_not_finite(refused, folder, command, written):
+    value, word = written
     with h5py.File(folder / "d.h5", "a") as file:
         file["X"][17, 2] = value
         file["X"][30, 4] = value
@@ -96,7 +100,7 @@ BAD_DATA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", BAD_DATA)
+@each("fault", BAD_DATA)
 def test_data_of_another_kind(refused, folder, fault):
     elements, said = BAD_DATA[fault]
     write(folder / "bad.h5", **elements)
@@ -195,8 +199,10 @@ def test_an_output_that_exists_is_refused_before_any_work(refused):
     assert "there is no folder" in refused("sample", "missing.h5", "-o", "nowhere/s.csv")
 
 
-@pytest.mark.parametrize("name", ["p.txt", "p", "p.csv.gz", "p.json"])
-@pytest.mark.parametrize("words", [("predict", "m.h5", "d.h5"), ("sample", "m.h5")])
+@over(
+    name=["p.txt", "p", "p.csv.gz", "p.json"],
+    words=[("predict", "m.h5", "d.h5"), ("sample", "m.h5")],
+)
 def test_results_of_another_format(refused, words, name):
     assert "results are written to .csv, .h5 or .hdf5 files" in refused(*words, "-o", name)
 
@@ -217,7 +223,7 @@ BAD_PARTITIONS = {
 }
 
 
-@pytest.mark.parametrize("fault", BAD_PARTITIONS)
+@each("fault", BAD_PARTITIONS)
 def test_partitions_that_are_none(refused, folder, fault):
     content, said = BAD_PARTITIONS[fault]
     (folder / "p.json").write_text(json.dumps(content))
@@ -226,7 +232,7 @@ def test_partitions_that_are_none(refused, folder, fault):
     assert "p.json" in sentence
 
 
-@pytest.mark.parametrize("content", ["{", "", "a,b", "[[0,1],", '{"a": [0], "a": [1]}'])
+@each("content", ["{", "", "a,b", "[[0,1],", '{"a": [0], "a": [1]}'])
 def test_a_partition_file_that_is_not_json(refused, folder, content):
     (folder / "p.json").write_text(content)
     assert "p.json" in refused("fit", "d.h5", "--partition", "p.json", "-o", "new.h5")
@@ -243,7 +249,7 @@ BAD_GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("fault", BAD_GRAPHS)
+@each("fault", BAD_GRAPHS)
 def test_graphs_that_do_not_fit(refused, folder, fault):
     content, said = BAD_GRAPHS[fault]
     (folder / "g.txt").write_text(content)
@@ -332,7 +338,7 @@ BAD_OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), BAD_OPTIONS, ids=[words for words, _ in BAD_OPTIONS])
+@each(("words", "said"), BAD_OPTIONS)
 def test_options_of_fit(refused, folder, words, said):
     data = "d.h5"
     if "other.h5" in words:
@@ -341,7 +347,7 @@ def test_options_of_fit(refused, folder, words, said):
     assert said in refused("fit", data, "-o", "new.h5", *words.split())
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "said"),
     [
         ("fitt d.h5", "no such command: fitt (did you mean 'fit'?)"),

@@ -9,6 +9,7 @@ from vpem import fit_fedem, read_dataset, read_model
 from vpem.network.holdings import by_label, evenly
 
 from .cli_support import done, listing, make_data, run
+from .tables import each
 
 KEYS = {
     "algorithm", "n_samples", "n_features", "n_workers", "worker_names", "worker_rows",
@@ -152,7 +153,7 @@ def test_strict(capsys, data):
     assert run(capsys, *enough).code == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "why"),
     [
         (("--workers", "121"), "121 workers cannot share 120 rows"),

@@ -9,6 +9,7 @@ from vpem import read_model
 from vpem.settings import COVARIANCE_TYPES, TOPOLOGIES
 
 from .cli_support import AGENTS, HELD, NAMES, done, make_data, run, spawn
+from .tables import each, over
 
 PROMISED = {
     "n_samples": int, "n_features": int, "n_agents": int, "n_components": int, "hubs": list,
@@ -57,8 +58,7 @@ def test_everything_promised_is_there(fit, words):
     assert report["bic"] > report["aic"]
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("hops", [0, 1])
+@over(topology=TOPOLOGIES, hops=[0, 1])
 def test_hubs_divide_agents_and_features(fit, nameless, topology, hops):
     report = fit("--topology", topology, "--hops", hops, "--max-iter", 2, source=nameless)
     n = report["n_agents"]
@@ -180,9 +180,9 @@ def test_starts(fit, init):
     assert len(set(report["init_rows"])) == 2
 
 
-@pytest.mark.parametrize("covariance", COVARIANCE_TYPES)
+@each("covariance", COVARIANCE_TYPES)
 def test_covariances(fit, tmp_path, covariance):
-    report = fit("--covariance", covariance, "-o", tmp_path / "m.h5")
+    report = fit("--covariance", covariance, "-o", tmp_path / "m.h5", "--force")
     entries = {"full": 3 + 1 + 6, "diag": 6, "spherical": 3}  # blocks of 2, 1 and 3 features
     shape = "full" if covariance == "tied" else covariance.removeprefix("tied-")
     copies = 1 if covariance.startswith("tied") else 2
@@ -283,8 +283,7 @@ def write_graph(path, nodes, edges):
     return path
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".edges", ".csv", ".tsv", ".graphml", ".json"])
-@pytest.mark.parametrize("named", [True, False], ids=["names", "numbers"])
+@over(suffix=[".txt", ".edges", ".csv", ".tsv", ".graphml", ".json"], named=[True, False])
 def test_a_graph_from_a_file(fit, tmp_path, suffix, named):
     nodes = AGENTS if named else (0, 1, 2)
     edges = [(nodes[0], nodes[2]), (nodes[2], nodes[1])]

@@ -16,6 +16,7 @@ from vpem_cli import app
 from vpem_cli.app import command
 
 from .cli_support import MAIN, ROOT, done, run
+from .tables import each, over
 
 
 def commands(member, path=()):
@@ -43,8 +44,7 @@ def test_the_commands():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", HELP, ids=" ".join)
-@pytest.mark.parametrize("flag", ["--help", "-h"])
+@over(path=HELP, flag=["--help", "-h"])
 def test_help_has_usage_options_and_an_example(capsys, path, flag):
     result = done(capsys, *path, flag)
     assert result.err == ""
@@ -54,7 +54,7 @@ def test_help_has_usage_options_and_an_example(capsys, path, flag):
     assert "\x1b" not in result.out
 
 
-@pytest.mark.parametrize("group", [(), ("data",), ("model",), ("topology",)], ids=" ".join)
+@each("group", [(), ("data",), ("model",), ("topology",)])
 def test_lists_of_commands_have_whole_sentences(capsys, monkeypatch, group):
     monkeypatch.setenv("COLUMNS", "80")
     rows = done(capsys, *group, "--help").out.partition("Commands:\n")[2].splitlines()
@@ -76,7 +76,7 @@ def test_only_the_command_that_is_asked_for_is_made():
     assert "fit" not in parser.commands._made
 
 
-@pytest.mark.parametrize("path", HELP, ids=" ".join)
+@each("path", HELP)
 def test_flags_mean_the_same_everywhere(path):
     """Short names, and what they stand for; what is alike is called alike."""
     node = command()
@@ -95,7 +95,7 @@ def test_flags_mean_the_same_everywhere(path):
             assert any(not opt.startswith("--") for opt in param.opts), param.opts
 
 
-@pytest.mark.parametrize("path", HELP, ids=" ".join)
+@each("path", HELP)
 def test_an_example_is_of_the_command_it_stands_at(path):
     for words in examples(path):
         assert words[0] == "vpem"

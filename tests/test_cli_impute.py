@@ -13,6 +13,7 @@ from vpem.fits.imputation import fit_imputation
 from vpem.terms.lowrank.observations import from_matrices
 
 from .cli_support import done, listing, run, spawn
+from .tables import each
 
 
 def counts(seed=0, n_observers=3, shape=(12, 8), share=0.5):
@@ -288,8 +289,9 @@ SENTENCES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "sentence"), SENTENCES)
-def test_one_sentence_for_what_is_wrong(capsys, folder, words, sentence):
+@pytest.fixture
+def gaps(folder):
+    """Matrices that cannot be completed."""
     (folder / "hidden.csv").write_text("observer,row,column,value\na,b,c,\n")
     gap = np.ones((6, 3))
     gap[3] = np.nan
@@ -297,6 +299,10 @@ def test_one_sentence_for_what_is_wrong(capsys, folder, words, sentence):
     gap[:, 1] = np.nan
     write_dataset("gaps.h5", Dataset(gap, ("a", "b", "c")))
     write_dataset("infinite.h5", Dataset(np.array([[1.0, np.inf]]), ("a", "b")))
+
+
+@each(("words", "sentence"), SENTENCES)
+def test_one_sentence_for_what_is_wrong(capsys, folder, gaps, words, sentence):
     before = listing(folder)
     result = run(capsys, "impute", *words.split())
     assert result.code == 2

@@ -12,6 +12,7 @@ from vpem.files.datasets import Dataset, write_dataset
 from vpem.network.holdings import contiguous, evenly
 
 from .cli_support import done, run
+from .tables import each
 
 KEYS = {
     "algorithm", "split", "method", "n_samples", "n_features", "n_clusters", "cluster_sizes",
@@ -169,7 +170,7 @@ def test_no_features_differ(capsys, tmp_path):
     assert "2 of 3 clusters are empty" in found["warnings"][0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "sentence"),
     [
         (("--workers", 91), "91 workers cannot share 90 rows"),

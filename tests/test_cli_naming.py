@@ -14,6 +14,7 @@ from vpem_cli.config import is_flag, leaves
 from vpem_cli.naming import nearest
 
 from .cli_support import done, make_data, overlapping, run
+from .tables import each
 
 PARAMETERS = ("radius", "n_init", "tol", "max_iter", "worst radius", "n components", "force=True")
 LEAVES = list(leaves(vpem_cli.app.command()))
@@ -84,10 +85,10 @@ def numeric():
             kind = str(param.type_descriptor)
             option = param.param_type_name == "option" and not is_flag(param)
             if option and ("int" in kind or "float" in kind):
-                yield pytest.param(path, param, id=f"{' '.join(path)} {param.opts[-1]}")
+                yield path, param
 
 
-@pytest.mark.parametrize(("path", "param"), list(numeric()))
+@each(("path", "param"), list(numeric()))
 def test_a_number_out_of_range_is_named_by_its_option(capsys, folder, path, param):
     words = WORDS[" ".join(path)].split()
     result = run(capsys, *path, *words, param.opts[-1], "-1")
@@ -95,7 +96,7 @@ def test_a_number_out_of_range_is_named_by_its_option(capsys, folder, path, para
     assert any(f"{word} " in result.sentence for word in param.opts), result.sentence
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "said"),
     [
         ("fit d.h5 --covariance bad", "--covariance must be one of full, "),
@@ -106,11 +107,13 @@ def test_a_number_out_of_range_is_named_by_its_option(capsys, folder, path, para
         ("fit d.h5 -o d.h5 --resume --checkpoint x", "d.h5 is the input"),
         ("fit d.h5 --resume --checkpoint x", "out to begin, or give --resume-if-any"),
         ("sample model.h5 -o model.csv --seed -1", "--seed must be an integer of at least 0"),
-        ("fit d.h5 --topology cycle --rounds 5 --link-failure 0.1 --acceleration chebyshev",
-         "take --acceleration none"),
+        (
+            "fit d.h5 --topology cycle --rounds 5 --link-failure 0.1 --acceleration chebyshev",
+            "take --acceleration none",
+        ),
         ("plot d.h5 --kind pear -o p.png", "--kind must be one of "),
     ],
-)  # fmt: skip
+)
 def test_other_sentences_name_options(capsys, folder, words, said):
     result = run(capsys, *words.split())
     assert result.code == 2
@@ -146,7 +149,7 @@ def numbers():
                 yield name, one.name
 
 
-@pytest.mark.parametrize(("name", "parameter"), list(numbers()))
+@each(("name", "parameter"), list(numbers()))
 def test_a_number_out_of_range_is_named_by_its_parameter(name, parameter):
     kind = getattr(vpem, name)
     known = inspect.signature(kind).parameters
@@ -191,7 +194,7 @@ MEANT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", MEANT)
+@each("path", MEANT)
 def test_what_was_meant(capsys, path):
     for typed, meant in MEANT[path].items():
         said = run(capsys, *path.split(), typed, "3").sentence

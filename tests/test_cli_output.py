@@ -8,6 +8,7 @@ import pytest
 from vpem_cli.output import each, show, table
 
 from .cli_support import done, make_data, run
+from .tables import over
 
 CURVES = [f"s{i},{t},{i + t + 0.1 * ((7 * i + t) % 5)}" for i in range(5) for t in range(4)]
 CELLS = [f"{o},{i},{j},{(i * j + o) % 5}" for o in range(2) for i in range(6) for j in range(4)]
@@ -58,14 +59,13 @@ def test_rows_on_stdout_are_data(capsys, folder):
     assert done(capsys, "predict", "k.h5", "d.h5", "-q").out == rows
 
 
-@pytest.mark.parametrize("words", [*FITS.values(), *OTHERS])
-@pytest.mark.parametrize("colour", [False, True])
+@over(words=[*FITS.values(), *OTHERS], colour=[False, True])
 def test_no_line_ends_with_blanks(capsys, folder, monkeypatch, words, colour):
-    monkeypatch.setenv("COLUMNS", "60")
-    if colour:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-        monkeypatch.setenv("TERM", "xterm-256color")
-    out = run(capsys, *words.split()).out
+    told = {"FORCE_COLOR": "1", "TERM": "xterm-256color"} if colour else {}
+    with monkeypatch.context() as patch:
+        for name, value in {"COLUMNS": "60", **told}.items():
+            patch.setenv(name, value)
+        out = run(capsys, *words.split()).out
     assert colour or "\x1b[" not in out
     for line in out.splitlines():
         plain = re.sub(r"\x1b\[[0-9;]*m", "", line)

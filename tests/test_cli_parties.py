@@ -14,6 +14,7 @@ from vpem.network.holdings import Partition
 
 from .cli_support import ROOT, done, listing, make_data, run
 from .missing_support import observed_scores
+from .tables import each
 
 BREAST_CANCER = ROOT / "data" / "breast_cancer.h5"
 
@@ -276,7 +277,22 @@ def test_what_parties_lack_is_integrated_out(capsys, tmp_path, network):
 # ---- errors -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def faulty(capsys, monkeypatch, tmp_path):
+    """The working directory: parts of a dataset, and what cannot be joined to them."""
+    monkeypatch.chdir(tmp_path)
+    split(capsys, "parts", "--agents", 2, "--drop-ids", 0.5)
+    (tmp_path / "all.toml").write_text("[[party]")
+    (tmp_path / "key").write_text(secrets.token_hex(32))
+    (tmp_path / "short").write_text("abc")
+    for name, ids in (
+        ("bare", None), ("text", ["1", "2", "3"]), ("other", [-1, -2, -3]), ("twice", [1, 2, 1]),
+    ):  # fmt: skip
+        column = None if ids is None else np.array(ids)
+        write_dataset(f"{name}.h5", Dataset(np.ones((3, 1)), ("x",), ids=column))
+
+
+@each(
     ("words", "sentence"),
     [
         (("0", "1"), "one dataset is fitted at a time, got 2 files; add --parties"),
@@ -308,17 +324,7 @@ def test_what_parties_lack_is_integrated_out(capsys, tmp_path, network):
         ),
     ],
 )
-def test_errors(capsys, monkeypatch, tmp_path, words, sentence):
-    monkeypatch.chdir(tmp_path)
-    split(capsys, "parts", "--agents", 2, "--drop-ids", 0.5)
-    (tmp_path / "all.toml").write_text("[[party]")
-    (tmp_path / "key").write_text(secrets.token_hex(32))
-    (tmp_path / "short").write_text("abc")
-    for name, ids in (
-        ("bare", None), ("text", ["1", "2", "3"]), ("other", [-1, -2, -3]), ("twice", [1, 2, 1]),
-    ):  # fmt: skip
-        column = None if ids is None else np.array(ids)
-        write_dataset(f"{name}.h5", Dataset(np.ones((3, 1)), ("x",), ids=column))
+def test_errors(capsys, tmp_path, faulty, words, sentence):
     before = listing(tmp_path)
     words = [f"parts/party{word}.h5" if word in ("0", "1", "2") else word for word in words]
     if "--agents" in words or "--workers" in words:

@@ -13,6 +13,7 @@ from vpem_cli import engine, roles
 from vpem_cli.config import leaves
 
 from .cli_support import done, listing, make_data, run
+from .tables import each
 
 COMMANDS = {" ".join(path): leaf for path, leaf in leaves(vpem_cli.app.command())}
 NAMES_PLACES = {"dataset", "data fetch name"}
@@ -23,7 +24,7 @@ def name_of(param):
     return max(param.opts, key=len) if param.param_type_name == "option" else param.name
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each("command", COMMANDS)
 def test_every_option_that_is_a_file_says_whether_it_is_written(command):
     leaf = COMMANDS[command]
     known, hints = leaf.roles(), typing.get_type_hints(leaf.callback)
@@ -63,13 +64,18 @@ def pairs_of(leaf):
                 yield one, two
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if list(pairs_of(COMMANDS[name]))])
-def test_no_option_takes_the_place_of_another(capsys, tmp_path, monkeypatch, command):
+@pytest.fixture
+def aside(tmp_path, monkeypatch):
+    """The working directory, with other names for one file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / "link").symlink_to("../it.toml")
+
+
+@each("command", [name for name in COMMANDS if list(pairs_of(COMMANDS[name]))])
+def test_no_option_takes_the_place_of_another(capsys, tmp_path, aside, command):
     leaf = COMMANDS[command]
     force = ["--force"] if any("--force" in param.opts for param in leaf.params) else []
-    (tmp_path / "aside" / "link").symlink_to("../it.toml")
     for one, two in pairs_of(leaf):
         told = "are one file; give two names" if leaf.roles()[two.name].writes else "is the input"
         # A file that options are read from is looked at before anything else.

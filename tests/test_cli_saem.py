@@ -12,6 +12,7 @@ from vpem.saem.formats.individuals import write_individuals
 from vpem.saem.individuals import from_long
 
 from .cli_support import ROOT, done, listing, run, spawn
+from .tables import each
 
 BOYS = ROOT / "data" / "oxford_boys.csv"
 DOSES = ROOT / "data" / "theophylline.csv"
@@ -268,7 +269,7 @@ def test_individuals_of_devices_from_a_file(saem, tmp_path):
     assert found["estimates"] == pytest.approx(saem("--sampler", "exact")["estimates"], rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("{", "is not a JSON file"),
@@ -403,7 +404,7 @@ def test_as_a_process_of_its_own():
 # ---- what is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "told"),
     [
         (("--model", "linaer"), "--model must be one of"),
@@ -437,11 +438,15 @@ def test_as_a_process_of_its_own():
         (("--participation", "0"), "--participation must be"),
         (("--participation", "1.5"), "--participation must be"),
         (("--sampler", "gibbs"), "--sampler must be one of auto, exact, metropolis, langevin"),
-        (("--sampler", "exact", "--target", "0.4"),
-         "--target is for the samplers metropolis and mala, not exact"),
+        (
+            ("--sampler", "exact", "--target", "0.4"),
+            "--target is for the samplers metropolis and mala, not exact",
+        ),
         (("--step-size", "1"), "is for the samplers langevin and mala, not exact; give --sampler "),
-        (("--gradient-compress", "qsgd:4bits"),
-         "--gradient-compress is for the sampler langevin, not exact; give --sampler langevin"),
+        (
+            ("--gradient-compress", "qsgd:4bits"),
+            "--gradient-compress is for the sampler langevin, not exact; give --sampler langevin",
+        ),
         (("--sampler", "mala", "--gradient-compress", "qsgd:4bits"), "is for the sampler langevin"),
         (("--sampler", "langevin", "--gradient-compress", "qsgd"), "qsgd"),
         (("--sampler", "exact", "--threads", "2"), "--threads is for the samplers"),
@@ -459,13 +464,12 @@ def test_as_a_process_of_its_own():
         (("--seed", "-1"), "--seed must be"),
         (("--individuals", "i.txt"), "i.txt"),
     ],
-    ids=lambda words: " ".join(words)[:40] if isinstance(words, tuple) else "",
-)  # fmt: skip
+)
 def test_options_that_are_refused(sentence, words, told):
     assert told in sentence(*words)
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "told"),
     [
         (("--random", "kb"), "--random must be one of ka, cl, ke"),
@@ -477,13 +481,12 @@ def test_options_that_are_refused(sentence, words, told):
         (("--sampler", "exact"), "take the sampler metropolis, mala or langevin"),
         (("--error", "proportional"), "have rows at time 0"),
     ],
-    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
 )
 def test_options_that_do_not_fit_doses(sentence, words, told):
     assert told in sentence("--model", "one-compartment", *words, data=DOSES)
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "told"),
     [
         ({"time": [2, 1, 1, 2]}, "time 1 comes after 2 for individual '1'"),
@@ -500,7 +503,6 @@ def test_options_that_do_not_fit_doses(sentence, words, told):
         ({"id": [1, 2, 2, 1], "time": [1, 2, 3, 4]}, "in several places"),
         ({"value": [1, 2, "", 3]}, "has '' for 'value', no finite number"),
     ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_data_that_are_refused(sentence, changed, told):
     columns = {**FOUR, **changed}

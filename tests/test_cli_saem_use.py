@@ -17,6 +17,7 @@ from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
 
 from .cli_support import done, listing, make_data, run
+from .tables import each
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 QUICK = {"n_iter": 40, "burn_in": 20, "tol": 0.0, "n_conditional": 30, "n_importance": 50}
@@ -242,7 +243,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@each("case", REFUSED)
 def test_refused_in_a_sentence(capsys, monkeypatch, home, case):
     words, told = REFUSED[case]
     monkeypatch.chdir(home)

@@ -16,6 +16,7 @@ from vpem import read_model
 from vpem.files.states import read_state
 
 from .cli_support import done, listing, make_data, run
+from .tables import each
 
 GRID = ("-k", "1-3", "--jobs", 1, "--tol", 1e-4)
 
@@ -325,7 +326,7 @@ def test_signals_wait_for_what_is_being_written():
 # ---- what is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "sentence"),
     [
         (("-k", "1-x"), "--components must be numbers and ranges"),

@@ -10,6 +10,7 @@ from vpem import find_hubs, make_graph
 from vpem.pictures.hubs import plot_hubs
 
 from .cli_support import AGENTS, done, listing, make_data, run
+from .tables import each, over
 
 DESCRIBE = ("topology", "describe")
 
@@ -179,10 +180,14 @@ def test_tables_with_faults(capsys):
     assert "Rounds needed, metropolis weights, nothing failing" in lines
 
 
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize(
-    "words",
-    [("--compress", "natural:12bits"), ("--batch-size", "300"), ("--agent-dropout", "0.02"), ()],
+@over(
+    width=[80, 120],
+    words=[
+        ("--compress", "natural:12bits"),
+        ("--batch-size", "300"),
+        ("--agent-dropout", "0.02"),
+        (),
+    ],
 )
 def test_tables_fit_a_terminal(capsys, monkeypatch, width, words):
     monkeypatch.setenv("COLUMNS", str(width))
@@ -312,7 +317,7 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
 # ---- errors -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "message"),
     [
         ((), "give the name of a topology with -n, a dataset, or --graph"),
@@ -354,7 +359,7 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
         (("cycle", "-n", "200", "--weights", "fastest"), "at most 150 agents"),
         (("cycle", "-n", "5", "--hps", "1"), "did you mean '--hops'"),
     ],
-)  # fmt: skip
+)
 def test_errors_are_one_sentence(capsys, monkeypatch, tmp_path, words, message):
     monkeypatch.chdir(tmp_path)
     result = run(capsys, *DESCRIBE, *words)

@@ -13,6 +13,8 @@ from vpem._core import reference_codecs as twins
 from vpem.errors import InputError, NumericalError
 from vpem.network.codecs import Dither, ErrorFeedback, RandK, draw_keys, parse_codec
 
+from .tables import each, over, pairwise
+
 SIZES = (1, 2, 63, 64, 65, 255, 256, 257, 1000)
 DTYPES = (np.float64, np.float32)
 TILE = 4096  # values that a kernel packs at a time, about
@@ -37,9 +39,8 @@ NAMES = [
 UNBIASED = [name for name in NAMES if parse_codec(name).is_unbiased]
 LOSSY = [name for name in UNBIASED if name != "float64"]
 
-names = pytest.mark.parametrize("name", NAMES)
-sizes = pytest.mark.parametrize("n", SIZES)
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
+names = each("name", NAMES)
+sizes = each("n", SIZES)
 
 
 def draw(n, dtype=np.float64, n_rows=3, seed=0):
@@ -96,10 +97,9 @@ def compare(kind, values, keys, arguments, size):
     return received
 
 
-@sizes
-@dtypes
-@pytest.mark.parametrize(("levels", "bucket", "largest"), DITHERS)
-def test_dithering_equals_its_twin(n, dtype, levels, bucket, largest):
+@over(n=SIZES, dither=DITHERS, dtype=DTYPES)
+def test_dithering_equals_its_twin(n, dtype, dither):
+    levels, bucket, largest = dither
     values, keys = draw(n, dtype)
     width = ceil(log2(levels + 1)) + 1
     size = 4 * ceil(n / bucket) + ceil(n * width / 8)
@@ -107,10 +107,7 @@ def test_dithering_equals_its_twin(n, dtype, levels, bucket, largest):
     assert not received[-1].any()
 
 
-@sizes
-@dtypes
-@pytest.mark.parametrize("at_random", [False, True])
-@pytest.mark.parametrize("share", [0.01, 0.3, 1.0])
+@over(n=SIZES, dtype=DTYPES, at_random=[False, True], share=[0.01, 0.3, 1.0])
 def test_sparse_messages_equal_their_twin(n, dtype, at_random, share):
     values, keys = draw(n, dtype)
     kept = max(1, round(share * n))
@@ -119,15 +116,13 @@ def test_sparse_messages_equal_their_twin(n, dtype, at_random, share):
     assert (np.count_nonzero(received, axis=1) <= kept).all()
 
 
-@sizes
-@dtypes
-@pytest.mark.parametrize("itemsize", CASTS)
+@over(n=SIZES, dtype=DTYPES, itemsize=CASTS)
 def test_casts_equal_their_twin(n, dtype, itemsize):
     values, keys = draw(n, dtype)
     compare("cast", values, keys, (itemsize,), n * itemsize)
 
 
-@pytest.mark.parametrize("n", [TILE - 1, TILE, TILE + 1, 3 * TILE + 77])
+@each("n", [TILE - 1, TILE, TILE + 1, 3 * TILE + 77])
 def test_tiles_do_not_show(n):
     values, keys = draw(n)
     for levels, bucket, largest in DITHERS:
@@ -147,7 +142,7 @@ def test_half_precision_is_that_of_numpy_for_every_number_and_the_middle_between
     np.testing.assert_array_equal(received[0, : len(halves)], halves)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-44, 1e-38, 1e30])
+@each("scale", [1e-300, 1e-160, 1e-44, 1e-38, 1e30])
 def test_very_small_and_very_large_values_equal_the_twin(scale):
     values, keys = draw(300)
     values *= scale
@@ -159,7 +154,7 @@ def test_very_small_and_very_large_values_equal_the_twin(scale):
     compare("sparse", values, keys, (30, True), ceil(30 * 9 / 8) + 120)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39, 1e200])
+@each("bad", [np.nan, np.inf, -np.inf, 1e39, 1e200])
 def test_kernel_and_twin_refuse_the_same_rows(bad):
     values, keys = draw(100, n_rows=4)
     values[2, 37] = bad
@@ -203,9 +198,7 @@ def test_kernel_and_twin_refuse_the_same_messages():
 # ---- codecs -------------------------------------------------------------------------------------
 
 
-@names
-@sizes
-@dtypes
+@over(name=NAMES, n=SIZES, dtype=DTYPES)
 def test_transmit_is_decode_of_encode(name, n, dtype):
     codec = parse_codec(name)
     values, _ = draw(n, dtype)
@@ -279,11 +272,10 @@ SPREADS = {
 
 
 @pytest.mark.parametrize("name", [*LOSSY, "qsgd:3bits", "qsgd:40levels:16", "blockp:64:inf"])
-@pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("seed", range(3))
-def test_mean_and_variance(name, spread, seed):
+@each("spread", SPREADS)
+def test_mean_and_variance(name, spread):
     codec = parse_codec(name)
-    rng = np.random.default_rng([seed, 17])
+    rng = np.random.default_rng(17)
     n, n_draws = 130, 1500
     vector = SPREADS[spread](rng, n)
     values = np.tile(vector, (n_draws, 1))
@@ -301,7 +293,7 @@ def test_mean_and_variance(name, spread, seed):
     assert squares.mean() <= codec.variance(n) * (vector @ vector) + slack
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "d"), [("qsgd:2bits", 256), ("qsgd:3bits", 256), ("blockp:64", 64), ("randk:0.25", 80)]
 )
 def test_the_variance_bound_is_attained(name, d):
@@ -324,15 +316,14 @@ def test_the_variance_bound_of_the_largest_norm_is_attained():
     assert ratio == pytest.approx(codec.variance(d), rel=0.05)
 
 
-@pytest.mark.parametrize("levels", [1, 2, 3, 7, 15, 16, 127, 1000])
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 64, 256, 1000])
+@over(levels=[1, 2, 3, 7, 15, 16, 127, 1000], n=[1, 2, 3, 10, 64, 256, 1000])
 def test_the_variance_of_dithering_is_within_the_published_bound(levels, n):
     d = min(n, 256)
     omega = parse_codec(f"qsgd:{levels}levels").variance(n)
     assert 0 <= omega <= min(d / levels**2, sqrt(d) / levels)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_second_moment_of_block_quantization(seed):
     rng = np.random.default_rng(seed)
     vector = rng.normal(size=150) * rng.gamma(1.0, size=150)
@@ -346,7 +337,7 @@ def test_second_moment_of_block_quantization(seed):
     assert expected / (vector @ vector) <= sqrt(64)
 
 
-@pytest.mark.parametrize("name", ["qsgd:8bits", "blockp:64", "qsgd:2bits"])
+@each("name", ["qsgd:8bits", "blockp:64", "qsgd:2bits"])
 def test_a_norm_that_is_no_float_is_rounded_up(name):
     rng = np.random.default_rng(0)
     for value in (0.1, 1 / 3, 1 + 2.0**-30, 1e-50):
@@ -377,8 +368,7 @@ def test_messages_of_two_keys_are_independent():
 # ---- top-k, rand-k and memory -------------------------------------------------------------------
 
 
-@sizes
-@pytest.mark.parametrize("fraction", [0.01, 0.25, 1.0])
+@over(n=SIZES, fraction=[0.01, 0.25, 1.0])
 def test_topk_takes_the_largest_and_of_equal_ones_the_first(n, fraction):
     codec = parse_codec(f"topk:{fraction}")
     rng = np.random.default_rng(n)
@@ -405,8 +395,7 @@ def test_randk_takes_every_subset_as_often():
     assert ((counts - 2000) ** 2 / 2000).sum() < 35  # chi squared of 9, p < 1e-4
 
 
-@pytest.mark.parametrize("name", ["topk:0.1", "topk:0.01", "float16", "qsgd:8bits"])
-@dtypes
+@pairwise(name=["topk:0.1", "topk:0.01", "float16", "qsgd:8bits"], dtype=DTYPES)
 def test_error_feedback_telescopes(name, dtype):
     feedback = ErrorFeedback(parse_codec(name))
     rng = np.random.default_rng(4)
@@ -514,7 +503,7 @@ def test_every_codec_is_made_of_its_name(levels, bucket, fraction, largest):
 # ---- names and errors ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "name"),
     [
         ("qsgd:127levels", "qsgd:8bits"),
@@ -533,7 +522,7 @@ def test_names_are_canonical(text, name):
     assert parse_codec(text) == parse_codec(name)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("qsdg:8bits", r"codec must be one of .*, got 'qsdg' \(did you mean 'qsgd'\?\)"),
@@ -566,8 +555,7 @@ def test_names_that_mean_nothing(text, words):
         parse_codec(text)
 
 
-@names
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@over(name=NAMES, bad=[np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_refused(name, bad):
     codec = parse_codec(name)
     values, keys = draw(70)
@@ -578,7 +566,7 @@ def test_what_is_not_finite_is_refused(name, bad):
         codec.encode(values[1], np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "words"),
     [
         ("float16", 65504.01, "too large for 'float16', which ends at 65504"),

@@ -8,6 +8,8 @@ import pytest
 from vpem import InputError, connect, fit_vpem, make_graph
 from vpem.network.holdings import contiguous
 
+from .tables import pairwise
+
 TOPOLOGIES = ("star", "cycle")
 CODECS = (None, "qsgd:8bits", "topk:0.2")
 FAULTS = (None, "link_failure", "agent_dropout", "stragglers")
@@ -48,9 +50,7 @@ def reasons(topology, codec, fault, acceleration, path, eigenvalue, n_rounds, ba
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pairwise(fault=FAULTS, codec=CODECS, topology=TOPOLOGIES)
 def test_the_whole_grid(topology, codec, fault, overlapping):
     X = overlapping(1, 60, 5)
     graph, held = make_graph(topology, 5, seed=0), contiguous(5, 5)

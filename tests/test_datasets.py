@@ -20,6 +20,8 @@ from vpem.files.datasets import (
 )
 from vpem.network.holdings import contiguous, from_lists
 
+from .tables import each, over
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -141,7 +143,7 @@ def test_precision_can_be_chosen(path):
     assert read_dataset(path, dtype=np.float32).X.dtype == np.float32
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "expected"),
     [("i1", "f8"), ("u8", "f8"), (">i4", "f8"), ("f2", "f4"), (">f4", "f4"), ("g", "f8")],
 )
@@ -155,7 +157,7 @@ def test_numbers_of_other_types_are_converted(path, kind, expected):
 # Refusals -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("X", "sentence"),
     [
         (np.ones(3), "must have 2 dimensions, got 3"),
@@ -174,7 +176,7 @@ def test_other_matrices_are_refused(path, X, sentence):
         read_dataset(stored(path, X=X))
 
 
-@pytest.mark.parametrize(
+@each(
     ("items", "sentence"),
     [
         ({"feature_names": ["a", "b", "c"]}, "2 features but 3 feature_names"),
@@ -327,8 +329,7 @@ def test_finite_values_pass():
     check_finite(np.full((3, 2), 1e308), ("a", "b"))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("row", [0, 5, 699_999])
+@over(value=[np.nan, np.inf, -np.inf], row=[0, 5, 699_999])
 def test_the_first_value_that_is_not_finite_is_named(value, row):
     X = np.zeros((700_000, 2), dtype=np.float32)
     X[row, 1] = value

@@ -2,7 +2,6 @@
 
 import networkx as nx
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,8 @@ from vpem.network.distances import diameter, eccentricities
 from vpem.network.graph import from_networkx
 from vpem.settings import TOPOLOGIES
 
+from .tables import each, over
+
 
 def as_networkx(graph):
     oracle = nx.empty_graph(graph.n_nodes)
@@ -19,9 +20,7 @@ def as_networkx(graph):
     return oracle
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 40])
-@pytest.mark.parametrize("seed", [0, 1])
+@over(topology=TOPOLOGIES, n=[1, 2, 3, 7, 40], seed=[0, 1])
 def test_topologies(topology, n, seed):
     graph = make_graph(topology, n, seed=seed)
     expected = nx.eccentricity(as_networkx(graph))
@@ -58,7 +57,7 @@ def test_long_graphs_take_few_searches(monkeypatch):
     assert len(searches) <= 100
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each("seed", range(10))
 def test_the_kernel_is_its_twin(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 40))

@@ -15,6 +15,7 @@ from vpem.pictures.figure import save_figure
 from vpem.terms.lowrank.observations import from_matrices
 
 from .cli_support import listing, run
+from .tables import each, over
 
 X = np.random.default_rng(0).standard_normal((30, 3))
 OTHER = (".csv", ".json", ".png", ".npz", ".parquet", ".pkl", ".txt", ".csv.gz", ".html", ".xlsx")
@@ -57,7 +58,7 @@ def given(tmp_path_factory):
     return {"data": folder / "d.h5", "model": folder / "m.h5", "table": folder / "t.csv"}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each("command", COMMANDS)
 def test_a_command_refuses_the_ending_of_something_else_before_it_works(
     capsys, given, tmp_path, command
 ):
@@ -90,8 +91,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("ending", OTHER)
+@over(kind=WRITERS, ending=OTHER)
 def test_writers_in_python_refuse_it_too(tmp_path, kind, ending):
     if ending in ENDINGS[kind]:
         return
@@ -106,11 +106,20 @@ def test_exports_refuse_it_too(tmp_path, given, write):
         write(tmp_path / "m.csv", read_model(given["model"]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "ending"),
-    [("a.h5", ".h5"), ("a.H5", ".h5"), ("a", ""), ("a-0.5", ""), ("a.2", ""), ("a.b/c", ""),
-     (".h5", ""), ("a.csv.gz", ".gz"), ("a.", "")],
-)  # fmt: skip
+    [
+        ("a.h5", ".h5"),
+        ("a.H5", ".h5"),
+        ("a", ""),
+        ("a-0.5", ""),
+        ("a.2", ""),
+        ("a.b/c", ""),
+        (".h5", ""),
+        ("a.csv.gz", ".gz"),
+        ("a.", ""),
+    ],
+)
 def test_what_an_ending_is(name, ending):
     assert ending_of(name) == ending
 

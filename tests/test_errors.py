@@ -7,6 +7,8 @@ import vpem
 from vpem import errors
 from vpem.errors import InputError, Setting, VpemError, check_choice, did_you_mean, shorten
 
+from .tables import each, over
+
 
 def test_one_family_that_python_programs_know_as_its_own():
     for name, builtin in (
@@ -37,18 +39,25 @@ def pickled(error):
     return pickle.loads(pickle.dumps(error))
 
 
-@pytest.mark.parametrize("again", [pickled, copy.copy, copy.deepcopy])
-@pytest.mark.parametrize(
-    "error",
-    [
-        *(kind("pass ", Setting("max_iter", 3), " or less")
-          for kind in (VpemError, InputError, errors.FileError, errors.NumericalError,
-                       errors.PartitionedError, errors.VpemWarning, errors.NotConvergedWarning)),
+@over(
+    again=[pickled, copy.copy, copy.deepcopy],
+    error=[
+        *(
+            kind("pass ", Setting("max_iter", 3), " or less")
+            for kind in (
+                VpemError,
+                InputError,
+                errors.FileError,
+                errors.NumericalError,
+                errors.PartitionedError,
+                errors.VpemWarning,
+                errors.NotConvergedWarning,
+            )
+        ),
         errors.MissingColumnError("no column t", "t"),
         errors.Interrupted("state.h5", 3, 2),
     ],
-    ids=lambda error: type(error).__name__,
-)  # fmt: skip
+)
 def test_errors_keep_their_parts_between_processes(error, again):
     found = again(error)
     assert type(found) is type(error)
@@ -70,7 +79,7 @@ def test_a_choice_that_is_there():
     assert check_choice("topology", "path", ("cycle", "path")) == "path"
 
 
-@pytest.mark.parametrize("value", ["ring", "", None, 3, ["path"], b"path"])
+@each("value", ["ring", "", None, 3, ["path"], b"path"])
 def test_a_choice_that_is_not(value):
     with pytest.raises(InputError) as caught:
         check_choice("topology", value, ("cycle", "path"))
@@ -83,11 +92,16 @@ def test_choices_may_be_used_up():
         check_choice("topology", "pat", iter(["cycle", "path"]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("count", "text"),
-    [(0, ""), (1, "0"), (5, "0, 1, 2, 3, 4"), (6, "0, 1, 2, 3, 4 and 1 more"),
-     (30, "0, 1, 2, 3, 4 and 25 more")],
-)  # fmt: skip
+    [
+        (0, ""),
+        (1, "0"),
+        (5, "0, 1, 2, 3, 4"),
+        (6, "0, 1, 2, 3, 4 and 1 more"),
+        (30, "0, 1, 2, 3, 4 and 25 more"),
+    ],
+)
 def test_long_lists_are_shortened(count, text):
     assert shorten(range(count)) == text
     assert shorten(iter(range(count))) == text

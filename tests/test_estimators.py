@@ -26,6 +26,7 @@ from vpem.network.holdings import contiguous
 from vpem.settings import COVARIANCE_TYPES
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does
+from .tables import each, over
 
 
 @pytest.fixture
@@ -77,9 +78,7 @@ def test_in_a_pipeline(X):
     np.testing.assert_array_equal(labels, pipeline.predict(X))
 
 
-@pytest.mark.parametrize(
-    "use", ["predict", "predict_proba", "score", "score_samples", "bic", "sample"]
-)
+@each("use", ["predict", "predict_proba", "score", "score_samples", "bic", "sample"])
 def test_use_before_fit_is_refused(use, X):
     with pytest.raises(NotFittedError):
         getattr(VPEM(), use)(*([] if use == "sample" else [X]))
@@ -95,7 +94,7 @@ def test_another_number_of_features_is_refused(X):
 # ---- results -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+@each("kind", COVARIANCE_TYPES)
 def test_shapes_of_attributes(kind, X):
     ours = model(covariance_type=kind, hops=0).fit(X)
     shape = {
@@ -237,7 +236,7 @@ def test_graphs(X):
         np.testing.assert_array_equal(ours.means_, by_name.means_)
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "match"),
     [
         ({"agents": 0}, "agents must be an integer of at least 1"),
@@ -268,7 +267,6 @@ def test_graphs(X):
         ({"random_state": -1}, "random_state"),
         ({"n_threads": 0}, "threads"),
     ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else value,  # no addresses
 )
 def test_parameters_out_of_range_are_refused(options, match, X):
     with pytest.raises(InputError, match=match):
@@ -348,9 +346,7 @@ def test_batches_reach_the_fit(options, X, monkeypatch):
     assert given == {"batch_size": None, "step_size": None, **options}
 
 
-@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
-@pytest.mark.parametrize("graph", ["star", "cycle"])
-@pytest.mark.parametrize("weighted", [False, True])
+@over(kind=COVARIANCE_TYPES, graph=["star", "cycle"], weighted=[False, True])
 def test_a_stream_of_one_component_is_a_weighted_mean(kind, graph, weighted, overlapping):
     X = overlapping(0, 400, 4)
     weights = np.random.default_rng(0).uniform(0.5, 2, 400) if weighted else np.ones(400)
@@ -373,8 +369,7 @@ def test_a_stream_of_one_component_is_a_weighted_mean(kind, graph, weighted, ove
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("options", [{}, {"graph": "star", "hops": 0}])
+@over(seed=range(3), options=[{}, {"graph": "star", "hops": 0}])
 def test_a_stream_comes_close_to_the_fit(seed, options, overlapping):
     X = overlapping(seed, 4000, 4)
     whole = VPEM(2, random_state=0, init="k-means++", **options).fit(X)

@@ -12,6 +12,8 @@ from sklearn.metrics import (
 from vpem.errors import FileError, InputError
 from vpem.fits.evaluation import compare, read_labels
 
+from .tables import over
+
 
 def noisy(n_labels, n_clusters, seed, n=60):
     rng = np.random.default_rng(seed)
@@ -28,9 +30,9 @@ def best_accuracy(truth, clusters, n_labels, n_clusters):
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("n_labels", "n_clusters"), [(3, 3), (2, 5), (5, 2), (1, 3), (4, 1)])
-def test_measures_against_their_definitions(n_labels, n_clusters, seed):
+@over(seed=range(5), sizes=[(3, 3), (2, 5), (5, 2), (1, 3), (4, 1)])
+def test_measures_against_their_definitions(sizes, seed):
+    n_labels, n_clusters = sizes
     truth, clusters = noisy(n_labels, n_clusters, seed)
     found = compare(truth, clusters, n_clusters)
     assert found.accuracy == best_accuracy(truth, clusters, n_labels, n_clusters)
@@ -43,9 +45,9 @@ def test_measures_against_their_definitions(n_labels, n_clusters, seed):
     assert found.classes.tolist() == list(range(n_labels))
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("n_labels", "n_clusters"), [(3, 3), (2, 5), (5, 2)])
-def test_the_mapping_is_one_to_one_and_earns_the_accuracy(n_labels, n_clusters, seed):
+@over(seed=range(5), sizes=[(3, 3), (2, 5), (5, 2)])
+def test_the_mapping_is_one_to_one_and_earns_the_accuracy(sizes, seed):
+    n_labels, n_clusters = sizes
     truth, clusters = noisy(n_labels, n_clusters, seed)
     found = compare(truth, clusters, n_clusters)
     assert len(found.mapping) == len(set(found.mapping.values())) == min(n_labels, n_clusters)

@@ -18,6 +18,8 @@ from vpem.network.routes import find_routes
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.gossip import GossipSum
 
+from .tables import each, over, pairwise
+
 SEEDS = range(4)
 
 
@@ -44,8 +46,9 @@ def draw_terms(n_hubs, seed=0, shape=(7, 2)):
     return np.random.default_rng(seed).gamma(1.0, 5.0, size=(n_hubs, *shape))
 
 
-@pytest.mark.parametrize("name", ["link_failure", "agent_dropout", "stragglers"])
-@pytest.mark.parametrize("value", [-0.1, 1.0, 1.5, np.nan, "a", None])
+@over(
+    name=["link_failure", "agent_dropout", "stragglers"], value=[-0.1, 1.0, 1.5, np.nan, "a", None]
+)
 def test_probabilities_are_checked(name, value):
     with pytest.raises(InputError, match=f"^{name} must be"):
         Faults(**{name: value})
@@ -56,7 +59,7 @@ def test_nothing_fails_by_default():
     assert Faults(stragglers=0.1).any
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_links_fail_as_often_as_was_asked(seed):
     graph = make_graph("geometric", 30, seed=seed)
     rng = np.random.default_rng(seed)
@@ -68,7 +71,7 @@ def test_links_fail_as_often_as_was_asked(seed):
     assert together == pytest.approx((0.7 * 0.8**2) ** 2, abs=0.05)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_silent_agents_and_their_links(seed):
     graph = make_graph("geometric", 60, seed=seed)
     faults = Faults(agent_dropout=0.3)
@@ -80,7 +83,7 @@ def test_silent_agents_and_their_links(seed):
     assert faults.draw(graph, 5, rng, dropout=False).awake.all()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_weights_are_metropolis_of_what_is_up(seed):
     from scipy.sparse import csr_array
 
@@ -110,8 +113,7 @@ def test_no_faults_are_the_plain_rounds():
     np.testing.assert_allclose(total.reduce(terms), wanted, rtol=1e-13)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("hops", [0, 1])
+@pairwise(seed=SEEDS, hops=[0, 1])
 def test_the_mean_is_kept_in_every_round(seed, hops, monkeypatch):
     graph = make_graph("geometric", 20, seed=seed)
     hubs, total = gossip(graph, hops, 8, Faults(0.2, 0.05, 0.1), seed)
@@ -144,8 +146,7 @@ def begun(total, kind, n_samples=7, n_components=2):
     raise AssertionError("the network falls apart in every draw")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("hops", [0, 1, 2])
+@over(seed=SEEDS, hops=[0, 1, 2])
 def test_many_rounds_give_the_sum_of_those_who_take_part(seed, hops):
     graph = make_graph("geometric", 20, seed=seed, radius=0.55)
     hubs, total = gossip(graph, hops, 400, Faults(0.2, 0.15, 0.1), seed)
@@ -163,7 +164,7 @@ def test_many_rounds_give_the_sum_of_those_who_take_part(seed, hops):
     assert left_out > 0 or len(hubs) < 4
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_rounds_by_their_definition(seed):
     """Every agent that is awake takes the weighted mean of those it hears in the round."""
     graph = make_graph("geometric", 12, seed=seed, radius=0.5)
@@ -206,7 +207,7 @@ def test_the_term_of_a_hub_goes_where_its_root_reaches():
     assert starts[awake].mean() == 1
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_nothing_depends_on_chunks_or_threads(seed):
     graph = make_graph("geometric", 20, seed=seed, radius=0.4)
     terms = draw_terms(20, seed, (64, 2))
@@ -263,7 +264,7 @@ def test_no_root_awake():
     assert "the roots of all hubs are silent during a sum" in messages
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_messages_over_links_that_are_up_are_counted(seed):
     graph = make_graph("geometric", 20, seed=seed, radius=0.4)
     hubs, total = gossip(graph, 1, 6, Faults(0.3, 0.05, 0.1), seed)

@@ -30,6 +30,7 @@ from vpem.terms.scaling import Scaling
 
 from .estimator_support import check_as_scikit_learn_does
 from .fedem_support import EXACT, ROWS, mixture_model, run
+from .tables import each, over
 
 CODECS = (
     None, "qsgd:8bits", "qsgd:4bits", "blockp:16", "natural:10bits", "topk:0.3", "randk:0.5",
@@ -66,8 +67,7 @@ class Toy:
 # ---- identities ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_workers", [1, 3, 7])
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@over(n_workers=[1, 3, 7], covariance_type=COVARIANCE_TYPES)
 def test_without_anything_it_is_em(X, n_workers, covariance_type):
     terms = FeatureTerms(X, Blocks.one(4), covariance_type, scaling=Scaling.none(4))
     wanted = fit(terms, ServerSum(1), terms.start(X[ROWS]), tol=0, max_iter=12, draw_row=lambda: 0)
@@ -81,8 +81,7 @@ def test_without_anything_it_is_em(X, n_workers, covariance_type):
 
 
 @pytest.mark.filterwarnings("ignore:weights or covariances")
-@pytest.mark.parametrize("covariance_type", ["full", "diag"])
-@pytest.mark.parametrize("n_workers", [1, 3])
+@over(covariance_type=["full", "diag"], n_workers=[1, 3])
 def test_it_is_em_where_components_are_nearly_singular(X, n_workers, covariance_type):
     # A tight group far from the others: 4e-8 of the features' variance.
     flat = np.c_[X, X[:, :1] + 0.1 * X[:, 1:2] ** 2]
@@ -188,8 +187,7 @@ def test_weightings(X):
 # ---- memories ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("memory", ["first", "zero"])
+@over(codec=CODECS, memory=["first", "zero"])
 def test_the_mean_of_the_memories_is_kept(X, codec, memory):
     counts = np.array([30] * 7)
     seen = []
@@ -261,7 +259,7 @@ def test_pieces_have_scales_of_their_own():
 # ---- what it costs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each("codec", CODECS)
 def test_bytes_are_those_of_the_messages(codec):
     model = Toy(np.ones((5, 30)), pieces=(slice(0, 4), slice(4, 30)))
     codec = codec and parse_codec(codec)
@@ -453,7 +451,7 @@ def test_a_network_that_falls_apart_for_good_is_given_up():
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "why"),
     [
         ({"participation": 0.0}, "above 0 and at most 1"),
@@ -512,7 +510,7 @@ def test_networks_that_make_no_sense(X):
         run(X, network=connect_workers(make_graph("cycle", 7), agent_dropout=0.1))
 
 
-@pytest.mark.parametrize("start", [np.zeros(3), np.zeros((2, 2)), np.full(2, np.nan)])
+@each("start", [np.zeros(3), np.zeros((2, 2)), np.full(2, np.nan)])
 def test_starts_that_do_not_fit(start):
     with pytest.raises(InputError, match="the start must be finite"):
         run_fedem(Toy(np.ones((4, 2))), start, n_iter=1, rng=np.random.default_rng(0))

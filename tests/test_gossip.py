@@ -21,6 +21,8 @@ from vpem.sums.contraction import Pace, codec_of, compressed_rounds, contraction
 from vpem.sums.gossip import GossipSum
 from vpem.sums.wrappers import Memory
 
+from .tables import each, over, pairwise
+
 CODECS = (
     "qsgd:8bits",
     "qsgd:6bits",
@@ -31,7 +33,6 @@ CODECS = (
     "float16",
     "float32",
 )
-codecs = pytest.mark.parametrize("name", CODECS)
 SHAPE = (40, 2)
 
 
@@ -69,8 +70,7 @@ def error_of(found, terms):
     return np.abs(found - terms.sum(axis=0)).max() / np.abs(terms.sum(axis=0)).max()
 
 
-@codecs
-@pytest.mark.parametrize("hops", [0, 1])
+@over(name=CODECS, hops=[0, 1])
 def test_the_mean_is_kept_in_every_round(name, hops, monkeypatch):
     _, hubs, total = gossip("geometric", 12, hops, 15, name)
     terms = draw_terms(len(hubs))
@@ -81,20 +81,21 @@ def test_the_mean_is_kept_in_every_round(name, hops, monkeypatch):
         seen.append(values.mean(axis=0))
         return send(self, values, senders)
 
-    monkeypatch.setattr(Memory, "send", watched)
-    for seed in range(3):
-        terms = terms + draw_terms(len(hubs), seed + 1)
-        seen.clear()
-        summed(total, terms)
-        seen.append(total._memory.states.mean(axis=0))
-        wanted = terms.sum(axis=0).T.ravel()
-        assert len(seen) == 16
-        np.testing.assert_allclose(seen, np.broadcast_to(wanted, (16, 80)), rtol=1e-10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Memory, "send", watched)
+        for seed in range(3):
+            terms = terms + draw_terms(len(hubs), seed + 1)
+            seen.clear()
+            summed(total, terms)
+            seen.append(total._memory.states.mean(axis=0))
+            wanted = terms.sum(axis=0).T.ravel()
+            assert len(seen) == 16
+            np.testing.assert_allclose(seen, np.broadcast_to(wanted, (16, 80)), rtol=1e-10)
 
 
-@codecs
-@pytest.mark.parametrize(("topology", "n"), [("complete", 6), ("geometric", 12), ("path", 5)])
-def test_the_error_goes_to_zero(name, topology, n):
+@over(name=CODECS, graph=[("complete", 6), ("geometric", 12), ("path", 5)])
+def test_the_error_goes_to_zero(name, graph):
+    topology, n = graph
     _, hubs, total = gossip(topology, n, 0, 100, name)
     rate, (_, omega) = total.rate, contraction(total.codec, 80)
     total.n_rounds = max(40, compressed_rounds(rate, omega, fall=1e-3))
@@ -104,9 +105,9 @@ def test_the_error_goes_to_zero(name, topology, n):
     assert errors[-1] < 1e-6
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("topology", ["cycle", "complete", "geometric", "tree", "small-world"])
-@codecs
+@over(
+    seed=range(3), topology=["cycle", "complete", "geometric", "tree", "small-world"], name=CODECS
+)
 def test_the_pace_is_stable(name, topology, seed):
     """Sums that go on from each other never drift away, whatever the graph."""
     _, hubs, total = gossip(topology, 16, 0, 40, name, seed)
@@ -181,7 +182,7 @@ def test_other_shapes_begin_anew():
         assert error_of(found, terms) < 1e-6
 
 
-@codecs
+@each("name", CODECS)
 def test_sums_of_the_start_are_compressed_as_any_other(name):
     graph, hubs, total = gossip("geometric", 14, 1, 5, name)
     total, other = total.on(Ledger(graph)), total.on(Ledger(graph))
@@ -194,7 +195,7 @@ def test_sums_of_the_start_are_compressed_as_any_other(name):
     assert total.ledger.of_kind("estep")["messages"] == 0
 
 
-@codecs
+@each("name", CODECS)
 def test_bytes_are_those_of_the_messages(name):
     graph, hubs, total = gossip("geometric", 14, 1, 5, name)
     total = total.on(Ledger(graph))
@@ -237,7 +238,7 @@ def test_what_cannot_be_sent_is_an_error():
         summed(total, draw_terms(len(hubs)) * 1e6)
 
 
-@pytest.mark.parametrize("step", [0, -0.5, 1.5, np.nan])
+@each("step", [0, -0.5, 1.5, np.nan])
 def test_steps_are_checked(step):
     with pytest.raises(InputError, match="step"):
         gossip("cycle", 5, 0, 3, "float32", step=step)
@@ -262,8 +263,7 @@ def settled(total, terms, n_sums):
     return found[~silent], terms[~silent].sum(axis=0)
 
 
-@pytest.mark.parametrize("name", ["qsgd:8bits", "qsgd:4bits", "float16"])
-@pytest.mark.parametrize("seed", range(3))
+@over(name=["qsgd:8bits", "qsgd:4bits", "float16"], seed=range(3))
 def test_links_that_fail_under_compression(name, seed):
     _, hubs, total = gossip("geometric", 12, 1, 100, name, seed, faults=Faults(0.2, 0.0, 0.1))
     terms = draw_terms(len(hubs), seed)
@@ -275,7 +275,7 @@ def test_links_that_fail_under_compression(name, seed):
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(3))
 def test_silent_agents_under_compression(seed):
     """With other agents awake in each sum, each is that of the hubs that took part."""
     faults = Faults(agent_dropout=0.1)
@@ -289,7 +289,7 @@ def test_silent_agents_under_compression(seed):
     assert left_out > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(3))
 def test_missed_messages_are_sent_when_the_link_is_up_again(seed):
     graph, hubs, total = gossip(
         "geometric", 12, 0, 30, "qsgd:8bits", seed, faults=Faults(link_failure=0.4)
@@ -321,8 +321,7 @@ def test_a_compressed_sum_that_falls_apart_is_counted():
 # ---- how fast ----------------------------------------------------------------------------------
 
 
-@codecs
-@pytest.mark.parametrize("seed", range(3))
+@over(name=CODECS, seed=range(3))
 def test_what_is_scaled_contracts(name, seed):
     codec = parse_codec(name)
     rng = np.random.default_rng(seed)
@@ -356,8 +355,7 @@ def test_the_pace_by_noise_and_gap():
     assert find_pace(0.9, 0.0, fixed=False) == Pace(1.0, 0.0)
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.9, 0.99, 0.9999])
-@pytest.mark.parametrize("omega", [0.0, 0.01, 0.3, 2.0, 20.0])
+@over(rate=[0.3, 0.9, 0.99, 0.9999], omega=[0.0, 0.01, 0.3, 2.0, 20.0])
 def test_rounds_reach_the_fall(rate, omega):
     n_rounds = compressed_rounds(rate, omega)
     pace = find_pace(rate, omega)
@@ -374,7 +372,7 @@ def test_rounds_reach_the_fall(rate, omega):
 # ---- at a server -------------------------------------------------------------------------------
 
 
-@codecs
+@each("name", CODECS)
 def test_a_server_that_settles_is_exact(name):
     total = CompressedServerSum(6, parse_codec(name))
     terms = draw_terms(6)
@@ -390,8 +388,7 @@ def test_a_server_that_settles_is_exact(name):
     assert errors[-1] < 1e-7
 
 
-@pytest.mark.parametrize("n_rounds", [None, 1, 3])
-@pytest.mark.parametrize("name", ["qsgd:8bits", "topk:0.05", "float16"])
+@over(n_rounds=[None, 1, 3], name=["qsgd:8bits", "topk:0.05", "float16"])
 def test_bytes_up_and_down(name, n_rounds):
     graph = make_graph("star", 6)
     total = CompressedServerSum(6, parse_codec(name), n_rounds).on(Ledger(graph))
@@ -429,9 +426,9 @@ def test_one_block_sends_nothing():
 # ---- fits --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("topology", "hops"), [("cycle", 1), ("geometric", 0), ("star", 0)])
-def test_the_same_fit_with_far_fewer_bytes(overlapping, seed, topology, hops):
+@pairwise(seed=range(3), graph=[("cycle", 1), ("geometric", 0), ("star", 0)])
+def test_the_same_fit_with_far_fewer_bytes(overlapping, seed, graph):
+    topology, hops = graph
     X = overlapping(seed, n_samples=400, n_features=10, k=2)
     graph = make_graph(topology, 10, seed=seed)
     network = connect(graph, contiguous(10, 10), hops=hops)
@@ -463,8 +460,7 @@ def test_distances_beyond_float16_travel_as_float32(topology):
     assert total.ledger.of_kind("setup")["bytes"] == messages * 80 * 4
 
 
-@pytest.mark.parametrize("topology", ["star", "cycle"])
-@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+@over(topology=["star", "cycle"], init=["random", "k-means++", "kmeans"])
 def test_float16_from_every_start(topology, init, overlapping):
     """What is remembered of distances is of no use to terms, and need not fit into float16."""
     X = 300 * overlapping(0, 80, 6)

@@ -12,6 +12,8 @@ from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.topologies import make_graph
 from vpem.settings import TOPOLOGIES
 
+from .tables import each, over
+
 WEIGHTS = ("metropolis", "laplacian", "max-degree")  # "fastest": see test_mixing.py
 RANDOM = ("geometric", "erdos-renyi", "small-world", "scale-free", "tree")
 MIXING = [topology for topology in TOPOLOGIES if topology != "star"]
@@ -31,8 +33,7 @@ def dense_rate(W):
 # --- topologies
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 12, 31])
+@over(topology=TOPOLOGIES, n=[1, 2, 3, 4, 5, 7, 12, 31])
 def test_every_topology_is_connected_and_in_order(topology, n):
     graph = make_graph(topology, n, seed=n)
     assert graph.topology == topology
@@ -44,7 +45,7 @@ def test_every_topology_is_connected_and_in_order(topology, n):
     assert edges == sorted(set(edges))
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@each("topology", TOPOLOGIES)
 def test_degrees_and_adjacency_agree_with_networkx(topology):
     graph = make_graph(topology, 20, seed=3)
     oracle = to_networkx(graph)
@@ -56,7 +57,7 @@ def test_degrees_and_adjacency_agree_with_networkx(topology):
     assert graph.mean_degree == pytest.approx(np.mean([d for _, d in oracle.degree]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("topology", "n", "oracle"),
     [
         ("star", 6, nx.star_graph(6)),
@@ -88,7 +89,7 @@ def test_incomplete_grid_has_rows_of_the_root_of_n():
     assert graph.edges.tolist() == np.argwhere(np.triu(near)).tolist()
 
 
-@pytest.mark.parametrize("topology", RANDOM)
+@each("topology", RANDOM)
 def test_a_seed_fixes_the_graph_and_another_changes_it(topology):
     graphs = [make_graph(topology, 40, seed=seed).edges for seed in (0, 0, 1, 2)]
     assert np.array_equal(graphs[0], graphs[1])
@@ -98,7 +99,7 @@ def test_a_seed_fixes_the_graph_and_another_changes_it(topology):
     assert np.array_equal(graphs[0], generator)
 
 
-@pytest.mark.parametrize("mean_degree", [8.0, 11.3, 60.0, 199.0])
+@each("mean_degree", [8.0, 11.3, 60.0, 199.0])
 def test_geometric_joins_the_nearest_pairs_of_the_mean_degree(mean_degree):
     graph = make_graph("geometric", 200, seed=1, mean_degree=mean_degree)
     assert abs(graph.n_edges - 200 * mean_degree / 2) <= 0.5
@@ -126,7 +127,7 @@ def test_default_mean_degrees():
     assert np.mean(degrees) == pytest.approx(2 * np.log(300), abs=0.2)
 
 
-@pytest.mark.parametrize("wanted", [2, 5, 9, 14])
+@each("wanted", [2, 5, 9, 14])
 def test_small_world_and_scale_free_take_the_nearest_degree(wanted):
     n = 30
     small = make_graph("small-world", n, seed=5, mean_degree=wanted).mean_degree
@@ -163,7 +164,7 @@ def test_disconnected_draws_are_drawn_again():
         check_connected(make_graph("erdos-renyi", 20, seed=seed, mean_degree=3))
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "options", "message"),
     [
         (("cyle", 5), {}, "did you mean 'cycle'"),
@@ -195,9 +196,7 @@ def test_wrong_options_are_refused_in_a_sentence(arguments, options, message):
         make_graph(*arguments, **options)
 
 
-@pytest.mark.parametrize(
-    "edges", [[[1, 0]], [[0, 0]], [[0, 3]], [[1, 2], [0, 1]], [[0, 1], [0, 1]]]
-)
+@each("edges", [[[1, 0]], [[0, 0]], [[0, 3]], [[1, 2], [0, 1]], [[0, 1], [0, 1]]])
 def test_graph_refuses_edges_out_of_order(edges):
     with pytest.raises(InputError, match="ascending order"):
         Graph(3, np.array(edges), "custom")
@@ -214,7 +213,7 @@ def test_from_edges_with_numbers_drops_what_stands_twice():
     assert not graph.has_server
 
 
-@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64, "S4", "U4", object])
+@each("kind", [np.int32, np.int64, np.float64, "S4", "U4", object])
 def test_from_edges_takes_arrays(kind):
     graph = from_edges(np.array([[1, 0], [2, 1]]).astype(kind), 3, topology="dataset")
     assert graph.edges.tolist() == [[0, 1], [1, 2]]
@@ -278,7 +277,7 @@ def test_self_loops_are_dropped_with_a_warning():
     assert graph.edges.tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "message"),
     [
         (lambda: from_networkx(nx.path_graph(4), 5), "has 4 nodes but there are 5 agents"),
@@ -316,9 +315,7 @@ def test_components_are_shortened():
 # --- mixing
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("topology", MIXING)
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 41])
+@over(weights=WEIGHTS, topology=MIXING, n=[1, 2, 3, 10, 41])
 def test_mixing_matrix_is_symmetric_stochastic_and_sparse(weights, topology, n):
     graph = make_graph(topology, n, seed=4)
     W = mixing_matrix(graph, weights)
@@ -346,7 +343,7 @@ def test_metropolis_and_max_degree_by_hand():
     assert mixing_matrix(longer, "max-degree")[3, 4] == pytest.approx(1 / 4)
 
 
-@pytest.mark.parametrize("topology", ["path", "grid", "geometric", "scale-free", "tree"])
+@each("topology", ["path", "grid", "geometric", "scale-free", "tree"])
 def test_the_laplacian_constant_is_the_best_one(topology):
     graph = make_graph(topology, 25, seed=6)
     best = mixing_rate(mixing_matrix(graph, "laplacian"))
@@ -365,16 +362,14 @@ def test_cycle_rates_are_known():
         assert rate == pytest.approx(1 / 3 + 2 / 3 * np.cos(2 * np.pi / n), abs=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 9, 600])
-@pytest.mark.parametrize("weights", WEIGHTS)
+@over(n=[2, 9, 600], weights=WEIGHTS)
 def test_a_complete_graph_mixes_in_one_round(n, weights):
     assert mixing_rate(mixing_matrix(make_graph("complete", n), weights)) == 0.0
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize(
-    ("topology", "options"),
-    [
+@over(
+    weights=WEIGHTS,
+    graph=[
         ("path", {}),
         ("grid", {}),
         ("tree", {}),
@@ -383,7 +378,8 @@ def test_a_complete_graph_mixes_in_one_round(n, weights):
         ("scale-free", {"mean_degree": 10}),
     ],
 )
-def test_sparse_eigenvalues_equal_dense_ones(topology, options, weights):
+def test_sparse_eigenvalues_equal_dense_ones(graph, weights):
+    topology, options = graph
     W = mixing_matrix(make_graph(topology, 500, seed=1, **options), weights)
     assert mixing_rate(W) == pytest.approx(dense_rate(W), abs=1e-10)
 

@@ -8,6 +8,8 @@ from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.graph_files import EDGE_LISTS, read_graph
 from vpem.network.graph import check_connected
 
+from .tables import each, over
+
 PATH = [[0, 1], [1, 2]]
 
 
@@ -21,10 +23,9 @@ def write(tmp_path):
     return save
 
 
-@pytest.mark.parametrize("ending", EDGE_LISTS)
-@pytest.mark.parametrize(
-    "content",
-    [
+@over(
+    ending=EDGE_LISTS,
+    content=[
         "0 1\n1 2\n",
         "# a path\n\n0 1  # first\n  2   1\n0 1",
         "0,1\n1, 2\n",
@@ -92,7 +93,7 @@ def test_one_agent(write):
     assert read_graph(write("g.json", '{"nodes": [{"id": "me"}], "edges": []}')).n_agents == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "content", "message"),
     [
         ("g.dot", "graph {}", "must end in .txt"),

@@ -8,6 +8,8 @@ import pytest
 from vpem.errors import FileError, InputError
 from vpem.files import hdf5
 
+from .tables import each
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -96,7 +98,7 @@ def test_arrays_come_back_native_and_contiguous(path):
         assert hdf5.read_array(file, "scalar", ndim=0).shape == ()
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "sentence"),
     [
         (np.array([True]), "holds true/false values; it must hold integers or real numbers"),

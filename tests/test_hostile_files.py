@@ -27,6 +27,8 @@ from vpem.fits.evaluation import read_labels
 from vpem.saem.formats.devices import read_devices
 from vpem.saem.formats.individuals import read_individuals
 
+from .tables import each, over
+
 MB = 1 << 20
 
 
@@ -172,7 +174,7 @@ def test_a_heap_that_never_ends_is_refused(path):
         pass
 
 
-@pytest.mark.parametrize("attack", [packed_twice, packed_tightly, overfull, full, just_fitting])
+@each("attack", [packed_twice, packed_tightly, overfull, full, just_fitting])
 def test_what_stays_on_disk_is_looked_at_too(path, attack):
     with h5py.File(path, "w") as file:
         attack(file)
@@ -193,7 +195,7 @@ def test_strings_that_are_one_are_counted(path, length, times, sentence):
         read_dataset(path)
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         {"compression": "gzip", "shuffle": True},
@@ -202,7 +204,6 @@ def test_strings_that_are_one_are_counted(path, length, times, sentence):
         {"chunks": (7,)},
         {},
     ],
-    ids=str,
 )
 def test_strings_are_read_however_they_are_packed(path, options):
     names = [f"{'long ' * 40}{number}" for number in range(100)]
@@ -235,7 +236,7 @@ def test_strings_that_unpack_to_far_more_are_refused(path, monkeypatch):
         hdf5.read_strings(file, "names")
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         {"compression": "gzip", "shuffle": True, "fletcher32": True},
@@ -243,7 +244,6 @@ def test_strings_that_unpack_to_far_more_are_refused(path, monkeypatch):
         {"scaleoffset": 0},
         {"chunks": (1000, 3), "maxshape": (None, None)},
     ],
-    ids=str,
 )
 def test_ordinary_packing_is_read(path, options):
     X = np.arange(30_000).reshape(-1, 3)
@@ -279,7 +279,7 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("honest", HONEST)
+@each("honest", HONEST)
 def test_what_packs_well_is_read_without_a_setting(path, honest, monkeypatch):
     monkeypatch.setenv("VPEM_READ_LIMIT", "2M")  # as 300 MB are by the usual limit
     make, options = HONEST[honest]
@@ -359,7 +359,7 @@ def test_groups_that_hold_each_other_are_listed_once(path):
         read_dataset(path)
 
 
-@pytest.mark.parametrize("value", [[1.0, 2.0], ["a", "b"], h5py.Empty("f8")])
+@each("value", [[1.0, 2.0], ["a", "b"], h5py.Empty("f8")])
 def test_attributes_that_are_several_values_are_not_read(path, value):
     with h5py.File(path, "w") as file:
         file.attrs["some"] = value
@@ -413,16 +413,17 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("name", READERS)
+@over(odd=ODD, name=READERS)
 def test_only_regular_files_are_read(tmp_path, name, odd):
     make, sentence = ODD[odd]
-    make(tmp_path / name)
+    folder = tmp_path / odd
+    folder.mkdir(exist_ok=True)
+    make(folder / name)
     with pytest.raises(FileError, match=sentence):
-        READERS[name](tmp_path / name)
+        READERS[name](folder / name)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "sentence"),
     [
         ('{"a": NaN}', "NaN is not finite"),
@@ -440,7 +441,7 @@ def test_json_is_strict(text, sentence):
         json_text.parse_json(text)
 
 
-@pytest.mark.parametrize("value", [{"a": float("nan")}, {"a": [[[[]]]] * 2, "b": "\ud800"}])
+@each("value", [{"a": float("nan")}, {"a": [[[[]]]] * 2, "b": "\ud800"}])
 def test_json_in_hdf5(path, value):
     text = json.dumps(value).encode()
     with h5py.File(path, "w") as file:
@@ -482,7 +483,7 @@ def test_json_files_may_have_an_eighth_of_the_limit(tmp_path, monkeypatch, name)
     assert "bytes" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "a" + ".a" * 2000 + " = 1",
@@ -503,7 +504,7 @@ def test_toml_is_looked_over_before_it_is_parsed(tmp_path, capsys, text, monkeyp
     assert (result.code, "nested more than 16 deep" in result.sentence) == (2, True)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "x = [" + "1.5, " * 100 + "[0.1]]\ny = " + "[" * 16 + "]" * 16,

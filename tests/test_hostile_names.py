@@ -19,6 +19,7 @@ from vpem.saem.individuals import from_long
 from vpem.terms.lowrank.observations import from_triplets
 
 from .cli_support import done
+from .tables import each
 
 NAMES = (
     "\x1b]0;pwned\x07",
@@ -167,7 +168,7 @@ def test_every_writer_of_csv_quotes_formulas(capsys, here, monkeypatch, command)
     assert given == [False, True]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_drawn_name_is_no_formula_and_stays_in_legends(name):
     from matplotlib.cbook import is_math_text
 

@@ -13,6 +13,8 @@ from vpem.network.hubs import Hub, find_hubs
 from vpem.network.topologies import make_graph
 from vpem.settings import TOPOLOGIES
 
+from .tables import each, over
+
 # The nine agents of Valdeira et al., section 6, numbered from 1.
 NINE = [(2, 1), (2, 3), (2, 4), (2, 5), (5, 6), (6, 7), (6, 8), (5, 9)]
 
@@ -35,7 +37,7 @@ def check_greedy(oracle, hops, hubs):
     assert len(left) == 0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each("seed", range(10))
 def test_the_nine_agents_of_the_paper(seed):
     graph = from_edges([(i - 1, j - 1) for i, j in NINE], 9)
     hubs = find_hubs(graph, 1, seed)
@@ -55,8 +57,7 @@ def test_hubs_are_the_greedy_ones(n, p, hops, seed):
     check_greedy(oracle, hops, hubs)
 
 
-@pytest.mark.parametrize("topology", [name for name in TOPOLOGIES if name != "star"])
-@pytest.mark.parametrize("hops", [1, 2, 3, 5, 100])
+@over(topology=[name for name in TOPOLOGIES if name != "star"], hops=[1, 2, 3, 5, 100])
 def test_hubs_of_every_topology_are_the_greedy_ones(topology, hops):
     for seed in (0, 1):
         graph = make_graph(topology, 45, seed=seed)
@@ -73,7 +74,7 @@ def test_balls_never_reach_through_removed_agents():
     assert sorted(hub.agents for hub in hubs[1:]) == [(i,) for i in range(6, 11)]
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@each("topology", TOPOLOGIES)
 def test_without_hops_every_agent_is_a_hub(topology):
     for n in (1, 2, 9):
         graph = make_graph(topology, n)
@@ -127,7 +128,7 @@ def test_huge_hops_are_the_whole_graph():
         assert find_hubs(make_graph("path", 50), 10**30)[0].agents == tuple(range(50))
 
 
-@pytest.mark.parametrize("hops", [-1, 1.5, "1", None, True])
+@each("hops", [-1, 1.5, "1", None, True])
 def test_hops_that_are_no_count_are_refused(hops):
     with pytest.raises(InputError, match="hops must be an integer of at least 0"):
         find_hubs(make_graph("cycle", 5), hops)
@@ -138,7 +139,7 @@ def test_a_wrong_seed_is_refused():
         find_hubs(make_graph("cycle", 5), 1, -3)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each("seed", range(6))
 def test_the_kernel_equals_its_twin(seed):
     rng = np.random.default_rng(seed)
     n = 40

@@ -10,6 +10,8 @@ from vpem import connect, fit_vpem, make_graph
 from vpem.network.holdings import contiguous, from_lists
 from vpem.network.hubs import Hub
 
+from .tables import each, over
+
 KINDS = ("full", "diag", "spherical", "tied")
 TIED = ("tied", "tied-diag", "tied-spherical")
 ITERATIONS = 8
@@ -66,7 +68,7 @@ def sklearn_after(X, rows, kind, n_iter):
         return mixture.fit(X)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_one_agent_is_scikit_learns_mixture(problem, kind, iterate):
     X, rows = problem
     fit = iterate(X, alone(X.shape[1]), ITERATIONS, n_components=3, covariance_type=kind, init=rows)
@@ -92,7 +94,7 @@ def test_one_feature_an_agent_is_scikit_learns_diagonal_mixture(problem, iterate
         np.testing.assert_allclose(fit.history[i], theirs.lower_bound_ * len(X), rtol=1e-8)
 
 
-@pytest.mark.parametrize(("kind", "same"), [("full", "diag"), ("tied", "tied-diag")])
+@each(("kind", "same"), [("full", "diag"), ("tied", "tied-diag")])
 def test_one_feature_an_agent_has_nothing_but_variances(problem, kind, same, iterate):
     X, rows = problem
     singles = star(*([j] for j in range(X.shape[1])))
@@ -201,7 +203,7 @@ def assert_same_parameters(mixture, roots, tolerance):
             np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=atol)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *TIED[1:]])
+@each("kind", [*KINDS, *TIED[1:]])
 def test_exact_sum_over_blocks_is_block_diagonal_em(kind, overlapping, iterate):
     X, rows = overlapping(3, 300, 6), [5, 50, 200]
     parts = [[4, 0], [5], [1, 2, 3]]
@@ -225,10 +227,9 @@ def test_exact_sum_on_breast_cancer(breast_cancer, iterate):
 
 
 @pytest.mark.filterwarnings("ignore:.*rounds are too few:vpem.VpemWarning")
-@pytest.mark.parametrize("path", ["operator", "rounds"])
-@pytest.mark.parametrize(
-    ("topology", "hops", "n_rounds", "kind"),
-    [
+@over(
+    path=["operator", "rounds"],
+    how=[
         ("path", 0, 12, "full"),
         ("path", 1, 6, "full"),
         ("cycle", 1, 4, "full"),
@@ -239,10 +240,9 @@ def test_exact_sum_on_breast_cancer(breast_cancer, iterate):
         ("small-world", 0, 9, "tied-diag"),
     ],
 )
-def test_each_root_goes_by_its_own_estimate(
-    topology, hops, n_rounds, kind, path, overlapping, iterate
-):
+def test_each_root_goes_by_its_own_estimate(how, path, overlapping, iterate):
     """Algorithm 2: no root learns more than its own estimate of the sum."""
+    topology, hops, n_rounds, kind = how
     X, rows = overlapping(4, 250, 8), [9, 99, 149]
     graph = make_graph(topology, 8, seed=2)
     how = {"hops": hops, "n_rounds": n_rounds, "acceleration": "none", "path": path, "seed": 1}
@@ -261,9 +261,11 @@ def test_each_root_goes_by_its_own_estimate(
 
 
 @pytest.mark.filterwarnings("ignore:.*rounds are too few:vpem.VpemWarning")
-@pytest.mark.parametrize("weights", ["metropolis", "laplacian", "max-degree"])
-@pytest.mark.parametrize("hops", [0, 1, 2])
-@pytest.mark.parametrize("topology", ["cycle", "path", "grid", "tree"])
+@over(
+    weights=["metropolis", "laplacian", "max-degree"],
+    hops=[0, 1, 2],
+    topology=["cycle", "path", "grid", "tree"],
+)
 def test_rounds_and_their_operator_agree(topology, hops, weights, overlapping, iterate):
     X = overlapping(5, 200, 12)
     graph = make_graph(topology, 12, seed=3)
@@ -279,9 +281,9 @@ def test_rounds_and_their_operator_agree(topology, hops, weights, overlapping, i
     np.testing.assert_allclose(one.mixture.covariances, two.mixture.covariances, atol=1e-10)
 
 
-@pytest.mark.parametrize("path", ["operator", "rounds"])
-@pytest.mark.parametrize(("topology", "n_rounds"), [("complete", 1), ("cycle", 400)])
-def test_enough_rounds_are_a_server(topology, n_rounds, path, overlapping, iterate):
+@over(path=["operator", "rounds"], how=[("complete", 1), ("cycle", 400)])
+def test_enough_rounds_are_a_server(how, path, overlapping, iterate):
+    topology, n_rounds = how
     X, options = overlapping(6, 300, 6), {"n_components": 3, "init": [7, 70, 170]}
     everyone = connect(
         make_graph(topology, 6), contiguous(6, 6), hops=0, n_rounds=n_rounds, path=path
@@ -326,7 +328,7 @@ def test_agents_that_only_relay_add_nothing(overlapping, iterate):
     np.testing.assert_allclose(fit.history[:, 0], server.history[:, 0], rtol=1e-10)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *TIED[1:]])
+@each("kind", [*KINDS, *TIED[1:]])
 def test_threads_change_nothing_but_rounding(kind, overlapping, iterate):
     X = overlapping(10, 700, 6)
     network = connect(make_graph("cycle", 6), contiguous(6, 6), hops=1, n_rounds=60)
@@ -336,7 +338,7 @@ def test_threads_change_nothing_but_rounding(kind, overlapping, iterate):
     np.testing.assert_allclose(one.mixture.means, two.mixture.means, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *TIED[1:]])
+@each("kind", [*KINDS, *TIED[1:]])
 def test_single_precision_is_close_to_double(kind, overlapping, iterate):
     X = overlapping(11, 700, 6)
     network = connect(make_graph("cycle", 6), contiguous(6, 6), hops=1, n_rounds=60)
@@ -348,8 +350,7 @@ def test_single_precision_is_close_to_double(kind, overlapping, iterate):
     )
 
 
-@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
-@pytest.mark.parametrize("topology", ["star", "cycle"])
+@over(init=["random", "k-means++", "kmeans"], topology=["star", "cycle"])
 def test_the_same_seed_gives_the_same_bits(init, topology, overlapping):
     X = overlapping(12, 300, 6)
     hops = 0 if topology == "star" else 1
@@ -367,8 +368,7 @@ def test_the_same_seed_gives_the_same_bits(init, topology, overlapping):
 # ---- units ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["full", "diag", "tied"])
-@pytest.mark.parametrize("topology", ["star", "cycle"])
+@over(kind=["full", "diag", "tied"], topology=["star", "cycle"])
 def test_scaling_is_undone(kind, topology, overlapping, iterate):
     units = np.array([1e-3, 1.0, 50.0, 1e4, 7.0, 0.1])
     X = overlapping(13, 300, 6) * units + 20 * units

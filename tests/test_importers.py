@@ -10,6 +10,8 @@ from pyarrow import parquet
 from vpem.errors import FileError, InputError, VpemError, VpemWarning
 from vpem.files.importers import read_table
 
+from .tables import each
+
 
 @pytest.fixture
 def table(tmp_path):
@@ -74,7 +76,7 @@ def test_true_and_false_become_one_and_zero(table):
     assert read_table(table("a,b\ntrue,1\nfalse,2\n")).X.tolist() == [[1, 1], [0, 2]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "mark"),
     [("t.csv", ","), ("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", "\t"), ("t.txt", " ")],
 )
@@ -83,13 +85,13 @@ def test_the_delimiter_is_found(table, name, mark):
     assert data.X.tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize(("given", "mark"), [("|", "|"), ("tab", "\t"), ("\\t", "\t"), (";", ";")])
+@each(("given", "mark"), [("|", "|"), ("tab", "\t"), ("\\t", "\t"), (";", ";")])
 def test_the_delimiter_is_given(table, given, mark):
     data = read_table(table(f"a,x{mark}b\n1{mark}2\n"), delimiter=given)
     assert data.feature_names == ("a,x", "b")
 
 
-@pytest.mark.parametrize("given", ["", "ab", "\n", '"', "\u20ac", "\0"])
+@each("given", ["", "ab", "\n", '"', "\u20ac", "\0"])
 def test_other_delimiters_are_refused(table, given):
     with pytest.raises(InputError, match="delimiter must be one character"):
         read_table(table("a,b\n1,2\n"), delimiter=given)
@@ -103,7 +105,7 @@ def test_gzip_quotes_blanks_and_byte_order_mark(table):
     assert data.labels.tolist() == ["x, y", "z"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "expected"),
     [
         (["1", "-2"], [1, -2]),
@@ -134,7 +136,7 @@ def test_a_first_row_of_numbers_is_warned_about(table):
         read_table(table("1.5,2,x\n3,4,y\n"), label_column="x")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "kind", "sentence"),
     [
         ("", FileError, "is empty"),
@@ -194,7 +196,7 @@ def test_bad_labels_are_refused(table):
         read_table(table("x,y\n1,\u00fc\n".encode("latin-1")), label_column="y")
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "sentence"),
     [
         ({"label_column": "sik"}, r"no label column 'sik' \(did you mean 'sick'\?\); the columns"),
@@ -271,7 +273,7 @@ def test_parquet_of_float32_stays_float32(columns):
     assert read_table(columns(a=values, b=[1, 2])).X.dtype == np.float64
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "expected"),
     [
         ([3, 4], [3, 4]),
@@ -285,7 +287,7 @@ def test_parquet_labels_keep_their_type(columns, values, expected):
     assert read_table(columns(x=[1, 2], y=values), label_column="y").labels.tolist() == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "sentence"),
     [
         (["a", "b"], "'bad' holds text"),
@@ -303,7 +305,7 @@ def test_bad_parquet_features_are_refused(columns, values, sentence):
         read_table(columns(x=[1, 2], bad=values))
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "sentence"),
     [
         ([[1], [2]], "column 'bad' holds list"),

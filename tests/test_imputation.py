@@ -25,6 +25,8 @@ from vpem.terms.lowrank.factors import LowRank, descend, fit_rows, objective, sh
 from vpem.terms.lowrank.laws import LAWS, make_law
 from vpem.terms.lowrank.observations import from_matrices, hide, split
 
+from .tables import each, over, pairwise
+
 
 def draw(law, seed, shape=(18, 12), rank=2, seen=0.7):
     """A matrix of the law about a low-rank one, NaN where nothing was seen."""
@@ -63,16 +65,14 @@ def soft_impute(X, ridge, rank, n_iter):
     return theta
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("n_iter", [1, 2, 25])
+@over(seed=range(3), n_iter=[1, 2, 25])
 def test_one_observer_is_iterated_soft_thresholding(seed, n_iter):
     X = draw("gaussian", seed)
     fit = quiet(from_matrices(X), rank=3, ridge=0.8, max_iter=n_iter, tol=0)
     np.testing.assert_allclose(fit.factors.theta, soft_impute(X, 0.8, 3, n_iter), atol=1e-10)
 
 
-@pytest.mark.parametrize("by", ["random", "rows"])
-@pytest.mark.parametrize("n", [2, 5, 18])
+@over(by=["random", "rows"], n=[2, 5, 18])
 def test_parts_of_a_matrix_find_what_it_does_whole(n, by):
     X = draw("gaussian", 1)
     parts = split(from_matrices(X), n, by, np.random.default_rng(0))
@@ -120,8 +120,7 @@ def test_nothing_missing_and_no_ridge_to_speak_of_is_the_matrix(law):
 # ---- the M-step ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(5, 9), (205, 201), (1, 4), (4, 1)])
-@pytest.mark.parametrize("rank", [1, 3])
+@over(shape=[(5, 9), (205, 201), (1, 4), (4, 1)], rank=[1, 3])
 def test_soft_thresholding(shape, rank):
     rank = min(rank, *shape)
     rng = np.random.default_rng(0)
@@ -141,9 +140,7 @@ def test_equal_singular_values():
     assert np.linalg.matrix_rank(found.theta) == 3
 
 
-@pytest.mark.parametrize("law", ["poisson", "bernoulli"])
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("start", ["zero", "far"])
+@over(law=["poisson", "bernoulli"], seed=range(3), start=["zero", "far"])
 def test_the_other_laws_descend_to_a_point_of_rest(law, seed, start):
     rng = np.random.default_rng(seed)
     entry, S = make_law(law), draw(law, seed, seen=1.1)
@@ -207,8 +204,7 @@ def test_rows_of_a_factor_by_ridge_regression():
 # ---- under FedEM --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("copies", ["fewest", "observers"])
+@over(law=LAWS, copies=["fewest", "observers"])
 def test_the_objective_never_falls(law, copies):
     given = from_matrices([draw(law, i, seen=0.4) for i in range(3)])
     fit = quiet(given, rank=2, ridge=1.0, law=law, copies=copies, max_iter=40, tol=0)
@@ -266,15 +262,13 @@ def test_means_outside_the_law_are_moved_to_its_edge(law, low, high):
     np.testing.assert_array_equal(point.theta, other.theta)
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(
-    "options",
-    [
+@pairwise(
+    law=LAWS,
+    options=[
         {"compress": "qsgd:8bits"},
         {"participation": 0.5},
         {"compress": "natural:12bits", "participation": 0.7},
     ],
-    ids=str,
 )
 def test_noise_settles(law, options):
     X = draw(law, 2, shape=(12, 8))
@@ -322,7 +316,7 @@ def test_bytes_are_counted():
     assert alone.communication["bytes"] == 0
 
 
-@pytest.mark.parametrize("codec", [None, "qsgd:8bits", "qsgd:2bits", "randk:0.1", "topk:0.1"])
+@each("codec", [None, "qsgd:8bits", "qsgd:2bits", "randk:0.1", "topk:0.1"])
 def test_safe_steps_are_steps(codec):
     codec = None if codec is None else parse_codec(codec)
     steps = [safe_step(codec, p, (30, 20)) for p in (1.0, 0.5, 0.1)]
@@ -340,8 +334,10 @@ def growth(step, p, omega):
     return np.abs(np.linalg.eigvals(sum(w * np.kron(A, A) for w, A in parts))).max()
 
 
-@pytest.mark.parametrize("p", [1.0, 0.95, 0.9, 0.8, 0.5, 0.2, 0.05])
-@pytest.mark.parametrize("codec", [None, "qsgd:8bits", "qsgd:4bits", "randk:0.5", "randk:0.1"])
+@over(
+    p=[1.0, 0.95, 0.9, 0.8, 0.5, 0.2, 0.05],
+    codec=[None, "qsgd:8bits", "qsgd:4bits", "randk:0.5", "randk:0.1"],
+)
 def test_noise_does_not_outgrow_safe_steps(codec, p):
     codec = None if codec is None else parse_codec(codec)
     omega = 0.0 if codec is None else codec.variance(600)
@@ -432,7 +428,7 @@ def test_trends():
     np.testing.assert_allclose(fit.column_trend, np.exp(fit.factors.theta).mean(axis=0))
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "words"),
     [
         ({"rank": 0}, "rank must be an integer of at least 1"),
@@ -479,8 +475,7 @@ def test_warnings():
 # ---- hidden entries -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("seed", range(3))
+@pairwise(law=LAWS, seed=range(3))
 def test_better_than_column_means(law, seed):
     X = draw(law, seed, shape=(40, 30))
     if law == "bernoulli":

@@ -14,17 +14,16 @@ from vpem.steps import em
 from vpem.steps.batches import check_step_size
 
 from .batch_support import (  # noqa: F401
+    KEPT,
     NETWORKS,
     assert_same,
     few_rounds_and_one_blas_thread,
     joined,
-    keeps,
-    kinds,
-    networks,
     run,
     start_of,
     terms_of,
 )
+from .tables import each, over
 
 
 class Direct:
@@ -121,7 +120,7 @@ class Direct:
     batch=st.integers(2, 70),
     kind=st.sampled_from(COVARIANCE_TYPES),
     agents=st.sampled_from([1, 2, 4]),
-    keep=st.sampled_from(["statistics", "responsibilities"]),
+    keep=st.sampled_from(KEPT),
     weighted=st.booleans(),
     k=st.integers(1, 3),
 )
@@ -142,16 +141,19 @@ def test_the_free_energy_never_falls(overlapping, seed, batch, kind, agents, kee
         assert energy[-1] <= found.log_likelihood[0] + 1e-9 * np.abs(energy).max()
 
 
-@kinds
-@keeps
-@pytest.mark.parametrize(
-    ("rows", "batch", "weighted", "opens"),
-    [(80, 1, False, False), (40, 9, True, False), (400, 100, False, True), (400, 71, True, True),
-     (80, 100, True, False)],
-)  # fmt: skip
-def test_it_is_what_it_is_with_all_responsibilities_kept(
-    kind, keep, rows, batch, weighted, opens, overlapping
-):
+@over(
+    kind=COVARIANCE_TYPES,
+    keep=KEPT,
+    shape=[
+        (80, 1, False, False),
+        (40, 9, True, False),
+        (400, 100, False, True),
+        (400, 71, True, True),
+        (80, 100, True, False),
+    ],
+)
+def test_it_is_what_it_is_with_all_responsibilities_kept(kind, keep, shape, overlapping):
+    rows, batch, weighted, opens = shape
     X = overlapping(1, rows, 6)
     weights = np.random.default_rng(0).uniform(0.2, 3, rows) if weighted else np.ones(rows)
     network = joined("star", 6, 3)
@@ -192,9 +194,7 @@ def test_there_is_none_where_sums_are_not_exact(overlapping):
 # ---- identities ----------------------------------------------------------------------------------
 
 
-@kinds
-@networks
-@pytest.mark.parametrize("batch", [150, 1000])
+@over(kind=COVARIANCE_TYPES, network=NETWORKS, batch=[150, 1000])
 def test_one_batch_is_em_over_all_rows(kind, network, batch, overlapping):
     X = overlapping(2, 150, 6)
     network = joined(network)
@@ -217,16 +217,12 @@ def test_one_batch_stops_where_em_over_all_rows_does(overlapping):
         assert_same(ours, whole, 1e-10)
 
 
-@kinds
-@networks
+@over(kind=COVARIANCE_TYPES, network=NETWORKS)
 def test_what_is_kept_changes_nothing(kind, network, overlapping):
     X = overlapping(3, 160, 6)
     network = joined(network)
     terms = terms_of(X, network, kind, row_weights=np.random.default_rng(1).uniform(0.5, 2, 160))
-    one, two = (
-        run(terms, network.total, batch_size=33, keep=keep)
-        for keep in ("statistics", "responsibilities")
-    )
+    one, two = (run(terms, network.total, batch_size=33, keep=keep) for keep in KEPT)
     assert (one.kept, two.kept) == ("statistics", "responsibilities")
     assert_same(one, two, 1e-11)
 
@@ -238,8 +234,7 @@ def test_what_is_smaller_is_kept(batch, kept, overlapping):
     assert run(terms, network.total, batch_size=batch, n_iter=2).kept == kept
 
 
-@kinds
-@pytest.mark.parametrize("step_size", [None, 0.7])
+@over(kind=COVARIANCE_TYPES, step_size=[None, 0.7])
 def test_rounds_are_the_operator(kind, step_size, overlapping):
     X = overlapping(4, 150, 6)
     options = {"batch_size": 40, "step_size": step_size}
@@ -250,8 +245,7 @@ def test_rounds_are_the_operator(kind, step_size, overlapping):
     assert_same(one, two, 1e-9)
 
 
-@keeps
-@pytest.mark.parametrize("step_size", [None, 0.7])
+@over(keep=KEPT, step_size=[None, 0.7])
 def test_threads_change_nothing(keep, step_size, overlapping):
     X = overlapping(5, 6000, 12)
     network = joined("star", 12, 3)
@@ -265,9 +259,7 @@ def test_threads_change_nothing(keep, step_size, overlapping):
     assert_same(one, two, 1e-11)
 
 
-@kinds
-@networks
-@pytest.mark.parametrize("step_size", [None, 0.7])
+@over(kind=COVARIANCE_TYPES, network=NETWORKS, step_size=[None, 0.7])
 def test_single_precision_is_close(kind, network, step_size, overlapping):
     X = overlapping(6, 300, 6).astype(np.float32)
     network = joined(network)
@@ -324,8 +316,7 @@ def test_from_a_file_as_in_memory(step_size, tmp_path):
 # ---- messages ------------------------------------------------------------------------------------
 
 
-@networks
-@pytest.mark.parametrize("step_size", [None, 0.7])
+@over(network=NETWORKS, step_size=[None, 0.7])
 def test_a_batch_sends_what_its_rows_need(network, step_size, overlapping):
     """Bytes of a pass are those of an E-step over all rows, of a batch those of its rows."""
     network = joined(network)
@@ -370,8 +361,7 @@ def test_agents_agree_once_a_pass(overlapping):
 # ---- stochastic ----------------------------------------------------------------------------------
 
 
-@kinds
-@networks
+@over(kind=COVARIANCE_TYPES, network=NETWORKS)
 def test_parameters_stand_for_their_statistics(kind, network, overlapping):
     network = joined(network)
     terms = terms_of(overlapping(0, 200, 6), network, kind, reg_covar=0.01)
@@ -386,8 +376,7 @@ def test_parameters_stand_for_their_statistics(kind, network, overlapping):
         np.testing.assert_allclose(again.covariances, mixture.covariances, atol=1e-11)
 
 
-@kinds
-@networks
+@over(kind=COVARIANCE_TYPES, network=NETWORKS)
 def test_statistics_about_another_centre(kind, network, overlapping):
     network = joined(network)
     terms = terms_of(overlapping(0, 200, 6), network, kind)
@@ -434,9 +423,7 @@ def test_steps_are_those_of_the_source(rows, overlapping):
     assert found.free_energy == []
 
 
-@kinds
-@networks
-@pytest.mark.parametrize("step_size", [None, 0.6])
+@over(kind=COVARIANCE_TYPES, network=NETWORKS, step_size=[None, 0.6])
 def test_the_first_pass_is_worth_more_than_an_iteration_over_all_rows(
     kind, network, step_size, overlapping
 ):
@@ -490,8 +477,7 @@ def test_batches_of_rows_that_weigh_nothing(step_size, overlapping):
     assert np.isfinite(found.mixture.means).all()
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("step_size", [None, 0.6, 1.0])
+@over(seed=range(2), step_size=[None, 0.6, 1.0])
 def test_batches_reach_what_em_over_all_rows_reaches(seed, step_size, overlapping):
     X = overlapping(seed, 1500, 4)
     network = joined("star", 4, 2)
@@ -505,13 +491,13 @@ def test_batches_reach_what_em_over_all_rows_reaches(seed, step_size, overlappin
     assert abs(ours.log_likelihood[0] - whole.log_likelihood[0]) / 1500 < tolerance
 
 
-@pytest.mark.parametrize("size", [0.5, 0, 1.01, -1, np.nan, "0.6", True, None])
+@each("size", [0.5, 0, 1.01, -1, np.nan, "0.6", True, None])
 def test_step_sizes_out_of_range(size):
     with pytest.raises(InputError, match=r"step_size must be a number above 0.5 and at most 1"):
         check_step_size(size)
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, "10", None])
+@each("size", [0, -1, 2.5, "10", None])
 def test_batch_sizes_out_of_range(size, overlapping):
     network = joined("star")
     with pytest.raises(InputError, match="batch_size must be an integer of at least 1"):

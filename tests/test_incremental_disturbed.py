@@ -8,24 +8,24 @@ from vpem.errors import PartitionedError
 from vpem.network.holdings import contiguous
 from vpem.network.ledger import Ledger
 from vpem.steps import em
+from vpem.terms.mixture import COVARIANCE_TYPES
 
 from .batch_support import (  # noqa: F401
+    KEPT,
+    NETWORKS,
     assert_same,
     few_rounds_and_one_blas_thread,
     joined,
-    keeps,
-    kinds,
-    networks,
     run,
     start_of,
     terms_of,
 )
+from .tables import over
 
 # ---- collapse, silence, partition ----------------------------------------------------------------
 
 
-@keeps
-@pytest.mark.parametrize("seed", range(4))
+@over(keep=KEPT, seed=range(4))
 def test_a_component_that_collapses_is_placed_anew(keep, seed, overlapping):
     X = overlapping(seed, 200, 4)
     X[:3] = 40.0
@@ -79,8 +79,7 @@ class Faulty:
             self.silent = event
 
 
-@keeps
-@networks
+@over(keep=KEPT, network=NETWORKS)
 def test_a_network_that_falls_apart_skips_the_batch(keep, network, overlapping):
     network = joined(network)
     terms = terms_of(overlapping(0, 120, 6), network)
@@ -96,9 +95,7 @@ def test_a_network_that_falls_apart_skips_the_batch(keep, network, overlapping):
         run(terms, Faulty(network.total, ["cut"] * 50), batch_size=40, n_iter=50)
 
 
-@keeps
-@kinds
-@pytest.mark.parametrize("name", ["operator", "rounds"])
+@over(keep=KEPT, kind=COVARIANCE_TYPES, name=["operator", "rounds"])
 def test_a_silent_root_keeps_what_it_had(keep, kind, name, overlapping):
     network = joined(name)
     X = overlapping(0, 120, 6)

@@ -14,6 +14,8 @@ from vpem._core.threads import one_blas_thread
 from vpem.network.mixing import mixing_matrix
 from vpem.network.topologies import make_graph
 
+from .tables import each, over
+
 LAYOUTS = {
     "one feature": (1,),
     "one block": (7,),
@@ -31,11 +33,6 @@ KINDS = [  # components, one covariance for all, one estimate for all roots
     (3, True, False),
 ]
 DTYPES = (np.float64, np.float32)
-
-layouts = pytest.mark.parametrize("layout", LAYOUTS)
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
-threads = pytest.mark.parametrize("n_threads", [1, 2])
-sizes = pytest.mark.parametrize(("m", "n_threads"), ROWS_AND_THREADS)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -108,10 +105,9 @@ def assert_close(found, wanted, dtype):
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * max(size, 1e-300))
 
 
-@layouts
-@dtypes
-@pytest.mark.parametrize(("k", "tied"), [(1, False), (3, False), (3, True)])
-def test_cholesky_blocks(layout, dtype, k, tied):
+@over(layout=LAYOUTS, dtype=DTYPES, kind=[(1, False), (3, False), (3, True)])
+def test_cholesky_blocks(layout, dtype, kind):
+    k, tied = kind
     problem = Problem(layout, k, tied, True, dtype)
     found = problem.whitened(cholesky_blocks)
     wanted = problem.whitened(reference.cholesky_blocks)
@@ -121,7 +117,7 @@ def test_cholesky_blocks(layout, dtype, k, tied):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=200 * np.finfo(dtype).eps)
 
 
-@layouts
+@each("layout", LAYOUTS)
 def test_whiteners_turn_covariances_into_the_identity(layout):
     problem = Problem(layout, 3, False, True, np.float64)
     whiteners, log_dets, _ = problem.whitened(cholesky_blocks)
@@ -140,10 +136,9 @@ def test_whiteners_turn_covariances_into_the_identity(layout):
             start += width * width
 
 
-@layouts
-@sizes
-@dtypes
-def test_mahalanobis_full(layout, m, dtype, n_threads):
+@over(layout=LAYOUTS, size=ROWS_AND_THREADS, dtype=DTYPES)
+def test_mahalanobis_full(layout, size, dtype):
+    m, n_threads = size
     for k, tied, shared in KINDS[:3]:
         problem = Problem(layout, k, tied, shared, dtype, m)
         whiteners, log_dets, _ = problem.whitened(reference.cholesky_blocks)
@@ -152,10 +147,9 @@ def test_mahalanobis_full(layout, m, dtype, n_threads):
         assert_close(found, wanted, dtype)
 
 
-@layouts
-@sizes
-@dtypes
-def test_mahalanobis_diag(layout, m, dtype, n_threads):
+@over(layout=LAYOUTS, size=ROWS_AND_THREADS, dtype=DTYPES)
+def test_mahalanobis_diag(layout, size, dtype):
+    m, n_threads = size
     for k, tied, shared in KINDS[:3]:
         problem = Problem(layout, k, tied, shared, dtype, m)
         factors = (problem.precisions, problem.log_dets)
@@ -164,11 +158,9 @@ def test_mahalanobis_diag(layout, m, dtype, n_threads):
         assert_close(found, wanted, dtype)
 
 
-@dtypes
-@threads
-@pytest.mark.parametrize("roots", [1, 4])
-@pytest.mark.parametrize(("m", "k"), [(1, 1), (1, 3), (257, 1), (257, 5)])
-def test_normalise(roots, m, k, dtype, n_threads):
+@over(dtype=DTYPES, n_threads=[1, 2], roots=[1, 4], size=[(1, 1), (1, 3), (257, 1), (257, 5)])
+def test_normalise(roots, size, dtype, n_threads):
+    m, k = size
     rng = np.random.default_rng([roots, m, k])
     sums = (30 * rng.normal(size=(roots, m, k))).astype(dtype)
     log_weights = np.log(rng.dirichlet(np.ones(k), size=roots))
@@ -184,11 +176,9 @@ def test_normalise(roots, m, k, dtype, n_threads):
     np.testing.assert_allclose(found.sum(axis=2), 1, rtol=10 * np.finfo(dtype).eps)
 
 
-@layouts
-@sizes
-@dtypes
-@pytest.mark.parametrize("full", [True, False])
-def test_moments(layout, m, dtype, n_threads, full):
+@over(layout=LAYOUTS, size=ROWS_AND_THREADS, dtype=DTYPES, full=[True, False])
+def test_moments(layout, size, dtype, full):
+    m, n_threads = size
     kernel = moments_full if full else moments_diag
     twin = reference.moments_full if full else reference.moments_diag
     for kind in KINDS:
@@ -213,8 +203,7 @@ def lower(problem, flat):
     return np.concatenate(parts)
 
 
-@layouts
-@pytest.mark.parametrize("full", [True, False])
+@over(layout=LAYOUTS, full=[True, False])
 def test_moments_of_two_halves_are_the_moments_of_the_whole(layout, full):
     kernel = moments_full if full else moments_diag
     problem = Problem(layout, 3, False, False, np.float64, 600)
@@ -235,9 +224,7 @@ def test_moments_of_two_halves_are_the_moments_of_the_whole(layout, full):
     np.testing.assert_allclose(second, whole[1], rtol=1e-12, atol=1e-10)
 
 
-@layouts
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("reg_covar", [0.0, 1e-3])
+@over(layout=LAYOUTS, kind=KINDS, reg_covar=[0.0, 1e-3])
 def test_covariances_full(layout, kind, reg_covar):
     problem = Problem(layout, *kind, np.float64, 200)
     first, second = problem.moments(reference.moments_full, True, 1)
@@ -250,9 +237,7 @@ def test_covariances_full(layout, kind, reg_covar):
     assert_close(*results, np.float64)
 
 
-@layouts
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spherical", [True, False])
+@over(layout=LAYOUTS, kind=KINDS, spherical=[True, False])
 def test_covariances_diag(layout, kind, spherical):
     problem = Problem(layout, *kind, np.float64, 200)
     first, second = problem.moments(reference.moments_diag, False, 1)
@@ -268,11 +253,13 @@ def test_covariances_diag(layout, kind, spherical):
             assert (results[0][:, left:right] == results[0][:, left : left + 1]).all()
 
 
-@dtypes
-@threads
-@pytest.mark.parametrize("n_agents", [1, 2, 9])
-@pytest.mark.parametrize("n_rounds", [0, 1, 2, 7])
-@pytest.mark.parametrize("n_values", [0, 1, 33, 5000])
+@over(
+    dtype=DTYPES,
+    n_threads=[1, 2],
+    n_agents=[1, 2, 9],
+    n_rounds=[0, 1, 2, 7],
+    n_values=[0, 1, 33, 5000],
+)
 def test_consensus_rounds(n_agents, n_rounds, n_values, dtype, n_threads):
     mixing = mixing_matrix(make_graph("path", n_agents))
     csr = (mixing.indptr.astype(np.int32), mixing.indices.astype(np.int32))
@@ -286,8 +273,7 @@ def test_consensus_rounds(n_agents, n_rounds, n_values, dtype, n_threads):
     assert_close(found, (power @ start).astype(dtype), dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("n_threads", [1, 2])
+@over(dtype=[np.float64, np.float32], n_threads=[1, 2])
 def test_neighbour_rounds_are_those_of_all_agents(dtype, n_threads):
     """Two processes with the states of each other's agents run the rounds of one."""
     mixing = mixing_matrix(make_graph("geometric", 9, seed=2))

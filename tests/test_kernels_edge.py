@@ -14,8 +14,9 @@ from vpem._core.threads import one_blas_thread
 from vpem.network.mixing import mixing_matrix
 from vpem.network.topologies import make_graph
 
+from .tables import each, over
+
 DTYPES = (np.float64, np.float32)
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,10 +44,9 @@ def factor(blocks, kernel=cholesky_blocks):
 # ---- no rows, no features -----------------------------------------------------------------------
 
 
-@dtypes
-@pytest.mark.parametrize("n_threads", [1, 2])
-@pytest.mark.parametrize(("m", "widths"), [(0, (2, 1)), (3, (0, 0)), (0, (0,))])
-def test_nothing_to_do(dtype, n_threads, m, widths):
+@over(dtype=DTYPES, n_threads=[1, 2], shape=[(0, (2, 1)), (3, (0, 0)), (0, (0,))])
+def test_nothing_to_do(dtype, n_threads, shape):
+    m, widths = shape
     offsets = offsets_of(*widths)
     d = sum(widths)
     squares = sum(width**2 for width in widths)
@@ -65,7 +65,7 @@ def test_nothing_to_do(dtype, n_threads, m, widths):
         assert (second == 0.25).all()
 
 
-@dtypes
+@each("dtype", DTYPES)
 def test_normalise_without_rows(dtype):
     empty = np.empty((1, 0, 2), dtype)
     normalise(empty, np.log([[0.5, 0.5]]), empty.copy(), np.empty((1, 0)), 2)
@@ -93,8 +93,7 @@ SINGULAR = {
 }
 
 
-@dtypes
-@pytest.mark.parametrize("name", SINGULAR)
+@over(dtype=DTYPES, name=SINGULAR)
 def test_blocks_that_are_not_positive_definite_are_flagged(name, dtype):
     good = np.array([[4.0, 1.0], [1.0, 3.0]])
     blocks = [block.astype(dtype) for block in (good, SINGULAR[name], good)]
@@ -110,7 +109,7 @@ def test_blocks_that_are_not_positive_definite_are_flagged(name, dtype):
     np.testing.assert_allclose(whiteners, twin[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("scale", [1e-280, 1e-20, 1.0, 1e20, 1e280])
+@each("scale", [1e-280, 1e-20, 1.0, 1e20, 1e280])
 def test_factors_at_every_scale(scale):
     base = np.array([[2.0, 0.5], [0.5, 1.0]])
     whiteners, log_dets, failed = factor([base * scale, np.array([[scale]])])
@@ -131,7 +130,7 @@ def test_only_the_lower_triangle_of_a_covariance_is_read():
 # ---- terms --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [1e-120, 1e-6, 1e6, 1e120])
+@each("scale", [1e-120, 1e-6, 1e6, 1e120])
 def test_terms_do_not_depend_on_the_units(scale):
     rng = np.random.default_rng(5)
     rows, means = rng.normal(size=(300, 3)), rng.normal(size=(2, 3))
@@ -150,7 +149,7 @@ def test_terms_do_not_depend_on_the_units(scale):
     np.testing.assert_allclose(results[1], results[0], rtol=1e-9, atol=1e-9)
 
 
-@dtypes
+@each("dtype", DTYPES)
 def test_terms_far_away_keep_their_size(dtype):
     far = dtype(1e15)
     rows = np.array([[far, 0.0]], dtype)
@@ -188,7 +187,7 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("name", EXTREMES)
+@each("name", EXTREMES)
 def test_normalise_with_extreme_sums(name):
     sums, weights = EXTREMES[name]
     responsibilities, log_likelihoods = normalised(sums, weights)
@@ -206,7 +205,7 @@ def test_a_row_that_no_component_reaches_has_the_mixing_weights():
     assert log_likelihoods.tolist() == [-np.inf]
 
 
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+@each("bad", [np.nan, -np.inf])
 def test_what_is_no_number_is_not_hidden(bad):
     for sums in ([[bad, 1.0]], [[1.0, bad]]):
         _, log_likelihoods = normalised(sums, (0.5, 0.5))
@@ -224,8 +223,7 @@ def test_normalise_in_single_precision_keeps_the_log_likelihood_in_double():
 # ---- moments and covariances --------------------------------------------------------------------
 
 
-@dtypes
-@pytest.mark.parametrize("full", [True, False])
+@over(dtype=DTYPES, full=[True, False])
 def test_rows_without_responsibility_add_nothing(dtype, full):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(300, 3)).astype(dtype)
@@ -244,7 +242,7 @@ def test_rows_without_responsibility_add_nothing(dtype, full):
     assert (results[0][0][1] == 0).all()
 
 
-@pytest.mark.parametrize("scale", [1e-100, 1e100])
+@each("scale", [1e-100, 1e100])
 def test_moments_at_every_scale(scale):
     rng = np.random.default_rng(1)
     rows, shares = rng.normal(size=(300, 2)), rng.uniform(size=(1, 300, 1))
@@ -268,8 +266,7 @@ def test_a_shift_near_the_mean_saves_digits():
     assert out[0] == pytest.approx(rows.var(), rel=1e-10)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("twin", [False, True])
+@over(tied=[False, True], twin=[False, True])
 def test_components_without_weight(tied, twin):
     offsets = offsets_of(2)
     copies = 1 if tied else 2

@@ -28,6 +28,8 @@ from vpem.steps.starts import RowStream, draw_start
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling
 
+from .tables import each, over
+
 
 @pytest.fixture(scope="module")
 def digits():
@@ -62,7 +64,7 @@ def odd_workers(M):
 # ---- rows ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_over_rows_it_is_lloyds_algorithm(digits, seed):
     rows = start(digits, 10, seed)
     wanted = lloyd(digits, rows)
@@ -201,8 +203,7 @@ def test_restarts_keep_the_best(digits):
 # ---- k-means++ over rows ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+@over(weighted=[False, True], seed=range(5))
 def test_spread_rows_are_those_of_all_rows_at_one_place(digits, seed, weighted):
     weights = np.random.default_rng(seed).integers(1, 5, 600) * 1.0 if weighted else None
 
@@ -295,8 +296,7 @@ def test_features_in_any_order_and_single_precision(digits):
 # ---- one shot -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("n", [2, 8, 64])
+@over(seed=range(4), n=[2, 8, 64])
 def test_one_shot_is_within_its_factor(digits, seed, n):
     found = kmeans_features(
         digits, agents_on("star", n, 64), n_clusters=7, method="grid", seed=seed
@@ -376,7 +376,7 @@ def test_nothing_is_sent_by_one_worker(digits):
 # ---- what cannot be used ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "sentence"),
     [
         ({"n_clusters": 0}, "n_clusters must be an integer of at least 1"),

@@ -11,6 +11,7 @@ from vpem import (
 )
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does
+from .tables import each
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_the_estimators_methods(digits):
     assert list(model.get_feature_names_out()) == [f"distributedkmeans{k}" for k in range(6)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "sentence"),
     [
         ({"split": "columns"}, "split must be one of features, rows"),

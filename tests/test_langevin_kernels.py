@@ -14,6 +14,8 @@ from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.one_compartment import OneCompartmentModel
 from vpem.saem.streams import Streams
 
+from .tables import over
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 
@@ -45,9 +47,9 @@ def pieces(model, n_chains, n_steps, seed):
     return theta, chains, 0.05 + 0.05 * rng.uniform(size=z.shape), keys
 
 
-@pytest.mark.parametrize("levels", [0, 1, 7, 32767])
-@pytest.mark.parametrize(("n_chains", "n_steps"), [(1, 1), (3, 4)])
-def test_kernels_are_their_twins(model, levels, n_chains, n_steps, monkeypatch):
+@over(levels=[0, 1, 7, 32767], chains=[(1, 1), (3, 4)])
+def test_kernels_are_their_twins(model, levels, chains, monkeypatch):
+    n_chains, n_steps = chains
     name = "langevin_linear" if isinstance(model, LinearModel) else "langevin_one_compartment"
     home = f"{type(model).__module__}.{name}"
     theta, z, scales, keys = pieces(model, n_chains, n_steps, levels)

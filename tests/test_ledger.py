@@ -9,6 +9,8 @@ from vpem.network.holdings import contiguous
 from vpem.network.ledger import KINDS, Ledger
 from vpem.network.routes import charge_features, charge_hubs, find_routes
 
+from .tables import each, over
+
 # Hubs of a star, or wide ones, centralize; that is told elsewhere.
 pytestmark = pytest.mark.filterwarnings("ignore:hops=:vpem.errors.VpemWarning")
 
@@ -93,7 +95,7 @@ def test_nothing_sent_names_nobody():
         assert (found["messages"], found["busiest_link"], found["busiest_agent"]) == (0, None, None)
 
 
-@pytest.mark.parametrize(("topology", "n", "options"), GRAPHS)
+@each(("topology", "n", "options"), GRAPHS)
 def test_the_parts_of_a_summary_make_the_whole(topology, n, options):
     graph = make_graph(topology, n, seed=3, **options)
     ledger = Ledger(graph)
@@ -151,9 +153,9 @@ def flooded(graph):
     return sent, rounds
 
 
-@pytest.mark.parametrize(("topology", "n", "options"), GRAPHS)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_flooding_message_by_message(topology, n, options, seed):
+@over(made=GRAPHS, seed=[0, 1, 2])
+def test_flooding_message_by_message(made, seed):
+    topology, n, options = made
     graph = make_graph(topology, n, seed=seed, **options)
     ledger = Ledger(graph)
     charge_hubs(ledger, graph)
@@ -162,7 +164,7 @@ def test_flooding_message_by_message(topology, n, options, seed):
     assert ledger.of_kind("flooding")["rounds"] == ledger.rounds == rounds
 
 
-@pytest.mark.parametrize(
+@each(
     ("topology", "n", "expected"),
     [
         (
@@ -203,10 +205,9 @@ def test_relays_without_features_send_none_of_their_own():
     assert by_link(ledger) == {(0, 1): (1, 40), (1, 2): (1, 40)}
 
 
-@pytest.mark.parametrize(("topology", "n", "options"), GRAPHS)
-@pytest.mark.parametrize("hops", [0, 1, 2, 3])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_features_walk_to_their_roots(topology, n, options, hops, seed):
+@over(made=GRAPHS, hops=[0, 1, 2, 3], seed=[0, 1])
+def test_features_walk_to_their_roots(made, hops, seed):
+    topology, n, options = made
     graph = make_graph(topology, n, seed=seed, **options)
     hubs = find_hubs(graph, hops, seed=seed)
     routes = find_routes(graph, hubs)

@@ -7,6 +7,8 @@ from vpem.engines.team import Alone
 from vpem.errors import InputError
 from vpem.network.messages import decode, encode
 
+from .tables import each
+
 VALUES = [
     None, True, 3, -2.5, float("inf"), "héllo", b"\x00\xff", [], (), {}, [1, [2, (3, {"a": None})]],
     {1: "one", "two": 2, (1, 2): [3]}, np.float32(1.5), np.int64(7),
@@ -15,7 +17,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@each("value", VALUES)
 def test_messages_come_back(value):
     back = decode(encode(value))
     assert type(back) is type(value)
@@ -29,7 +31,7 @@ def test_nan_comes_back():
     assert np.isnan(decode(encode(float("nan"))))
 
 
-@pytest.mark.parametrize(
+@each(
     "value", [object(), {1, 2}, np.array([object()]), [lambda: 0], 1j, np.datetime64("2020-01-01")]
 )
 def test_nothing_else_is_sent(value):

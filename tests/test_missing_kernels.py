@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 
 from vpem._core import missing as kernels
 from vpem._core import reference_missing as twins
@@ -11,6 +10,7 @@ from vpem.network.blocks import Blocks
 from vpem.terms.missing_patterns import pattern_plan
 
 from .missing_support import random_mixture
+from .tables import over
 
 
 def kernel_case(m, widths, k, seed, dtype, tied=False, share=0.4, roots=1):
@@ -28,11 +28,10 @@ def kernel_case(m, widths, k, seed, dtype, tied=False, share=0.4, roots=1):
     return blocks, mixture, observed, plan, rows, shares, rng
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize(
-    ("m", "widths", "k", "share"),
-    [
+@over(
+    dtype=[np.float64, np.float32],
+    tied=[False, True],
+    shape=[
         (1, [1], 1, 0.0),
         (1, [3], 2, 0.6),
         (255, [4], 2, 0.2),
@@ -42,7 +41,8 @@ def kernel_case(m, widths, k, seed, dtype, tied=False, share=0.4, roots=1):
         (40, [2, 2], 2, 1.0),
     ],
 )
-def test_full_kernels_are_their_twins(m, widths, k, share, tied, dtype):
+def test_full_kernels_are_their_twins(shape, tied, dtype):
+    m, widths, k, share = shape
     blocks, mixture, observed, plan, rows, shares, _rng = kernel_case(
         m, widths, k, 0, dtype, tied, share, roots=len(widths)
     )
@@ -78,10 +78,13 @@ def test_full_kernels_are_their_twins(m, widths, k, share, tied, dtype):
         np.testing.assert_allclose(one, twin, **close)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("copies", [1, 3])
-@pytest.mark.parametrize(("m", "widths"), [(1, [1]), (257, [2, 0, 3]), (520, [1] * 4)])
-def test_diagonal_kernels_are_their_twins(m, widths, copies, dtype):
+@over(
+    dtype=[np.float64, np.float32],
+    copies=[1, 3],
+    shape=[(1, [1]), (257, [2, 0, 3]), (520, [1] * 4)],
+)
+def test_diagonal_kernels_are_their_twins(shape, copies, dtype):
+    m, widths = shape
     blocks, mixture, observed, _, rows, shares, rng = kernel_case(
         m, widths, 3, 1, dtype, roots=len(widths)
     )

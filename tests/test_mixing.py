@@ -13,6 +13,8 @@ from vpem.network.mixing import MOST_FASTEST, chebyshev_bound, chebyshev_steps
 from vpem.settings import WEIGHTS
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 
+from .tables import each, over, pairwise
+
 RANDOM = [
     ("geometric", 20, {}),
     ("erdos-renyi", 15, {}),
@@ -30,9 +32,9 @@ def norm(W):
     return np.linalg.norm(W.toarray() - 1 / W.shape[0], 2)
 
 
-@pytest.mark.parametrize(("topology", "n", "options"), RANDOM)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_fastest_is_a_mixing_matrix_of_the_graph(topology, n, options, seed):
+@pairwise(made=RANDOM, seed=[0, 1])
+def test_fastest_is_a_mixing_matrix_of_the_graph(made, seed):
+    topology, n, options = made
     graph = make_graph(topology, n, seed=seed, **options)
     W = mixing_matrix(graph, "fastest")
     dense = W.toarray()
@@ -64,7 +66,7 @@ def test_no_weights_near_the_fastest_are_faster(topology, n, options):
             assert norm(module._weighted(graph, changed)) >= best - 1e-6
 
 
-@pytest.mark.parametrize("n", [2, 3, 9])
+@each("n", [2, 3, 9])
 def test_complete_graphs_mix_at_once(n):
     assert mixing_rate(mixing_matrix(make_graph("complete", n), "fastest")) == 0.0
 
@@ -76,7 +78,7 @@ def test_the_smallest_graphs():
     assert mixing_rate(pair) == 0.0
 
 
-@pytest.mark.parametrize("n", [4, 5, 8, 13, 24])
+@each("n", [4, 5, 8, 13, 24])
 def test_cycles_have_a_closed_form(n):
     # Edges of a cycle are all alike, so that one weight is best: 2 / (lambda_2 + lambda_max) of L.
     values = 2 - 2 * np.cos(2 * np.pi * np.arange(n) / n)
@@ -120,8 +122,7 @@ def test_disconnected_graphs_are_refused():
         mixing_matrix(from_edges([(0, 1), (2, 3)]), "fastest")
 
 
-@pytest.mark.parametrize("absent", ["cvxpy", "cvxopt"])
-@pytest.mark.parametrize("topology", ["grid", "complete"])
+@pairwise(absent=["cvxpy", "cvxopt"], topology=["grid", "complete"])
 def test_without_cvxpy_the_extra_is_named(monkeypatch, absent, topology):
     monkeypatch.setitem(sys.modules, absent, None)
     with pytest.raises(InputError, match=r"pip install 'vpem\[sdp\]'"):
@@ -159,9 +160,7 @@ def accelerated(W, states, rate, n_rounds):
     return now
 
 
-@pytest.mark.parametrize("n_rounds", [0, 1, 2, 3, 10, 31])
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("factor", [0.9, 1.0, 1.02])
+@over(n_rounds=[0, 1, 2, 3, 10, 31], weights=WEIGHTS, factor=[0.9, 1.0, 1.02])
 def test_rounds_apply_the_polynomial(n_rounds, weights, factor):
     graph = make_graph("geometric", 25, seed=3)
     W = mixing_matrix(graph, weights).toarray()
@@ -185,8 +184,7 @@ def test_steps_by_their_recurrence():
     assert len(chebyshev_steps(0.5, 0)) == 0
 
 
-@pytest.mark.parametrize("rate", [1e-6, 0.1, 0.9, 0.999])
-@pytest.mark.parametrize("n_rounds", [0, 1, 2, 7])
+@over(rate=[1e-6, 0.1, 0.9, 0.999], n_rounds=[0, 1, 2, 7])
 def test_the_bound_is_one_over_the_polynomial(rate, n_rounds):
     expected = 1 / Chebyshev.basis(n_rounds)(1 / rate)
     assert chebyshev_bound(rate, n_rounds) == pytest.approx(expected, rel=1e-6)
@@ -198,8 +196,7 @@ def test_bounds_at_the_ends():
     assert 0 <= chebyshev_bound(0.5, 100_000) < 1e-300
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("weights", WEIGHTS)
+@over(seed=range(4), weights=WEIGHTS)
 def test_the_mean_is_kept_at_every_round_and_the_bound_holds(seed, weights):
     W = mixing_matrix(make_graph("small-world", 30, seed=seed), weights)
     rate = mixing_rate(W)
@@ -212,10 +209,9 @@ def test_the_mean_is_kept_at_every_round_and_the_bound_holds(seed, weights):
         assert (left <= chebyshev_bound(rate, n_rounds) * start + 1e-12).all()
 
 
-@pytest.mark.parametrize(("topology", "n"), [("cycle", 9), ("path", 8), ("geometric", 40)])
-@pytest.mark.parametrize("hops", [0, 1, 2])
-@pytest.mark.parametrize("n_rounds", [1, 2, 17])
-def test_the_operator_is_the_rounds(topology, n, hops, n_rounds):
+@over(made=[("cycle", 9), ("path", 8), ("geometric", 40)], hops=[0, 1, 2], n_rounds=[1, 2, 17])
+def test_the_operator_is_the_rounds(made, hops, n_rounds):
+    topology, n = made
     graph = make_graph(topology, n, seed=0)
     W = mixing_matrix(graph)
     hubs = find_hubs(graph, hops)
@@ -234,9 +230,7 @@ def test_the_operator_is_the_rounds(topology, n, hops, n_rounds):
     np.testing.assert_allclose(one.reshape(by_hand.shape), by_hand, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("mean_degree", [9.7, 25.0])
-@pytest.mark.parametrize("hops", [0, 1])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@over(mean_degree=[9.7, 25.0], hops=[0, 1], seed=[0, 1, 2])
 def test_a_third_of_the_rounds_do_what_a_hundred_plain_ones_do(mean_degree, hops, seed):
     graph = make_graph("geometric", 100, mean_degree=mean_degree, seed=seed)
     W = mixing_matrix(graph)
@@ -249,11 +243,14 @@ def test_a_third_of_the_rounds_do_what_a_hundred_plain_ones_do(mean_degree, hops
 # ---- the fewest rounds --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("topology", "n"), [("cycle", 9), ("path", 12), ("geometric", 30)])
-@pytest.mark.parametrize("hops", [0, 1])
-@pytest.mark.parametrize("tolerance", [1e-2, 1e-6])
-@pytest.mark.parametrize("fast", [True, False])
-def test_rounds_needed_are_the_fewest(topology, n, hops, tolerance, fast):
+@over(
+    made=[("cycle", 9), ("path", 12), ("geometric", 30)],
+    hops=[0, 1],
+    tolerance=[1e-2, 1e-6],
+    fast=[True, False],
+)
+def test_rounds_needed_are_the_fewest(made, hops, tolerance, fast):
+    topology, n = made
     graph = make_graph(topology, n, seed=1)
     W = mixing_matrix(graph)
     hubs = find_hubs(graph, hops)

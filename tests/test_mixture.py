@@ -10,10 +10,10 @@ from vpem import Blocks, InputError, Mixture, NumericalError
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.scaling import Scaling
 
+from .tables import each, over
+
 K = 3
 FEATURES = ([4, 1], [0], [], [5, 2, 3])
-kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
-scalings = pytest.mark.parametrize("scaled", [False, True])
 
 
 def blocks_of(features=FEATURES):
@@ -69,8 +69,7 @@ def log_densities(mixture, X):
     return np.log(mixture.assembled_weights) + np.column_stack(columns)
 
 
-@kinds
-@scalings
+@over(kind=COVARIANCE_TYPES, scaled=[False, True])
 def test_density_and_responsibilities(kind, scaled):
     mixture = made(kind, scaled)
     X = mixture.sample(257, np.random.default_rng(1))[0]
@@ -107,7 +106,7 @@ def test_no_rows():
     assert mixture.predict_proba(np.empty((0, 6))).shape == (0, K)
 
 
-@pytest.mark.parametrize("shape", [(4, 5), (4, 7), (6,), (1, 2, 6)])
+@each("shape", [(4, 5), (4, 7), (6,), (1, 2, 6)])
 def test_data_of_another_shape_are_refused(shape):
     with pytest.raises(InputError, match="the model has 6 features"):
         made("full").score_samples(np.zeros(shape))
@@ -116,8 +115,7 @@ def test_data_of_another_shape_are_refused(shape):
 # ---- assembled view ------------------------------------------------------------------------------
 
 
-@kinds
-@scalings
+@over(kind=COVARIANCE_TYPES, scaled=[False, True])
 def test_assembled_parameters(kind, scaled):
     mixture = made(kind, scaled, per_root=True)
     means, covariances = dense(mixture)
@@ -144,7 +142,7 @@ def test_spherical_covariances_of_one_hub_have_scikit_learns_shape():
     assert mixture.assembled_covariances.shape == (K,)
 
 
-@kinds
+@each("kind", COVARIANCE_TYPES)
 def test_number_of_parameters(kind):
     widths = [2, 1, 3]
     entries = {"full": 3 + 1 + 6, "diag": 6, "spherical": 3}
@@ -154,7 +152,7 @@ def test_number_of_parameters(kind):
     assert made(kind).n_parameters == wanted
 
 
-@pytest.mark.parametrize("kind", ["full", "diag", "spherical", "tied"])
+@each("kind", ["full", "diag", "spherical", "tied"])
 def test_criteria_of_one_block_are_scikit_learns(kind, overlapping):
     X = overlapping(0, 200, 4)
     theirs = GaussianMixture(K, covariance_type=kind, random_state=0, max_iter=300).fit(X)
@@ -178,8 +176,7 @@ def test_criteria_of_one_block_are_scikit_learns(kind, overlapping):
 # ---- sampling ------------------------------------------------------------------------------------
 
 
-@kinds
-@scalings
+@over(kind=COVARIANCE_TYPES, scaled=[False, True])
 def test_sample_moments(kind, scaled):
     mixture = made(kind, scaled)
     X, labels = mixture.sample(60_000, np.random.default_rng(2))
@@ -207,7 +204,7 @@ def test_sample_depends_on_the_generator_only():
 # ---- order, blocks, validity ---------------------------------------------------------------------
 
 
-@kinds
+@each("kind", COVARIANCE_TYPES)
 def test_permuted_components(kind):
     mixture = made(kind, scaled=True, per_root=True)
     order = np.array([2, 0, 1])
@@ -219,8 +216,7 @@ def test_permuted_components(kind):
     )
 
 
-@kinds
-@pytest.mark.parametrize("per_root", [False, True])
+@over(kind=COVARIANCE_TYPES, per_root=[False, True])
 def test_block_gives_what_its_root_holds(kind, per_root):
     mixture = made(kind, per_root=per_root)
     copies = 1 if kind.startswith("tied") else K
@@ -232,8 +228,7 @@ def test_block_gives_what_its_root_holds(kind, per_root):
         assert covariances.shape == (copies, *square)
 
 
-@kinds
-@scalings
+@over(kind=COVARIANCE_TYPES, scaled=[False, True])
 def test_over_the_same_blocks_nothing_changes(kind, scaled):
     mixture = made(kind, scaled, per_root=True)
     again = mixture.over(mixture.blocks, kind, mixture.scaling)
@@ -242,9 +237,7 @@ def test_over_the_same_blocks_nothing_changes(kind, scaled):
     np.testing.assert_allclose(again.covariances, mixture.covariances, rtol=1e-14)
 
 
-@kinds
-@scalings
-@pytest.mark.parametrize("target", COVARIANCE_TYPES)
+@over(kind=COVARIANCE_TYPES, scaled=[False, True], target=COVARIANCE_TYPES)
 def test_over_other_blocks(kind, scaled, target):
     mixture = made(kind, scaled)
     scaling = Scaling(np.arange(6.0), np.linspace(0.5, 3, 6)) if scaled else mixture.scaling
@@ -281,7 +274,7 @@ def test_a_singular_covariance_is_named():
         other.score_samples(np.zeros((1, 6)))
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "match"),
     [
         ({"means": np.zeros((K, 5))}, "means of shape"),

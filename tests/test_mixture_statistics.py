@@ -11,6 +11,8 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric, white_units
 from vpem.terms.scaling import Scaling
 
+from .tables import each, over
+
 
 def model_of(X, workers=3, k=3, covariance_type="full", **options):
     """The model of rows that are centred first, and those rows."""
@@ -48,7 +50,7 @@ def by_hand(model, rows, mixture):
     return np.concatenate(parts)
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@each("covariance_type", COVARIANCE_TYPES)
 def test_statistics_are_those_of_the_responsibilities(X, covariance_type):
     model, rows = model_of(X, covariance_type=covariance_type)
     mixture = model.start(rows[[3, 90, 170]])
@@ -64,7 +66,7 @@ def test_statistics_are_those_of_the_responsibilities(X, covariance_type):
     assert model.objective(mixture) == pytest.approx(mixture.score_samples(X).mean(), abs=1e-12)
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@each("covariance_type", COVARIANCE_TYPES)
 def test_a_step_is_a_step_of_em(X, covariance_type):
     model, rows = model_of(X, covariance_type=covariance_type)
     terms = FeatureTerms(X, Blocks.one(4), covariance_type, scaling=Scaling.none(4), reg_covar=1e-6)
@@ -85,7 +87,7 @@ def test_a_step_is_a_step_of_em(X, covariance_type):
     )
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@each("covariance_type", COVARIANCE_TYPES)
 def test_pieces_cover_the_statistic_in_order(X, covariance_type):
     model, _ = model_of(X, covariance_type=covariance_type)
     assert model.pieces[0] == slice(0, 3)
@@ -96,7 +98,7 @@ def test_pieces_cover_the_statistic_in_order(X, covariance_type):
     )
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@each("covariance_type", COVARIANCE_TYPES)
 def test_hard_statistics(X, covariance_type):
     model, rows = model_of(X, covariance_type=covariance_type)
     labels = np.arange(len(rows[model.runs[1]])) % 3
@@ -110,8 +112,7 @@ def test_hard_statistics(X, covariance_type):
         np.testing.assert_allclose(second, own[labels == 2].T @ own[labels == 2] / sum(labels == 2))
 
 
-@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-@pytest.mark.parametrize("seed", range(4))
+@over(covariance_type=COVARIANCE_TYPES, seed=range(4))
 def test_any_statistic_gives_a_valid_model(X, covariance_type, seed):
     model, rows = model_of(X, covariance_type=covariance_type)
     good = model.expect(0, model.start(rows[[3, 90, 170]]), None)
@@ -173,7 +174,7 @@ def test_known_covariances(X):
     np.testing.assert_allclose(model.start(rows[:3]).assembled_covariances, each)
 
 
-@pytest.mark.parametrize(
+@each(
     ("known", "kind", "why"),
     [
         (np.eye(3), "tied", "of shape"),

@@ -15,6 +15,8 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
+from .tables import each
+
 NAMES = ("height", "weight", "pulse", "age", "größe, cm")
 FEATURES = ((3, 1), (4,), (0, 2))
 
@@ -341,30 +343,34 @@ def test_the_parts_listed_here_are_all_there_are(model_file):
     assert sorted(found) == sorted(ITEMS)
 
 
-@pytest.mark.parametrize("name", ITEMS)
-def test_a_model_without_one_of_its_parts(model_file, name):
+@each("name", ITEMS)
+def test_a_model_without_one_of_its_parts(model_file, sound, name):
+    model_file.write_bytes(sound)
     with h5py.File(model_file, "a") as file:
         del file[name]
     refused(model_file)
 
 
-@pytest.mark.parametrize("name", ITEMS)
-def test_a_number_in_place_of_one_of_its_parts(model_file, name):
+@each("name", ITEMS)
+def test_a_number_in_place_of_one_of_its_parts(model_file, sound, name):
+    model_file.write_bytes(sound)
     with h5py.File(model_file, "a") as file:
         del file[name]
         file[name] = 3.5
     refused(model_file)
 
 
-@pytest.mark.parametrize(("group", "name"), ATTRIBUTES)
-def test_a_model_without_one_of_its_attributes(model_file, group, name):
+@each(("group", "name"), ATTRIBUTES)
+def test_a_model_without_one_of_its_attributes(model_file, sound, group, name):
+    model_file.write_bytes(sound)
     with h5py.File(model_file, "a") as file:
         del file[group].attrs[name]
     refused(model_file)
 
 
-@pytest.mark.parametrize(("group", "name"), ATTRIBUTES)
-def test_an_attribute_that_makes_no_sense(model_file, group, name):
+@each(("group", "name"), ATTRIBUTES)
+def test_an_attribute_that_makes_no_sense(model_file, sound, group, name):
+    model_file.write_bytes(sound)
     for value in (-1, 2.5, "7", "", [1, 2], 2**62):
         with h5py.File(model_file, "a") as file:
             file[group].attrs[name] = value
@@ -466,17 +472,18 @@ DAMAGE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", DAMAGE)
-def test_what_is_wrong_is_said(model_file, fault):
+@each("fault", DAMAGE)
+def test_what_is_wrong_is_said(model_file, sound, fault):
+    model_file.write_bytes(sound)
     change, said = DAMAGE[fault]
     with h5py.File(model_file, "a") as file:
         change(file)
     assert re.search(said, refused(model_file))
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
+@each("value", [0.0, -1.0, np.nan, np.inf])
 def test_a_variance_that_is_none(tmp_path, value):
-    write_model(tmp_path / "m.h5", make_model("diag"))
+    write_model(tmp_path / "m.h5", make_model("diag"), force=True)
     with h5py.File(tmp_path / "m.h5", "a") as file:
         put("hubs/0/covariances", (0, 0), value)(file)
     assert re.search("positive definite|finite real numbers", refused(tmp_path / "m.h5"))
@@ -509,7 +516,7 @@ def test_strings_of_variable_length_are_read_too(model_file):
     assert read_model(model_file).feature_names == NAMES
 
 
-@pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n", b"text", bytes(5000)])
+@each("content", [b"", b"\x89HDF\r\n\x1a\n", b"text", bytes(5000)])
 def test_files_that_are_not_hdf5(tmp_path, content):
     (tmp_path / "m.h5").write_bytes(content)
     refused(tmp_path / "m.h5")

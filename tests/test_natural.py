@@ -10,11 +10,10 @@ from vpem._core import reference_codecs as twins
 from vpem.errors import InputError, NumericalError
 from vpem.network.codecs import Natural, draw_keys, parse_codec
 
+from .tables import each, over
+
 SIZES = (1, 2, 7, 8, 9, 63, 257, 4095, 4096, 4097, 12_365)
 BITS = (9, 10, 11, 12, 16, 17, 24)
-
-all_bits = pytest.mark.parametrize("bits", BITS)
-dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 
 
 def largest(bits):
@@ -54,9 +53,7 @@ def agree(values, keys, bits):
     return sent
 
 
-@all_bits
-@dtypes
-@pytest.mark.parametrize("n", SIZES)
+@over(bits=BITS, dtype=[np.float64, np.float32], n=SIZES)
 def test_kernel_equals_its_twin(bits, dtype, n):
     rng = np.random.default_rng([n, bits])
     values = rng.normal(size=(3, n)) * 10.0 ** rng.integers(-37, 37, size=(3, n))
@@ -66,8 +63,7 @@ def test_kernel_equals_its_twin(bits, dtype, n):
     assert not received[-1].any()
 
 
-@all_bits
-@pytest.mark.parametrize("scale", [1e-300, 1e-45, 1e-41, 2.0**-127, 1e-38, 1e37])
+@over(bits=BITS, scale=[1e-300, 1e-45, 1e-41, 2.0**-127, 1e-38, 1e37])
 def test_very_small_and_very_large_values_equal_the_twin(bits, scale):
     rng = np.random.default_rng(bits)
     edges = [5e-324, -5e-324, -0.0, 2.0**-127, -(2.0**-126), np.nextafter(2.0**-127, 0)]
@@ -77,8 +73,7 @@ def test_very_small_and_very_large_values_equal_the_twin(bits, scale):
     assert (np.abs(received - values) <= step * np.maximum(np.abs(values), 2.0**-127)).all()
 
 
-@pytest.mark.parametrize("bits", [9, 10, 12, 16])
-@dtypes
+@over(bits=[9, 10, 12, 16], dtype=[np.float64, np.float32])
 def test_every_number_is_received_as_it_is(bits, dtype):
     exact = numbers(bits)
     assert len(exact) == 2 ** (bits - 1)
@@ -91,7 +86,7 @@ def test_every_number_is_received_as_it_is(bits, dtype):
         )
 
 
-@pytest.mark.parametrize("bits", [9, 10, 12, 16])
+@each("bits", [9, 10, 12, 16])
 def test_every_code_is_a_number_of_its_own(bits):
     codes = np.arange(2**bits, dtype=np.uint64)
     spread = (codes[:, None] >> np.arange(bits, dtype=np.uint64)) & np.uint64(1)
@@ -103,7 +98,7 @@ def test_every_code_is_a_number_of_its_own(bits):
         assert not np.signbit(values[:2]).any()
 
 
-@pytest.mark.parametrize("bits", [9, 10, 12, 16])
+@each("bits", [9, 10, 12, 16])
 def test_values_go_to_one_of_their_two_neighbours(bits):
     exact = numbers(bits)
     rng = np.random.default_rng(bits)
@@ -122,7 +117,7 @@ def test_values_go_to_one_of_their_two_neighbours(bits):
     assert 0.9 < scores.std() < 1.1
 
 
-@all_bits
+@each("bits", BITS)
 def test_the_variance_bound_is_attained_and_never_passed(bits):
     codec = Natural(bits)
     step = 2.0 ** (9 - bits)
@@ -148,8 +143,7 @@ def test_without_a_mantissa_it_is_that_of_the_paper():
     assert Natural(9).variance(0) == 0
 
 
-@pytest.mark.parametrize("bits", [9, 10, 16])
-@pytest.mark.parametrize("share", [0.01, 0.3, 0.9])
+@over(bits=[9, 10, 16], share=[0.01, 0.3, 0.9])
 def test_what_is_below_the_least_number_is_zero_or_that_number(bits, share):
     codec = Natural(bits)
     least = numbers(bits)[1]
@@ -172,7 +166,7 @@ def test_large_values_do_not_drown_small_ones():
     assert np.linalg.norm(dithered[0, 1:] - small) >= np.linalg.norm(small)
 
 
-@all_bits
+@each("bits", BITS)
 def test_what_cannot_be_sent_is_a_fault_of_its_row(bits):
     most = largest(bits)
     keys = np.arange(4, dtype=np.uint64)
@@ -192,7 +186,7 @@ def test_a_message_written_by_hand():
     assert message == number.to_bytes(4, "little")
 
 
-@pytest.mark.parametrize("n", SIZES)
+@each("n", SIZES)
 def test_sizes(n):
     for bits in BITS:
         message = Natural(bits).encode(np.ones(n), np.random.default_rng(0))
@@ -216,7 +210,7 @@ def test_threads_do_not_show_in_the_kernels():
             np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("bits", [8, 25, 10.0, "10", None])
+@each("bits", [8, 25, 10.0, "10", None])
 def test_bits_out_of_range(bits):
     with pytest.raises(InputError, match="bits of natural must be an integer of at least 9"):
         Natural(bits)
@@ -238,7 +232,7 @@ def test_the_largest_that_can_be_sent():
             codec.encode(np.nextafter(most, dtype(-np.inf)), rng)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("natural", "natural takes the bits of a value, got 'natural'; try 'natural:10bits'"),

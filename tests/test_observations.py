@@ -10,6 +10,8 @@ from vpem.files.observations import read_observations, write_observations
 from vpem.terms.lowrank.laws import make_law
 from vpem.terms.lowrank.observations import check_law, from_matrices, hide, split
 
+from .tables import each, over
+
 CSV = """\
 observer,row,column,value
 ann,pond,2020-01,3
@@ -73,7 +75,7 @@ def test_numbers_are_ordered_by_size(tmp_path):
     assert found.column_names == ("-1", "3.5", "11")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("", "is empty"),
@@ -198,7 +200,7 @@ def spoil(file, kind):
         file.attrs["encoding-type"], file.attrs["encoding-version"] = "vpem-observations", "9.0"
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "words"),
     [
         ("strings", "must hold"),
@@ -244,7 +246,7 @@ def holed(rows=(), columns=()):
     return X
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "words"),
     [
         (holed(rows=[2]), "nobody saw any entry of row 'row 2'"),
@@ -277,7 +279,7 @@ def test_what_one_observer_lacks_another_may_have():
     assert found.times_seen.tolist() == [[1, 2, 2], [0, 1, 1], [1, 2, 2], [1, 2, 2]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("law", "value", "words"),
     [
         ("poisson", 1.5, "must be counts (0, 1, 2, ...), but what observer 0 saw"),
@@ -297,7 +299,7 @@ def test_values_that_are_not_of_the_law(law, value, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "variance", "words"),
     [
         ("gauss", 1, "did you mean 'gaussian'"),
@@ -315,8 +317,7 @@ def test_laws_that_are_not(name, variance, words):
 # ---- dealt out and hidden -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by", ["random", "rows"])
-@pytest.mark.parametrize("n", [1, 3, 7])
+@over(by=["random", "rows"], n=[1, 3, 7])
 def test_parts_of_one_matrix(by, n):
     one = from_matrices(partial(4, (9, 6)))
     parts = split(one, n, by, np.random.default_rng(0))
@@ -344,7 +345,7 @@ def test_more_workers_than_there_is_to_deal():
         split(from_matrices([partial(0), partial(1)]), 2, rng=np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_hidden_entries_are_hidden_from_all(seed):
     rng = np.random.default_rng(seed)
     given = from_matrices([partial(seed, (20, 12)), partial(seed + 9, (20, 12))])
@@ -382,7 +383,7 @@ def test_nothing_can_be_hidden():
         hide(from_matrices(X), 0.5, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, np.nan, "x"])
+@each("share", [0, 1, -0.1, 1.5, np.nan, "x"])
 def test_shares_that_are_not(share):
     with pytest.raises(InputError, match="holdout must be"):
         hide(from_matrices(partial()), share, np.random.default_rng(0))

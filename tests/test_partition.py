@@ -9,6 +9,8 @@ from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.holdings import read_partition
 from vpem.network.holdings import Partition, contiguous, from_agent_of_feature, from_lists
 
+from .tables import each
+
 
 def columns(partition):
     return [part.tolist() for part in partition.features]
@@ -22,7 +24,7 @@ def test_contiguous_is_nearly_equal():
     assert partition.agent_of.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
 
 
-@pytest.mark.parametrize("n_agents", [0, -1, 5, 2.0, True, None])
+@each("n_agents", [0, -1, 5, 2.0, True, None])
 def test_contiguous_refuses(n_agents):
     with pytest.raises(InputError, match="agents"):
         contiguous(4, n_agents)
@@ -32,7 +34,7 @@ def test_contiguous_takes_names():
     assert contiguous(2, 2, ["left", "right"]).names == ("left", "right")
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "sentence"),
     [
         (["a"], "2 agents but 1 agent names"),
@@ -66,7 +68,7 @@ def test_a_named_agent_without_features_is_a_relay():
     assert partition.agent_of.tolist() == [0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("agent_of", "names", "sentence"),
     [
         ([0, 2], None, "agent 1 holds no feature although agent 2 does"),
@@ -84,7 +86,7 @@ def test_agent_of_feature_refuses(agent_of, names, sentence):
         from_agent_of_feature(agent_of, names)
 
 
-@pytest.mark.parametrize(
+@each(
     ("lists", "sentence"),
     [
         ([[0, 1], [3]], "misses feature 2;"),
@@ -130,7 +132,7 @@ def test_read_by_name_and_number(tmp_path):
     assert columns(read_partition(path, 3)) == [[0, 2], [1]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "kind", "sentence"),
     [
         ("{", FileError, "not a JSON file"),

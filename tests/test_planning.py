@@ -27,6 +27,8 @@ from vpem.network.ledger import KINDS
 from vpem.sums import forecast
 from vpem.sums.consensus import ConsensusSum, rounds_needed
 
+from .tables import each, over, pairwise
+
 CASES = [
     ("cycle", 8, {"hops": 1}),
     ("cycle", 6, {"hops": 0, "n_rounds": 40, "acceleration": "none"}),
@@ -51,9 +53,10 @@ def of_fit(told, n_iter):
     }
 
 
-@pytest.mark.parametrize(("topology", "n", "options"), CASES)
-@pytest.mark.parametrize(("n_components", "dtype"), [(2, "float64"), (3, "float32")])
-def test_the_prediction_is_what_a_fit_sends(topology, n, options, n_components, dtype, overlapping):
+@pairwise(graph=CASES, mixture=[(2, "float64"), (3, "float32")])
+def test_the_prediction_is_what_a_fit_sends(graph, mixture, overlapping):
+    topology, n, options = graph
+    n_components, dtype = mixture
     graph = make_graph(topology, n, seed=1)
     held = contiguous(2 * n + 1, n)
     X = overlapping(0, n_samples=120, n_features=2 * n + 1)
@@ -92,11 +95,10 @@ COMPRESSED = [
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@pytest.mark.parametrize(("topology", "n", "options"), COMPRESSED)
-@pytest.mark.parametrize(("n_components", "dtype"), [(2, "float64"), (3, "float32")])
-def test_compressed_messages_have_their_true_size(
-    topology, n, options, n_components, dtype, overlapping
-):
+@pairwise(graph=COMPRESSED, mixture=[(2, "float64"), (3, "float32")])
+def test_compressed_messages_have_their_true_size(graph, mixture, overlapping):
+    topology, n, options = graph
+    n_components, dtype = mixture
     graph = make_graph(topology, n, seed=1)
     held = contiguous(n + 3, n)
     told = plan(graph, held, n_samples=101, n_components=n_components, dtype=dtype, **options)
@@ -119,13 +121,13 @@ def test_compressed_messages_have_their_true_size(
         assert sent["last"]["bytes"] == message * sent["last"]["messages"] > 0
 
 
-@pytest.mark.parametrize(
-    ("topology", "n", "options"),
-    [("star", 5, {}), ("cycle", 8, {"hops": 1}), ("path", 6, {"n_rounds": 90, "hops": 2})],
+@over(
+    graph=[("star", 5, {}), ("cycle", 8, {"hops": 1}), ("path", 6, {"n_rounds": 90, "hops": 2})],
+    batch_size=[33, 120, 500],
+    step_size=[None, 0.7],
 )
-@pytest.mark.parametrize("batch_size", [33, 120, 500])
-@pytest.mark.parametrize("step_size", [None, 0.7])
-def test_batches_are_counted_by_the_pass(topology, n, options, batch_size, step_size, overlapping):
+def test_batches_are_counted_by_the_pass(graph, batch_size, step_size, overlapping):
+    topology, n, options = graph
     graph = make_graph(topology, n, seed=1)
     held = contiguous(2 * n, n)
     told = plan(graph, held, n_samples=120, batch_size=batch_size, **options)
@@ -178,9 +180,9 @@ def faulty(topology, n, options, seed, overlapping, max_iter):
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@pytest.mark.parametrize(("topology", "n", "options"), FAULTS)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_where_something_fails_means_are_told(topology, n, options, seed, overlapping, monkeypatch):
+@over(graph=FAULTS, seed=[0, 1, 2])
+def test_where_something_fails_means_are_told(graph, seed, overlapping, monkeypatch):
+    topology, n, options = graph
     monkeypatch.setattr(forecast, "MOST_DRAWN", 60)
     max_iter = 40 if "agent_dropout" in options else 8
     told, fit = faulty(topology, n, options, seed, overlapping, max_iter)
@@ -364,7 +366,7 @@ def test_the_fastest_weights_are_shown_where_they_can_be(monkeypatch, absent):
         plan(make_graph("cycle", 6), [1] * 6, weights="fastest")
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "message"),
     [
         ({"n_samples": 0}, "n_samples must be"),

@@ -30,6 +30,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
 from .pictures_support import CLUSTERS, FITS, load, shared_folder
+from .tables import each, over
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +117,9 @@ def refuse_cut(figure):
     assert box.y1 < height + 0.01
 
 
-@pytest.mark.parametrize("of_clusters", [False, True], ids=["components", "clusters"])
-@pytest.mark.parametrize(("d", "k"), [(1, 1), (1, 12), (2, 2), (2, 3), (2, 12), (3, 3), (30, 12)])
-def test_nothing_is_cut_off(d, k, of_clusters):
+@over(of_clusters=[False, True], case=[(1, 1), (1, 12), (2, 2), (2, 3), (2, 12), (3, 3), (30, 12)])
+def test_nothing_is_cut_off(case, of_clusters):
+    d, k = case
     saved, rows = saved_of(d, k, of_clusters=of_clusters)
     for kind in ("marginals", "pairs", "responsibilities", "confusion"):
         if (kind == "pairs" and d == 1) or (of_clusters and not PICTURES[kind].of_clusters):
@@ -126,9 +127,9 @@ def test_nothing_is_cut_off(d, k, of_clusters):
         refuse_cut(draw(kind, saved, rows).figure)
 
 
-@pytest.mark.parametrize("unit", [1e-7, 0.03, 900.0, 1e6])
-@pytest.mark.parametrize(("kind", "d"), [("marginals", 9), ("pairs", 2), ("pairs", 5)])
-def test_panels_leave_room_for_numbers_of_any_size(kind, d, unit):
+@over(unit=[1e-7, 0.03, 900.0, 1e6], case=[("marginals", 9), ("pairs", 2), ("pairs", 5)])
+def test_panels_leave_room_for_numbers_of_any_size(case, unit):
+    kind, d = case
     figure = draw(kind, *saved_of(d, 3, names="name", unit=unit)).figure
     refuse_cut(figure)
     boxes = [axes.get_tightbbox() for axes in figure.axes if axes.axison]
@@ -182,7 +183,7 @@ def test_clusters_of_one_colour_differ_in_their_hatches():
     assert len({(colour(c), hatch(c)) for c in range(64)}) == 64
 
 
-@pytest.mark.parametrize(("first", "last"), [(1, 1), (0, 1), (1, 2), (1, 37), (0, 2000)])
+@each(("first", "last"), [(1, 1), (0, 1), (1, 2), (1, 37), (0, 2000)])
 def test_axes_of_whole_numbers_have_whole_ticks(first, last):
     axes = new_figure(5, 3).subplots()
     axes.plot([first, last], [0, 1])
@@ -314,7 +315,7 @@ def test_runs_of_a_hub_are_its_agents():
 # ---- marginals, pairs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_heights_of_histograms_integrate_to_one(seed):
     rng = np.random.default_rng(seed)
     for values in (rng.normal(size=50), rng.standard_cauchy(3000), np.ones(7), np.array([2.0]),

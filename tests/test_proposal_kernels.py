@@ -9,6 +9,8 @@ from vpem.saem.models.linear import LinearModel
 from vpem.saem.samplers import Mala, Metropolis
 from vpem.saem.streams import Streams
 
+from .tables import each, over
+
 MODULES = (proposals, reference_proposals)
 
 
@@ -31,9 +33,7 @@ def moved(model, monkeypatch, module, step, gain, n_chains=3, n_moves=6, n_threa
     return chains, scales, steps, counts
 
 
-@pytest.mark.parametrize("step", [0.0, 0.4])
-@pytest.mark.parametrize("gain", [0.0, 0.3])
-@pytest.mark.parametrize("n_chains", [1, 4])
+@over(step=[0.0, 0.4], gain=[0.0, 0.3], n_chains=[1, 4])
 def test_kernels_are_their_twins(model, monkeypatch, step, gain, n_chains):
     ours, twins = (moved(model, monkeypatch, one, step, gain, n_chains) for one in MODULES)
     np.testing.assert_array_equal(ours[3], twins[3])
@@ -42,7 +42,7 @@ def test_kernels_are_their_twins(model, monkeypatch, step, gain, n_chains):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("step", [0.0, 0.4])
+@each("step", [0.0, 0.4])
 def test_threads_do_not_show(model, monkeypatch, step):
     found = [
         moved(model, monkeypatch, proposals, step, 0.3, n_threads=n_threads)

@@ -22,6 +22,8 @@ from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling
 
+from .tables import each, over
+
 placed_anew = pytest.mark.filterwarnings("ignore:.*collapsed component:vpem.VpemWarning")
 
 
@@ -96,7 +98,7 @@ def run_script(script, tol=0.1):
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("script", "stops"),
     [
         ([[0], [1], [1.05], [9]], 3),
@@ -122,18 +124,16 @@ def test_without_tolerance_nothing_stops():
     assert not run_script([[1], [1], [1]], tol=0.0).converged
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@each("bad", [np.nan, np.inf, -np.inf])
 def test_a_log_likelihood_that_is_not_finite_ends_the_run(bad):
     with pytest.raises(NumericalError, match=r"root 1 is .* at iteration 2"):
         run_script([[0, 0], [1, bad]])
 
 
 @pytest.mark.filterwarnings("ignore:.*rounds are too few:vpem.VpemWarning")
-@pytest.mark.parametrize(("topology", "n_rounds"), [("path", 10), ("cycle", 6)])
-@pytest.mark.parametrize("seed", [0, 2, 3])
-def test_roots_that_fall_while_others_rise_do_not_stop_the_network(
-    topology, n_rounds, seed, overlapping
-):
+@over(graph=[("path", 10), ("cycle", 6)], seed=[0, 2, 3])
+def test_roots_that_fall_while_others_rise_do_not_stop_the_network(graph, seed, overlapping):
+    topology, n_rounds = graph
     X = overlapping(seed, 300, 8)
     network = connect(make_graph(topology, 8), contiguous(8, 8), hops=0, n_rounds=n_rounds)
     fit = fit_vpem(X, network, n_components=3, init=[1, 2, 3], tol=1e-5, max_iter=400)
@@ -198,8 +198,7 @@ def start_of(network, means, kind="full"):
     return Mixture(blocks, kind, weights, means, covariances, Scaling.none(d))
 
 
-@pytest.mark.parametrize("make", [star, ring])
-@pytest.mark.parametrize("kind", ["full", "diag"])
+@over(make=[star, ring], kind=["full", "diag"])
 def test_a_component_without_rows_is_placed_anew(make, kind, overlapping):
     X = overlapping(3, 200, 4)
     network = make(4)
@@ -322,8 +321,7 @@ def test_constant_features_need_regularisation(overlapping):
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@pytest.mark.parametrize("kind", ["full", "diag", "spherical", "tied"])
-@pytest.mark.parametrize("make", [star, ring])
+@over(kind=["full", "diag", "spherical", "tied"], make=[star, ring])
 def test_more_components_than_different_rows_give_a_finite_mixture(make, kind, overlapping):
     X = np.tile(overlapping(12, 40, 4)[:3], (20, 1))
     for seed in range(3):

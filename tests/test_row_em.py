@@ -18,7 +18,8 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.row_statistics import Message, RowTerms
 from vpem.terms.scaling import Scaling
 
-kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+from .tables import each, over
+
 ROWS = [3, 57, 110]
 
 
@@ -64,8 +65,7 @@ def assert_same(one, two, tolerance=1e-10):
 # ---- identities ----------------------------------------------------------------------------------
 
 
-@kinds
-@pytest.mark.parametrize("how", [1, 3, 7, 150, "uneven", "mixed"])
+@over(kind=COVARIANCE_TYPES, how=[1, 3, 7, 150, "uneven", "mixed"])
 def test_workers_fit_what_pooled_rows_do(kind, how, overlapping):
     X = overlapping(0, 150, 4)
     ours = fit(X, split(150, how), covariance_type=kind)
@@ -73,7 +73,7 @@ def test_workers_fit_what_pooled_rows_do(kind, how, overlapping):
     assert ours.history.shape == (25, 1)
 
 
-@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+@each("kind", ["full", "tied", "diag", "spherical"])
 def test_workers_fit_what_scikit_learn_does(kind, overlapping):
     X = overlapping(1, 300, 3)
     start = fit(X, evenly(300, 4), covariance_type=kind, n_iter=1)
@@ -102,8 +102,7 @@ def test_workers_fit_what_scikit_learn_does(kind, overlapping):
         assert ours.log_likelihood == pytest.approx(peer.score(X), rel=1e-9)
 
 
-@kinds
-@pytest.mark.parametrize("path", ["operator", "rounds"])
+@over(kind=COVARIANCE_TYPES, path=["operator", "rounds"])
 def test_peers_differ_by_consensus_error_only(kind, path, overlapping):
     X = overlapping(2, 150, 4)
     whole = pooled(X, covariance_type=kind)
@@ -148,8 +147,7 @@ def test_faults_change_little(fault, overlapping):
     assert ours.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-5)
 
 
-@pytest.mark.parametrize("topology", ["star", "cycle"])
-@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+@over(topology=["star", "cycle"], init=["random", "k-means++", "kmeans"])
 def test_starts_over_any_split(topology, init, overlapping):
     X = overlapping(6, 200, 3)
     found = [
@@ -251,7 +249,7 @@ def test_what_a_cycle_sends(overlapping):
     assert counted["bytes"] == 8 * 11 * 10 * 8 * (3 + 12 + 30 + 1)
 
 
-@kinds
+@each("kind", COVARIANCE_TYPES)
 def test_messages_are_read_as_they_were_written(kind, overlapping):
     X = overlapping(0, 60, 4)
     terms = FeatureTerms(X, Blocks.one(4), kind, scaling=Scaling.none(4))

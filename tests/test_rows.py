@@ -13,6 +13,8 @@ from vpem.network.holdings import contiguous
 from vpem.terms.matrix import MemoryRows, arrange_rows
 from vpem.terms.scaling import Scaling
 
+from .tables import each, over
+
 M, D = 30_000, 12
 
 
@@ -50,8 +52,7 @@ def test_a_matrix_in_a_file_is_the_array(X, matrix):
     np.testing.assert_array_equal(chosen[5:9], X[5:9][:, [4, 0]])
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("standard", [False, True])
+@over(dtype=[np.float64, np.float32], standard=[False, True])
 def test_runs_in_block_order_and_units(X, matrix, dtype, standard):
     scaling = Scaling.standard(X, None) if standard else Scaling.none(D)
     wanted = arrange_rows(X, blocks(), scaling, dtype)
@@ -77,9 +78,7 @@ def test_runs_in_block_order_and_units(X, matrix, dtype, standard):
     np.testing.assert_array_equal(found.take(some), wanted.take(some))
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("standard", [False, True])
-@pytest.mark.parametrize("size", [1, 700, 9999, 12_000])
+@over(dtype=[np.float64, np.float32], standard=[False, True], size=[1, 700, 9999, 12_000])
 def test_parts_in_any_order(X, matrix, dtype, standard, size):
     """A part is its rows, read alone; the part that follows is read ahead."""
     scaling = Scaling.standard(X, None) if standard else Scaling.none(D)
@@ -198,7 +197,7 @@ def test_chunks_that_make_reading_by_rows_slow_are_warned_of(tmp_path):
         FileMatrix(tmp_path / "x.h5").close()
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "size"),
     [
         ("1048576", 1 << 20),
@@ -212,7 +211,7 @@ def test_sizes(text, size):
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "MB", "-5", "0", "10 parsecs", "1e9", "nan"])
+@each("text", ["", "MB", "-5", "0", "10 parsecs", "1e9", "nan"])
 def test_no_sizes(text):
     with pytest.raises(InputError, match="a size must be a number of bytes such as 600MB"):
         parse_bytes(text)

@@ -20,6 +20,8 @@ from vpem.saem.saem import run_saem, step_size
 from vpem.saem.samplers import Exact, Metropolis, sampler_of
 from vpem.saem.server import SaemServer, Units
 
+from .tables import each
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 BOYS = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
 """Maximum likelihood: intercept, slope, variances and covariance, residual variance."""
@@ -287,7 +289,7 @@ def test_units_fit_what_varies():
 # ---- what is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "words"),
     [
         ({"model": "linea"}, "did you mean 'linear'"),

@@ -18,6 +18,8 @@ from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.linear import LinearModel
 
+from .tables import each
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 QUICK = {"n_iter": 30, "burn_in": 15, "tol": 0.0, "n_conditional": 30, "n_importance": 50}
 
@@ -35,11 +37,18 @@ def fit(boys):
     )  # fmt: skip
 
 
-@pytest.fixture
-def path(tmp_path, fit):
-    found = tmp_path / "fit.h5"
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory, fit):
+    """Bytes of the fit, written."""
+    found = tmp_path_factory.mktemp("sound") / "fit.h5"
     save_saem(found, fit)
-    return found
+    return found.read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path, sound):
+    (tmp_path / "fit.h5").write_bytes(sound)
+    return tmp_path / "fit.h5"
 
 
 def assert_same(one, two):
@@ -264,9 +273,10 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_files_are_refused_in_a_sentence(path, case):
+@each("case", HOSTILE)
+def test_hostile_files_are_refused_in_a_sentence(path, sound, case):
     edit, told = HOSTILE[case]
+    path.write_bytes(sound)
     with h5py.File(path, "a") as file:
         edit(file)
     with pytest.raises(FileError, match=told) as caught:
@@ -275,19 +285,18 @@ def test_hostile_files_are_refused_in_a_sentence(path, case):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
-def test_a_file_cut_short_is_refused(path, share):
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(share * len(whole))])
+@each("share", [0.1, 0.5, 0.9, 0.999])
+def test_a_file_cut_short_is_refused(path, sound, share):
+    path.write_bytes(sound[: int(share * len(sound))])
     with pytest.raises(FileError):
         read_saem(path)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_changed_bytes_are_refused_or_read(path, seed):
+@each("seed", range(40))
+def test_changed_bytes_are_refused_or_read(path, sound, seed):
     """Whatever bytes a file has, reading it ends with a fit or with one sentence."""
     rng = np.random.default_rng(seed)
-    content = bytearray(path.read_bytes())
+    content = bytearray(sound)
     for place in rng.integers(len(content), size=4):
         content[place] = rng.integers(256)
     path.write_bytes(content)

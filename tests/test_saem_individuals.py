@@ -11,6 +11,8 @@ from vpem.errors import FileError, InputError
 from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_long, from_matrix
 
+from .tables import each
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -99,7 +101,7 @@ def test_counts_of_a_file_must_fit(some, tmp_path, counts):
         read_individuals(path)
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "words"),
     [
         (lambda: from_long([], [], []), "one id a row"),

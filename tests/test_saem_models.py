@@ -19,6 +19,8 @@ from vpem.saem.models.model import check_model
 from vpem.saem.models.one_compartment import OneCompartmentModel
 from vpem.saem.streams import Streams
 
+from .tables import each
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 GROUPS = [0, 0, 0, 1, 1, 1]
 
@@ -78,7 +80,7 @@ def test_gradient_is_that_of_the_density(model, seed):
         np.testing.assert_allclose(slope[..., j], ends / 2e-5, rtol=1e-5, atol=1e-6 * size)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(3))
 def test_statistics_are_all_that_parameters_need(model, seed):
     rng = np.random.default_rng(seed)
     theta, z = near(model, rng)
@@ -96,7 +98,7 @@ def test_statistics_of_a_mixture_are_all_that_parameters_need(mixture):
     assert found == pytest.approx(mixture.log_complete(z[None], theta).sum(), rel=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(3))
 def test_maximize_finds_the_top(model, seed):
     rng = np.random.default_rng(seed)
     _, z = near(model, rng)
@@ -119,7 +121,7 @@ def test_maximize_of_a_mixture_finds_the_top(mixture):
         assert mixture.log_density(total, mixture.counts, other) <= best + 1e-4
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_maximize_is_valid_for_any_total(model, mixture, seed):
     rng = np.random.default_rng(seed)
     for one in (model, mixture):
@@ -217,7 +219,7 @@ def test_signs_of_factors_are_fixed_together():
 # ---- what is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "words"),
     [
         (lambda d: LinearModel(from_long([0, 0, 1], [0, 1, 0], [1, 2, 3])), "at least 2 observ"),

@@ -10,6 +10,7 @@ from vpem.saem.individuals import from_long
 from vpem.saem.stopping import still_to_go
 
 from .cli_support import ROOT
+from .tables import over
 
 BOYS = read_individuals(ROOT / "data" / "oxford_boys.csv")
 BOYS_TOP = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
@@ -55,8 +56,7 @@ NONE = np.zeros((0, 2))
 # ---- the measure --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decay", [0.7, 1.0])
-@pytest.mark.parametrize("share", [0.9, 0.3, 0.1, 0.03])
+@over(decay=[0.7, 1.0], share=[0.9, 0.3, 0.1, 0.03])
 def test_the_way_left_is_told_however_little_parameters_change(share, decay):
     shares = (share, 1.0)
     trace, steps = walk((5.0, 0.0), shares, decay=decay)

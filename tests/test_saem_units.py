@@ -19,6 +19,8 @@ from vpem.saem.models.one_compartment import OneCompartmentModel
 from vpem.saem.samplers import Exact, Langevin
 from vpem.saem.streams import Streams
 
+from .tables import each, pairwise
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 QUICK = {"n_iter": 40, "burn_in": 20, "tol": 0.0, "n_conditional": 60, "n_importance": 200}
 
@@ -29,9 +31,11 @@ def rescaled(data, time=1.0, value=1.0, dose=1.0, since=0.0, above=0.0):
     return from_long(ids, time * data.times + since, value * data.values + above, covariates)
 
 
-@pytest.mark.parametrize("sampler", ["exact", "metropolis", "mala"])
-@pytest.mark.parametrize(("time", "value"), [(525600, 1), (1e-6, 1), (1, 1e-6), (1e3, 1e6)])
-def test_units_of_a_linear_model_do_not_matter(sampler, time, value):
+@pairwise(
+    sampler=["exact", "metropolis", "mala"], units=[(525600, 1), (1e-6, 1), (1, 1e-6), (1e3, 1e6)]
+)
+def test_units_of_a_linear_model_do_not_matter(sampler, units):
+    time, value = units
     data = read_individuals(DATA / "oxford_boys.csv")
     fits = [fit_saem(one, sampler=sampler, **QUICK) for one in (data, rescaled(data, time, value))]
     slope = value / time
@@ -162,7 +166,7 @@ def test_a_placebo_has_the_clearance_of_others():
     assert np.abs(fit.theta[:3] - theta[:3]).max() < 0.5
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "words"),
     [
         (

@@ -22,6 +22,8 @@ from vpem.network.schema import (
     check,
 )
 
+from .tables import each
+
 PLACE = Place("the file x.h5", "run", ("begin anew with ", Setting("force", True)))
 RECORD = {"history": ListOf(NUMBER, "L", least=1), "bytes": ListOf(COUNT, "L")}
 ODD = [None, True, -1, 0.5, float("inf"), 1 << 60, "text", b"", [], (), {}, np.ones(2), np.bool_(1)]
@@ -53,13 +55,13 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "values"), GOOD)
+@each(("schema", "values"), GOOD)
 def test_what_fits_is_taken(schema, values):
     for value in values:
         check(schema, value, PLACE)
 
 
-@pytest.mark.parametrize(("schema", "values"), GOOD)
+@each(("schema", "values"), GOOD)
 def test_whatever_else_is_refused(schema, values):
     refused = 0
     for odd in ODD:
@@ -72,7 +74,7 @@ def test_whatever_else_is_refused(schema, values):
     assert refused >= 8 if schema is not PLAIN else refused == 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("schema", "value", "told"),
     [
         (COUNT, True, "run must be an integer of at least 0, got true"),
@@ -96,8 +98,11 @@ def test_whatever_else_is_refused(schema, values):
         ({"a": COUNT}, [], "run must be a table of a, got a list of 0"),
         (RECORD, {"history": [1.0], "bytes": []}, "run.bytes must be a list of 1, got a list of 0"),
         (RECORD, {"history": [], "bytes": []}, "run.history must be a list of at least 1, got a"),
-        (Array("i8", (3,), 0), np.ones((2, 2)),
-         "run must be 3 integers of at least 0, got 2 x 2 real numbers"),
+        (
+            Array("i8", (3,), 0),
+            np.ones((2, 2)),
+            "run must be 3 integers of at least 0, got 2 x 2 real numbers",
+        ),
         (Array("i8", (3,), 0), np.ones(3), "run must be 3 integers of at least 0 of type i8, got"),
         (Array("i8", (3,), 0), np.array([1, 2, -3]), "of at least 0, got -3 among them"),
         (Array("f8", ((1, 2), "K")), np.ones((3, 4)), "run must be 1 or 2 x any number of finite"),
@@ -107,7 +112,7 @@ def test_whatever_else_is_refused(schema, values):
         (Array("f8", (1, 2), sums=1), np.full((1, 2), 1e308), "that sum to 1, got a sum of inf"),
         (Array("f8", ()), np.ones(()), None),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_is_told_in_one_sentence(schema, value, told):
     if told is None:
         check(schema, value, PLACE)

@@ -20,6 +20,7 @@ from vpem.pictures.selection import draw_selection
 from .cli_support import overlapping
 from .selection_support import Broken as DefectiveProblem
 from .selection_support import Deadly
+from .tables import each
 
 
 def problem_of(X, *, agents=3, topology="star", hops=(0,), **options):
@@ -45,7 +46,7 @@ def without_times(cells):
 # ---- lists --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "numbers"),
     [
         ("3", [3]),
@@ -61,7 +62,7 @@ def test_lists_of_numbers(text, numbers):
     assert parse_numbers("-k", text) == numbers
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("", "numbers and ranges"),
@@ -140,7 +141,7 @@ def test_one_agent_has_the_criteria_of_scikit_learn(ours, theirs):
     assert cell["icl"] == pytest.approx(peer.bic(X) + 2 * doubt, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@each(
     ("topology", "hops", "covariance", "blocks"),
     [
         ("star", 0, "full", [2, 2, 2, 2]),

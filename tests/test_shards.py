@@ -12,6 +12,8 @@ from vpem.files.models import read_model, write_model
 from vpem.fits.shards import join_shards, shard_path, write_shard
 from vpem.network.holdings import from_lists
 
+from .tables import pairwise
+
 NAMES = ("north", "south", "server room", "relay")
 
 
@@ -32,8 +34,9 @@ def cut(folder, topology="cycle", covariance_type="full", hops=0, seed=0, **opti
     return fit, paths
 
 
-@pytest.mark.parametrize("kind", ["full", "diag", "spherical", "tied", "tied-diag"])
-@pytest.mark.parametrize("topology", ["cycle", "star", "path"])
+@pairwise(
+    kind=["full", "diag", "spherical", "tied", "tied-diag"], topology=["cycle", "star", "path"]
+)
 def test_joined_shards_are_the_model(kind, topology, tmp_path):
     fit, paths = cut(tmp_path, topology, kind)
     assert [path.name for path in paths] == ["m.north.h5", "m.south.h5", "m.server-room.h5"]

@@ -5,18 +5,19 @@ from scipy.stats import multivariate_normal
 from vpem.errors import InputError
 from vpem.files.simulate import bayes_error, simulate
 
+from .tables import each, pairwise
+
 
 def densities(X, truth):
     parts = zip(truth["weights"], truth["means"], truth["covariances"], strict=True)
     return np.column_stack([np.log(w) + multivariate_normal(m, c).logpdf(X) for w, m, c in parts])
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    ("n_features", "n_components", "overlap"),
-    [(1, 3, 0.2), (2, 2, 0.45), (6, 4, 0.05), (10, 3, 0.01), (12, 5, 0.7)],
+@pairwise(
+    seed=range(3), mixture=[(1, 3, 0.2), (2, 2, 0.45), (6, 4, 0.05), (10, 3, 0.01), (12, 5, 0.7)]
 )
-def test_the_true_mixture_errs_as_often_as_asked(seed, n_features, n_components, overlap):
+def test_the_true_mixture_errs_as_often_as_asked(seed, mixture):
+    n_features, n_components, overlap = mixture
     data, truth = simulate(20_000, n_features, n_components, overlap=overlap, seed=seed)
     logs = densities(data.X, truth)
     wrong = np.mean(logs.argmax(axis=1) != data.labels)
@@ -91,7 +92,7 @@ def test_the_dataset_is_complete():
     assert simulate(20, 6, 3)[0].partition is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "sentence"),
     [
         ({"n_samples": 0}, "n_samples must be an integer of at least 1, got 0"),

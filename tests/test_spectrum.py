@@ -9,6 +9,8 @@ from vpem.network.ledger import Ledger
 from vpem.network.spectrum import LEAST, MARGIN, estimate_rate
 from vpem.sums.consensus import ConsensusSum, rounds_needed
 
+from .tables import each
+
 GRAPHS = [
     ("cycle", 8), ("cycle", 31), ("path", 20), ("grid", 36), ("geometric", 50), ("geometric", 100),
     ("erdos-renyi", 60), ("small-world", 60), ("scale-free", 60), ("tree", 40), ("path", 2),
@@ -27,7 +29,7 @@ def estimate(graph, W, seed=0, n_rounds=None):
     return found, ledger
 
 
-@pytest.mark.parametrize(("topology", "n", "seed", "weights"), CASES)
+@each(("topology", "n", "seed", "weights"), CASES)
 def test_chebyshev_with_the_estimate_reaches_the_tolerance(topology, n, seed, weights):
     graph = make_graph(topology, n, seed=seed)
     W = mixing_matrix(graph, weights)
@@ -43,7 +45,7 @@ def test_chebyshev_with_the_estimate_reaches_the_tolerance(topology, n, seed, we
             assert enough <= 1.25 * best + 1
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_the_margin_stands_over_what_was_seen(seed):
     graph = make_graph("cycle", 12)
     W = mixing_matrix(graph)
@@ -99,7 +101,7 @@ def test_every_message_is_charged(topology, n):
         assert ledger.bytes == sum(ledger.of_kind(kind)["bytes"] for kind in ("setup", "flooding"))
 
 
-@pytest.mark.parametrize("n_rounds", [2, 3, 5, 6, 7, 20, 33])
+@each("n_rounds", [2, 3, 5, 6, 7, 20, 33])
 def test_rounds_are_those_of_the_power_iteration(n_rounds):
     graph = make_graph("grid", 20)
     W = mixing_matrix(graph).toarray()
@@ -141,7 +143,7 @@ def test_a_sign_that_alternates_is_seen():
     assert found == pytest.approx(-values[0] + MARGIN * (1 + values[0]), rel=1e-2)
 
 
-@pytest.mark.parametrize("n", [2, 3, 12])
+@each("n", [2, 3, 12])
 def test_where_one_round_is_exact_the_rate_is_next_to_nothing(n):
     graph = make_graph("complete", n)
     found, ledger = estimate(graph, mixing_matrix(graph))

@@ -12,7 +12,7 @@ from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling
 
-inits = pytest.mark.parametrize("init", INITS)
+from .tables import each, over
 
 
 def network_of(topology, d=6, n_rounds=60):
@@ -55,8 +55,7 @@ def test_distinct_rows_can_be_all_rows():
 # ---- every start ---------------------------------------------------------------------------------
 
 
-@inits
-@pytest.mark.parametrize("topology", ["star", "cycle"])
+@over(init=INITS, topology=["star", "cycle"])
 def test_rows_differ_and_depend_on_the_seed_only(init, topology, overlapping):
     X = overlapping(0, 250, 6)
     network = network_of(topology)
@@ -74,7 +73,7 @@ def test_rows_differ_and_depend_on_the_seed_only(init, topology, overlapping):
     assert len(set(chosen)) > 1
 
 
-@pytest.mark.parametrize("topology", ["star", "cycle", "path"])
+@each("topology", ["star", "cycle", "path"])
 def test_random_rows_are_the_same_on_every_network(topology, overlapping):
     X = overlapping(1, 250, 6)
     fit = fit_vpem(X, network_of(topology, n_rounds=200), init="random", tol=1e-2, seed=4)
@@ -82,8 +81,7 @@ def test_random_rows_are_the_same_on_every_network(topology, overlapping):
     assert fit.init_rows == alone.init_rows
 
 
-@pytest.mark.parametrize("topology", ["star", "cycle"])
-@pytest.mark.parametrize("init", ["random", "k-means++"])
+@over(topology=["star", "cycle"], init=["random", "k-means++"])
 def test_means_stand_at_rows(init, topology, overlapping):
     X = overlapping(2, 250, 6)
     network = network_of(topology)
@@ -141,8 +139,7 @@ def test_the_first_root_draws_by_its_own_distances(overlapping):
 # ---- k-means -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+@over(weighted=[False, True], seed=range(5))
 def test_kmeans_start_is_one_m_step_from_converged_lloyd(seed, weighted, overlapping):
     X = overlapping(seed, 300, 6)
     weights = np.random.default_rng(seed).uniform(0.2, 3, size=300) if weighted else None
@@ -192,9 +189,7 @@ def test_each_root_assigns_rows_by_its_own_distances(overlapping):
 # ---- few different rows --------------------------------------------------------------------------
 
 
-@inits
-@pytest.mark.parametrize("topology", ["star", "cycle"])
-@pytest.mark.parametrize("distinct", [1, 2, 3])
+@over(init=INITS, topology=["star", "cycle"], distinct=[1, 2, 3])
 def test_fewer_different_rows_than_components(init, topology, distinct, overlapping):
     X = np.tile(overlapping(6, 40, 6)[:distinct], (20, 1))
     network = network_of(topology)
@@ -217,7 +212,7 @@ def test_spread_rows_take_every_different_row_before_any_twice(overlapping):
         assert sorted(rows // 30) == [0, 1, 2, 3]
 
 
-@inits
+@each("init", INITS)
 def test_as_many_components_as_rows(init, overlapping):
     X = overlapping(8, 12, 3)
     network = connect(make_graph("star", 3), contiguous(3, 3), hops=0)
@@ -247,7 +242,7 @@ def test_from_a_model_of_the_same_blocks_the_first_entry_is_its_log_likelihood(
     assert after.init_rows is None
 
 
-@pytest.mark.parametrize("target", ["full", "diag", "tied", "spherical", "tied-diag"])
+@each("target", ["full", "diag", "tied", "spherical", "tied-diag"])
 def test_from_a_model_of_other_blocks(target, overlapping, iterate):
     X = overlapping(11, 200, 6)
     one = connect(make_graph("star", 1), contiguous(6, 1), hops=0)
@@ -279,7 +274,7 @@ def test_restarts_keep_the_best(overlapping):
         assert best.init_rows == single.init_rows
 
 
-@pytest.mark.parametrize(
+@each(
     ("init", "match"),
     [
         ("kmean", "did you mean 'kmeans'"),

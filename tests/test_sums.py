@@ -10,10 +10,10 @@ from vpem.network.hubs import Hub
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 from vpem.sums.server import ServerSum
 
+from .tables import each, over
+
 WEIGHTS = ("metropolis", "laplacian", "max-degree")
 GRAPHS = [("cycle", 9), ("path", 8), ("geometric", 40), ("small-world", 18), ("grid", 12)]
-graphs = pytest.mark.parametrize(("topology", "n"), GRAPHS)
-hop_counts = pytest.mark.parametrize("hops", [0, 1, 2])
 
 
 def made(topology, n, hops, weights="metropolis", seed=0):
@@ -49,11 +49,9 @@ def test_server_adds_all_blocks():
     np.testing.assert_allclose(total.reduce(terms), terms.sum(axis=0)[None], rtol=1e-15)
 
 
-@graphs
-@hop_counts
-@pytest.mark.parametrize("path", ["operator", "rounds"])
-@pytest.mark.parametrize("n_rounds", [1, 2, 13])
-def test_rounds_agent_by_agent(topology, n, hops, path, n_rounds):
+@over(network=GRAPHS, hops=[0, 1, 2], path=["operator", "rounds"], n_rounds=[1, 2, 13])
+def test_rounds_agent_by_agent(network, hops, path, n_rounds):
+    topology, n = network
     graph, mixing, hubs = made(topology, n, hops)
     terms = np.random.default_rng(1).normal(size=(len(hubs), 7, 2))
     total = ConsensusSum(mixing, hubs, n_rounds, path=path)
@@ -63,11 +61,10 @@ def test_rounds_agent_by_agent(topology, n, hops, path, n_rounds):
     np.testing.assert_allclose(total.reduce(terms), wanted, rtol=1e-10, atol=1e-11)
 
 
-@graphs
-@hop_counts
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_operator_keeps_what_is_alike(topology, n, hops, weights):
+@over(network=GRAPHS, hops=[0, 1, 2], weights=WEIGHTS)
+def test_operator_keeps_what_is_alike(network, hops, weights):
     """Agents that start from one value keep it: ``C w = 1`` for ``w_b = |H_b| / N``."""
+    topology, n = network
     _, mixing, hubs = made(topology, n, hops, weights)
     shares = np.array([len(hub.agents) / n for hub in hubs])
     for n_rounds in (1, 5, 40):
@@ -75,9 +72,9 @@ def test_operator_keeps_what_is_alike(topology, n, hops, weights):
         np.testing.assert_allclose(operator @ shares, 1, rtol=1e-12)
 
 
-@graphs
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_many_rounds_become_the_exact_sum(topology, n, weights):
+@over(network=GRAPHS, weights=WEIGHTS)
+def test_many_rounds_become_the_exact_sum(network, weights):
+    topology, n = network
     _, mixing, hubs = made(topology, n, 1, weights)
     needed = rounds_needed(mixing, hubs, mixing_rate(mixing), 1e-12)
     total = ConsensusSum(mixing, hubs, needed, path="operator")
@@ -100,8 +97,7 @@ def test_an_operator_of_ones_is_shared_by_all_roots():
     )
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("path", ["operator", "rounds"])
+@over(dtype=[np.float32, np.float64], path=["operator", "rounds"])
 def test_precision_is_that_of_the_terms(dtype, path):
     _, mixing, hubs = made("cycle", 6, 0)
     terms = np.random.default_rng(4).normal(size=(6, 300, 2)).astype(dtype)
@@ -122,9 +118,9 @@ def test_terms_are_left_as_they_were():
         np.testing.assert_array_equal(terms, before)
 
 
-@graphs
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_the_mean_of_the_states_is_kept_in_every_round(topology, n, weights):
+@over(network=GRAPHS, weights=WEIGHTS)
+def test_the_mean_of_the_states_is_kept_in_every_round(network, weights):
+    topology, n = network
     from vpem._core.consensus import consensus_rounds
 
     _, mixing, _ = made(topology, n, 0, weights)
@@ -143,10 +139,9 @@ def test_the_mean_of_the_states_is_kept_in_every_round(topology, n, weights):
 # ---- how many rounds -----------------------------------------------------------------------------
 
 
-@graphs
-@hop_counts
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_the_bound_is_one(topology, n, hops, weights):
+@over(network=GRAPHS, hops=[0, 1, 2], weights=WEIGHTS)
+def test_the_bound_is_one(network, hops, weights):
+    topology, n = network
     _, mixing, hubs = made(topology, n, hops, weights)
     rate = mixing_rate(mixing)
     for n_rounds in (1, 2, 3, 8, 21, 60):
@@ -155,10 +150,9 @@ def test_the_bound_is_one(topology, n, hops, weights):
         assert error <= bound * (1 + 1e-9) + 1e-12
 
 
-@graphs
-@hop_counts
-@pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 1e-8])
-def test_rounds_needed_reach_the_tolerance(topology, n, hops, tolerance):
+@over(network=GRAPHS, hops=[0, 1, 2], tolerance=[1e-1, 1e-3, 1e-8])
+def test_rounds_needed_reach_the_tolerance(network, hops, tolerance):
+    topology, n = network
     _, mixing, hubs = made(topology, n, hops)
     needed = rounds_needed(mixing, hubs, mixing_rate(mixing), tolerance)
     assert ConsensusSum(mixing, hubs, needed, path="operator").error <= tolerance
@@ -219,7 +213,7 @@ def test_auto_takes_the_cheaper_way():
     assert ConsensusSum(mixing, hubs, 1).path == "rounds"
 
 
-@pytest.mark.parametrize("n_rounds", [-1, 1.5, True])
+@each("n_rounds", [-1, 1.5, True])
 def test_rounds_must_be_a_positive_integer(n_rounds):
     _, mixing, hubs = made("cycle", 4, 0)
     with pytest.raises(InputError, match="rounds must be an integer of at least 0"):
@@ -240,7 +234,7 @@ def test_hubs_of_unequal_size_weigh_alike_in_the_sum():
     np.testing.assert_allclose(total.reduce(terms), 11.0, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "match"),
     [
         ({"hops": -1}, "hops"),

@@ -12,6 +12,8 @@ from vpem._core.sweep import instruction_set, sweep
 from vpem._core.threads import one_blas_thread
 from vpem.network.holdings import contiguous
 
+from .tables import each, over
+
 WIDTHS = ([1], [5], [8, 3], [1] * 7, [30, 2], [101], [27, 28, 29], [4, 0, 1], [0, 2])
 SETS = ("base", "avx2", "avx512")
 
@@ -80,9 +82,9 @@ def assert_close(found, wanted, tolerance):
         assert np.abs(mine - twin).max(initial=0) <= tolerance * size
 
 
-@pytest.mark.parametrize("widths", WIDTHS, ids=str)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-11), (np.float32, 5e-4)])
-def test_sweep_is_its_twin(instructions, widths, dtype, tolerance):
+@over(widths=WIDTHS, precision=[(np.float64, 1e-11), (np.float32, 5e-4)])
+def test_sweep_is_its_twin(instructions, widths, precision):
+    dtype, tolerance = precision
     rng = np.random.default_rng(0)
     for n_samples in (1, 32, 33, 257):
         for n_components in (1, 3):
@@ -121,7 +123,7 @@ def test_no_rows_add_nothing(instructions):
     assert [part.any() for part in found] == [False] * 4
 
 
-@pytest.mark.parametrize("scale", [1e-150, 1e-30, 1e30, 1e150])
+@each("scale", [1e-150, 1e-30, 1e30, 1e150])
 def test_huge_and_tiny_units(instructions, scale):
     given = draw(np.random.default_rng(4), 300, [3, 30], 3, scale=scale)
     found, wanted = run(sweep, given), run(reference.sweep, given)
@@ -172,9 +174,7 @@ def test_left_out_responsibilities_are_below_rounding(instructions):
 # ---- shares --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("most", [1, 2, 7, 10**6])
-@pytest.mark.parametrize("n_threads", [1, 2, 5])
-@pytest.mark.parametrize("n_tiles", [1, 2, 3, 31, 586, 10_007])
+@over(most=[1, 2, 7, 10**6], n_threads=[1, 2, 5], n_tiles=[1, 2, 3, 31, 586, 10_007])
 def test_shares_cover_every_tile_once(n_tiles, n_threads, most):
     bounds = sweeping._shares(n_tiles, n_threads, max(most, n_threads))
     assert bounds[0] == 0

@@ -11,7 +11,8 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling
 
-kinds = pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+from .tables import each, over
+
 FEATURES = ([3, 0], [], [4], [1, 2])
 
 
@@ -44,13 +45,13 @@ def dense_start(mixture):
 # ---- E-step --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_values", [1, 1000, 10**9])
+@each("n_values", [1, 1000, 10**9])
 def test_chunks_cover_every_row_once(X, n_values):
     rows = [np.arange(211)[part] for part in made(X).chunks(n_values)]
     np.testing.assert_array_equal(np.concatenate(rows), np.arange(211))
 
 
-@kinds
+@each("kind", COVARIANCE_TYPES)
 def test_size_of_chunks_changes_nothing(kind, X, iterate, monkeypatch):
     network = connect(make_graph("cycle", 5), contiguous(5, 5), hops=0, n_rounds=70)
     options = {"n_components": 3, "covariance_type": kind, "init": "kmeans", "seed": 3}
@@ -63,7 +64,7 @@ def test_size_of_chunks_changes_nothing(kind, X, iterate, monkeypatch):
     np.testing.assert_allclose(parts.mixture.means, whole.mixture.means, rtol=1e-8, atol=1e-9)
 
 
-@kinds
+@each("kind", COVARIANCE_TYPES)
 def test_terms_of_a_block_see_no_other_feature(kind, X):
     terms = made(X, kind)
     mixture = terms.start(terms.at_rows(np.array([3, 30])))
@@ -99,8 +100,7 @@ def test_log_constant_counts_features_weights_and_units(X):
 # ---- starts and repairs --------------------------------------------------------------------------
 
 
-@kinds
-@pytest.mark.parametrize("weighted", [False, True])
+@over(kind=COVARIANCE_TYPES, weighted=[False, True])
 def test_start_has_the_blocks_sample_covariance(kind, weighted, X):
     weights = np.random.default_rng(1).uniform(0.1, 3, size=211) if weighted else None
     terms = made(X, kind, row_weights=weights)
@@ -122,7 +122,7 @@ def test_start_has_the_blocks_sample_covariance(kind, weighted, X):
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
 
 
-@kinds
+@each("kind", COVARIANCE_TYPES)
 def test_reseeded_component(kind, X):
     terms = made(X, kind)
     start = terms.start(terms.at_rows(np.array([1, 2, 3])))
@@ -148,7 +148,7 @@ def test_reseeded_component(kind, X):
             np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])
 
 
-@kinds
+@each("kind", COVARIANCE_TYPES)
 def test_a_component_without_rows_stays_where_it_is(kind, X):
     terms = made(X, kind)
     centres = terms.at_rows(np.array([1, 2]))
@@ -174,7 +174,6 @@ def test_statistics_of_single_precision_are_kept_in_double(X):
 # ---- weights of rows -----------------------------------------------------------------------------
 
 NETWORKS = ("star", "operator", "rounds")
-networks = pytest.mark.parametrize("topology", NETWORKS)
 
 
 def network_of(topology):
@@ -190,9 +189,7 @@ def assert_same_fit(one, two):
         np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
-@kinds
-@networks
-@pytest.mark.parametrize("scale", ["none", "standard"])
+@over(kind=COVARIANCE_TYPES, topology=NETWORKS, scale=["none", "standard"])
 def test_a_row_of_no_weight_is_no_row(kind, topology, scale, X, iterate):
     weights = np.ones(211)
     weights[::5] = 0
@@ -208,9 +205,7 @@ def test_a_row_of_no_weight_is_no_row(kind, topology, scale, X, iterate):
     assert_same_fit(one, two)
 
 
-@kinds
-@networks
-@pytest.mark.parametrize("scale", ["none", "standard"])
+@over(kind=COVARIANCE_TYPES, topology=NETWORKS, scale=["none", "standard"])
 def test_an_integer_weight_is_as_many_copies(kind, topology, scale, X, iterate):
     weights = np.random.default_rng(2).integers(1, 4, size=211)
     options = {"n_components": 3, "covariance_type": kind, "scale": scale}
@@ -225,8 +220,7 @@ def test_an_integer_weight_is_as_many_copies(kind, topology, scale, X, iterate):
     assert_same_fit(one, two)
 
 
-@networks
-@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+@over(topology=NETWORKS, init=["random", "k-means++", "kmeans"])
 def test_starts_draw_no_row_without_weight(topology, init, X):
     weights = np.zeros(211)
     weights[50:90] = 1
@@ -243,8 +237,7 @@ def test_starts_draw_no_row_without_weight(topology, init, X):
         assert all(50 <= row < 90 for row in fit.init_rows)
 
 
-@networks
-@pytest.mark.parametrize("factor", [0.05, 100.0])
+@over(topology=NETWORKS, factor=[0.05, 100.0])
 def test_only_the_ratio_of_weights_matters(topology, factor, X, iterate):
     weights = np.random.default_rng(3).uniform(0.5, 2, size=211)
     options = {"n_components": 3, "init": [5, 55, 155]}
@@ -257,7 +250,7 @@ def test_only_the_ratio_of_weights_matters(topology, factor, X, iterate):
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(
+@each(
     ("weights", "match"),
     [
         (np.ones(5), "211 numbers"),

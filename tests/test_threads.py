@@ -11,6 +11,8 @@ from vpem.errors import InputError
 from vpem_cli import engine
 from vpem_cli.output import Screen
 
+from .tables import each
+
 
 @pytest.fixture
 def environment(monkeypatch):
@@ -28,7 +30,7 @@ def test_what_is_asked_for_is_given(environment, value):
     assert type(found) is int
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.0, "2", True, np.nan])
+@each("value", [0, -1, 1.0, "2", True, np.nan])
 def test_what_is_no_number_of_threads(environment, value):
     with pytest.raises(
         InputError, match="threads must be an integer of at least 1 and at most 1024, got"
@@ -42,7 +44,7 @@ def test_the_environment_of_openmp_is_obeyed(environment, word, count):
     assert thread_count(None) == count
 
 
-@pytest.mark.parametrize("word", ["", "0", "-2", "many", None])
+@each("word", ["", "0", "-2", "many", None])
 def test_else_one_thread_a_processor_of_this_process(environment, word):
     if word is not None:
         environment.setenv("OMP_NUM_THREADS", word)

@@ -14,6 +14,8 @@ from vpem.network.ledger import Ledger
 from vpem.sums.connect import connect_workers
 from vpem.sums.counted import add_vectors
 
+from .tables import each
+
 
 def test_runs_of_nearly_equal_length():
     workers = evenly(10, 3)
@@ -41,7 +43,7 @@ def test_from_names_and_numbers():
     assert numbered.of_rows(np.array([0, 2])).counts.tolist() == [1, 0, 0, 1]
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "names", "message"),
     [
         ([0, -1], None, "row 1 has worker -1"),
@@ -73,7 +75,7 @@ def test_bad_divisions(rows, message):
         Workers(parts, tuple(f"{n}" for n in range(len(parts))))
 
 
-@pytest.mark.parametrize("number", [0, -1, 2.5, "3", 11])
+@each("number", [0, -1, 2.5, "3", 11])
 def test_bad_numbers_of_workers(number):
     with pytest.raises(InputError, match=r"workers"):
         evenly(10, number)
@@ -91,7 +93,7 @@ def test_from_a_file(tmp_path):
         read_workers(tmp_path / "none.json", 3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         ("[1]", "must hold"),
@@ -118,11 +120,16 @@ def test_kept_in_a_dataset(tmp_path):
         Dataset(np.ones((2, 1)), ("x",), workers=workers)
 
 
-@pytest.mark.parametrize(
+@each(
     ("topology", "how"),
-    [("star", {}), ("cycle", {}), ("cycle", {"path": "rounds"}), ("path", {"n_rounds": 40}),
-     ("complete", {"link_failure": 0.2})],
-)  # fmt: skip
+    [
+        ("star", {}),
+        ("cycle", {}),
+        ("cycle", {"path": "rounds"}),
+        ("path", {"n_rounds": 40}),
+        ("complete", {"link_failure": 0.2}),
+    ],
+)
 def test_vectors_are_added(topology, how):
     network = connect_workers(make_graph(topology, 5), **how)
     ledger = Ledger(network.graph)
