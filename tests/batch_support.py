@@ -6,7 +6,6 @@ import pytest
 from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.network.holdings import contiguous
-from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.batches import fit_batches
 from vpem.steps.starts import RowStream
 from vpem.terms.features import FeatureTerms

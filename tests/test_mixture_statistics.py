@@ -8,7 +8,8 @@ from vpem.network.blocks import Blocks
 from vpem.network.holdings import evenly
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture_statistics import MixtureStatistics, lower_half, symmetric, white_units
+from vpem.terms.matrices import lower_half, symmetric, white_units
+from vpem.terms.mixture_statistics import MixtureStatistics
 from vpem.terms.scaling import Scaling
 
 from .tables import each, over
