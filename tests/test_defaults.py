@@ -7,6 +7,7 @@ an entry of `LACKING` or `ALONE` that nothing needs.
 """
 
 import inspect
+from dataclasses import fields
 from typing import get_args
 
 import numpy as np
@@ -80,8 +81,8 @@ SPELT = {
 """What a default means that a door has to spell otherwise."""
 
 DIFFER = {
-    ("features", "graph_seed"): "None is the seed of the fit, which a network alone has not",
     ("fedem", "n_threads"): "run_fedem has threads of a codec, which its caller settles",
+    ("features", "graph_seed"): "None is the seed of the fit, which a network alone has not",
 }
 """Settings of a family that share a name and are not the same."""
 
@@ -95,8 +96,8 @@ ALONE = {
     "where a command runs": "engine ranks shards timeout memory_limit",
     "objects that only a program has": """
         X announce basis callback cells feature_names first_codec known_covariance ledger
-        model model_options network observations partition problem record reports rng sample_weight
-        sampler_options saver start tell whole
+        model model_options network observations partition problem record rng sample_weight
+        sampler_options saver server start tell whole
     """,
     "a graph that is made, which programs make by make_graph": "graph_seed mean_degree radius",
     "who holds what, which recipes are given as objects": "agents sort_by_label features source",
@@ -160,10 +161,10 @@ def settings(door):
         kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         found = inspect.signature(door, eval_str=True).parameters
         given = {name: param.default for name, param in found.items() if param.kind not in kinds}
-        if "settings" in given:
-            del given["settings"]
-            record = get_args(found["settings"].annotation)[0]
-            given |= {one.name: one.default for one in record.fields()}
+        for name in {"settings", "options"} & set(given):
+            del given[name]
+            record = get_args(found[name].annotation)[0]
+            given |= {one.name: one.default for one in fields(record)}
     return {
         NAMES.get(name, name): SPELT.get((name, value), value)
         if isinstance(value, str | int | float | type | None.__class__)

@@ -32,7 +32,7 @@ from vpem.network.topologies import make_graph
 from vpem.steps.fedem import FedProgress, FedRun, StepSize, parse_step_size, run_fedem
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
-from vpem.sums.corrections import Quantizer
+from vpem.sums.quantizer import Quantizer
 from vpem.terms.lowrank.factors import LowRank, descend, shrink
 from vpem.terms.lowrank.laws import Gaussian, Law, make_law
 from vpem.terms.lowrank.observations import Observations, check_law

@@ -1,13 +1,14 @@
 """FedEM and VR-FedEM: EM with statistics that are compressed, sampled, and sent by some workers.
 
 Dieuleveut, Fort, Moulines and Robin 2021. This is the whole algorithm; *whose* statistics these
-are is a `StatisticModel`, *how* corrections travel is in `vpem.sums.corrections`, *what* a
-worker computes of its rows in `vpem.steps.estimates`.
+are is a `StatisticModel`, *how* they travel and who keeps their mean is in `vpem.steps.fedem_sums`,
+*what* a worker computes of its rows in `vpem.steps.estimates`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -15,14 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int, check_number
-from vpem.errors import InputError, NumericalError, PartitionedError, Setting, check_choice
-from vpem.network.codecs import Codec
+from vpem.checks import check_number
+from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.ledger import Ledger
 from vpem.steps.estimates import ELSEWHERE, Estimates
 from vpem.steps.fedem_states import fedem_state, restore_fedem
+from vpem.steps.fedem_sums import Central, Local, statistic_keeper
 from vpem.steps.fedruns import (
+    MEMORIES,
+    WEIGHTINGS,
     FedHistory,
+    FedOptions,
     FedProgress,
     FedRun,
     StatisticModel,
@@ -32,12 +36,13 @@ from vpem.steps.fedruns import (
 from vpem.steps.resting import Rest, looks_needed
 from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.sums.connect import Network
-from vpem.sums.corrections import AtServer, Basis, Between, Quantizer
+from vpem.sums.quantizer import Basis, Quantizer
 
 __all__ = [
     "MEMORIES",
     "WEIGHTINGS",
     "FedHistory",
+    "FedOptions",
     "FedProgress",
     "FedRun",
     "StatisticModel",
@@ -48,11 +53,6 @@ __all__ = [
 ]
 
 Vector = NDArray[np.float64]
-WEIGHTINGS = ("rows", "workers")
-"""Means over workers: each row counts alike, or each worker."""
-
-MEMORIES = ("first", "zero", "none")
-"""What the memories of the workers start from; "none": there are none."""
 
 MOST_PARTITIONED = 20
 """Iterations in a row in which the network falls apart before the run is given up."""
@@ -69,28 +69,16 @@ def first_statistics(model: StatisticModel, parameters: Any) -> Vector:
 def run_fedem(
     model: StatisticModel,
     start: Vector | None,
+    options: FedOptions | None = None,
     *,
-    n_iter: int,
-    n_epochs: float | None = None,
-    step_size: str | float | StepSize = "constant:0.5",
-    codec: Codec | None = None,
-    first_codec: Codec | None = None,
     basis: Basis | None = None,
-    alpha: float | None = None,
-    participation: float = 1.0,
-    batch_size: int | None = None,
-    variance_reduction: bool = False,
-    inner: int | None = None,
-    weighting: str = "rows",
-    memory: str = "first",
     network: Network | None = None,
     ledger: Ledger | None = None,
-    tol: float = 1e-10,
-    record_every: int = 1,
     rng: np.random.Generator,
     n_threads: int = 1,
     callback: Callable[[FedProgress], None] | None = None,
     saver: Saver | None = None,
+    **changes: Any,
 ) -> FedRun:
     """Run FedEM, or VR-FedEM with ``variance_reduction``.
 
@@ -102,51 +90,17 @@ def run_fedem(
         A statistic that all know; or each worker's own at parameters that all know
         (`first_statistics`): these are sent once, the mean of what is received is the start, and
         one epoch is counted.
-    n_iter : int
-        Most iterations; with variance reduction, inner ones.
-    n_epochs : float, optional
-        Stop after the iteration that reaches so many epochs.
-    step_size : str, float or callable
-        See `parse_step_size`.
-    codec : Codec, optional
-        How workers send corrections to the server; None: as float64. A codec that is biased by
-        more than rounding needs memories, and takes ``alpha = 1`` and ``H`` the mean of the
-        memories as they become, without ``1/p``: error feedback, EF21 of Richtarik et al. 2021.
-    first_codec : Codec, optional
-        How workers send their first statistics or corrections to the server; None: as float64. Its
-        noise is on all of the statistic, so that it should be finer than that of corrections.
+    options : FedOptions, optional
+        How; by default with its defaults.
     basis : Basis, optional
         Units in which codecs work, on the vector as one piece, and norms are taken for ``tol``;
         None: on the model's pieces as they are.
-    alpha : float, optional
-        Step of the memories; None: ``1/(1 + omega)`` of the codec.
-    participation : float
-        Probability p that a worker is active in an iteration, above 0 and at most 1.
-    batch_size : int, optional
-        Rows a worker draws of its own in an iteration, without replacement; None: all of them, or
-        with variance reduction the square root of the mean number of rows.
-    variance_reduction : bool
-        SPIDER: a worker corrects its last statistic by the difference of two minibatches, and
-        begins anew with all its rows in every outer loop.
-    inner : int, optional
-        Iterations of an outer loop; None: as many as cost one more pass over the rows.
-    weighting : {"rows", "workers"}
-        What the mean over workers counts alike.
-    memory : {"first", "zero", "none"}
-        Memories start at the workers' first corrections (as they are received), at zero, or there
-        are none.
     network : Network, optional
         From `vpem.sums.connect.connect_workers`. None or a star: a server. On any other graph every
         worker keeps a statistic of its own, and the network's sum takes ``mean (S_i + step H_i)``;
         compression is the network's.
     ledger : Ledger, optional
         Where messages are counted; one of its own otherwise.
-    tol : float
-        Stop when the squared norm of ``H`` is at most this part of that of the statistic, for
-        every root; 0: never. Where anything is drawn or quantized, in so many iterations in a row
-        (`vpem.steps.resting.looks_needed`): noise that stays above it ends nothing.
-    record_every : int
-        Iterations from one record of objective and mean field to the next; a record costs a pass.
     rng : Generator
         Draws the active workers, the minibatches and the codec's keys.
     n_threads : int
@@ -155,6 +109,8 @@ def run_fedem(
         Told of every iteration.
     saver : Saver, optional
         Is offered the state in every iteration; the random stream and the ledger are part of it.
+    **changes
+        Options that are others.
 
     Returns
     -------
@@ -167,126 +123,29 @@ def run_fedem(
     NumericalError
         If a statistic is no longer finite, or the network falls apart for long.
     """
-    n_iter = check_int("n_iter", n_iter, least=0)
-    record_every = check_int("record_every", record_every, least=1)
-    tol = check_number("tol", tol, least=0.0)
-    most_epochs = inf if n_epochs is None else check_number("n_epochs", n_epochs, least=0.0)
-    if most_epochs == 0:
-        raise InputError(Setting("n_epochs"), " must be above 0, got 0: the start alone takes one")
-    participation = check_number("participation", participation, least=0.0, most=1.0, above=True)
-    steps = parse_step_size(step_size)
-    weights = _weights(model.counts, weighting)
-    quantizer = Quantizer(codec, model.pieces, n_threads, basis)
-    check_choice("memory", memory, MEMORIES)
-    rate = _memory_step(alpha, memory, quantizer)
-    links: AtServer | Between
-    if network is None or network.graph.has_server:
-        first = Quantizer(first_codec, model.pieces, n_threads, basis)
-        links = AtServer(weights, quantizer, rate, participation, network, ledger, first)
-    else:
-        links = Between(weights, quantizer, rate, participation, network, ledger)
-    estimates = Estimates(model, batch_size, variance_reduction, inner, rng)
-    noisy = quantizer.omega > 0 or participation < 1 or estimates.batch_size is not None
-    if isinstance(links, Between):
-        noisy |= links.is_noisy
-    rest = Rest(tol, looks_needed(noisy, participation, estimates.inner), basis)
+    options = FedOptions(**changes) if options is None else replace(options, **changes)
+    weights = _weights(model.counts, options.weighting)
+    first = Quantizer(options.first_codec, model.pieces, n_threads, basis)
+    later = Quantizer(options.codec, model.pieces, n_threads, basis)
+    alpha = _memory_step(options.alpha, options.memory, later)
+    among = np.flatnonzero(model.counts)
+    keeper = statistic_keeper(
+        network, ledger, weights, first, later, options.participation, among, rng
+    )
+    estimates = Estimates(model, options.batch_size, options.variance_reduction, options.inner, rng)
+    noisy = later.omega > 0 or options.participation < 1 or estimates.batch_size is not None
+    looks = looks_needed(noisy or keeper.is_noisy, options.participation, estimates.inner)
+    rest = Rest(options.tol, looks, basis)
+    loop = _Loop(model, options, weights, keeper, estimates, rest, rng)
     saver = saver or NoSaver()
-    saved = saver.saved
-    parts = (model, links, estimates, rest, rng)
-    if saved is None:
+    if saver.saved is None:
         assert start is not None
-        statistics, memories = _begin(model, start, memory, links, estimates, rng)
-        run = FedRun(
-            weights @ np.broadcast_to(links.every(statistics), memories.shape),
-            statistics,
-            None,
-            FedHistory(),
-            memories,
-            links.crew.add(weights @ memories),
-            alpha=rate,
-            omega=quantizer.omega,
-        )
-        parameters = _maximize(model, statistics, run, links)
-        _record(model, run, parameters, weights, links, estimates)
-    else:
-        run = restore_fedem(saver, *parts)
-        run.alpha, run.omega = rate, quantizer.omega
-    can_work = np.flatnonzero(model.counts)
-    if saved is not None:
-        check_length(run.n_iter, n_iter)
-    for iteration in range(run.n_iter + (saved is None), n_iter + 1):
-        if saved is not None:
-            # The statistic of this iteration was saved: what is left to do follows.
-            n_active, step, saved = saved["active"], saved["step"], None
-        else:
-            active = can_work
-            if participation < 1:
-                active = can_work[rng.random(len(can_work)) < participation]
-            n_active = len(active)
-            links.announce(active, model.size)
-            estimates.begin(iteration)
-            own = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
-            local = estimates.of(active, own)
-            step = float(steps(iteration))
-            if not 0 < step <= 1:
-                raise InputError(
-                    f"steps must be above 0 and at most 1, got {step} in iteration {iteration}"
-                )
-            heard = n_active > 0
-            try:
-                moved = links.correct(run, local, active, step, rng)
-            except PartitionedError as error:
-                _note_partition(run, iteration, error)
-                moved, heard = run.statistics, False
-            small = rest.is_small(run.statistics, moved, step)
-            # What any process finds holds for all.
-            bad, moving = links.crew.largest(
-                np.array([not np.isfinite(moved).all(), not small], dtype=np.uint8)
-            )
-            if bad:
-                raise NumericalError(
-                    f"the statistic is no longer finite at iteration {iteration}: noise outgrew "
-                    "the steps; try a smaller step size, a finer codec or more participation"
-                )
-            run.statistics = moved
-            run.n_iter = iteration
-            run.converged = heard and rest.note(not moving)
-            saver.offer(
-                partial(fedem_state, run, n_active, step, *parts),
-                last=run.converged or iteration == n_iter or estimates.epochs >= most_epochs,
-            )
-        parameters = _maximize(model, run.statistics, run, links)
-        if tol > 0:
-            links.agree()
-        last = run.converged or iteration == n_iter or estimates.epochs >= most_epochs
-        if last:
-            links.announce(None, model.size)
-        if last or iteration % record_every == 0:
-            _record(model, run, parameters, weights, links, estimates)
-        if callback is not None:
-            shown = run.history.iteration[-1] == iteration
-            callback(
-                FedProgress(
-                    iteration,
-                    estimates.epochs,
-                    step,
-                    n_active,
-                    run.history.objective[-1] if shown else None,
-                    run.history.mean_field[-1] if shown else None,
-                    run.memories,
-                    run.memory,
-                )
-            )
-        if last:
-            break
-    run.epochs = estimates.epochs
-    run.projections = links.count(run.projections)
-    return run
+        return loop.start(start, alpha, later.omega).iterate(saver, callback)
+    return loop.resume(saver, alpha, later.omega).iterate(saver, callback)
 
 
 def _weights(counts: NDArray[np.intp], weighting: str) -> Vector:
     """What each worker weighs in a mean (n,)."""
-    check_choice("weighting", weighting, WEIGHTINGS)
     if weighting == "rows":
         share: Vector = counts / counts.sum()
         return share
@@ -335,90 +194,210 @@ def _memory_step(alpha: float | None, memory: str, quantizer: Quantizer) -> floa
     return alpha
 
 
-def _begin(
-    model: StatisticModel,
-    start: Vector,
-    memory: str,
-    links: AtServer | Between,
-    estimates: Estimates,
-    rng: np.random.Generator,
-) -> tuple[Vector, Vector]:
-    """Statistics (R, P) and memories (n, P) to start from."""
-    shape = (len(model.counts), model.size)
-    start = np.asarray(start, dtype=np.float64)
-    if start.shape not in (shape, shape[1:]) or not np.isfinite(start).all():
-        raise InputError(
-            f"the start must be finite, a statistic of {shape[1]} numbers or one for each of "
-            f"{shape[0]} workers, got shape {start.shape}"
+class _Loop:
+    """The iterations of one run, and all that they go by."""
+
+    run: FedRun
+    parameters: list[Any]
+
+    def __init__(
+        self,
+        model: StatisticModel,
+        options: FedOptions,
+        weights: Vector,
+        keeper: Central | Local,
+        estimates: Estimates,
+        rest: Rest,
+        rng: np.random.Generator,
+    ) -> None:
+        self.model = model
+        self.options = options
+        self.steps = parse_step_size(options.step_size)
+        self.most_epochs = inf if options.n_epochs is None else options.n_epochs
+        self.weights = weights
+        self.keeper = keeper
+        self.estimates = estimates
+        self.rest = rest
+        self.parts = (model, keeper, estimates, rest, rng)
+        self.saved: dict[str, Any] | None = None
+
+    def start(self, start: Vector, alpha: float, omega: float) -> _Loop:
+        """Send first statistics and memories."""
+        statistics, memories = self._first(start)
+        everywhere = np.broadcast_to(self.keeper.every(statistics), memories.shape)
+        self.run = FedRun(
+            self.weights @ everywhere,
+            statistics,
+            None,
+            FedHistory(),
+            memories,
+            self.keeper.crew.add(self.weights @ memories),
+            alpha=alpha,
+            omega=omega,
         )
-    memories = np.zeros(shape)
-    if start.ndim == 2:
-        received, statistics = links.collect(start, rng)
-        first = received - statistics
-        estimates.count_all()
-    else:
-        statistics = np.repeat(start[None], links.n_roots, axis=0)
-        if memory != "first":
-            return statistics, memories
-        parameters, _ = model.maximize(start)
-        first = links.keep(first_statistics(model, parameters) - statistics, rng)
-        estimates.count_all()
-    if memory == "first":
-        here = np.isin(np.arange(len(memories)), list(links.crew.own(len(memories))))
-        memories = np.where((here & (model.counts > 0))[:, None], first, 0.0)
-    return statistics, memories
+        self.keeper.remember(self.run)
+        self._maximize()
+        self._record()
+        return self
 
+    def resume(self, saver: Saver, alpha: float, omega: float) -> _Loop:
+        """Put a run together again, in the middle of an iteration."""
+        self.run = restore_fedem(saver, *self.parts)
+        self.run.alpha, self.run.omega = alpha, omega
+        check_length(self.run.n_iter, self.options.n_iter)
+        self.keeper.remember(self.run)
+        self.saved = saver.saved
+        return self
 
-def _maximize(
-    model: StatisticModel, statistics: Vector, run: FedRun, links: AtServer | Between
-) -> list[Any]:
-    """Parameters of each root."""
-    found = []
-    for root, statistic in enumerate(statistics):
-        if links.others(root):
-            found.append(ELSEWHERE)
-            continue
-        parameters, projected = model.maximize(statistic)
-        run.projections += projected
-        if projected and run.projected[-1:] != [run.n_iter]:
-            run.projected.append(run.n_iter)
-        found.append(parameters)
-    return found
+    def iterate(self, saver: Saver, callback: Callable[[FedProgress], None] | None) -> FedRun:
+        """Iterate to the end."""
+        run, saved = self.run, self.saved
+        for iteration in range(run.n_iter + (saved is None), self.options.n_iter + 1):
+            if saved is not None:
+                # The statistic of this iteration was saved: what is left to do follows.
+                n_active, step, saved = saved["active"], saved["step"], None
+            else:
+                n_active, step = self._move(iteration)
+                state = partial(fedem_state, run, n_active, step, *self.parts)
+                saver.offer(state, last=self._is_last())
+            self._maximize()
+            if self.options.tol > 0:
+                self.keeper.agree()
+            last = self._is_last()
+            if last:
+                self.keeper.finish(self.model.size)
+            if last or iteration % self.options.record_every == 0:
+                self._record()
+            if callback is not None:
+                callback(self._progress(n_active, step))
+            if last:
+                break
+        run.epochs = self.estimates.epochs
+        run.projections = self.keeper.count(run.projections)
+        return run
 
+    def _first(self, start: Vector) -> tuple[Vector, Vector]:
+        """Statistics (R, P) and memories (n, P) to start from."""
+        model, keeper, remembered = self.model, self.keeper, self.options.memory == "first"
+        shape = (len(model.counts), model.size)
+        start = np.asarray(start, dtype=np.float64)
+        if start.shape not in (shape, shape[1:]) or not np.isfinite(start).all():
+            raise InputError(
+                f"the start must be finite, a statistic of {shape[1]} numbers or one for each of "
+                f"{shape[0]} workers, got shape {start.shape}"
+            )
+        memories = np.zeros(shape)
+        if start.ndim == 2:
+            received, statistics = keeper.collect(start)
+            first = received - statistics
+            self.estimates.count_all()
+        else:
+            statistics = np.repeat(start[None], keeper.n_roots, axis=0)
+            if not remembered:
+                return statistics, memories
+            parameters, _ = model.maximize(start)
+            first = keeper.keep(first_statistics(model, parameters) - statistics)
+            self.estimates.count_all()
+        if remembered:
+            here = np.isin(np.arange(len(memories)), list(keeper.crew.own(len(memories))))
+            memories = np.where((here & (model.counts > 0))[:, None], first, 0.0)
+        return statistics, memories
 
-def _record(
-    model: StatisticModel,
-    run: FedRun,
-    parameters: list[Any],
-    weights: Vector,
-    links: AtServer | Between,
-    estimates: Estimates,
-) -> None:
-    """Write down how things stand; none of this is part of the algorithm."""
-    statistics = links.every(run.statistics)
-    mean = statistics.mean(axis=0)
-    far = 0.0
-    run.statistic, run.parameters = mean, parameters[0]
-    if len(statistics) > 1:
-        run.parameters, _ = model.maximize(mean)
-        apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
-        far = float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
-    full = links.crew.add(weights @ first_statistics(model, run.parameters))
-    history = run.history
-    history.iteration.append(run.n_iter)
-    history.epochs.append(estimates.epochs)
-    up, every = links.bytes_sent()
-    history.bytes_up.append(up)
-    history.bytes.append(every)
-    history.objective.append(float(model.objective(run.parameters)))
-    with np.errstate(over="ignore"):
-        history.mean_field.append(float(((full - mean) ** 2).sum()))
-    if not np.isfinite([history.objective[-1], history.mean_field[-1]]).all():
-        raise NumericalError(
-            f"the objective or the mean field is no longer finite at iteration {run.n_iter}: the "
-            "statistic is too large; try scaled data, a smaller step size or a finer codec"
+    def _move(self, iteration: int) -> tuple[int, float]:
+        """Move the statistic by what active workers send: how many there were, and the step."""
+        run, parameters = self.run, self.parameters
+        active = self.keeper.draw(self.model.size)
+        self.estimates.begin(iteration)
+        own = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
+        local = self.estimates.of(active, own)
+        step = float(self.steps(iteration))
+        if not 0 < step <= 1:
+            raise InputError(
+                f"steps must be above 0 and at most 1, got {step} in iteration {iteration}"
+            )
+        heard = len(active) > 0
+        try:
+            moved = self.keeper.move(run, local, step)
+        except PartitionedError as error:
+            _note_partition(run, iteration, error)
+            moved, heard = run.statistics, False
+        small = self.rest.is_small(run.statistics, moved, step)
+        # What any process finds holds for all.
+        bad, moving = self.keeper.crew.largest(
+            np.array([not np.isfinite(moved).all(), not small], dtype=np.uint8)
         )
-    history.disagreement.append(far)
+        if bad:
+            raise NumericalError(
+                f"the statistic is no longer finite at iteration {iteration}: noise outgrew "
+                "the steps; try a smaller step size, a finer codec or more participation"
+            )
+        run.statistics = moved
+        run.n_iter = iteration
+        run.converged = heard and self.rest.note(not moving)
+        return len(active), step
+
+    def _is_last(self) -> bool:
+        """Whether this is the last iteration."""
+        run = self.run
+        enough = run.n_iter == self.options.n_iter or self.estimates.epochs >= self.most_epochs
+        return run.converged or enough
+
+    def _maximize(self) -> None:
+        """Find the parameters of each root."""
+        run = self.run
+        self.parameters = []
+        for root, statistic in enumerate(run.statistics):
+            if self.keeper.others(root):
+                self.parameters.append(ELSEWHERE)
+                continue
+            parameters, projected = self.model.maximize(statistic)
+            run.projections += projected
+            if projected and run.projected[-1:] != [run.n_iter]:
+                run.projected.append(run.n_iter)
+            self.parameters.append(parameters)
+
+    def _record(self) -> None:
+        """Write down how things stand; none of this is part of the algorithm."""
+        run, model = self.run, self.model
+        statistics = self.keeper.every(run.statistics)
+        mean = statistics.mean(axis=0)
+        far = 0.0
+        run.statistic, run.parameters = mean, self.parameters[0]
+        if len(statistics) > 1:
+            run.parameters, _ = model.maximize(mean)
+            apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
+            far = float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
+        full = self.keeper.crew.add(self.weights @ first_statistics(model, run.parameters))
+        history = run.history
+        history.iteration.append(run.n_iter)
+        history.epochs.append(self.estimates.epochs)
+        up, every = self.keeper.bytes_sent()
+        history.bytes_up.append(up)
+        history.bytes.append(every)
+        history.objective.append(float(model.objective(run.parameters)))
+        with np.errstate(over="ignore"):
+            history.mean_field.append(float(((full - mean) ** 2).sum()))
+        if not np.isfinite([history.objective[-1], history.mean_field[-1]]).all():
+            raise NumericalError(
+                f"the objective or the mean field is no longer finite at iteration {run.n_iter}: "
+                "the statistic is too large; try scaled data, a smaller step size or a finer codec"
+            )
+        history.disagreement.append(far)
+
+    def _progress(self, n_active: int, step: float) -> FedProgress:
+        """Return what a callback is told of an iteration."""
+        run, history = self.run, self.run.history
+        shown = history.iteration[-1] == run.n_iter
+        return FedProgress(
+            run.n_iter,
+            self.estimates.epochs,
+            step,
+            n_active,
+            history.objective[-1] if shown else None,
+            history.mean_field[-1] if shown else None,
+            run.memories,
+            run.memory,
+        )
 
 
 def _note_partition(run: FedRun, iteration: int, error: PartitionedError) -> None:

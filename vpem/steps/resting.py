@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from vpem.sums.corrections import Basis
+    from vpem.sums.quantizer import Basis
 
 __all__ = ["Rest", "looks_needed"]
 

@@ -114,10 +114,10 @@ class AtServer(Counted):
     """Kind that messages are counted as."""
     active: NDArray[np.intp] | None = None
     """Senders (a,) of the sum begun last; None: all."""
-    share = 1.0
-    """What the total of the active senders is multiplied by to stand for that of all."""
-    omega = 0.0
+    probability = 1.0
+    """Probability with which a sender is active."""
     biased = False
+    """Whether the mean of what is received is something else than what was sent."""
     weights: NDArray[np.float64] | None = None
 
     def __init__(self, n_senders: int) -> None:
@@ -165,6 +165,11 @@ class AtServer(Counted):
         links = self._down if receivers is None else self._down[receivers]
         if len(links):
             self._send(self.charge, size, links=links, rounds=1)
+
+    @property
+    def bytes_up(self) -> int:
+        """Payload bytes that senders have sent up to now."""
+        return 0 if self.ledger is None else int(self.ledger.of_links()[1][self._up].sum())
 
     def send(
         self, values: NDArray[np.float64], senders: NDArray[np.intp] | None = None

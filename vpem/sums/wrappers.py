@@ -54,9 +54,9 @@ class Wrapper:
         return self.inner.active
 
     @property
-    def share(self) -> float:
-        """What the total of the active senders is multiplied by to stand for that of all."""
-        return self.inner.share
+    def probability(self) -> float:
+        """Probability with which a sender is active."""
+        return self.inner.probability
 
     @property
     def biased(self) -> bool:
@@ -87,7 +87,7 @@ class Wrapper:
     def add(self, values: Vector) -> Vector:
         """Estimate the sum (1, P) of all senders' vectors by those of the active ones (a, P)."""
         found = self.aggregate(self.send(values))
-        return found if self.share == 1 else self.share * found
+        return found if self.probability == 1 else found / self.probability
 
     # ---- as a sum of terms -----------------------------------------------------------------------
 
@@ -218,14 +218,26 @@ class Memory(Wrapper):
         self.values = values
         self.kept = kept
 
+    def differ(
+        self, values: Vector, about: Vector | None = None, senders: Senders | None = None
+    ) -> Vector:
+        """Return how vectors (a, P), or how they lie about others, differ from what there is."""
+        changes: Vector = values - self.values[self._held(senders)]
+        return changes if about is None else changes - about
+
+    def take(self, received: Vector, senders: Senders | None = None) -> None:
+        """Add what was received (a, P), times the step, in its own memory."""
+        received *= self.step
+        self.values[self._held(senders)] += received
+
+    def _held(self, senders: Senders | None) -> Senders | slice:
+        senders = self.active if senders is None else senders
+        return slice(None) if senders is None else senders
+
     def send(self, values: Vector, senders: Senders | None = None) -> Vector:
         """Send how vectors (a, P) differ: what the server has of the senders then."""
-        senders = self.active if senders is None else senders
-        held = slice(None) if senders is None else senders
-        received = self.inner.send(values - self.values[held], senders)
-        received *= self.step
-        self.values[held] += received
-        return self.values[held]
+        self.take(self.inner.send(self.differ(values, None, senders), senders), senders)
+        return self.values[self._held(senders)]
 
     def add(self, values: Vector) -> Vector:
         """Sum what the server has of all senders (1, P), once the active ones have sent theirs."""
@@ -243,16 +255,14 @@ class Memory(Wrapper):
         values : ndarray of shape (a, P)
             Of the active senders.
         about : ndarray of shape (1, P)
-            What all know and vectors are less of.
+            What all know, and vectors are taken about.
         """
         assert self.kept is not None
-        held = slice(None) if self.active is None else self.active
-        received = self.inner.send(values - self.values[held] - about)
+        received = self.inner.send(self.differ(values, about))
         seen = self.inner.aggregate(received)
-        share = 1.0 if self.biased else self.share
+        share = 1.0 if self.biased else 1.0 / self.probability
         found: Vector = self.kept + share * seen
-        received *= self.step
-        self.values[held] += received
+        self.take(received)
         self.kept += self.step * seen
         return found
 
@@ -282,7 +292,7 @@ class Partial(Wrapper):
         among: Senders | None = None,
     ) -> None:
         super().__init__(inner)
-        self.probability = probability
+        self._probability = probability
         self.rng = rng
         self.among = np.arange(self.server.n_senders) if among is None else among
         self._active = self.among
@@ -293,16 +303,16 @@ class Partial(Wrapper):
         return self._active
 
     @property
-    def share(self) -> float:
-        """What the total of the active senders is multiplied by to stand for that of all."""
-        return self.inner.share / self.probability
+    def probability(self) -> float:
+        """Probability with which a sender is active."""
+        return self.inner.probability * self._probability
 
     def draw(self) -> None:
         """Draw who takes part in the next sum."""
         super().draw()
         self._active = self.among
-        if self.probability < 1:
-            self._active = self.among[self.rng.random(len(self.among)) < self.probability]
+        if self._probability < 1:
+            self._active = self.among[self.rng.random(len(self.among)) < self._probability]
 
     def send(self, values: Vector, senders: Senders | None = None) -> Vector:
         """Send a vector of each active sender (a, P): what the server has of them then."""
