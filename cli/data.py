@@ -238,7 +238,7 @@ def _size(dataset: Dataset, count_missing: bool = False) -> str:
     if dataset.partition is not None:
         parts.append(plural(dataset.partition.n_agents, "agent"))
     if count_missing:
-        from vpem.files.datasets import summarize_features
+        from vpem.files.summary import summarize_features
 
         parts.append(f"{summarize_features(dataset.X).missing.sum()} values missing")
     return ", ".join(parts)
@@ -248,7 +248,7 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
     """Return everything that `describe` shows, as plain values."""
     import numpy as np
 
-    from vpem.files.datasets import summarize_features
+    from vpem.files.summary import summarize_features
 
     held = dataset.partition
     of = None if held is None else held.agent_of

@@ -15,9 +15,9 @@ from vpem.files.datasets import (
     Dataset,
     default_names,
     read_dataset,
-    summarize_features,
     write_dataset,
 )
+from vpem.files.summary import summarize_features
 from vpem.network.holdings import contiguous, from_lists
 
 from .tables import each, over

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from vpem.errors import InputError, Setting, named
 
 __all__ = [
+    "Floats",
+    "Labels",
+    "Matrix",
     "as_array",
     "as_kept",
     "available_memory",
@@ -27,6 +30,38 @@ __all__ = [
     "parse_bytes",
     "row_blocks",
 ]
+
+
+Floats = NDArray[np.floating]
+"""Real numbers in the precision of the data, float32 or float64."""
+
+Labels = NDArray[np.generic]
+"""What rows are called, or their classes: strings or numbers."""
+
+
+class Matrix(Protocol):
+    """Rows by columns of numbers: an array, or a `vpem.files.matrix.FileMatrix` read in parts."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
+        """Precision."""
+
+    @property
+    def ndim(self) -> int:
+        """Dimensions: 2."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, were it read whole."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> NDArray[np.floating]: ...
+
 
 BLOCK_VALUES = 1 << 20
 LARGEST_WEIGHT = 1e100
@@ -184,7 +219,7 @@ def check_finite(
         )
 
 
-def row_blocks(X: Any) -> Iterator[tuple[int, NDArray[Any]]]:
+def row_blocks(X: Matrix) -> Iterator[tuple[int, NDArray[np.floating]]]:
     """Yield (first row, rows) over a matrix, about a million values a time."""
     step = getattr(X, "step", None) or max(1, BLOCK_VALUES // max(X.shape[1], 1))
     for start in range(0, len(X), step):

@@ -20,6 +20,7 @@ from vpem.files.hdf5 import (
     open_read,
     read_attribute,
     write_array,
+    write_column,
     write_strings,
 )
 from vpem.files.json_text import write_json_element
@@ -129,10 +130,7 @@ def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
         write_array(file, "labels", stored.labels)
         write_array(file, "distances", stored.distances)
         if stored.ids is not None:
-            if stored.ids.dtype.kind in "iufb":
-                write_array(file, "ids", stored.ids)
-            else:
-                write_strings(file, "ids", stored.ids)
+            write_column(file, "ids", stored.ids)
         if stored.root_centres is not None:
             write_array(file, "root_centres", stored.root_centres)
         if stored.scaling is not None:

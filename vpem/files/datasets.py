@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from vpem.checks import row_blocks
-from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
+from vpem.checks import Floats, Labels
+from vpem.errors import FileError, InputError, shorten
 from vpem.files.about import write_about
+from vpem.files.foreign import as_matrix, names_in, read_matrix
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
     create,
     describe_element,
     find,
-    list_datasets,
     open_read,
     read_array,
-    read_attribute,
     read_column,
     read_strings,
     write_array,
+    write_column,
     write_strings,
 )
-from vpem.files.matrix import READ_BYTES, FileMatrix
+from vpem.files.matrix import FileMatrix
 from vpem.network.holdings import Partition, Workers, from_agent_of_feature, from_worker_of_row
 
 if TYPE_CHECKING:
@@ -40,12 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Dataset",
-    "FeatureSummary",
     "check_different",
     "default_names",
     "read_dataset",
     "read_truth",
-    "summarize_features",
     "write_dataset",
 ]
 
@@ -86,8 +84,8 @@ class Dataset:
 
     X: Any
     feature_names: tuple[str, ...]
-    ids: NDArray[Any] | None = None
-    labels: NDArray[Any] | None = None
+    ids: Labels | None = None
+    labels: Labels | None = None
     partition: Partition | None = None
     edges: NDArray[np.intp] | None = None
     workers: Workers | None = None
@@ -95,7 +93,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if not isinstance(self.X, FileMatrix):
-            self.X = _as_matrix(self.X, self.source)
+            self.X = as_matrix(self.X, self.source)
         n_samples, n_features = self.X.shape
         self.feature_names = tuple(str(name) for name in self.feature_names)
         if len(self.feature_names) != n_features:
@@ -148,32 +146,7 @@ def default_names(n_features: int) -> tuple[str, ...]:
     return tuple(f"feature {column}" for column in range(n_features))
 
 
-def _as_matrix(values: Any, source: str, dtype: DTypeLike | None = None) -> NDArray[Any]:
-    """Return ``values`` as a C-contiguous matrix of float32 or float64."""
-    matrix = np.asarray(values)
-    shape = " x ".join(map(str, matrix.shape))
-    if matrix.dtype.kind not in "iuf":
-        raise InputError(f"{source}: X must hold real numbers, got {matrix.dtype}")
-    if matrix.ndim != 2:
-        raise InputError(
-            f"{source}: X must have two dimensions (examples by features), got {matrix.ndim} "
-            f"(shape {shape or 'of a single value'})"
-        )
-    if matrix.size == 0:
-        raise InputError(f"{source}: X has no values (shape {shape})")
-    if dtype is None:
-        small = matrix.dtype.kind == "f" and matrix.dtype.itemsize <= 4
-        dtype = np.float32 if small else np.float64
-    with np.errstate(over="ignore"):
-        converted = np.ascontiguousarray(matrix, dtype=dtype)
-    if converted.dtype.itemsize < matrix.dtype.itemsize and (
-        np.isinf(converted).sum() > np.isinf(matrix).sum()
-    ):
-        raise InputError(f"{source}: X holds values too large for {converted.dtype}; use float64")
-    return converted
-
-
-def _as_column(what: str, values: Any, n_samples: int, source: str) -> NDArray[Any]:
+def _as_column(what: str, values: ArrayLike, n_samples: int, source: str) -> Labels:
     """Return ids or labels as an array of strings, integers or floats, one a row."""
     column = np.asarray(values)
     if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
@@ -190,7 +163,7 @@ def _as_column(what: str, values: Any, n_samples: int, source: str) -> NDArray[A
     return column
 
 
-def _as_edges(values: Any, n_agents: int | None, source: str) -> NDArray[np.intp]:
+def _as_edges(values: ArrayLike, n_agents: int | None, source: str) -> NDArray[np.intp]:
     """Return the edges as an (n_edges, 2) array of agent numbers after checking their range."""
     edges = np.asarray(values)
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
@@ -256,11 +229,11 @@ def read_dataset(
     with open_read(path) as file:
         name = "X" if dataset is None else dataset
         kind = check_encoding(file, ENCODING, VERSION) if dataset is None else None
-        X = _read_matrix(file, name, source, precision, memory_limit)
+        X = read_matrix(file, name, source, precision, memory_limit)
         if dataset is not None:
             return Dataset(X, default_names(X.shape[1]), source=source)
         if kind == "anndata" or (kind is None and find(file, "obs") and find(file, "var")):
-            names, ids = _index(file, "var"), _index(file, "obs")
+            names, ids = names_in(file, "var"), names_in(file, "obs")
             return Dataset(X, names, ids=np.array(ids, dtype=str), source=source)
         return Dataset(
             X,
@@ -274,7 +247,7 @@ def read_dataset(
         )
 
 
-def _check_dtype(dtype: DTypeLike | None) -> np.dtype[Any] | None:
+def _check_dtype(dtype: DTypeLike | None) -> np.dtype[np.floating] | None:
     """Return the precision asked for, which must be float32 or float64."""
     if dtype is None:
         return None
@@ -287,70 +260,6 @@ def _check_dtype(dtype: DTypeLike | None) -> np.dtype[Any] | None:
     raise InputError(f"dtype must be one of float32, float64, got {dtype!r}")
 
 
-def _read_matrix(
-    file: h5py.File,
-    name: str,
-    source: str,
-    dtype: DTypeLike | None,
-    memory_limit: int | None,
-) -> Any:
-    """Read the two-dimensional dataset ``name``, or say which ones there are."""
-    import h5py
-
-    item = find(file, name)
-    if item is None:
-        present = _matrices(file)
-        hint = did_you_mean(name, present)
-        listed = shorten(f"{path} ({shape})" for path, shape in present.items())
-        told = f"{file.filename} has no {name}; "
-        if not present:
-            raise FileError(f"{told}nor another 2-D dataset")
-        raise FileError(
-            f"{told}pass one of its 2-D numeric datasets with ",
-            Setting("dataset"),
-            f"{hint}: {listed}",
-        )
-    if isinstance(item, h5py.Group):
-        encoding = read_attribute(item, "encoding-type") or read_attribute(item, "h5sparse_format")
-        if encoding is not None and ("csr" in encoding or "csc" in encoding):
-            raise FileError(
-                f"{file.filename}: {name} is sparse ({encoding}); make it dense first "
-                "(adata.X = adata.X.toarray()) and save again"
-            )
-    if memory_limit is not None and isinstance(item, h5py.Dataset):
-        matrix = FileMatrix(source, name, min(READ_BYTES, memory_limit // 16))
-        # Fitting takes a second copy of what is in memory, in the order of the hubs.
-        if 2 * matrix.nbytes > memory_limit:
-            return matrix
-        matrix.close()
-    return _as_matrix(read_array(file, name, ndim=2), source, dtype)
-
-
-def _matrices(file: h5py.File) -> dict[str, str]:
-    """Return path and shape of every two-dimensional numeric dataset that is not empty."""
-    return {
-        name: " x ".join(map(str, item.shape))
-        for name, item in list_datasets(file).items()
-        if item.dtype.kind in "iuf" and item.ndim == 2 and item.size
-    }
-
-
-def _index(file: h5py.File, group: str) -> tuple[str, ...]:
-    """Return the names that AnnData keeps for its rows (obs) or columns (var)."""
-    import h5py
-
-    frame = find(file, group)
-    if not isinstance(frame, h5py.Group):
-        raise FileError(
-            f"{file.filename}: {group} is not in the layout of current AnnData; save the file "
-            "again with a newer anndata, or pass ",
-            Setting("dataset", "X"),
-        )
-    name = read_attribute(frame, "_index") or "_index"
-    values = f"{name}/values" if isinstance(find(frame, name), h5py.Group) else name
-    return read_strings(frame, values)
-
-
 def _read_names(file: h5py.File, n_features: int) -> tuple[str, ...]:
     """Return the stored feature names, or the default ones."""
     if find(file, "feature_names") is None:
@@ -358,7 +267,7 @@ def _read_names(file: h5py.File, n_features: int) -> tuple[str, ...]:
     return read_strings(file, "feature_names")
 
 
-def _read_column(file: h5py.File, name: str) -> NDArray[Any] | None:
+def _read_column(file: h5py.File, name: str) -> Labels | None:
     """Return ids or labels, strings or numbers, or None."""
     return None if find(file, name) is None else read_column(file, name)
 
@@ -428,8 +337,7 @@ def write_dataset(
         write_strings(file, "feature_names", dataset.feature_names)
         for name, column in (("ids", dataset.ids), ("labels", dataset.labels)):
             if column is not None:
-                write = write_strings if column.dtype.kind == "U" else write_array
-                write(file, name, column)
+                write_column(file, name, column)
         if dataset.partition is not None:
             write_array(file, "partition", dataset.partition.agent_of.astype(np.int64))
             write_strings(file, "agent_names", dataset.partition.names)
@@ -445,7 +353,7 @@ def write_dataset(
         write_about(file, about or {})
 
 
-def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | None:
+def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[np.floating]] | None:
     """Return the parameters that simulated data were drawn from, or None.
 
     Raises
@@ -461,7 +369,7 @@ def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | None:
         return {name: read_array(file, f"truth/{name}") for name in stored}
 
 
-def _write_matrix(file: h5py.File, X: Any, rows: int) -> None:
+def _write_matrix(file: h5py.File, X: Floats | FileMatrix, rows: int) -> None:
     """Write ``X`` in chunks of whole rows, a run of rows at a time if it is on disk."""
     if not isinstance(X, FileMatrix):
         write_array(file, "X", X, chunks=(rows, X.shape[1]))
@@ -479,56 +387,3 @@ def _group(file: h5py.File, name: str) -> h5py.Group:
     group = file.create_group(name)
     describe_element(group, "dict", "0.1.0")
     return group
-
-
-@dataclass(frozen=True)
-class FeatureSummary:
-    """Statistics of each feature over its finite values, arrays of shape (n_features,).
-
-    ``sd`` has divisor n. A feature is ``constant`` if its finite values are all equal; where
-    there are none, the statistics are nan. ``non_finite`` counts what was left out, ``missing``
-    what of it is NaN.
-    """
-
-    mean: NDArray[np.float64]
-    sd: NDArray[np.float64]
-    min: NDArray[np.float64]
-    max: NDArray[np.float64]
-    constant: NDArray[np.bool_]
-    non_finite: NDArray[np.intp]
-    missing: NDArray[np.intp]
-
-
-def summarize_features(X: NDArray[Any]) -> FeatureSummary:
-    """Return mean, standard deviation, smallest and largest value of each feature.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        The values; those that are not finite are counted and left out.
-
-    Returns
-    -------
-    FeatureSummary
-        The statistics, in float64 and by two passes over blocks of rows.
-    """
-    n_samples, n_features = X.shape
-    used = np.zeros(n_features, dtype=np.intp)
-    missing = np.zeros(n_features, dtype=np.intp)
-    total, squares = np.zeros(n_features), np.zeros(n_features)
-    low, high = np.full(n_features, np.inf), np.full(n_features, -np.inf)
-    with np.errstate(all="ignore"):
-        for _, part in row_blocks(X):
-            finite = np.isfinite(part)
-            used += finite.sum(axis=0)
-            missing += np.isnan(part).sum(axis=0)
-            total += np.where(finite, part, 0.0).sum(axis=0, dtype=np.float64)
-            low = np.minimum(low, np.where(finite, part, np.inf).min(axis=0))
-            high = np.maximum(high, np.where(finite, part, -np.inf).max(axis=0))
-        mean = np.where(used > 0, total / used, np.nan)
-        for _, part in row_blocks(X):
-            away = np.where(np.isfinite(part), part - mean, 0.0)
-            squares += (away * away).sum(axis=0)
-        sd = np.where(used > 0, np.sqrt(squares / used), np.nan)
-    low, high = np.where(used > 0, low, np.nan), np.where(used > 0, high, np.nan)
-    return FeatureSummary(mean, sd, low, high, low == high, n_samples - used, missing)

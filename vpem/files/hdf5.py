@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import check_memory
+from vpem.checks import Labels, check_memory
 from vpem.errors import FileError, InputError, Setting, VpemError
 from vpem.files.endings import check_ending
 from vpem.files.opening import PathLike, check_readable
@@ -60,6 +60,7 @@ __all__ = [
     "read_value",
     "write_array",
     "write_attribute",
+    "write_column",
     "write_strings",
 ]
 
@@ -142,7 +143,7 @@ def describe_element(item: h5py.Group | h5py.Dataset, encoding_type: str, versio
     write_attribute(item, "encoding-version", version)
 
 
-def _fixed(strings: Sequence[str]) -> NDArray[Any]:
+def _fixed(strings: Sequence[str]) -> NDArray[np.bytes_]:
     """Return strings as UTF-8 of one length, that of the longest."""
     import h5py
 
@@ -151,7 +152,9 @@ def _fixed(strings: Sequence[str]) -> NDArray[Any]:
     return np.array(encoded, dtype=h5py.string_dtype("utf-8", max(longest, 1)))
 
 
-def write_array(group: h5py.Group, name: str, values: Any, chunks: Any = None) -> None:
+def write_array(
+    group: h5py.Group, name: str, values: ArrayLike, chunks: tuple[int, ...] | None = None
+) -> None:
     """Write numbers with the attributes that AnnData gives an array (or a scalar)."""
     array = np.asarray(values)
     dataset = group.create_dataset(name, data=array, chunks=chunks, track_times=False)
@@ -181,6 +184,14 @@ def write_strings(group: h5py.Group, name: str, values: Sequence[str] | NDArray[
     packing = {"compression": "gzip", "compression_opts": 1} if data.nbytes > LARGE_TEXT else {}
     dataset = group.create_dataset(name, data=data, track_times=False, **packing)
     describe_element(dataset, "string-array", "0.2.0")
+
+
+def write_column(group: h5py.Group, name: str, values: Labels) -> None:
+    """Write numbers as `write_array` does, or else the text of values as `write_strings` does."""
+    if values.dtype.kind in "iufb":
+        write_array(group, name, values)
+    else:
+        write_strings(group, name, values.astype(np.str_))
 
 
 def check_writable(path: PathLike, force: bool = False, kind: str | None = None) -> Path:

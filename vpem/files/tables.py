@@ -8,11 +8,10 @@ import sys
 import unicodedata
 from typing import Any, TextIO
 
-import numpy as np
 from numpy.typing import NDArray
 
 from vpem.files.endings import ending_of
-from vpem.files.hdf5 import atomic_write, create, write_array, write_strings
+from vpem.files.hdf5 import atomic_write, create, write_column
 
 __all__ = ["write_columns"]
 
@@ -65,10 +64,7 @@ def write_columns(
             return
         with create(temporary, kind, VERSION) as file:
             for name, column in columns.items():
-                if column.dtype.kind in "iuf":
-                    write_array(file, name, column)
-                else:
-                    write_strings(file, name, column.astype(np.str_))
+                write_column(file, name, column)
 
 
 def _write_csv(stream: TextIO, columns: dict[str, NDArray[Any]], quote_formulas: bool) -> None:

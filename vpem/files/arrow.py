@@ -1,0 +1,161 @@
+"""Columns of Arrow tables as NumPy arrays, and what they may hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vpem.checks import Floats, Labels, check_memory
+from vpem.errors import FileError, InputError, Setting, shorten
+from vpem.files.opening import check_unpacked
+from vpem.files.reading import LONGEST_STRING
+
+__all__ = ["annotation_of", "check_kinds", "check_strings", "is_number", "is_text", "matrix_of"]
+
+
+def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
+    """Raise InputError if a column is of a kind that could be neither features nor their names."""
+    for name, kind in columns:
+        kind = _plain(kind)
+        known = (is_text, _is_numeric, pa.types.is_temporal, pa.types.is_null)
+        if not any(test(kind) for test in known):
+            raise InputError(
+                f"{source}: column {name!r} holds {str(kind)[:80]}, not text or numbers; "
+                "leave it out with ",
+                Setting("drop_columns"),
+            )
+
+
+def check_strings(name: str, column: pa.ChunkedArray, source: str) -> None:
+    """Raise FileError if text is longer than names are or takes far more than its file."""
+    if not is_text(_plain(column.type)):
+        return
+    longest = 0
+    for chunk in column.chunks:
+        texts = chunk.dictionary if hasattr(chunk, "dictionary") else chunk
+        longest = max(longest, pc.max(pc.binary_length(texts)).as_py() or 0)
+    if longest > 4 * LONGEST_STRING:
+        raise FileError(
+            f"{source}: column {name!r} holds a text of {longest} bytes, more than "
+            f"{LONGEST_STRING} characters; leave it out with ",
+            Setting("drop_columns"),
+        )
+    check_unpacked(4 * longest * len(column), source)  # as numpy has text
+
+
+def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: str) -> Floats:
+    """Return the feature columns side by side, float32 if they all are, float64 otherwise."""
+    plain = [(name, _decoded(column)) for name, column in columns]
+    for refusal, test in (
+        ("text", is_text),
+        ("dates or times", pa.types.is_temporal),
+        ("no values", pa.types.is_null),
+    ):
+        bad = [(name, column) for name, column in plain if test(column.type)]
+        if bad:
+            listed = shorten((repr(name) for name, _ in bad), 10)
+            columns_hold = f"column {listed} holds" if len(bad) == 1 else f"columns {listed} hold"
+            example = f" (for example {_example(bad[0][1])})" if refusal == "text" else ""
+            raise InputError(
+                f"{source}: {columns_hold} {refusal}{example}, but features are numbers; name it "
+                "with ",
+                Setting("label_column"),
+                " or ",
+                Setting("id_column"),
+                ", or leave it out with ",
+                Setting("drop_columns"),
+            )
+    small = all(column.type in (pa.float32(), pa.float16()) for _, column in plain)
+    dtype = np.dtype(np.float32 if small else np.float64)
+    check_memory(n_rows * len(plain) * dtype.itemsize, source)
+    X = np.empty((n_rows, len(plain)), dtype=dtype)
+    for position, (_, column) in enumerate(plain):
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.int8())
+        X[:, position] = column.cast(pa.float64(), safe=False).to_numpy()
+    return X
+
+
+def annotation_of(name: str, column: pa.ChunkedArray, source: str) -> Labels:
+    """Return ids or labels as an array of integers, floats or strings."""
+    check_strings(name, column, source)
+    values = _decoded(column)
+    if pa.types.is_temporal(values.type) and not pa.types.is_duration(values.type):
+        values = values.cast(pa.string())
+    text = _is_string(values.type)
+    if text:
+        values = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
+        missing = pc.fill_null(pc.equal(values, ""), True)
+        broken = pc.fill_null(pc.match_substring(values, "\n"), False)
+        if pc.any(broken).as_py():
+            raise InputError(
+                f"{source}: row {int(np.argmax(broken.to_numpy()))} (counted from 0) has a line "
+                f"break in column {name!r}; is a quotation mark left open?"
+            )
+    elif _is_numeric(values.type):
+        missing = pc.is_null(values, nan_is_null=True)
+    else:
+        raise InputError(f"{source}: column {name!r} holds {values.type}, not text or numbers")
+    if pc.any(missing).as_py():
+        row = int(np.argmax(missing.to_numpy()))
+        raise InputError(
+            f"{source}: row {row} (counted from 0) has no value in column {name!r}, which holds "
+            "labels, ids or workers; fill it in, or leave the column out with ",
+            Setting("drop_columns"),
+        )
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.float64())
+    if not text:
+        return np.asarray(values.to_numpy())
+    if pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
+        return np.asarray(values.cast(pa.int64()).to_numpy())
+    return np.array(values.to_pylist(), dtype=str)
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replace dictionary codes by their values."""
+    return column.cast(_plain(column.type)) if pa.types.is_dictionary(column.type) else column
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type of values, whether or not they are in a dictionary."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    """Tell whether a column holds strings."""
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(test(kind) for test in tests)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a column holds strings, or bytes, as pyarrow reads text that is not UTF-8."""
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return _is_string(kind) or any(test(kind) for test in tests)
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    """Tell whether a column holds numbers or true/false values."""
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def is_number(text: str) -> bool:
+    """Tell whether ``text`` can be read as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _example(column: pa.ChunkedArray) -> str:
+    """Return the first value of a text column that is no number, and its row."""
+    for row, value in enumerate(column):
+        text = value.as_py()
+        if text is not None and text != "" and not (isinstance(text, str) and is_number(text)):
+            return f"{text[:40]!r} in row {row}, counted from 0"
+    return repr(column[0].as_py())
