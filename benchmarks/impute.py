@@ -26,8 +26,9 @@ from vpem._core.threads import one_blas_thread
 from vpem.errors import NotConvergedWarning
 from vpem.fits.holdouts import column_means, iterative_imputer
 from vpem.fits.imputation import fit_imputation
+from vpem.terms.lowrank.dealing import hide, split
 from vpem.terms.lowrank.laws import make_law
-from vpem.terms.lowrank.observations import from_matrices, hide, split
+from vpem.terms.lowrank.observations import from_matrices
 
 SIZES = {"tiny": (24, 16, 1), "small": (80, 50, 3), "full": (200, 120, 5)}
 """Rows, columns and seeds."""

@@ -180,9 +180,10 @@ def impute(
         from vpem.fits.imputed import write_imputation
         from vpem.pictures.figure import check_picture
         from vpem.pictures.imputation import plot_imputation
+        from vpem.terms.lowrank.dealing import hide
+        from vpem.terms.lowrank.dealing import split as deal
         from vpem.terms.lowrank.laws import make_law
-        from vpem.terms.lowrank.observations import check_law, hide
-        from vpem.terms.lowrank.observations import split as deal
+        from vpem.terms.lowrank.observations import check_law
 
         seed = check_int("--seed", seed, least=0)
         if output is not None:

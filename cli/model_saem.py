@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vpem.saem.formats.fits import SavedSaem
+    from vpem.saem.saved import SavedSaem
 
 __all__ = ["export_saem", "show_saem"]
 

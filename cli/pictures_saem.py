@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from vpem.errors import VpemError
     from vpem.pictures.style import Picture
-    from vpem.saem.formats.fits import SavedSaem
     from vpem.saem.individuals import Individuals
+    from vpem.saem.saved import SavedSaem
 
     from .use_saem import Columns
 

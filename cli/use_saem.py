@@ -10,9 +10,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vpem.saem.formats.fits import SavedSaem
     from vpem.saem.individuals import Individuals
     from vpem.saem.prediction import Curves, Predictor
+    from vpem.saem.saved import SavedSaem
 
 __all__ = [
     "Columns",

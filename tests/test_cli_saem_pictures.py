@@ -12,10 +12,11 @@ import pytest
 
 from vpem.pictures.latents import ABOUT
 from vpem.saem.fit import fit_saem
-from vpem.saem.formats.fits import as_saved, read_saem, save_saem
+from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.linear import LinearModel
+from vpem.saem.saved import as_saved
 
 from .cli_support import ROOT, done, listing, run
 from .pictures_support import fitted, shared_folder

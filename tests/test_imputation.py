@@ -21,9 +21,10 @@ from vpem.fits.imputation import (
     safe_step,
 )
 from vpem.network.codecs import parse_codec
+from vpem.terms.lowrank.dealing import hide, split
 from vpem.terms.lowrank.factors import LowRank, descend, fit_rows, objective, shrink
 from vpem.terms.lowrank.laws import LAWS, make_law
-from vpem.terms.lowrank.observations import from_matrices, hide, split
+from vpem.terms.lowrank.observations import from_matrices
 
 from .tables import each, over, pairwise
 

@@ -7,8 +7,9 @@ import pytest
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import read_observations, write_observations
+from vpem.terms.lowrank.dealing import hide, split
 from vpem.terms.lowrank.laws import make_law
-from vpem.terms.lowrank.observations import check_law, from_matrices, hide, split
+from vpem.terms.lowrank.observations import check_law, from_matrices
 
 from .tables import each, over
 

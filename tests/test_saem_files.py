@@ -12,11 +12,12 @@ from vpem.errors import FileError, InputError, NotConvergedWarning
 from vpem.files.hdf5 import write_array, write_attribute, write_strings
 from vpem.pictures.saem import plot_curves, plot_traces
 from vpem.saem.fit import fit_saem
-from vpem.saem.formats.fits import as_saved, is_saem, read_saem, saem_as_json, save_saem
+from vpem.saem.formats.fits import is_saem, read_saem, saem_as_json, save_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.linear import LinearModel
+from vpem.saem.saved import as_saved
 
 from .tables import each
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from vpem.checks import check_memory
 from vpem.errors import InputError
 from vpem.fits.imputation import Imputation
-from vpem.terms.lowrank.observations import Hidden, Observations
+from vpem.terms.lowrank.dealing import Hidden
+from vpem.terms.lowrank.observations import Observations
 
 __all__ = ["column_means", "iterative_imputer", "score_holdout"]
 

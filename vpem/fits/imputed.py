@@ -19,7 +19,7 @@ from vpem.files.hdf5 import (
 from vpem.files.imputations import ENCODING, VERSION, Imputed, PathLike, write_imputed
 from vpem.files.json_text import write_json_element
 from vpem.fits.imputation import Imputation
-from vpem.terms.lowrank.observations import Hidden
+from vpem.terms.lowrank.dealing import Hidden
 
 __all__ = ["NAMED", "imputed_of", "write_imputation"]
 

@@ -6,10 +6,10 @@ from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.kinds import KINDS
 from vpem.pictures.saem import MOST_PANELS, draw_curves, draw_traces
 from vpem.pictures.style import Picture
-from vpem.saem.formats.fits import SavedSaem
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import CURVES
+from vpem.saem.saved import SavedSaem
 
 __all__ = ["ABOUT", "TITLES", "check_kind", "draw_saem", "next_of_saem"]
 

@@ -17,9 +17,9 @@ from vpem.pictures.figure import (
     words,
 )
 from vpem.saem.fit import SaemFit
-from vpem.saem.formats.fits import SavedSaem, as_saved
 from vpem.saem.individuals import Individuals
 from vpem.saem.prediction import Maker, Predictor
+from vpem.saem.saved import SavedSaem, as_saved
 
 __all__ = ["draw_curves", "draw_traces", "plot_curves", "plot_traces"]
 

@@ -26,10 +26,10 @@ from vpem.pictures.page import (
 )
 from vpem.pictures.saved import counted_by_kind
 from vpem.pictures.style import said_bytes
-from vpem.saem.formats.fits import SavedSaem
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import Predictor
+from vpem.saem.saved import SavedSaem
 
 __all__ = ["make_saem_page", "write_saem_page"]
 

@@ -7,24 +7,21 @@ latents: new measurements scatter more, and the estimates are not certain either
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import as_array, check_int, check_number
+from vpem.checks import check_int, check_number
 from vpem.errors import InputError, did_you_mean
 from vpem.saem.conditional import Conditional
+from vpem.saem.curves import Curves, Latents, at_times, check_law, finite
 from vpem.saem.fit import SaemFit
-from vpem.saem.formats.fits import SavedSaem, as_saved
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import MODELS, OWN, make_model
-from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.samplers import Metropolis
+from vpem.saem.saved import SavedSaem, as_saved
 from vpem.saem.streams import Streams
 
 __all__ = ["Curves", "Latents", "Predictor"]
@@ -32,7 +29,6 @@ __all__ = ["Curves", "Latents", "Predictor"]
 LARGEST = 1 << 22
 """Numbers of draws at once."""
 
-MOST_TIMES = 100_000
 BURN_IN = 150
 CHAINS = 10
 
@@ -40,76 +36,6 @@ CURVES = ("linear", "one-compartment")
 """Models of vpem whose latents have curves."""
 
 Maker = Callable[[Individuals], SaemModel]
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _sober(compute: Callable[P, R]) -> Callable[P, R]:
-    """Refuse numbers that are not finite: a file may hold estimates that nothing follows from."""
-
-    @wraps(compute)
-    def checked(*given: P.args, **options: P.kwargs) -> R:
-        told = "nothing finite follows from the fit's estimates and these individuals"
-        try:
-            with np.errstate(all="ignore"):
-                found = compute(*given, **options)
-        except (np.linalg.LinAlgError, ArithmeticError) as error:
-            raise InputError(f"{told} ({error})") from error
-        parts: tuple[Any, ...] = (
-            found if isinstance(found, tuple) else (getattr(found, "each", found),)
-        )
-        if not all(np.isfinite(part).all() for part in parts):
-            raise InputError(f"{told}; give data like those of the fit")
-        return found
-
-    return checked
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Curves of individuals.
-
-    Attributes
-    ----------
-    at : Individuals
-        Whose, at which times, with which covariates; values where there were rows, else NaN.
-    fitted : ndarray of shape (N,)
-        Curve of the conditional mean of the latents, without error.
-    lower, upper : ndarray of shape (N,)
-        Ends of the interval of the curve at each time.
-    level : float
-        Probability of an interval.
-    """
-
-    at: Individuals
-    fitted: Vector
-    lower: Vector
-    upper: Vector
-    level: float
-
-
-@dataclass(frozen=True)
-class Latents:
-    """Latents given the rows.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Of the individuals, (n,).
-    means, lower, upper : ndarray of shape (n, q)
-        Conditional means and ends of intervals.
-    covariances : ndarray of shape (n, q, q)
-        Conditional covariances.
-    level : float
-        Probability of an interval.
-    """
-
-    names: tuple[str, ...]
-    means: Vector
-    lower: Vector
-    upper: Vector
-    covariances: Vector
-    level: float
 
 
 class Predictor:
@@ -159,8 +85,6 @@ class Predictor:
                 "predict in Python, vpem.saem.prediction.Predictor(fit, model=...)"
             )
 
-    # ---- models ---------------------------------------------------------------------------------
-
     def made(self, individuals: Individuals) -> SaemModel:
         """Make the fitted model of other individuals.
 
@@ -197,7 +121,7 @@ class Predictor:
                 f"latents than the one that was fitted ({len(got[0])} and {len(got[1])}, not "
                 f"{len(saved.parameters)} and {len(saved.latents)}); give data with the same items"
             )
-        _check_law(model, saved.theta)
+        check_law(model, saved.theta)
         return model
 
     @property
@@ -216,8 +140,6 @@ class Predictor:
             self._model = self.made(blank)
         return self._model
 
-    # ---- latents --------------------------------------------------------------------------------
-
     def latents(self, individuals: Individuals) -> Latents:
         """Latents of individuals given their rows.
 
@@ -234,7 +156,7 @@ class Predictor:
         )
         return Latents(individuals.names, means, lower, upper, covariances, self.level)
 
-    @_sober
+    @finite
     def _given(self, model: SaemModel) -> tuple[Vector, Vector, Vector]:
         """Draws (draws, n, q), means and covariances of the latents given the rows."""
         theta = self.saved.theta
@@ -284,9 +206,7 @@ class Predictor:
         for part in np.unique(sizes):
             yield at.take(np.flatnonzero(sizes == part))
 
-    # ---- curves ---------------------------------------------------------------------------------
-
-    def curves(self, individuals: Individuals, times: Any = None) -> Curves:
+    def curves(self, individuals: Individuals, times: ArrayLike | None = None) -> Curves:
         """Curves of individuals given their rows.
 
         Parameters
@@ -300,7 +220,7 @@ class Predictor:
         targets = individuals
         if times is not None:
             held = {name: individuals.constant(name) for name in self._needed(individuals)}
-            targets = _at_times(individuals.names, times, held, individuals.source)
+            targets = at_times(individuals.names, times, held, individuals.source)
         start = 0
         found: list[tuple[Vector, ...]] = []
         for one in self._batches(targets, len(self.saved.latents)):
@@ -326,7 +246,7 @@ class Predictor:
             if (values == values[each][individuals.individual_of]).all()
         ]
 
-    def stored(self, names: Sequence[str] | None = None, times: Any = None) -> Curves:
+    def stored(self, names: Sequence[str] | None = None, times: ArrayLike | None = None) -> Curves:
         """Curves of individuals of the fit, by the stored law of their latents, taken as normal.
 
         Parameters
@@ -349,7 +269,8 @@ class Predictor:
                 )
         model, place = self.form, 0
         found: list[tuple[Vector, ...]] = []
-        at = _at_times(wanted, self._grid(times), held, "the individuals of the fit")
+        times = np.linspace(*saved.time_range, 50) if times is None else times
+        at = at_times(wanted, times, held, "the individuals of the fit")
         for some in self._batches(at, len(saved.latents)):
             chosen = which[place : place + some.n_individuals]
             place += some.n_individuals
@@ -392,7 +313,7 @@ class Predictor:
 
     def population(
         self,
-        times: Any = None,
+        times: ArrayLike | None = None,
         covariates: Mapping[str, float] | None = None,
         individuals: Individuals | None = None,
     ) -> Curves:
@@ -413,12 +334,13 @@ class Predictor:
         self._need_continuous()
         if individuals is None:
             held = {name: np.array([float(value)]) for name, value in (covariates or {}).items()}
-            at = _at_times(("population",), self._grid(times), held, "the population")
+            times = np.linspace(*self.saved.time_range, 50) if times is None else times
+            at = at_times(("population",), times, held, "the population")
         elif times is None:
             at = individuals
         else:
             held = {name: individuals.constant(name) for name in self._needed(individuals)}
-            at = _at_times(individuals.names, times, held, individuals.source)
+            at = at_times(individuals.names, times, held, individuals.source)
         model = self.form
         found: list[tuple[Vector, ...]] = []
         mean, covariance = model.population(self.saved.theta)
@@ -430,10 +352,7 @@ class Predictor:
             found.append(self._curve(model, some, means, np.repeat(draws, n, axis=1)))
         return self._joined(at, found)
 
-    def _grid(self, times: Any) -> Any:
-        return np.linspace(*self.saved.time_range, 50) if times is None else times
-
-    @_sober
+    @finite
     def _curve(
         self, model: SaemModel, at: Individuals, means: Vector, draws: Vector
     ) -> tuple[Vector, Vector, Vector]:
@@ -445,9 +364,7 @@ class Predictor:
         fitted, lower, upper = (np.concatenate(part) for part in zip(*found, strict=True))
         return Curves(at, fitted, lower, upper, self.level)
 
-    # ---- classes and the log-likelihood ---------------------------------------------------------
-
-    @_sober
+    @finite
     def responsibilities(self, individuals: Individuals) -> Vector:
         """Probability of each class given the rows, (n, K), for the model ``gmm``."""
         model = self.made(individuals)
@@ -456,7 +373,7 @@ class Predictor:
         found: Vector = model.responsibilities(self.saved.theta)
         return found
 
-    @_sober
+    @finite
     def score(self, individuals: Individuals, n_importance: int = 5000) -> LogLikelihood:
         """Log-likelihood of individuals at the estimates, by formula or importance sampling."""
         parts = []
@@ -482,40 +399,3 @@ class Predictor:
         effective = np.concatenate([part.effective for part in parts])
         error = float(np.sqrt(sum(part.error**2 for part in parts)))
         return LogLikelihood(float(each.sum()), error, each, effective)
-
-
-def _check_law(model: SaemModel, theta: Vector) -> None:
-    """Refuse parameters from a file that are no law."""
-    for name, value in zip(model.parameters, theta.tolist(), strict=True):
-        if name.startswith(("var(", "residual ", "weight ")) and not value > 0:
-            raise InputError(f"the fit's estimate of {name!r} must be positive, got {value:g}")
-    if type(model).population is SaemModel.population:
-        covariances = model.unpack(theta)[2] if isinstance(model, GmmModel) else np.ones((1, 1, 1))
-    else:
-        covariances = np.array([model.population(theta)[1]])
-    try:
-        least = float(np.linalg.eigvalsh(covariances).min())
-    except np.linalg.LinAlgError:
-        least = 0.0
-    if not least > 0:
-        raise InputError("the fit's estimates are no law: a covariance is not positive definite")
-
-
-def _at_times(
-    names: Sequence[str], times: Any, covariates: Mapping[str, Vector], source: str
-) -> Individuals:
-    """Individuals at the same times (T,), with constant covariates (n,), and no values."""
-    grid = as_array("the times", times)
-    if grid.ndim != 1 or grid.dtype.kind not in "iuf" or not 0 < len(grid) <= MOST_TIMES:
-        raise InputError(
-            f"the times must be 1 to {MOST_TIMES} numbers, got shape {grid.shape} of type "
-            f"{grid.dtype}"
-        )
-    grid = grid.astype(np.float64)
-    if not np.isfinite(grid).all():
-        raise InputError("the times must be finite")
-    n, width = len(names), len(grid)
-    ends: NDArray[np.intp] = np.arange(n + 1, dtype=np.intp) * width
-    repeated = {name: np.repeat(values, width) for name, values in covariates.items()}
-    nothing = np.full(n * width, np.nan)
-    return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)

@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vpem.errors import InputError, Setting
 from vpem.fits.imputation import Imputation, fit_imputation
+from vpem.terms.lowrank.dealing import split
 from vpem.terms.lowrank.factors import fit_rows
 from vpem.terms.lowrank.laws import Gaussian, Law
-from vpem.terms.lowrank.observations import Observations, check_law, from_matrices, split
+from vpem.terms.lowrank.observations import Observations, check_law, from_matrices
 
 __all__ = ["FedMissEM"]
 

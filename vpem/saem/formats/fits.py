@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem.errors import FileError, VpemError
 from vpem.files.elements import Elements, Json, Strings, check_written, read_elements
@@ -23,7 +22,6 @@ from vpem.files.hdf5 import (
     write_strings,
 )
 from vpem.files.json_text import write_json_element
-from vpem.files.models import current_versions
 from vpem.files.reports import COMMUNICATION
 from vpem.network.schema import (
     COUNT,
@@ -38,16 +36,19 @@ from vpem.network.schema import (
     Mapping,
     Maybe,
     Number,
+    Report,
 )
 from vpem.saem.fit import SaemFit
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.catalogue import MODELS, OWN
 from vpem.saem.models.model import Vector
+from vpem.saem.saved import SavedSaem, as_saved
+
+if TYPE_CHECKING:
+    import h5py
 
 __all__ = [
     "ENCODING",
-    "SavedSaem",
-    "as_saved",
     "is_saem",
     "read_saem",
     "saem_as_json",
@@ -61,157 +62,6 @@ TOLERANCE = 1e-8
 """Relative size to which matrices must be symmetric and have no negative eigenvalues."""
 
 PathLike = str | os.PathLike[str]
-
-
-@dataclass(frozen=True)
-class SavedSaem:
-    """A fit as a file keeps it: all that `SaemFit` tells, without the rows.
-
-    Attributes
-    ----------
-    model : str
-        One of `vpem.saem.models.catalogue.MODELS`, or ``own`` for a user's own.
-    model_class : str
-        Name of its class.
-    model_options : dict
-        What it is made with, besides individuals.
-    parameters, latents : tuple of str
-        Names (p,) and (q,).
-    discrete : bool
-        Whether latents are numbers of classes.
-    theta, standard_errors : ndarray of shape (p,)
-        Estimates, and their standard errors (NaN: unknown).
-    information : ndarray of shape (p, p)
-        Observed information.
-    log_likelihood : LogLikelihood
-        With its Monte Carlo error.
-    names : tuple of str
-        Of the individuals, (n,).
-    means : ndarray of shape (n, q)
-        Conditional means of the latents.
-    covariances : ndarray of shape (n, q, q)
-        Conditional covariances.
-    lower, upper : ndarray of shape (n, q)
-        Ends of intervals of the latents.
-    level : float
-        Probability of an interval.
-    shrinkage : ndarray of shape (q,)
-        As `vpem.saem.conditional.Conditional` has it.
-    n_draws : int
-        Draws of each individual's latents.
-    acceptance : ndarray of shape (n,) or None
-        Share of accepted moves.
-    trace : ndarray of shape (n_iter + 1, p)
-        Parameters, the start first.
-    bytes : ndarray of shape (n_iter,)
-        Payload bytes sent until each iteration.
-    n_iter : int
-        Iterations.
-    converged : bool
-        Whether the parameters had settled.
-    change : float
-        How far the farthest parameter was at the last look from where it settles, in its standard
-        error; NaN: not looked at.
-        Without ``grounds``, from an older vpem, a relative change.
-    covariates : dict of str to ndarray of shape (n,)
-        Those that do not change within any individual; NaN where missing.
-    time_range : tuple of float
-        First and last time of the rows.
-    settings : dict
-        How the fit was asked for.
-    communication : dict
-        What was sent, as `vpem.network.ledger.Ledger.summary` tells.
-    versions : dict
-        Of vpem, Python and the libraries.
-    grounds : str
-        A sentence on whether it converged; empty where none was asked for.
-    """
-
-    model: str
-    model_class: str
-    model_options: dict[str, Any]
-    parameters: tuple[str, ...]
-    latents: tuple[str, ...]
-    discrete: bool
-    theta: Vector
-    standard_errors: Vector
-    information: Vector
-    log_likelihood: LogLikelihood
-    names: tuple[str, ...]
-    means: Vector
-    covariances: Vector
-    lower: Vector
-    upper: Vector
-    level: float
-    shrinkage: Vector
-    n_draws: int
-    acceptance: Vector | None
-    trace: Vector
-    bytes: NDArray[np.int64]
-    n_iter: int
-    converged: bool
-    change: float
-    covariates: dict[str, Vector]
-    time_range: tuple[float, float]
-    settings: dict[str, Any] = field(default_factory=dict)
-    communication: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    grounds: str = ""
-
-    @property
-    def estimates(self) -> dict[str, float]:
-        """Estimates by the names of the parameters."""
-        return dict(zip(self.parameters, self.theta.tolist(), strict=True))
-
-    @property
-    def errors(self) -> dict[str, float]:
-        """Standard errors by the names of the parameters."""
-        return dict(zip(self.parameters, self.standard_errors.tolist(), strict=True))
-
-
-def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
-    """Return what a file would keep of a fit."""
-    if isinstance(fit, SavedSaem):
-        return fit
-    data, given = fit.model.individuals, fit.given
-    covariates = {}
-    for name, values in data.covariates.items():
-        each = values[data.first[:-1]]
-        same = (values == each[data.individual_of]) | np.isnan(values)
-        if same.all():
-            covariates[name] = each
-    return SavedSaem(
-        fit.model_name,
-        type(fit.model).__name__,
-        fit.model_options,
-        tuple(fit.model.parameters),
-        tuple(fit.model.latents),
-        fit.model.discrete,
-        fit.theta,
-        fit.standard_errors,
-        fit.information,
-        fit.log_likelihood,
-        data.names,
-        given.means,
-        given.covariances,
-        given.lower,
-        given.upper,
-        given.level,
-        given.shrinkage,
-        given.n_draws,
-        fit.acceptance,
-        fit.trace,
-        fit.bytes,
-        fit.n_iter,
-        fit.converged,
-        fit.change,
-        covariates,
-        (float(data.times.min()), float(data.times.max())),
-        {"data": data.source, "n_rows": data.n_rows, **fit.settings},
-        fit.ledger.summary(),
-        current_versions(),
-        fit.grounds,
-    )
 
 
 ARRAYS = (
@@ -285,7 +135,7 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
             write_json_element(file, name, value)
 
 
-def saem_as_json(saved: SavedSaem) -> dict[str, Any]:
+def saem_as_json(saved: SavedSaem) -> Report:
     """Return a whole fit as values that JSON can hold, once NaN and infinite numbers are None."""
     likelihood = saved.log_likelihood
     listed = {one.name: getattr(saved, one.name) for one in fields(saved)}
@@ -377,7 +227,7 @@ SAEM: Elements = {
 }
 
 
-def _read_parts(file: Any) -> SavedSaem:
+def _read_parts(file: h5py.File) -> SavedSaem:
     n_iter = read_elements(file, {"@n_iter": SAEM["@n_iter"]})["n_iter"]
     found = read_elements(file, SAEM, points=n_iter + 1)
 

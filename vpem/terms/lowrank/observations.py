@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import as_array, check_int, check_memory, check_number
-from vpem.errors import InputError, check_choice, shorten
+from vpem.checks import as_array, check_memory
+from vpem.errors import InputError, shorten
 from vpem.terms.lowrank.laws import Law
 
 __all__ = [
-    "SPLITS",
-    "Hidden",
     "Observations",
     "check_law",
     "from_matrices",
     "from_triplets",
-    "hide",
-    "split",
 ]
-
-SPLITS = ("random", "rows")
-"""How the entries of one matrix are dealt out to observers."""
 
 
 @dataclass(frozen=True)
@@ -106,25 +99,6 @@ class Observations:
         found = np.full(self.shape, np.nan)
         found.ravel()[self.places[observer]] = self.values[observer]
         return found
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """Entries that were taken away from all who saw them; one line for each observer of one.
-
-    Attributes
-    ----------
-    places : ndarray of shape (m,)
-        ``row * J + column``.
-    values : ndarray of shape (m,)
-        What was seen there.
-    n_places : int
-        Different entries.
-    """
-
-    places: NDArray[np.intp]
-    values: NDArray[np.float64]
-    n_places: int
 
 
 def from_matrices(
@@ -330,147 +304,3 @@ def check_law(found: Observations, law: Law) -> None:
                 f"saw at row {found.row_names[row]!r}, column {found.column_names[column]!r} is "
                 f"{values[first]:g}{others}"
             )
-
-
-def split(
-    found: Observations,
-    n_observers: int,
-    by: str = "random",
-    rng: np.random.Generator | None = None,
-) -> Observations:
-    """Deal the entries that one observer saw out to several, who hold parts of one matrix.
-
-    Parameters
-    ----------
-    found : Observations
-        Of one observer.
-    n_observers : int
-        Among how many to deal.
-    by : {"random", "rows"}
-        Entries at random, in nearly equal numbers; or whole rows, in runs of neighbouring rows.
-    rng : Generator, optional
-        Needed where entries are dealt at random.
-
-    Returns
-    -------
-    Observations
-        With ``n_copies`` 1.
-
-    Raises
-    ------
-    InputError
-        If there are several observers already, or more wanted than entries or rows.
-    """
-    check_choice("split", by, SPLITS)
-    n_observers = check_int("n_workers", n_observers, least=1)
-    if found.n_observers != 1:
-        raise InputError(
-            f"{found.source} has {found.n_observers} observers of its own; leave out the number of "
-            "workers, which splits the matrix of one"
-        )
-    what, most = ("rows", found.shape[0]) if by == "rows" else ("entries", found.n_entries)
-    if n_observers > most:
-        raise InputError(
-            f"{n_observers} workers cannot share {most} {what}, since each needs at least one; "
-            f"give at most {most} workers"
-        )
-    (places,), (values,) = found.places, found.values
-    if by == "rows":
-        owner_of_row = np.repeat(
-            np.arange(n_observers), [len(p) for p in np.array_split(range(most), n_observers)]
-        )
-        owner = owner_of_row[places // found.shape[1]]
-    else:
-        assert rng is not None
-        owner = rng.permutation(np.arange(most) % n_observers)
-    parts = [np.flatnonzero(owner == number) for number in range(n_observers)]
-    return replace(
-        found,
-        places=tuple(places[part] for part in parts),
-        values=tuple(values[part] for part in parts),
-        names=tuple(f"worker {number}" for number in range(n_observers)),
-        n_copies=1,
-    )
-
-
-def hide(
-    found: Observations, share: float, rng: np.random.Generator
-) -> tuple[Observations, Hidden]:
-    """Take away a share of the entries, drawn at random, from all observers who saw them.
-
-    Every row, column and observer keeps an entry.
-
-    Parameters
-    ----------
-    found : Observations
-        With all entries.
-    share : float
-        Of the different entries seen, above 0 and below 1.
-    rng : Generator
-        Draws them.
-
-    Returns
-    -------
-    kept : Observations
-        The rest.
-    hidden : Hidden
-        What was taken away: as near to the share as can be.
-
-    Raises
-    ------
-    InputError
-        If the share is out of range, or no entry can be spared.
-    """
-    share = check_number("holdout", share, least=0.0, most=1.0)
-    if share in (0.0, 1.0):
-        raise InputError(f"holdout must be above 0 and below 1, got {share:g}")
-    every = np.concatenate(found.places)
-    owner = np.repeat(np.arange(found.n_observers), found.counts)
-    order = np.argsort(every, kind="stable")
-    seen, first = np.unique(every[order], return_index=True)
-    owners = np.split(owner[order], first[1:])
-    wanted = max(1, round(share * len(seen)))
-    away = seen[list(_spared(found, seen, owners, wanted, rng))]
-    if not len(away):
-        raise InputError(
-            f"{found.source}: no entry can be hidden, since every one is the last of its row, "
-            "column or observer; leave out the holdout"
-        )
-    taken = [np.isin(places, away) for places in found.places]
-    pairs = list(zip(found.places, found.values, taken, strict=True))
-    kept = replace(
-        found,
-        places=tuple(places[~out] for places, _, out in pairs),
-        values=tuple(values[~out] for _, values, out in pairs),
-    )
-    hidden = Hidden(
-        np.concatenate([places[out] for places, _, out in pairs]),
-        np.concatenate([values[out] for _, values, out in pairs]),
-        len(away),
-    )
-    return kept, hidden
-
-
-def _spared(
-    found: Observations,
-    seen: NDArray[np.intp],
-    owners: Sequence[NDArray[np.intp]],
-    wanted: int,
-    rng: np.random.Generator,
-) -> Iterator[int]:
-    """Draw entries that are not the last of their row, column or of one who saw them."""
-    rows, columns = np.divmod(seen, found.shape[1])
-    in_row = np.bincount(rows).tolist()
-    in_column = np.bincount(columns).tolist()
-    of_owner = found.counts.tolist()
-    for entry in rng.permutation(len(seen)).tolist():
-        if not wanted:
-            return
-        row, column, who = int(rows[entry]), int(columns[entry]), owners[entry].tolist()
-        if in_row[row] > 1 and in_column[column] > 1 and all(of_owner[one] > 1 for one in who):
-            in_row[row] -= 1
-            in_column[column] -= 1
-            for one in who:
-                of_owner[one] -= 1
-            wanted -= 1
-            yield entry

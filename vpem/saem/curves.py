@@ -1,0 +1,129 @@
+"""What is told of individuals, at which times, and what no fit can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpem.checks import as_array
+from vpem.errors import InputError
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.gmm import GmmModel
+from vpem.saem.models.model import SaemModel, Vector
+
+__all__ = ["Curves", "Latents", "at_times", "check_law", "finite"]
+
+MOST_TIMES = 100_000
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def finite(compute: Callable[P, R]) -> Callable[P, R]:
+    """Refuse numbers that are not finite: a file may hold estimates that nothing follows from."""
+
+    @wraps(compute)
+    def checked(*given: P.args, **options: P.kwargs) -> R:
+        nothing = "nothing finite follows from the fit's estimates and these individuals"
+        try:
+            with np.errstate(all="ignore"):
+                found = compute(*given, **options)
+        except (np.linalg.LinAlgError, ArithmeticError) as error:
+            raise InputError(f"{nothing} ({error})") from error
+        parts: tuple[object, ...] = (
+            found if isinstance(found, tuple) else (getattr(found, "each", found),)
+        )
+        if not all(np.isfinite(np.asarray(part)).all() for part in parts):
+            raise InputError(f"{nothing}; give data like those of the fit")
+        return found
+
+    return checked
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves of individuals.
+
+    Attributes
+    ----------
+    at : Individuals
+        Whose, at which times, with which covariates; values where there were rows, else NaN.
+    fitted : ndarray of shape (N,)
+        Curve of the conditional mean of the latents, without error.
+    lower, upper : ndarray of shape (N,)
+        Ends of the interval of the curve at each time.
+    level : float
+        Probability of an interval.
+    """
+
+    at: Individuals
+    fitted: Vector
+    lower: Vector
+    upper: Vector
+    level: float
+
+
+@dataclass(frozen=True)
+class Latents:
+    """Latents given the rows.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the individuals, (n,).
+    means, lower, upper : ndarray of shape (n, q)
+        Conditional means and ends of intervals.
+    covariances : ndarray of shape (n, q, q)
+        Conditional covariances.
+    level : float
+        Probability of an interval.
+    """
+
+    names: tuple[str, ...]
+    means: Vector
+    lower: Vector
+    upper: Vector
+    covariances: Vector
+    level: float
+
+
+def check_law(model: SaemModel, theta: Vector) -> None:
+    """Refuse parameters from a file that are no law."""
+    for name, value in zip(model.parameters, theta.tolist(), strict=True):
+        if name.startswith(("var(", "residual ", "weight ")) and not value > 0:
+            raise InputError(f"the fit's estimate of {name!r} must be positive, got {value:g}")
+    if type(model).population is SaemModel.population:
+        covariances = model.unpack(theta)[2] if isinstance(model, GmmModel) else np.ones((1, 1, 1))
+    else:
+        covariances = np.array([model.population(theta)[1]])
+    try:
+        least = float(np.linalg.eigvalsh(covariances).min())
+    except np.linalg.LinAlgError:
+        least = 0.0
+    if not least > 0:
+        raise InputError("the fit's estimates are no law: a covariance is not positive definite")
+
+
+def at_times(
+    names: Sequence[str], times: ArrayLike, covariates: Mapping[str, Vector], source: str
+) -> Individuals:
+    """Individuals at the same times (T,), with constant covariates (n,), and no values."""
+    grid = as_array("the times", times)
+    if grid.ndim != 1 or grid.dtype.kind not in "iuf" or not 0 < len(grid) <= MOST_TIMES:
+        raise InputError(
+            f"the times must be 1 to {MOST_TIMES} numbers, got shape {grid.shape} of type "
+            f"{grid.dtype}"
+        )
+    grid = grid.astype(np.float64)
+    if not np.isfinite(grid).all():
+        raise InputError("the times must be finite")
+    n, width = len(names), len(grid)
+    ends: NDArray[np.intp] = np.arange(n + 1, dtype=np.intp) * width
+    repeated = {name: np.repeat(values, width) for name, values in covariates.items()}
+    nothing = np.full(n * width, np.nan)
+    return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
