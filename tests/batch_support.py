@@ -14,8 +14,8 @@ from vpem.terms.scaling import Scaling
 KEPT = ("statistics", "responsibilities")
 NETWORKS = {
     "star": {"topology": "star", "hops": 0},
-    "operator": {"topology": "cycle", "hops": 1, "path": "operator", "n_rounds": 6},
-    "rounds": {"topology": "cycle", "hops": 1, "path": "rounds", "n_rounds": 6},
+    "operator": {"topology": "cycle", "hops": 1, "consensus": "operator", "n_rounds": 6},
+    "rounds": {"topology": "cycle", "hops": 1, "consensus": "rounds", "n_rounds": 6},
     "one hub": {"topology": "cycle", "hops": 3},
 }
 

@@ -17,7 +17,7 @@ def check_vectors(team, n_agents):
     """Workers' vectors, as row-split recipes add them."""
     values = np.random.default_rng(1).standard_normal((n_agents, 37))
     for topology in ("star", "cycle", "geometric", "path"):
-        how = {} if topology == "star" else {"path": "rounds"}
+        how = {} if topology == "star" else {"consensus": "rounds"}
         network = connect_workers(make_graph(topology, n_agents, seed=3), **how)
         total = sum_over_ranks(network, team)
         ours, theirs = (part.on(Ledger(network.graph)) for part in (total, network.total))

@@ -286,7 +286,7 @@ def test_enough_rounds_are_a_server(how, path, overlapping, iterate):
     topology, n_rounds = how
     X, options = overlapping(6, 300, 6), {"n_components": 3, "init": [7, 70, 170]}
     everyone = connect(
-        make_graph(topology, 6), contiguous(6, 6), hops=0, n_rounds=n_rounds, path=path
+        make_graph(topology, 6), contiguous(6, 6), hops=0, n_rounds=n_rounds, consensus=path
     )
     fit = iterate(X, everyone, 12, **options)
     server = iterate(X, star(*([j] for j in range(6))), 12, **options)

@@ -66,7 +66,7 @@ def test_what_is_shown_of_a_configuration_can_be_given_back(file, capsys, tmp_pa
         {"weights": "laplacian"},
         {"acceleration": "chebyshev"},
         {"consensus_tol": 1e-3},
-        {"path": "rounds"},
+        {"consensus": "rounds"},
     ],
 )
 def test_a_server_has_no_rounds(options):

@@ -280,7 +280,7 @@ def test_consensus_on_a_cycle_comes_to_what_the_server_does(kind, path):
     lists = [[0, 1], [2], [3], [4]]
     exact = fitted(X, network(lists), covariance_type=kind, max_iter=15)
     found = fitted(
-        X, network(lists, "cycle", n_rounds=40, path=path), covariance_type=kind, max_iter=15
+        X, network(lists, "cycle", n_rounds=40, consensus=path), covariance_type=kind, max_iter=15
     )
     assert found.log_likelihood == pytest.approx(exact.log_likelihood, abs=1e-6)
     np.testing.assert_allclose(found.mixture.means, exact.mixture.means, atol=1e-4)

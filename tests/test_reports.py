@@ -24,7 +24,7 @@ CASES = {
     "star": {"topology": "star"},
     "path": {"topology": "path"},
     "hubs": {"topology": "cycle", "hops": 1, "weights": "laplacian"},
-    "rounds": {"topology": "path", "path": "rounds", "n_rounds": 60},
+    "rounds": {"topology": "path", "consensus": "rounds", "n_rounds": 60},
 }
 
 

@@ -20,9 +20,9 @@ X, _ = overlapping(120, 6, 3, seed=4)
 
 SUMS = {
     "exact": {"topology": "star", "hops": 0},
-    "operator": {"topology": "cycle", "path": "operator", "n_rounds": 6},
-    "rounds": {"topology": "cycle", "path": "rounds", "n_rounds": 6},
-    "plain": {"topology": "path", "path": "rounds", "n_rounds": 4, "acceleration": "none"},
+    "operator": {"topology": "cycle", "consensus": "operator", "n_rounds": 6},
+    "rounds": {"topology": "cycle", "consensus": "rounds", "n_rounds": 6},
+    "plain": {"topology": "path", "consensus": "rounds", "n_rounds": 4, "acceleration": "none"},
     "gossip": {"topology": "cycle", "compress": "natural:12bits", "n_rounds": 20},
     "sparse gossip": {"topology": "complete", "hops": 0, "compress": "randk:0.5", "n_rounds": 12},
     "links fail": {"topology": "complete", "hops": 0, "link_failure": 0.3, "n_rounds": 12},
@@ -143,7 +143,7 @@ def test_batches_with_components_that_collapse():
 ROW_SUMS = {
     "exact": {"topology": "star"},
     "consensus": {"topology": "cycle", "n_rounds": 8},
-    "rounds": {"topology": "cycle", "n_rounds": 8, "path": "rounds"},
+    "rounds": {"topology": "cycle", "n_rounds": 8, "consensus": "rounds"},
     "links fail": {"topology": "complete", "link_failure": 0.3, "n_rounds": 12},
 }
 

@@ -109,7 +109,9 @@ def test_peers_differ_by_consensus_error_only(kind, path, overlapping):
     workers = split(150, "uneven")
     apart = []
     for tolerance in (1e-4, 1e-9):
-        ours = fit(X, workers, "path", covariance_type=kind, path=path, consensus_tol=tolerance)
+        ours = fit(
+            X, workers, "path", covariance_type=kind, consensus=path, consensus_tol=tolerance
+        )
         assert len(ours.mixtures) == 4
         assert ours.history.shape == (25, 4)
         apart.append(max(np.abs(one.means - whole.mixture.means).max() for one in ours.mixtures))
@@ -122,7 +124,7 @@ def test_peers_differ_by_consensus_error_only(kind, path, overlapping):
 def test_rounds_are_the_operator(kind, overlapping):
     X = overlapping(3, 120, 4)
     one, two = (
-        fit(X, evenly(120, 6), "cycle", covariance_type=kind, path=path, n_rounds=12)
+        fit(X, evenly(120, 6), "cycle", covariance_type=kind, consensus=path, n_rounds=12)
         for path in ("operator", "rounds")
     )
     np.testing.assert_allclose(one.history, two.history, rtol=1e-11)

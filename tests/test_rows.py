@@ -129,7 +129,7 @@ def test_nothing_but_the_parts_is_read(X, matrix, size):
 )
 def test_a_fit_from_a_file_is_the_fit_in_memory(X, matrix, init, topology, hops, path):
     held = contiguous(D, 4)
-    network = connect(make_graph(topology, 4), held, hops=hops, path=path)
+    network = connect(make_graph(topology, 4), held, hops=hops, consensus=path)
     common = {"n_components": 2, "init": init, "max_iter": 4, "tol": 1e9, "scale": "standard"}
     here = fit_vpem(X, network, **common)
     there = fit_vpem(matrix, network, **common)

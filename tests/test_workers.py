@@ -125,7 +125,7 @@ def test_kept_in_a_dataset(tmp_path):
     [
         ("star", {}),
         ("cycle", {}),
-        ("cycle", {"path": "rounds"}),
+        ("cycle", {"consensus": "rounds"}),
         ("path", {"n_rounds": 40}),
         ("complete", {"link_failure": 0.2}),
     ],
