@@ -82,6 +82,11 @@ class BuildCore(build_ext):
         if not self.inplace:  # Python started in the clone takes `vpem/` from there
             self.copy_extensions_to_source()
 
+    def copy_extensions_to_source(self) -> None:
+        force, self.force = self.force, True  # over kernels of another kind, though newer
+        super().copy_extensions_to_source()
+        self.force = force
+
     def build_extensions(self) -> None:
         compiler = list(getattr(self.compiler, "compiler", None) or ["cc"])
         flag = None if os.environ.get("VPEM_NO_OPENMP") else openmp_flag(compiler)
