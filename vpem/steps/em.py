@@ -23,7 +23,7 @@ from vpem.terms.features import Statistics
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.terms import Terms
 
-__all__ = ["EStep", "expect", "fit", "iterate", "summed"]
+__all__ = ["EStep", "expect", "fit", "iterate", "log_likelihood", "summed"]
 
 
 def expect(
@@ -53,17 +53,36 @@ def expect(
         What the sum is for; see `Sum.begin`.
     """
     total.begin(kind, terms.n_samples, mixture.n_components, terms.itemsize)
-    if total.mix is not None:
-        return total.report(
-            terms.sweep(mixture, factors, total.mix, statistics) + terms.log_constant
-        )
+    found = log_likelihood(terms, total, mixture, factors, statistics)
+    return total.report(found + terms.log_constant)
+
+
+def log_likelihood(
+    terms: Terms,
+    total: Sum,
+    mixture: Mixture,
+    factors: Factors,
+    statistics: Statistics | None = None,
+    kept: NDArray[Any] | None = None,
+) -> NDArray[np.float64]:
+    """Run the E-step in a sum that has begun: log-likelihood (R,) without the constant.
+
+    With ``kept`` (R, m, K) the responsibilities are written there; those of silent roots stay.
+    """
+    if kept is None and total.mix is not None:
+        return terms.sweep(mixture, factors, total.mix, statistics)
     found = np.zeros(total.n_roots)
+    silent = total.silent
     for rows, sums in summed(terms, total, mixture.n_components, partial(terms.local, factors)):
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
         found += log_likelihoods
+        if kept is not None:
+            if silent is not None:
+                responsibilities[silent] = kept[silent, rows]
+            kept[:, rows] = responsibilities
         if statistics is not None:
             terms.summarize(statistics, responsibilities, rows)
-    return total.report(found + terms.log_constant)
+    return found
 
 
 def summed(
