@@ -7,7 +7,7 @@ from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.network.holdings import contiguous
 from vpem.steps.batches import fit_batches
-from vpem.steps.starts import RowStream
+from vpem.steps.streams import RowStream
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling
 

@@ -30,14 +30,14 @@ def house(script):
 TINY = {
     "vpem/__init__.py": "import vpem.sums\n",
     "vpem/errors.py": "",
-    "vpem/steps/em.py": "from vpem import errors\ndef f():\n    from vpem.saem.models import x\n",
+    "vpem/em.py": "from vpem import errors\ndef f():\n    from vpem.saem.models import x\n",
     "vpem/sums/__init__.py": "",
     "vpem/sums/deep/here.py": "def f():\n    if f:\n        from ...terms import features\n",
-    "vpem/terms/features.py": "if TYPE_CHECKING:\n    import vpem.steps.em\nimport vpem._core.x as x\n",
+    "vpem/terms/features.py": "if TYPE_CHECKING:\n    import vpem.em\nimport vpem._core.x as x\n",
     "vpem/_core/x.py": "from .. import errors\nfrom . import y\n",
     "vpem/_core/y.py": "",
     "vpem/saem/models/__init__.py": "from ...em import f\n",
-    "cli/fit.py": "from vpem_cli.other import x\nimport vpem.steps.em\n",
+    "cli/fit.py": "from vpem_cli.other import x\nimport vpem.em\n",
 }
 
 

@@ -23,8 +23,10 @@ from vpem.files.clusterings import StoredClustering, read_clustering, write_clus
 from vpem.fits.one_shot import proven_factor
 from vpem.network.holdings import Workers, contiguous, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
-from vpem.steps.row_starts import share_rows, spread_rows
-from vpem.steps.starts import RowStream, draw_start
+from vpem.steps.held_rows import share_rows
+from vpem.steps.seeding import seed_rows
+from vpem.steps.starts import draw_start
+from vpem.steps.streams import RowStream
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling
 
@@ -218,7 +220,7 @@ def test_spread_rows_are_those_of_all_rows_at_one_place(digits, seed, weighted):
     for topology, sizes in [("star", [600]), ("star", [0, 1, 299, 0, 300]), ("cycle", [200] * 3)]:
         parts = np.split(digits, np.cumsum(sizes)[:-1])
         total = workers_on(topology, len(sizes)).total
-        np.testing.assert_array_equal(spread_rows(parts, total, 8, stream()), wanted)
+        np.testing.assert_array_equal(seed_rows(parts, total, 8, stream()), wanted)
 
 
 def test_both_splits_draw_the_same_start(digits):
@@ -349,7 +351,7 @@ def test_messages_of_spreading_rows_counted_by_hand(digits):
     network = workers_on("star", 3)
     ledger = Ledger(network.graph)
     stream = RowStream(np.random.default_rng(0), None, 600)
-    spread_rows(np.array_split(digits, 3), network.total.on(ledger), 2, stream)
+    seed_rows(np.array_split(digits, 3), network.total.on(ledger), 2, stream)
     # K = 2: the first row, then two trials of the second, of which one is kept.
     row = 4 * (8 + 64 * 8)
     assert ledger.of_kind("flooding")["bytes"] == 3 * row + 3 * 8

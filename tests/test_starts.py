@@ -7,7 +7,8 @@ from sklearn.cluster import KMeans
 from vpem import InputError, connect, fit_vpem, make_graph
 from vpem.network.holdings import contiguous, from_lists
 from vpem.settings import INITS
-from vpem.steps.starts import RowStream, draw_start
+from vpem.steps.starts import draw_start
+from vpem.steps.streams import RowStream
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling

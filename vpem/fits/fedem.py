@@ -187,7 +187,7 @@ def fit_fedem(
     known_covariance : ndarray of shape (d, d) or (K, d, d), optional
         Covariances that are not estimated, with covariance type "tied" or "full".
     init : {"random", "k-means++", "kmeans"}, row indices, or Mixture
-        Where to start; see `vpem.steps.row_starts`. Row indices (K,): means at those rows, equal
+        Where to start; see `vpem.steps.seeding`. Row indices (K,): means at those rows, equal
         weights, every covariance the sample covariance of all rows. "kmeans": the statistics of the
         hard assignment that Lloyd's iterations end with.
     max_iter, n_epochs, tol

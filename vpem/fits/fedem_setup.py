@@ -14,8 +14,10 @@ from vpem.network.codecs import Cast, Codec, Dither, Natural, draw_keys
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.steps.fedem import first_statistics
-from vpem.steps.row_starts import lloyd_rows, share_rows, spread_rows, take_rows, tell_all
-from vpem.steps.starts import ROW_BYTES, RowStream
+from vpem.steps.held_rows import count_broadcast, share_rows, take_rows
+from vpem.steps.row_lloyd import lloyd_rows
+from vpem.steps.seeding import seed_rows
+from vpem.steps.streams import ROW_BYTES, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
 from vpem.terms.matrices import lower_half, symmetric
@@ -166,7 +168,7 @@ class Setup:
         owner = int(np.argmax(self.workers.counts > 0))
         first = parts[owner - self.own[0]][0] if owner in self.here.own else None
         about: Vector = self.crew.told(first, owner)
-        tell_all(self.total, owner, self.workers.n_workers, ROW_BYTES + ITEM * d)
+        count_broadcast(self.total, owner, self.workers.n_workers, ROW_BYTES + ITEM * d)
         means, factors = np.zeros((len(parts), d)), np.zeros((len(parts), d, d))
         for i, part in enumerate(parts):
             if len(part):
@@ -234,15 +236,15 @@ class Setup:
         else:
             common: dict[str, Any] = {"n_threads": model.n_threads}
             total: Any = self.total if self.codec is None else _Short(self, None)
-            places = spread_rows(parts, total, model.n_components, stream, **common)
+            places = seed_rows(parts, total, model.n_components, stream, **common)
             rows, means = order[places], take_rows(parts, self.total, places)
             if init == "kmeans":
                 total = self.total if self.codec is None else _Short(self, LLOYD)
                 run = lloyd_rows(parts, total, means, stream, kind="setup", **common)
                 hard = np.zeros((self.workers.n_workers, model.size))
-                for worker, labels in zip(self.own.tolist(), run.labels, strict=True):
-                    if len(labels):
-                        hard[worker] = model.assigned(worker, labels)
+                for worker, rows_here in zip(self.own.tolist(), self.here.own_runs, strict=True):
+                    if rows_here.stop > rows_here.start:
+                        hard[worker] = model.assigned(worker, run.labels[rows_here])
                 return hard, tuple(int(row) for row in rows)
         return first_statistics(model, model.start(means)), tuple(int(row) for row in rows)
 

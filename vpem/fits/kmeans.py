@@ -28,19 +28,14 @@ from vpem.fits.shared_rows import Here, check_alone
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.settings import KmeansSettings
-from vpem.steps.feature_lloyd import FeatureLloyd, lloyd_features
-from vpem.steps.lloyd_states import LloydRuns
+from vpem.steps.feature_lloyd import lloyd_features
+from vpem.steps.held_rows import share_rows, take_rows
+from vpem.steps.lloyd import Lloyd, LloydRuns
 from vpem.steps.restarts import Restart, Restarts
-from vpem.steps.row_starts import (
-    Lloyd,
-    PlacedStream,
-    lloyd_rows,
-    share_rows,
-    spread_rows,
-    take_rows,
-)
+from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.saver import Saver
-from vpem.steps.starts import RowStream, draw_start
+from vpem.steps.seeding import seed_features, seed_rows
+from vpem.steps.streams import PlacedStream, RowStream
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.nearest import distances_within, nearest, weighed
@@ -157,7 +152,7 @@ def kmeans_rows(
         facts = _facts("kmeans-rows", asked, network, how)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
     shape, n_here = (n_clusters, rows.shape[1]), sum(map(len, parts))
-    kept = LloydRuns(shape, n_samples, network.total, lambda: _blank_rows(parts), n_here)
+    kept = LloydRuns(shape, n_samples, network.total, n_here)
 
     def attempt(restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         total, stream = restart.total, PlacedStream(restart.rng, weights, order)
@@ -168,7 +163,7 @@ def kmeans_rows(
             start = asked.scaling.apply(asked.centres)
         elif asked.init == "k-means++":
             # Each row was told to all when it was drawn.
-            chosen = spread_rows(parts, total, n_clusters, stream, n_threads=threads)
+            chosen = seed_rows(parts, total, n_clusters, stream, n_threads=threads)
             start = take_rows(parts, total, chosen)
         else:
             chosen = stream.draw_distinct(n_clusters) if chosen is None else chosen
@@ -189,8 +184,8 @@ def kmeans_rows(
         # On a graph that mixes in one round too all have the same.
         roots, run.inertia = roots[:1], run.inertia[:1]
     centres = roots.mean(axis=0)
-    assigned = np.concatenate([np.empty(0, dtype=np.int32), *run.labels])
-    off = np.concatenate([np.empty(0), *run.distances])
+    assigned, off = run.labels, run.distances
+    assert off is not None
     disagreement = 0.0
     if len(roots) > 1:
         # By the centres that are returned, not by those of each worker.
@@ -336,11 +331,7 @@ def _features(
     n_clusters, max_iter = how.n_clusters, how.max_iter
     shape = (n_clusters, blocks.n_features)
 
-    def blank() -> FeatureLloyd:
-        labels = np.empty((network.total.n_roots, terms.n_samples), dtype=np.int32)
-        return FeatureLloyd(np.empty(0), labels, np.empty(0), np.empty(0))
-
-    def attempt(restart: Restart) -> tuple[FeatureLloyd, NDArray[np.intp] | None]:
+    def attempt(restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         total, stream = (
             restart.total, RowStream(restart.rng, asked.row_weights, terms.n_samples)
         )  # fmt: skip
@@ -350,9 +341,10 @@ def _features(
         elif asked.centres is not None:
             start = asked.scaling.apply(asked.centres)[:, blocks.order]
         else:
-            if asked.init is not None:
-                _, chosen = draw_start(asked.init, terms, total, n_clusters, stream)
-            assert chosen is not None
+            if asked.init == "k-means++":
+                chosen = seed_features(terms, total, n_clusters, stream)
+            elif chosen is None:
+                chosen = stream.draw_distinct(n_clusters)
             start = terms.at_rows(chosen)
         saver = restart.saver(rows=chosen)
         run = lloyd_features(
@@ -370,7 +362,7 @@ def _features(
             n_threads=threads,
             dtype=asked.dtype,
         )
-        kept = LloydRuns(shape, terms.n_samples, network.total, blank)
+        kept = LloydRuns(shape, terms.n_samples, network.total)
         restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, max_iter, kept)
         best = restarts.best(network.total, attempt)
         run, chosen = best.run, best.rows
@@ -411,13 +403,6 @@ def _facts(name: str, asked: Wanted, network: Network, how: KmeansSettings) -> d
     """Describe a run by what must be the same when it goes on."""
     how = how.changed(dtype=asked.dtype.name, n_threads=thread_count(how.n_threads))
     return describe_run(name, asked.X, asked.row_weights, network, **how.values("method"))
-
-
-def _blank_rows(parts: Sequence[NDArray[Any]]) -> Lloyd:
-    """Return a run of nothing over rows that workers hold."""
-    labels = [np.empty(len(part), dtype=np.int32) for part in parts]
-    distances = [np.empty(len(part)) for part in parts]
-    return Lloyd(np.empty(0), labels, distances, np.empty(0), np.empty(0))
 
 
 def _telling(callback: Callback | None) -> Callable[[int, float, int], None] | None:

@@ -31,8 +31,10 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import Clustering, Wanted
 from vpem.network.ledger import Ledger
 from vpem.settings import KmeansSettings
-from vpem.steps.row_starts import Lloyd, lloyd_rows, spread_rows
-from vpem.steps.starts import RowStream
+from vpem.steps.lloyd import Lloyd
+from vpem.steps.row_lloyd import lloyd_rows
+from vpem.steps.seeding import seed_rows
+from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
@@ -153,7 +155,7 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
         )
         iterations += took
         runs[party] = run
-        cells = np.unique(cells * n_clusters + run.labels[0], return_inverse=True)[1].reshape(-1)
+        cells = np.unique(cells * n_clusters + run.labels, return_inverse=True)[1].reshape(-1)
         if len(parties) > 1:
             size = run.centres.nbytes + _label_bytes(terms.n_samples, n_clusters) + INERTIA_BYTES
             link = ledger.link(blocks.roots[party], server)
@@ -164,13 +166,13 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
     places = np.empty((n_cells, blocks.n_features))
     for party, run in runs.items():
         columns = slice(int(blocks.offsets[party]), int(blocks.offsets[party + 1]))
-        places[:, columns] = run.centres[0][run.labels[0][first]]
+        places[:, columns] = run.centres[0][run.labels[first]]
     heavy = np.bincount(cells, asked.row_weights, n_cells).astype(np.float64)
     joined, took = _best(
         places, heavy, n_clusters, [seed, SERVER_STREAM], starts, max_iter, n_threads
     )
     centres = joined.centres[0]
-    labels = joined.labels[0][cells]
+    labels = joined.labels[cells]
     distances = distances_within(terms, centres, labels)
     if len(parties) > 1:
         for party in parties:
@@ -251,7 +253,7 @@ def _best(
         rng = np.random.default_rng([*seed, start])
         stream = RowStream(rng, weights, len(data))
         trials = 1 if start == 0 else None
-        rows = spread_rows([data], alone, n_chosen, stream, n_trials=trials, n_threads=n_threads)
+        rows = seed_rows([data], alone, n_chosen, stream, n_trials=trials, n_threads=n_threads)
         # Fewer cells than clusters: some clusters begin at the same one, and stay empty.
         centres = data[np.resize(rows, n_clusters)].astype(np.float64)
         runs.append(

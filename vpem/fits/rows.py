@@ -24,12 +24,14 @@ from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.settings import BY_FEATURES, FitSettings
 from vpem.steps.em import iterate
+from vpem.steps.held_rows import count_broadcast
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_em import OverRows, sample_roots
-from vpem.steps.row_starts import PlacedStream, lloyd_rows, spread_rows, tell_all
+from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
-from vpem.steps.starts import ROW_BYTES, RowStream
+from vpem.steps.seeding import seed_rows
+from vpem.steps.streams import ROW_BYTES, PlacedStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
 from vpem.terms.features import FeatureTerms
@@ -325,7 +327,7 @@ class _Start:
         size = ROW_BYTES + whole.blocks.n_features * whole.itemsize
         ends = np.cumsum(self.terms.counts)
         for owner in np.searchsorted(ends, places, side="right"):
-            tell_all(self.total, int(owner), self.terms.n_workers, size)
+            count_broadcast(self.total, int(owner), self.terms.n_workers, size)
         self.roots = sample_roots(self.terms, self.total, centres[0])
         return [root.start(centres) for root in self.roots], centres, rows
 
@@ -356,7 +358,7 @@ class _Start:
         given: dict[str, Any] = {"n_threads": whole.n_threads}
         if isinstance(whole, MissingTerms):
             given["observed"] = whole.observed
-        places = spread_rows(parts, self.total, self.n_components, self.local, **given)
+        places = seed_rows(parts, self.total, self.n_components, self.local, **given)
         rows = np.argsort(self.place)[places]
         starts, centres, _ = self._at(places, rows)
         if init == "k-means++":
@@ -376,9 +378,10 @@ class _Start:
         layout = Message(whole, centres)
         if misses:
             known = list(np.broadcast_to(found.centres, (len(parts), *centres.shape)))
+        ends = np.cumsum([len(part) for part in parts], dtype=np.intp)
         values = [
-            self.terms.hard(worker, labels, layout, known[worker])
-            for worker, labels in enumerate(found.labels)
+            self.terms.hard(worker, found.labels[end - len(part) : end], layout, own)
+            for worker, (part, end, own) in enumerate(zip(parts, ends, known, strict=True))
         ]
         sums = add_vectors(self.total, layout.stacked(values), "setup")
         return [

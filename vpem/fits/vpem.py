@@ -24,7 +24,8 @@ from vpem.steps.batches import fit_batches
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
-from vpem.steps.starts import RowStream, draw_start
+from vpem.steps.starts import draw_start
+from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of

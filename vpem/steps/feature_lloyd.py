@@ -2,57 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.steps.lloyd_states import lloyd_state, resume_lloyd
-from vpem.steps.saver import NoSaver, Saver
-from vpem.steps.starts import RowStream
+from vpem.steps.lloyd import Lloyd, iterate_lloyd
+from vpem.steps.saver import Saver
+from vpem.steps.seeding import summed_distances
+from vpem.steps.streams import RowStream
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
+from vpem.terms.mixture import Mixture
+from vpem.terms.terms import StartTerms
 
-__all__ = ["FeatureLloyd", "lloyd_features"]
+__all__ = ["cluster_mixture", "lloyd_features"]
 
 RESEEDED_BYTES = 12
-"""Of the message that tells which cluster was placed anew, and at which row."""
-
-
-@dataclass
-class FeatureLloyd:
-    """What Lloyd's iterations over features end with.
-
-    Attributes
-    ----------
-    centres : ndarray of shape (K, d)
-        In block order; each hub's part as its own root places it.
-    labels : ndarray of shape (R, M)
-        Cluster of each row as each root finds it; R is 1 where all share one sum.
-    counts : ndarray of shape (R, K)
-        Weight of each cluster.
-    inertia : ndarray of shape (R,)
-        Weighted sum of squared distances, as each root finds it.
-    history, bytes_sent, converged, reseeded
-        As in `vpem.steps.row_starts.Lloyd`.
-    """
-
-    centres: NDArray[np.float64]
-    labels: NDArray[np.int32]
-    counts: NDArray[np.float64]
-    inertia: NDArray[np.float64]
-    history: list[float] = field(default_factory=list)
-    bytes_sent: list[int] = field(default_factory=list)
-    converged: bool = False
-    reseeded: list[tuple[int, int, int]] = field(default_factory=list)
-
-    @property
-    def score(self) -> float:
-        """What the best of several runs has most of: less inertia, by the first root."""
-        return -float(self.inertia[0])
+"""Of the message that says which cluster was re-initialised, and at which row."""
 
 
 def lloyd_features(
@@ -64,12 +32,12 @@ def lloyd_features(
     max_iter: int,
     callback: Callable[[int, float, int], None] | None = None,
     saver: Saver | None = None,
-) -> FeatureLloyd:
+) -> Lloyd:
     """Lloyd's iterations over features that hubs hold.
 
     The squared distances of the hubs' parts are summed; each root assigns every row by the sum that
-    it finds and places its part of the centres at the means of the clusters. A cluster that is
-    empty at some root is placed at a random row by all. It stops when no row changes at any root.
+    it finds and puts its part of the centres at the means of the clusters. It stops when no row
+    changes at any root.
 
     Parameters
     ----------
@@ -81,80 +49,132 @@ def lloyd_features(
         Where to start, in block order.
     stream : RowStream
         The stream that all agents share.
-    max_iter : int
-        Most iterations.
-    callback : callable, optional
-        Told of the iteration, its inertia as the first root finds it, and the rows that changed.
-    saver : Saver, optional
-        Is offered the state after every iteration.
+    max_iter, callback, saver
+        As for `vpem.steps.lloyd.iterate_lloyd`.
 
     Returns
     -------
-    FeatureLloyd
+    Lloyd
     """
-    n_components = len(centres)
-    shape = (total.n_roots, n_components)
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
-    run = FeatureLloyd(centres, labels, np.zeros(shape), np.zeros(total.n_roots))
-    saver = saver or NoSaver()
-    done = 0
-    if saver.saved is not None:
-        done = resume_lloyd(saver, run, total, max_iter, terms.n_samples)
-        if run.converged:
-            return run
-    for iteration in range(done + 1, max_iter + 1):
-        state = partial(lloyd_state, run, total, iteration)
-        sums, changed = _pass(terms, total, run)
-        run.history.append(float(run.inertia[0]))
-        run.bytes_sent.append(total.bytes_sent)
-        total.agree("stopping")
-        if callback is not None:
-            callback(iteration, run.history[-1], changed)
-        if not changed:
-            run.converged = True
-            saver.offer(state, last=True)
-            return run
-        counts = terms.blocks.of_feature(run.counts)
-        run.centres = sums / np.where(counts > 0, counts, 1.0)
-        empty = np.flatnonzero((run.counts <= 0).any(axis=0))
-        for component in empty:
-            row = stream.draw()
-            run.centres[component] = terms.at_rows(np.array([row], dtype=np.intp))[0]
-            run.reseeded.append((iteration, int(component), row))
-        if len(empty):
-            total.agree("flooding", RESEEDED_BYTES)
-        saver.offer(state, last=iteration == max_iter)
-    _pass(terms, total, run)
-    return run
+    run = Lloyd(centres, labels, np.zeros((total.n_roots, len(centres))), np.zeros(total.n_roots))
+    return iterate_lloyd(
+        _Clusters(terms, total), run, total, stream,
+        max_iter=max_iter, callback=callback, saver=saver,
+    )  # fmt: skip
 
 
-def _pass(terms: FeatureTerms, total: Sum, run: FeatureLloyd) -> tuple[NDArray[np.float64], int]:
-    """Assign all rows: sums of the clusters (K, d), and how many rows changed at some root."""
-    n_components, width = run.centres.shape
-    run.counts = np.zeros_like(run.counts)
-    run.inertia = np.zeros_like(run.inertia)
-    sums = np.zeros((n_components, width))
-    offsets = terms.blocks.offsets
-    changed = 0
-    total.begin("estep", terms.n_samples, n_components, terms.itemsize)
-    for rows in terms.chunks(total.values_per_item * n_components):
-        found = np.maximum(total.reduce(terms.distances(run.centres, rows), rows), 0)
-        nearest = found.argmin(axis=2).astype(np.int32)
-        least = np.take_along_axis(found, nearest[:, :, None], axis=2)[:, :, 0]
-        weights = np.ones(nearest.shape[1])
-        if terms.row_weights is not None:
-            weights = terms.row_weights[rows]
-        run.inertia += least.astype(np.float64) @ weights
-        changed += int((nearest != run.labels[:, rows]).any(axis=0).sum())
-        run.labels[:, rows] = nearest
-        data = terms.rows.read(rows)
-        for root, own in enumerate(nearest):
-            columns = slice(0, width)
-            if len(nearest) > 1:
-                columns = slice(int(offsets[root]), int(offsets[root + 1]))
-            run.counts[root] += np.bincount(own, weights, n_components)
-            sums[:, columns] += _by_cluster(own, weights, n_components) @ data[:, columns]
-    return sums, changed
+def cluster_mixture(
+    terms: StartTerms, total: Sum, centres: NDArray[np.float64], stream: RowStream
+) -> Mixture:
+    """Run Lloyd's iterations, each root by its own distances, and an M-step from the clusters.
+
+    Parameters
+    ----------
+    terms : StartTerms
+        Distances of each hub's features, and the M-step.
+    total : Sum
+        How distances are summed.
+    centres : ndarray of shape (K, d)
+        Where to start, in block order.
+    stream : RowStream
+        The stream that all agents share.
+    """
+    unknown = len(centres)
+    smallest: Any = np.min_scalar_type(unknown)
+    labels = np.full((total.n_roots, terms.n_samples), unknown, dtype=smallest)
+    run = Lloyd(centres, labels, np.zeros((1, len(centres))), np.zeros(1))
+    clusters = _HardMixture(terms, total, stream)
+    iterate_lloyd(clusters, run, total, stream)
+    if run.converged:
+        # The stream goes on as after any other iteration.
+        for _ in clusters.move(run):
+            stream.draw()
+    return clusters.mixture
+
+
+class _Clusters:
+    """Features that hubs hold, in clusters (`vpem.steps.lloyd.Clusters`)."""
+
+    agreement = "stopping"
+    settles = True
+
+    def __init__(self, terms: FeatureTerms, total: Sum) -> None:
+        self.terms = terms
+        self.total = total
+        self.n_samples = terms.n_samples
+        self.sums = np.empty(0)
+
+    def assign(self, run: Lloyd) -> int:
+        """Assign all rows, and add up the clusters: how many rows changed at some root."""
+        terms, (n_components, width) = self.terms, run.centres.shape
+        run.counts, run.inertia = np.zeros_like(run.counts), np.zeros_like(run.inertia)
+        self.sums = np.zeros((n_components, width))
+        offsets = terms.blocks.offsets
+        changed = 0
+        for rows, found in summed_distances(terms, self.total, run.centres, "estep"):
+            nearest = found.argmin(axis=2).astype(np.int32)
+            least = np.take_along_axis(found, nearest[:, :, None], axis=2)[:, :, 0]
+            weights = np.ones(nearest.shape[1])
+            if terms.row_weights is not None:
+                weights = terms.row_weights[rows]
+            run.inertia += least.astype(np.float64) @ weights
+            changed += int((nearest != run.labels[:, rows]).any(axis=0).sum())
+            run.labels[:, rows] = nearest
+            data = terms.rows.read(rows)
+            for root, own in enumerate(nearest):
+                columns = slice(0, width)
+                if len(nearest) > 1:
+                    columns = slice(int(offsets[root]), int(offsets[root + 1]))
+                run.counts[root] += np.bincount(own, weights, n_components)
+                self.sums[:, columns] += _by_cluster(own, weights, n_components) @ data[:, columns]
+        return changed
+
+    def move(self, run: Lloyd) -> NDArray[np.intp]:
+        counts = self.terms.blocks.of_feature(run.counts)
+        run.centres = self.sums / np.where(counts > 0, counts, 1.0)
+        return np.flatnonzero((run.counts <= 0).any(axis=0))
+
+    def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
+        run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))
+        self.total.agree("flooding", RESEEDED_BYTES)
+
+
+class _HardMixture:
+    """Clusters whose centres are the means of a mixture (`vpem.steps.lloyd.Clusters`)."""
+
+    agreement = "flooding"
+    settles = False
+
+    def __init__(self, terms: StartTerms, total: Sum, stream: RowStream) -> None:
+        self.terms = terms
+        self.total = total
+        self.stream = stream
+        self.n_samples = terms.n_samples
+        self.mixture: Mixture
+
+    def assign(self, run: Lloyd) -> int:
+        """Assign all rows, and take the M-step: whether any changed anywhere."""
+        terms, total, weights = self.terms, self.total, self.stream.row_weights
+        statistics = terms.empty(run.centres, total.n_roots)
+        changed = False
+        for rows, distances in summed_distances(terms, total, run.centres):
+            nearest = distances.argmin(axis=2)
+            changed = changed or not np.array_equal(nearest, run.labels[:, rows])
+            run.labels[:, rows] = nearest
+            hard = (nearest[:, :, None] == np.arange(len(run.centres))).astype(distances.dtype)
+            if weights is not None:
+                hard *= weights[rows][:, None].astype(distances.dtype)
+            terms.summarize(statistics, hard, rows)
+        run.counts, self.mixture = statistics.counts, terms.update(statistics)
+        return int(total.some(np.array([changed]))[0])
+
+    def move(self, run: Lloyd) -> NDArray[np.intp]:
+        run.centres = self.mixture.means.copy()
+        return np.flatnonzero(self.total.some(np.atleast_1d((run.counts <= 0).any(axis=0))))
+
+    def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
+        run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))
 
 
 def _by_cluster(labels: NDArray[np.int32], weights: NDArray[np.float64], n: int) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.schema import NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
+from vpem.network.schema import NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
 from vpem.steps.visits import Visits
 from vpem.terms.features import Statistics
 from vpem.terms.mixture import Mixture

@@ -20,8 +20,8 @@ from vpem.network.ledger import Ledger
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.batches import STEP_SIZE, check_step_size
 from vpem.steps.runs import mean_over_roots
-from vpem.steps.starts import RowStream
 from vpem.steps.stochastic import step
+from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network, connect
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture

@@ -1,0 +1,190 @@
+"""Rows that workers hold: who has which, and what they send each other of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.assign import distances_to
+from vpem._core.missing import marginal_diag
+from vpem.engines.crew import Crew
+from vpem.steps.streams import ROW_BYTES, RowStream
+from vpem.sums.sum import Sum
+
+__all__ = ["CHUNK_ROWS", "HeldRows", "count_broadcast", "share_rows", "take_rows"]
+
+CHUNK_ROWS = 1 << 14
+"""Rows that miss values are assigned so many a time."""
+
+
+class HeldRows:
+    """Rows of the workers of this process; rows of all workers are numbered worker by worker."""
+
+    def __init__(
+        self,
+        parts: Sequence[NDArray[Any]],
+        stream: RowStream,
+        crew: Crew,
+        observed: NDArray[np.uint8] | None = None,
+    ) -> None:
+        self.crew = crew
+        width = int(crew.largest(np.array([part.shape[1] for part in parts[:1]] or [0]))[0])
+        self.rows = _joined(parts or [np.empty((0, width))])
+        self.observed = observed
+        counts = np.array([len(part) for part in parts], dtype=np.intp)
+        self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+        ends: list[int] = self.bounds.tolist()
+        self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
+        every = crew.join(counts)
+        self.ends = np.cumsum(every)
+        """Where the rows of each worker of all processes end."""
+        self.own = crew.own(len(every))
+        self.first = int(self.ends[self.own[0]] - every[self.own[0]]) if len(self.own) else 0
+        weights = stream.row_weights
+        self.weights = np.empty(0)
+        self.lightest = 1.0
+        if weights is not None:
+            here = weights[self.first : self.first + len(self.rows)]
+            self.weights = np.ascontiguousarray(here, dtype=np.float64)
+            self.lightest = float(weights[weights > 0].min())
+
+    @property
+    def n_workers(self) -> int:
+        """Number of workers of all processes, N."""
+        return len(self.ends)
+
+    def here(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of some rows are in this process."""
+        place = np.asarray(rows, dtype=np.intp) - self.first
+        found: NDArray[np.bool_] = (place >= 0) & (place < len(self.rows))
+        return found
+
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
+        """Some rows, in every process, shape (L, d)."""
+        places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
+        found = np.zeros((len(places), self.rows.shape[1]))
+        found[here] = self.rows[places[here]]
+        return self.crew.add(found)
+
+    def distances(
+        self, points: NDArray[np.float64], out: NDArray[np.float64], n_threads: int
+    ) -> None:
+        """Squared distances of all rows to points (L, d), into (L, M)."""
+        if self.observed is None:
+            distances_to(self.rows, points, out, n_threads)
+            return
+        for begin in range(0, len(self.rows), CHUNK_ROWS):
+            some = slice(begin, begin + CHUNK_ROWS)
+            out[:, some] = self.by_observed(points, some, n_threads).T
+
+    def by_observed(self, points: NDArray[np.float64], rows: slice, n_threads: int) -> NDArray[Any]:
+        """Squared distances by what is there of rows, times the share of it, (m, L)."""
+        assert self.observed is not None
+        data, observed = self.rows[rows], self.observed[rows]
+        width = data.shape[1]
+        out = np.empty((1, len(data), len(points)), dtype=data.dtype)
+        ones = np.ones((1, width))
+        ends = np.array([0, width], dtype=np.intp)
+        marginal_diag(
+            data, observed, ends, np.ascontiguousarray(points), ones, np.zeros_like(ones), out,
+            n_threads,
+        )  # fmt: skip
+        there = observed.sum(axis=1, dtype=np.intp)
+        found: NDArray[Any] = out[0] * (width / np.maximum(there, 1))[:, None].astype(out.dtype)
+        return found
+
+    def owner(self, row: int) -> int:
+        """Which worker holds a row."""
+        return int(np.searchsorted(self.ends, row, side="right"))
+
+    def share(
+        self, total: Sum, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8
+    ) -> NDArray[np.float64]:
+        """Rows (L, d) that those who hold them send to all; see `share_rows`."""
+        points = self.take(rows).astype(f"f{itemsize}").astype(np.float64)
+        size = ROW_BYTES + itemsize * points.shape[1]
+        for row in rows:
+            count_broadcast(total, self.owner(int(row)), self.n_workers, size)
+        return points
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """All rows one after the other: the array that the parts are pieces of, or a copy."""
+    first = parts[0]
+    dtype = first.dtype if first.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    whole = first.base
+    if (
+        isinstance(whole, np.ndarray)
+        and whole.shape[1:] == first.shape[1:]
+        and first.ndim == 2
+        and whole.flags.c_contiguous
+        and whole.dtype == dtype
+        and len(whole) == sum(map(len, parts))
+        and all(part.base is whole for part in parts)
+    ):
+        place = _address(whole)
+        for part in parts:
+            if len(part) and (_address(part) != place or not part.flags.c_contiguous):
+                break
+            place += part.nbytes
+        else:
+            return whole
+    if len(parts) == 1:
+        return np.ascontiguousarray(first, dtype=dtype)
+    return np.ascontiguousarray(np.concatenate(parts), dtype=dtype)
+
+
+def _address(values: NDArray[Any]) -> int:
+    """Where an array begins; quicker than ``ctypes.data``."""
+    place: int = values.__array_interface__["data"][0]
+    return place
+
+
+def count_broadcast(total: Sum, owner: int, n_workers: int, size: int) -> None:
+    """Count how one worker sends all others something."""
+    ledger = getattr(total, "ledger", None)
+    if n_workers < 2:
+        return
+    if ledger is not None and ledger.n_nodes > n_workers:
+        # The server is the last node, and passes it on.
+        ledger.send("flooding", size, links=[ledger.link(owner, n_workers)], rounds=1)
+    total.agree("flooding", size)
+
+
+def share_rows(
+    parts: Sequence[NDArray[Any]], total: Sum, rows: NDArray[np.intp], *, itemsize: int = 8
+) -> NDArray[np.float64]:
+    """Rows that become centres, which the workers that hold them send to all others.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray of shape (m_i, d)
+        Rows of each worker.
+    total : Sum
+        Counted sum among the workers.
+    rows : ndarray of shape (L,)
+        Numbers of the rows, counted worker by worker.
+    itemsize : {8, 4}
+        Bytes of a number that is sent: with 4 all take the rows as float32 has them.
+
+    Returns
+    -------
+    ndarray of shape (L, d)
+    """
+    return _unweighed(parts, total).share(total, rows, itemsize)
+
+
+def take_rows(
+    parts: Sequence[NDArray[Any]], total: Sum, rows: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Rows (L, d) that were sent to all before, as `share_rows` gives them."""
+    return _unweighed(parts, total).take(rows)
+
+
+def _unweighed(parts: Sequence[NDArray[Any]], total: Sum) -> HeldRows:
+    stream = RowStream(np.random.default_rng(), None, sum(map(len, parts)))
+    return HeldRows(parts, stream, total.crew)

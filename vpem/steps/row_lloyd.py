@@ -1,0 +1,208 @@
+"""Lloyd's iterations over rows that workers hold, by one sum of vectors a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.assign import assign_rows
+from vpem.steps.held_rows import CHUNK_ROWS, HeldRows
+from vpem.steps.lloyd import MOST_LLOYD, Lloyd, iterate_lloyd
+from vpem.steps.saver import Saver
+from vpem.steps.streams import RowStream
+from vpem.sums.counted import add_vectors
+from vpem.sums.sum import Sum
+
+__all__ = ["lloyd_rows"]
+
+
+def lloyd_rows(
+    parts: Sequence[NDArray[Any]],
+    total: Sum,
+    centres: NDArray[np.float64],
+    stream: RowStream,
+    *,
+    max_iter: int = MOST_LLOYD,
+    n_threads: int = 1,
+    kind: str = "estep",
+    callback: Callable[[int, float, int], None] | None = None,
+    observed: NDArray[np.uint8] | None = None,
+    fill: bool = False,
+    saver: Saver | None = None,
+) -> Lloyd:
+    """Lloyd's iterations over rows that workers hold.
+
+    Each worker assigns its rows to the nearest centre and sends, in one vector, the weight and the
+    sum of its rows in each cluster, its part of the inertia, and how many rows changed. With an
+    exact sum it is Lloyd's algorithm over all rows.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray of shape (m_i, d)
+        Rows of each worker; a worker may have none.
+    total : Sum
+        Counted sum among the workers, each a root of its own, or a server's.
+    centres : ndarray of shape (K, d)
+        Where to start, known to all.
+    stream : RowStream
+        The stream that all workers share; its row weights are in the order of the workers.
+    n_threads : int
+        Threads of the kernels; nothing depends on it.
+    kind : str
+        What the sums are for; see `vpem.sums.sum.Sum.begin`.
+    observed : ndarray of shape (M, d), optional
+        1 where a value is there, where values are missing; see `vpem.steps.seeding.seed_rows`.
+    fill : bool
+        Whether missing values count as the centre that they are filled by (k-POD, Chi, Chi and
+        Baraniuk 2016); else a feature's centre is the mean of what is there, and the messages have
+        the weight of that besides.
+    max_iter, callback, saver
+        As for `vpem.steps.lloyd.iterate_lloyd`.
+
+    Returns
+    -------
+    Lloyd
+    """
+    held = HeldRows(parts, stream, total.crew, observed)
+    if observed is None:
+        clusters = _Clusters(held, total, kind, n_threads)
+    else:
+        clusters = _Observed(held, total, kind, n_threads, observed, fill)
+    known = np.ascontiguousarray(centres, dtype=np.float64)[None]
+    labels, distances = np.full(len(held.rows), -1, dtype=np.int32), np.empty(len(held.rows))
+    run = Lloyd(known, labels, np.zeros((1, len(centres))), np.zeros(1), distances)
+    return iterate_lloyd(
+        clusters, run, total, stream, max_iter=max_iter, callback=callback, saver=saver
+    )
+
+
+class _Clusters:
+    """Rows of the workers of this process in clusters (`vpem.steps.lloyd.Clusters`)."""
+
+    agreement = "stopping"
+    settles = True
+
+    def __init__(self, held: HeldRows, total: Sum, kind: str, n_threads: int) -> None:
+        self.held = held
+        self.total = total
+        self.kind = kind
+        self.n_threads = n_threads
+        self.n_samples = int(held.ends[-1])
+        self.least = 0.5 * held.lightest
+        self.sums = np.empty(0)
+        # Kept from pass to pass: of many workers they are large.
+        self.own: tuple[NDArray[np.float64], ...] = ()
+
+    def assign(self, run: Lloyd) -> int:
+        n_components = run.centres.shape[1]
+        messages, changed = self._messages(run)
+        found = add_vectors(self.total, messages, self.kind)
+        run.counts, self.sums = found[:, :n_components], found[:, n_components:-2]
+        run.inertia = self.total.report(found[:, -2].copy())
+        return changed
+
+    def move(self, run: Lloyd) -> NDArray[np.intp]:
+        light = run.counts < self.least
+        empty = self.total.some(np.atleast_1d(light.any(axis=0)))
+        self._move(run, np.where(light, 1.0, run.counts))
+        return np.flatnonzero(empty)
+
+    def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
+        run.centres[:, clusters] = self.held.share(self.total, rows)
+
+    def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
+        """Move the centres to the means."""
+        shape = (len(self.sums), *run.centres.shape[1:])
+        run.centres = self.sums.reshape(shape) / counts[:, :, None]
+
+    def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
+        """Assign all rows: what the workers send (n, P), and how many rows changed."""
+        held, n_workers = self.held, len(self.held.runs)
+        n_components, width = run.centres.shape[1:]
+        if not self.own:
+            self.own = (
+                np.empty((n_workers, n_components)),
+                np.empty((n_workers, n_components, width)),
+                np.empty((n_workers, n_components * (width + 1) + 2)),
+            )
+        counts, sums, messages = self.own
+        counts.fill(0.0)
+        sums.fill(0.0)
+        inertias, changes = np.zeros(n_workers), np.zeros(n_workers, dtype=np.intp)
+        if n_workers:
+            assign_rows(
+                held.rows, held.weights, held.bounds, run.centres, run.labels, run.distances,
+                counts, sums, inertias, changes, self.n_threads,
+            )  # fmt: skip
+        # A sum that is run in rounds may keep what it was given.
+        messages = messages if self.total.mix is not None else np.empty_like(messages)
+        messages[:, :n_components] = counts
+        messages[:, n_components:-2] = sums.reshape(n_workers, n_components * width)
+        messages[:, -2], messages[:, -1] = inertias, changes
+        return messages, int(held.crew.add(changes.sum(keepdims=True))[0])
+
+
+class _Observed(_Clusters):
+    """Rows that miss values, assigned by what is there."""
+
+    def __init__(
+        self,
+        held: HeldRows,
+        total: Sum,
+        kind: str,
+        n_threads: int,
+        observed: NDArray[np.uint8],
+        fill: bool,
+    ) -> None:
+        super().__init__(held, total, kind, n_threads)
+        self.observed = observed
+        self.fill = fill
+
+    def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
+        # How far what is there lies from the centre, and how much that is where not filled.
+        moves = self.sums.reshape(len(self.sums), -1, *run.centres.shape[1:])
+        there = counts[:, :, None] if self.fill else moves[:, 1]
+        moved = np.where(there < self.least, 0.0, moves[:, 0] / np.maximum(there, self.least))
+        run.centres = run.centres + moved
+
+    def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
+        held, centres = self.held, run.centres
+        n_components, width = centres.shape[1:]
+        messages: list[NDArray[np.float64]] = []
+        changed = 0
+        for worker, own_rows in enumerate(held.runs):
+            own = centres[0 if len(centres) == 1 else worker]
+            counts, inertia, changes = np.zeros(n_components), 0.0, 0
+            sums, there = np.zeros((2, n_components, width))
+            for begin in range(own_rows.start, own_rows.stop, CHUNK_ROWS):
+                rows = slice(begin, min(begin + CHUNK_ROWS, own_rows.stop))
+                nearest, off, hard = self._assign(run, own, rows)
+                changes += int(np.count_nonzero(nearest != run.labels[rows]))
+                run.labels[rows] = nearest
+                counts += hard.sum(axis=0)
+                observed = self.observed[rows]
+                there += hard.T @ observed
+                sums += hard.T @ np.where(observed, held.rows[rows] - own[nearest], 0.0)
+                inertia += float(hard.sum(axis=1) @ off)
+            vector = [counts, sums.ravel(), np.array([inertia, changes])]
+            if not self.fill:
+                vector.insert(2, there.ravel())
+            messages.append(np.concatenate(vector))
+            changed += changes
+        return np.array(messages), changed
+
+    def _assign(
+        self, run: Lloyd, centres: NDArray[np.float64], rows: slice
+    ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+        """Nearest centres of some rows (m,), their distances, and weights in clusters (m, K)."""
+        assert run.distances is not None
+        found = self.held.by_observed(centres, rows, self.n_threads)
+        nearest = found.argmin(axis=1)
+        run.distances[rows] = found[np.arange(len(found)), nearest]
+        hard = (nearest[:, None] == np.arange(len(centres))).astype(np.float64)
+        if len(self.held.weights):
+            hard *= self.held.weights[rows, None]
+        return nearest, run.distances[rows], hard
