@@ -19,8 +19,8 @@ from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
 from vpem.steps.runs import Progress, Run, check_finite
 from vpem.steps.saver import NoSaver, Saver
 from vpem.sums.sum import Sum
-from vpem.terms.features import Statistics
 from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.statistics import Statistics
 from vpem.terms.terms import Terms
 
 __all__ = ["EStep", "expect", "fit", "iterate", "log_likelihood", "summed"]

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from vpem.steps.reinitialise import REINITIALISED_BYTES
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
-from vpem.terms.features import FeatureTerms, Statistics
+from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.row_statistics import Message, RowTerms
+from vpem.terms.statistics import Statistics
 
 __all__ = ["OverRows", "sample_roots"]
 

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
+from vpem.checks import Floats
 from vpem.network.blocks import Blocks
-from vpem.terms.matrix import Rows, arrange_rows
+from vpem.terms.matrix import Arranges, Rows, arrange_rows
 from vpem.terms.mixture import (
     Factors,
     Mixture,
     block_views,
-    covariance_shape,
     factorise,
-    is_diagonal,
-    is_tied,
 )
 from vpem.terms.scaling import Scaling
+from vpem.terms.statistics import BlockStatistics, Statistics
 
-__all__ = ["FeatureTerms", "Statistics"]
+__all__ = ["FeatureTerms"]
 
 NEGLIGIBLE = 1e-22
 """Responsibilities that together weigh less than this are left out of a component's moments."""
@@ -38,45 +35,7 @@ CHUNK_BYTES = 1 << 24
 """Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
 
 
-@dataclass
-class Statistics:
-    """Sufficient statistics of every hub about a shift, summed over rows.
-
-    Attributes
-    ----------
-    counts : ndarray of shape (R, K)
-        ``n_k``, as each root finds it; R = 1 where all roots share one estimate.
-    first : ndarray of shape (K, d)
-        ``sum g (x - shift)``.
-    second : ndarray
-        ``sum g (x - shift)(x - shift)^T``, shaped as the mixture's covariances.
-    shifts : ndarray of shape (K, d)
-        In the precision of the data.
-    """
-
-    counts: NDArray[np.float64]
-    first: NDArray[np.float64]
-    second: NDArray[np.float64]
-    shifts: NDArray[Any]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the arrays take."""
-        return sum(part.nbytes for part in (self.counts, self.first, self.second, self.shifts))
-
-    def add(self, other: Statistics, times: float = 1.0) -> None:
-        """Add so many times the statistics of other rows about the same shift."""
-        self.counts += times * other.counts
-        self.first += times * other.first
-        self.second += times * other.second
-
-    def scale(self, factor: float) -> None:
-        """Multiply all of it."""
-        for part in (self.counts, self.first, self.second):
-            part *= factor
-
-
-class FeatureTerms:
+class FeatureTerms(BlockStatistics):
     """Local terms of data split by features over hubs, Valdeira et al., sections 5 and 6.
 
     Parameters
@@ -104,7 +63,7 @@ class FeatureTerms:
 
     def __init__(
         self,
-        X: Any,
+        X: Floats | Arranges,
         blocks: Blocks,
         covariance_type: str,
         *,
@@ -112,7 +71,7 @@ class FeatureTerms:
         row_weights: NDArray[np.float64] | None = None,
         reg_covar: float = 1e-6,
         n_threads: int = 1,
-        dtype: Any = np.float64,
+        dtype: DTypeLike = np.float64,
         skip_negligible: bool = True,
     ) -> None:
         self.blocks = blocks
@@ -134,11 +93,9 @@ class FeatureTerms:
         self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
         self.log_constant = float(constant * self.total_weight)
         self.widest = int(blocks.widths.max(initial=0))
-        """Features of the widest hub, of all processes."""
-        self.add_up: Callable[[float], float] = float
-        """What the hubs of all processes have together, from what those here have."""
+        self.add_up = float
         self._sample_covariance: NDArray[np.float64] | None = None
-        self._precisions: tuple[Factors, NDArray[np.float64]] | None = None
+        self._precisions = None
 
     def part(self, rows: slice, following: slice | None = None) -> FeatureTerms:
         """Return the terms of a run of rows, which are counted from 0 in it.
@@ -191,11 +148,11 @@ class FeatureTerms:
         """Factor every block for the E-step; `Factors.failed` marks those that cannot be."""
         return factorise(mixture, self.rows.dtype)
 
-    def local(self, factors: Factors, rows: slice) -> NDArray[Any]:
+    def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12)."""
         return factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
 
-    def distances(self, centres: NDArray[np.float64], rows: slice) -> NDArray[Any]:
+    def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
         data = self.rows.read(rows)
         points = np.ascontiguousarray(centres, dtype=data.dtype)
@@ -206,8 +163,8 @@ class FeatureTerms:
         return out
 
     def responsibilities(
-        self, mixture: Mixture, sums: NDArray[Any], rows: slice
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        self, mixture: Mixture, sums: Floats, rows: slice
+    ) -> tuple[Floats, NDArray[np.float64]]:
         """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows."""
         with np.errstate(divide="ignore"):
             log_weights = np.log(np.broadcast_to(mixture.weights, (len(sums), sums.shape[2])))
@@ -270,28 +227,7 @@ class FeatureTerms:
 
     # ---- M-step --------------------------------------------------------------------------------
 
-    @property
-    def _is_tied(self) -> bool:
-        return is_tied(self.covariance_type)
-
-    @property
-    def _is_diagonal(self) -> bool:
-        return is_diagonal(self.covariance_type)
-
-    def empty(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
-        """Statistics of no rows about centres (K, d)."""
-        shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
-        n_components = len(shifts)
-        return Statistics(
-            np.zeros((n_roots, n_components)),
-            np.zeros(shifts.shape),
-            np.zeros(covariance_shape(self.blocks, self.covariance_type, n_components)),
-            shifts,
-        )
-
-    def summarize(
-        self, statistics: Statistics, responsibilities: NDArray[Any], rows: slice
-    ) -> None:
+    def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
         """Add these rows to the statistics, each hub by its own root's responsibilities."""
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
         kernel = moments_diag if self._is_diagonal else moments_full
@@ -338,139 +274,6 @@ class FeatureTerms:
             for b in np.flatnonzero(hubs):
                 new[b][...] = old[b]
         return replace(mixture, weights=weights, means=means, covariances=covariances)
-
-    # ---- statistics of batches -----------------------------------------------------------------
-
-    @cached_property
-    def _bands(self) -> list[tuple[slice, int, int]]:
-        """Neighbouring blocks of one width: their columns, how many they are, and the width."""
-        bands = []
-        widths = self.blocks.widths
-        edges = np.flatnonzero(np.diff(widths)) + 1
-        for group in np.split(np.arange(len(widths)), edges):
-            if len(group) and widths[group[0]]:
-                columns = slice(
-                    int(self.blocks.offsets[group[0]]), int(self.blocks.offsets[group[-1] + 1])
-                )
-                bands.append((columns, len(group), int(widths[group[0]])))
-        return bands
-
-    def _banded(
-        self, flat: NDArray[np.float64], copies: int
-    ) -> Iterator[tuple[slice, int, int, NDArray[np.float64]]]:
-        """Views of shape (blocks, copies, width, width), one a band, into a flat array."""
-        start = 0
-        for columns, count, width in self._bands:
-            stop = start + count * copies * width * width
-            yield columns, count, width, flat[start:stop].reshape(count, copies, width, width)
-            start = stop
-
-    def recentred(self, statistics: Statistics, centres: NDArray[Any]) -> Statistics:
-        """Return the same statistics about other centres (K, d)."""
-        shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
-        moved = statistics.shifts.astype(np.float64) - shifts
-        first = statistics.first + self._per_feature(statistics) * moved
-        second = statistics.second.copy()
-        if self._is_diagonal:
-            change = moved * (statistics.first + first)
-            second += change.sum(axis=0) if self._is_tied else change
-        elif moved.any():
-            n_components = len(moved)
-            copies = 1 if self._is_tied else n_components
-            for columns, count, width, view in self._banded(second, copies):
-                # With t' = t + n s about the new centre, U' = U + t s^T + s t'^T.
-                s, old, new = (
-                    part[:, columns].reshape(n_components, count, width).swapaxes(0, 1)
-                    for part in (moved, statistics.first, first)
-                )
-                if self._is_tied:
-                    view[:, 0] += old.swapaxes(1, 2) @ s + s.swapaxes(1, 2) @ new
-                else:
-                    view += old[..., None] * s[..., None, :] + s[..., None] * new[..., None, :]
-        counts = statistics.counts.copy()
-        return replace(statistics, counts=counts, first=first, second=second, shifts=shifts)
-
-    def _per_feature(self, statistics: Statistics) -> NDArray[np.float64]:
-        """Sum of responsibilities that each feature's moments have, (K, d)."""
-        return self.blocks.of_feature(statistics.counts)
-
-    def with_hubs_of(
-        self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
-    ) -> Statistics:
-        """Return the statistics with those hubs' (B,) part taken from other ones."""
-        other = self.recentred(other, statistics.shifts)
-        counts = np.where(hubs[:, None], other.counts, statistics.counts)
-        columns = hubs[self.blocks.block_of]
-        first = np.where(columns, other.first, statistics.first)
-        if self._is_diagonal:
-            second = np.where(columns, other.second, statistics.second)
-        else:
-            copies = 1 if self._is_tied else len(first)
-            sizes = copies * self.blocks.widths.astype(np.int64) ** 2
-            second = np.where(np.repeat(hubs, sizes), other.second, statistics.second)
-        return Statistics(counts, first, second, statistics.shifts)
-
-    def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,).
-
-        Ten times as many as a mean and a variance, or a covariance of the widest hub's features,
-        need at least to be sound: hubs that went ahead would impose their clusters on the others.
-        """
-        widest = 1 if self._is_diagonal else self.widest
-        found: NDArray[np.bool_] = counts.min(axis=1) >= 10 * (widest + 1)
-        return found
-
-    def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
-        """Statistics of rows of this total weight for which `update` gives ``mixture``."""
-        counts = weight * mixture.weights
-        if len(counts) != n_roots:
-            counts = np.repeat(counts.mean(axis=0, keepdims=True), n_roots, axis=0)
-        n = self.blocks.of_feature(counts)
-        if self._is_diagonal:
-            n = n.sum(axis=0, keepdims=True) if self._is_tied else n
-            second = n * (mixture.covariances - self.reg_covar)
-        else:
-            second = mixture.covariances.copy()
-            copies = 1 if self._is_tied else mixture.n_components
-            for columns, count, width, view in self._banded(second, copies):
-                view[..., np.arange(width), np.arange(width)] -= self.reg_covar
-                own = n[:, columns].reshape(-1, count, width)[..., 0].T
-                own = own.sum(axis=1, keepdims=True) if self._is_tied else own
-                view *= own[..., None, None]
-        exact = Statistics(counts, np.zeros_like(mixture.means), second, mixture.means)
-        return self.recentred(exact, mixture.means)
-
-    def expected(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
-        """Expected ``log g~`` of the rows in statistics that all roots share, under a mixture.
-
-        ``sum_m sum_k gamma_mk log g~_mk`` without `log_constant`, from the statistics alone:
-        ``sum_k n_k log pi_k - (n_k log|Sigma_k| + tr(Sigma_k^-1 U_k)) / 2``, U_k about the mean.
-        """
-        counts = statistics.counts[0]
-        used = counts > 0
-        value = float(counts[used] @ np.log(mixture.weights[0, used]))
-        log_dets = factors.log_dets.astype(np.float64).sum(axis=1)
-        hubs = 0.5 * float(np.broadcast_to(log_dets, counts.shape) @ counts)
-        about = statistics
-        if not np.array_equal(statistics.shifts, factors.means):
-            about = self.recentred(statistics, factors.means)
-        if self._precisions is None or self._precisions[0] is not factors:
-            self._precisions = (factors, self._lower_precisions(factors))
-        hubs += 0.5 * float(self._precisions[1].ravel() @ about.second.ravel())
-        return value - self.add_up(hubs)
-
-    def _lower_precisions(self, factors: Factors) -> NDArray[np.float64]:
-        """Inverse covariances for the trace with a symmetric matrix of which the lower half is."""
-        inverse = factors.inverse.astype(np.float64)
-        if self._is_diagonal:
-            return inverse
-        out = np.empty_like(inverse)
-        copies = factors.log_dets.shape[0]
-        both = zip(self._banded(inverse, copies), self._banded(out, copies), strict=True)
-        for (_, _, width, lower), (_, _, _, view) in both:
-            np.matmul(lower.swapaxes(2, 3), lower, out=view)
-            view *= np.tri(width) + np.tri(width, k=-1)
-        return out
 
     # ---- starts and repairs ---------------------------------------------------------------------
 

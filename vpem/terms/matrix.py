@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import row_blocks
+from vpem.checks import Floats, Matrix, row_blocks
 from vpem.network.blocks import Blocks
 from vpem.terms.scaling import Scaling
 
-__all__ = ["MemoryRows", "Rows", "arrange_into", "arrange_rows"]
+__all__ = ["Arranges", "MemoryRows", "Rows", "arrange_into", "arrange_rows"]
 
 
 class Rows(Protocol):
     """Rows in block order and in the units and precision of fitting."""
 
     n_samples: int
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.floating]
 
     def runs(self) -> Iterator[slice]:
         """Runs of rows that are best read whole, in order."""
 
-    def read(self, rows: slice) -> NDArray[Any]:
+    def read(self, rows: slice) -> Floats:
         """A run of rows, shape (m, d), C-contiguous."""
 
-    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+    def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
 
     def part(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
+
+
+class Arranges(Matrix, Protocol):
+    """A matrix that arranges its own rows, such as `vpem.files.matrix.FileMatrix`."""
+
+    def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> Rows:
+        """Return the rows in block order, in the units and precision of fitting."""
 
 
 class MemoryRows:
@@ -50,7 +57,7 @@ class MemoryRows:
         Precision.
     """
 
-    def __init__(self, X: NDArray[Any], blocks: Blocks, scaling: Scaling, dtype: Any) -> None:
+    def __init__(self, X: Floats, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> None:
         if blocks.in_order and scaling.is_none:
             self._rows = blocks.arrange(X, dtype)
         else:
@@ -63,11 +70,11 @@ class MemoryRows:
         """All rows at once."""
         yield slice(0, self.n_samples)
 
-    def read(self, rows: slice) -> NDArray[Any]:
+    def read(self, rows: slice) -> Floats:
         """A run of rows, shape (m, d), C-contiguous."""
         return self._rows[rows]
 
-    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+    def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
         return self._rows[indices]
 
@@ -78,7 +85,7 @@ class MemoryRows:
         chosen.n_samples = len(chosen._rows)
         return chosen
 
-    def replaced(self, rows: NDArray[Any]) -> MemoryRows:
+    def replaced(self, rows: Floats) -> MemoryRows:
         """Return other rows (m, d), which are in block order and in the units of fitting."""
         chosen = copy(self)
         chosen._rows = rows
@@ -86,7 +93,7 @@ class MemoryRows:
         return chosen
 
 
-def arrange_into(out: NDArray[Any], X: NDArray[Any], blocks: Blocks, scaling: Scaling) -> None:
+def arrange_into(out: Floats, X: Floats, blocks: Blocks, scaling: Scaling) -> None:
     """Write rows in block order and fit units, a cache of them at a time."""
     for start, part in row_blocks(X):
         scaled = scaling.apply(part)
@@ -94,7 +101,8 @@ def arrange_into(out: NDArray[Any], X: NDArray[Any], blocks: Blocks, scaling: Sc
         out[start : start + len(part)] = ordered
 
 
-def arrange_rows(X: Any, blocks: Blocks, scaling: Scaling, dtype: Any) -> Rows:
+def arrange_rows(X: Floats | Arranges, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> Rows:
     """Rows in block order and fit units, of an array or of what arranges its own rows."""
-    arranged: Callable[[Blocks, Scaling, Any], Rows] | None = getattr(X, "arranged", None)
-    return arranged(blocks, scaling, dtype) if arranged else MemoryRows(X, blocks, scaling, dtype)
+    if isinstance(X, np.ndarray):
+        return MemoryRows(X, blocks, scaling, dtype)
+    return X.arranged(blocks, scaling, dtype)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.covariances import covariances_full
 from vpem._core.missing import (
@@ -20,19 +20,20 @@ from vpem._core.missing import (
     marginal_moments_diag,
     marginal_moments_full,
 )
+from vpem.checks import Floats
 from vpem.network.blocks import Blocks
-from vpem.terms.features import FeatureTerms, Statistics
+from vpem.terms.features import FeatureTerms
+from vpem.terms.matrix import Arranges
 from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.scaling import Scaling
+from vpem.terms.statistics import MissingStatistics, Statistics
 
-__all__ = ["MissingFactors", "MissingStatistics", "MissingTerms", "terms_of"]
+__all__ = ["MissingFactors", "MissingTerms", "terms_of"]
 
 LEAST_SEEN = 0.5
-"""Effective rows that a block needs of a component to change its parameters.
-
-Where rows weigh less than 1 on average it shrinks with them.
-"""
+"""Effective rows that a block needs of a component to change its parameters; where rows weigh less
+than 1 on average it shrinks with them."""
 
 LEAST_VARIANCE = 1e-100
 """Of a constant feature, where values are expected by the spread of the data alone."""
@@ -44,43 +45,13 @@ class MissingFactors(Factors):
 
     mixture: Mixture
 
-    def in_precision(self, dtype: Any) -> Factors:
+    def in_precision(self, dtype: DTypeLike) -> Factors:
         """Return the factors in the precision of the data."""
         means, inverse, log_dets = (
             np.ascontiguousarray(part, dtype=dtype)
             for part in (self.means, self.inverse, self.log_dets)
         )
         return Factors(means, inverse, log_dets, self.failed)
-
-
-@dataclass
-class MissingStatistics(Statistics):
-    """Expected sufficient statistics, given what is observed.
-
-    Attributes
-    ----------
-    seen : ndarray
-        Responsibilities summed over rows of which a block has something (B, K), or which have a
-        feature (K, d) where covariances are diagonal.
-    """
-
-    seen: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the arrays take."""
-        return super().nbytes + self.seen.nbytes
-
-    def add(self, other: Statistics, times: float = 1.0) -> None:
-        """Add so many times the statistics of other rows about the same shift."""
-        assert isinstance(other, MissingStatistics)
-        super().add(other, times)
-        self.seen += times * other.seen
-
-    def scale(self, factor: float) -> None:
-        """Multiply all of it."""
-        super().scale(factor)
-        self.seen *= factor
 
 
 class MissingTerms(FeatureTerms):
@@ -105,7 +76,7 @@ class MissingTerms(FeatureTerms):
 
     def __init__(
         self,
-        X: NDArray[Any],
+        X: Floats | Arranges,
         blocks: Blocks,
         covariance_type: str,
         *,
@@ -164,8 +135,6 @@ class MissingTerms(FeatureTerms):
             self._plans[key] = pattern_plan(self.observed[rows], self.blocks)
         return self._plans[key]
 
-    # ---- E-step --------------------------------------------------------------------------------
-
     def prepare(self, mixture: Mixture) -> MissingFactors:
         """Factor every block for the E-step, and remember whose expectations the M-step takes."""
         made = factorise(mixture, np.float64)
@@ -174,7 +143,7 @@ class MissingTerms(FeatureTerms):
         )
         return self._latest
 
-    def local(self, factors: Factors, rows: slice) -> NDArray[Any]:
+    def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms of each hub for what it has of these rows, shape (B, m, K); 0 of nothing."""
         assert isinstance(factors, MissingFactors)
         return marginal_terms(
@@ -183,7 +152,7 @@ class MissingTerms(FeatureTerms):
             self.n_threads,
         )  # fmt: skip
 
-    def distances(self, centres: NDArray[np.float64], rows: slice) -> NDArray[Any]:
+    def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances by what is there of each block, times the share of it; (B, m, L)."""
         self._latest = None
         data, observed = self.rows.read(rows), self.observed[rows]
@@ -270,9 +239,7 @@ class MissingTerms(FeatureTerms):
                 self._summarize(statistics, responsibilities, rows, factors)
         return found
 
-    # ---- M-step --------------------------------------------------------------------------------
-
-    def empty(self, centres: NDArray[np.float64], n_roots: int) -> MissingStatistics:
+    def empty(self, centres: Floats, n_roots: int) -> MissingStatistics:
         """Statistics of no rows about centres (K, d)."""
         made = super().empty(centres, n_roots)
         n_components, d = made.shifts.shape
@@ -281,9 +248,7 @@ class MissingTerms(FeatureTerms):
             made.counts, made.first, made.second, made.shifts, seen=np.zeros(shape)
         )
 
-    def summarize(
-        self, statistics: Statistics, responsibilities: NDArray[Any], rows: slice
-    ) -> None:
+    def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
         """Add these rows to the statistics, missing values as the latest mixture expects them.
 
         At a start, where there is none: by the centres and the spread of the data.
@@ -294,7 +259,7 @@ class MissingTerms(FeatureTerms):
         self._summarize(statistics, responsibilities, rows, factors)
 
     def _summarize(
-        self, statistics: Statistics, responsibilities: NDArray[Any], rows: slice, factors: Factors
+        self, statistics: Statistics, responsibilities: Floats, rows: slice, factors: Factors
     ) -> None:
         assert isinstance(statistics, MissingStatistics)
         assert isinstance(factors, MissingFactors)
@@ -315,7 +280,7 @@ class MissingTerms(FeatureTerms):
             self.n_threads,
         )  # fmt: skip
 
-    def _by_spread(self, centres: NDArray[Any]) -> MissingFactors:
+    def _by_spread(self, centres: Floats) -> MissingFactors:
         """Return a diagonal mixture about centres (K, d), or about the mean of all rows if one."""
         n_components = len(centres)
         copies = 1 if self._is_tied else n_components
@@ -397,7 +362,7 @@ class MissingTerms(FeatureTerms):
         found: NDArray[np.float64] = sums[:, self.blocks.block_of]
         return found
 
-    def recentred(self, statistics: Statistics, centres: NDArray[Any]) -> MissingStatistics:
+    def recentred(self, statistics: Statistics, centres: Floats) -> MissingStatistics:
         """Return the same statistics about other centres (K, d)."""
         assert isinstance(statistics, MissingStatistics)
         moved = super().recentred(statistics, centres)
@@ -409,8 +374,6 @@ class MissingTerms(FeatureTerms):
         if self._is_diagonal:
             return statistics.seen
         return self.blocks.of_feature(statistics.seen)
-
-    # ---- starts --------------------------------------------------------------------------------
 
     @property
     def sample_covariance(self) -> NDArray[np.float64]:
@@ -430,7 +393,7 @@ class MissingTerms(FeatureTerms):
         return super().chunks(max(n_values, self.n_features))
 
 
-def terms_of(X: Any, *arguments: Any, missing: bool, **options: Any) -> FeatureTerms:
+def terms_of(X: Floats | Arranges, *arguments: Any, missing: bool, **options: Any) -> FeatureTerms:
     """Return the terms of data that miss values, or of data that do not."""
     kind = MissingTerms if missing else FeatureTerms
     return kind(X, *arguments, **options)

@@ -164,8 +164,6 @@ class MixtureStatistics:
             return np.array([np.trace(matrix)])
         return np.diagonal(matrix) if self._is_diagonal else matrix[self._lower]
 
-    # ---- E-step --------------------------------------------------------------------------------
-
     def expect(self, worker: int, parameters: Mixture, rows: NDArray[np.intp] | None) -> Vector:
         """Mean expected statistic (P,) of some of a worker's rows, or of all."""
         own = self.X[self.runs[worker]]
@@ -179,8 +177,6 @@ class MixtureStatistics:
         """Log-likelihood per sample of all rows, in the user's units."""
         found = self.add_up(sum(self._whole(int(i), parameters)[1] for i in self.own))
         return float(found / self.n_samples + self.log_constant)
-
-    # ---- checkpoints ---------------------------------------------------------------------------
 
     def pack(self, parameters: Mixture) -> dict[str, Any]:
         """Parameters as arrays."""
@@ -269,8 +265,6 @@ class MixtureStatistics:
             second.append(self._second_moments(own.T @ own))
         every = np.concatenate([n, first.ravel(), *second])
         return np.asarray(every[: self.size] / len(rows))
-
-    # ---- M-step --------------------------------------------------------------------------------
 
     def maximize(self, statistic: Vector) -> tuple[Mixture, int]:
         """Mixture of a statistic (P,), and how many of its parts had to be projected.

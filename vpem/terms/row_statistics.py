@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.terms.features import FeatureTerms, Statistics
-from vpem.terms.missing import MissingStatistics
+from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
+from vpem.terms.statistics import MissingStatistics, Statistics
 
 __all__ = ["Message", "RowTerms"]
 

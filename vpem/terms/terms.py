@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from vpem.terms.features import Statistics
     from vpem.terms.mixture import Factors, Mixture
+    from vpem.terms.statistics import Statistics
 
 __all__ = ["BatchTerms", "StartTerms", "Terms"]
 
