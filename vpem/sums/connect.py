@@ -27,8 +27,6 @@ from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_need
 from vpem.sums.contraction import FALL, compressed_rounds, contraction, find_pace
 from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
-from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
     from vpem.terms.mixture import Mixture
