@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from vpem.network.schema import NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
 from vpem.steps.visits import Visits
-from vpem.terms.features import Statistics
 from vpem.terms.mixture import Mixture
+from vpem.terms.statistics import Statistics
 from vpem.terms.terms import Terms
 
 __all__ = ["Incremental"]

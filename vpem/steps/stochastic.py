@@ -13,8 +13,8 @@ from vpem.steps.reinitialise import Recovery, Reinitialiser
 from vpem.steps.runs import check_finite
 from vpem.steps.visits import Visits, towards
 from vpem.sums.sum import Sum
-from vpem.terms.features import Statistics
 from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.statistics import Statistics
 from vpem.terms.terms import BatchTerms
 
 __all__ = ["Stochastic", "step"]
