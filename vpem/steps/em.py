@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import PartitionedError
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
-from vpem.steps.runs import Progress, Run, check_finite
+from vpem.steps.runs import Progress, Run, check_finite, note_partition
 from vpem.steps.saver import NoSaver, Saver
 from vpem.sums.sum import Sum
 from vpem.terms.mixture import Factors, Mixture
@@ -237,7 +237,7 @@ def iterate(
         try:
             found, statistics = step.expect(run.mixtures, factors, "estep")
         except PartitionedError as error:
-            run.note_partition(iteration, error)
+            note_partition(run.partitions, iteration, error)
             saver.offer(state, last=iteration == max_iter)
             continue
         silent = total.silent

@@ -34,6 +34,7 @@ from vpem.steps.fedruns import (
     parse_step_size,
 )
 from vpem.steps.resting import Rest, looks_needed
+from vpem.steps.runs import note_partition
 from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import Basis, Quantizer
@@ -53,9 +54,6 @@ __all__ = [
 ]
 
 Vector = NDArray[np.float64]
-
-MOST_PARTITIONED = 20
-"""Iterations in a row in which the network falls apart before the run is given up."""
 
 
 def first_statistics(model: StatisticModel, parameters: Any) -> Vector:
@@ -319,7 +317,7 @@ class _Loop:
         try:
             moved = self.keeper.move(run, local, step)
         except PartitionedError as error:
-            _note_partition(run, iteration, error)
+            note_partition(run.partitions, iteration, error, "links")
             moved, heard = run.statistics, False
         small = self.rest.is_small(run.statistics, moved, step)
         # What any process finds holds for all.
@@ -398,14 +396,3 @@ class _Loop:
             run.memories,
             run.memory,
         )
-
-
-def _note_partition(run: FedRun, iteration: int, error: PartitionedError) -> None:
-    """Keep it in the record, or give the run up where it goes on like this."""
-    run.partitions.append((iteration, str(error)))
-    recent = [number for number, _ in run.partitions[-MOST_PARTITIONED:]]
-    if recent == list(range(iteration - MOST_PARTITIONED + 1, iteration + 1)):
-        raise NumericalError(
-            f"the network fell apart in {MOST_PARTITIONED} iterations in a row, last at iteration "
-            f"{iteration}: {error}; try more rounds, or links that fail less often"
-        ) from error

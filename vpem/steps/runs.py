@@ -33,7 +33,7 @@ from vpem.terms.mixture import Mixture, covariance_shape
 from vpem.terms.mixture_states import mixture_schema, mixture_state
 from vpem.terms.terms import Terms
 
-__all__ = ["MixtureRuns", "Progress", "Run", "check_finite", "mean_over_roots"]
+__all__ = ["MixtureRuns", "Progress", "Run", "check_finite", "mean_over_roots", "note_partition"]
 
 MOST_PARTITIONED = 20
 """Iterations in a row in which the network falls apart before the run is given up."""
@@ -125,17 +125,6 @@ class Run:
         rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
         return bool((np.abs(change) < np.maximum(tol, rounding)).all())
 
-    def note_partition(self, iteration: int, error: PartitionedError) -> None:
-        """Keep it in the record, or give the run up where it goes on like this."""
-        self.partitions.append((iteration, str(error)))
-        recent = [number for number, _ in self.partitions[-MOST_PARTITIONED:]]
-        if recent == list(range(iteration - MOST_PARTITIONED + 1, iteration + 1)):
-            raise NumericalError(
-                f"the network fell apart in {MOST_PARTITIONED} iterations in a row, last at "
-                f"iteration {iteration}: {error}; try more rounds, or links and agents that fail "
-                "less often"
-            ) from error
-
     def check_heard(self) -> None:
         """Raise NumericalError where there was no iteration in which anything was summed."""
         if not self.history:
@@ -226,6 +215,22 @@ class Run:
         total.restore(state["sum"])
         reinitialiser.restore(state)
         return check_length(done, max_iter)
+
+
+def note_partition(
+    partitions: list[tuple[int, str]],
+    iteration: int,
+    error: PartitionedError,
+    unreliable: str = "links and agents",
+) -> None:
+    """Note that the network fell apart, or raise NumericalError where it goes on like this."""
+    partitions.append((iteration, str(error)))
+    recent = [number for number, _ in partitions[-MOST_PARTITIONED:]]
+    if recent == list(range(iteration - MOST_PARTITIONED + 1, iteration + 1)):
+        raise NumericalError(
+            f"the network fell apart in {MOST_PARTITIONED} iterations in a row, last at iteration "
+            f"{iteration}: {error}; try more rounds, or {unreliable} that fail less often"
+        ) from error
 
 
 def mean_over_roots(values: NDArray[np.float64]) -> float:

@@ -12,7 +12,7 @@ from vpem.errors import PartitionedError
 from vpem.network.schema import COUNT, Array, Schema, State
 from vpem.steps.em import log_likelihood
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
-from vpem.steps.runs import Run
+from vpem.steps.runs import Run, note_partition
 from vpem.sums.sum import Sum
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.statistics import Statistics
@@ -76,7 +76,7 @@ class Visits:
         try:
             self.total.begin(kind, n_samples, self.run.mixture.n_components, self.terms.itemsize)
         except PartitionedError as error:
-            self.run.note_partition(self.n_sums, error)
+            note_partition(self.run.partitions, self.n_sums, error)
             return False
         return True
 
