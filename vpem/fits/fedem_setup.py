@@ -14,7 +14,7 @@ from vpem.network.codecs import Cast, Codec, Dither, Natural, draw_keys
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.steps.fedem import first_statistics
-from vpem.steps.held_rows import count_broadcast, share_rows, take_rows
+from vpem.steps.held_rows import share_rows, take_rows
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.seeding import seed_rows
 from vpem.steps.streams import ROW_BYTES, RowStream
@@ -168,7 +168,7 @@ class Setup:
         owner = int(np.argmax(self.workers.counts > 0))
         first = parts[owner - self.own[0]][0] if owner in self.here.own else None
         about: Vector = self.crew.told(first, owner)
-        count_broadcast(self.total, owner, self.workers.n_workers, ROW_BYTES + ITEM * d)
+        self.total.agree("flooding", ROW_BYTES + ITEM * d, owner)
         means, factors = np.zeros((len(parts), d)), np.zeros((len(parts), d, d))
         for i, part in enumerate(parts):
             if len(part):

@@ -32,7 +32,8 @@ from vpem.network.topologies import make_graph
 from vpem.steps.fedem import FedProgress, FedRun, StepSize, parse_step_size, run_fedem
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
-from vpem.sums.quantizer import Quantizer
+from vpem.sums.quantizer import ITEM, Quantizer
+from vpem.sums.server import ServerSum
 from vpem.terms.lowrank.factors import LowRank, descend, shrink
 from vpem.terms.lowrank.laws import Gaussian, Law, make_law
 from vpem.terms.lowrank.observations import Observations, check_law
@@ -619,10 +620,10 @@ def _scaled(
     spread = np.sqrt(squares)
     spread[spread <= 1e-12 * np.abs(means)] = 1.0
     spread[spread == 0] = 1.0
-    if observations.n_observers > 1:
-        server = ledger.n_nodes - 1
-        ledger.send("setup", 3 * 8 * n_columns, links=ledger.targets == server, rounds=1)
-        ledger.send("setup", 2 * 8 * n_columns, links=ledger.sources == server, rounds=1)
+    total = ServerSum(observations.n_observers).on(ledger)
+    total.charge = "setup"
+    total.count(3 * ITEM * n_columns)
+    total.broadcast(2 * ITEM * n_columns)
     parts = zip(observations.places, observations.values, strict=True)
     scaled = tuple((own - means[at % n_columns]) / spread[at % n_columns] for at, own in parts)
     return replace(observations, values=scaled), Scaling(means, spread)

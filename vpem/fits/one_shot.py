@@ -143,7 +143,7 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
     )
     data = terms.rows.read(slice(0, terms.n_samples))
     starts = max(LEAST_STARTS, asked.restarts)
-    server = ledger.n_nodes - 1
+    total, roots = network.total.on(ledger), np.array(blocks.roots)[parties]
     cells = np.zeros(terms.n_samples, dtype=np.intp)
     runs = {}
     iterations = 0
@@ -156,10 +156,6 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
         iterations += took
         runs[party] = run
         cells = np.unique(cells * n_clusters + run.labels, return_inverse=True)[1].reshape(-1)
-        if len(parties) > 1:
-            size = run.centres.nbytes + _label_bytes(terms.n_samples, n_clusters) + INERTIA_BYTES
-            link = ledger.link(blocks.roots[party], server)
-            ledger.send("server", size, links=[link])
     n_cells = int(cells.max()) + 1
     first = np.full(n_cells, terms.n_samples)
     np.minimum.at(first, cells, np.arange(terms.n_samples))
@@ -175,12 +171,12 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
     labels = joined.labels[cells]
     distances = distances_within(terms, centres, labels)
     if len(parties) > 1:
-        for party in parties:
-            down = n_clusters * int(blocks.widths[party]) * centres.itemsize
-            down += _label_bytes(terms.n_samples, n_clusters)
-            ledger.send("server", down, links=[ledger.link(server, blocks.roots[party])])
-            ledger.send("server", INERTIA_BYTES, links=[ledger.link(blocks.roots[party], server)])
-        ledger.send("server", 0, times=0, rounds=3)
+        label_bytes = _label_bytes(terms.n_samples, n_clusters)
+        sizes = np.array([run.centres.nbytes for run in runs.values()])
+        total.count(sizes + label_bytes + INERTIA_BYTES, roots)
+        widths = np.asarray(blocks.widths)[parties]
+        total.broadcast(n_clusters * widths * centres.itemsize + label_bytes, roots)
+        total.count(INERTIA_BYTES, roots)
     placed = np.empty_like(centres)
     placed[:, blocks.order] = centres
     inertia = weighed(distances, asked.row_weights)

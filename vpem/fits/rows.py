@@ -24,7 +24,6 @@ from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.settings import BY_FEATURES, FitSettings
 from vpem.steps.em import iterate
-from vpem.steps.held_rows import count_broadcast
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_em import OverRows, sample_roots
 from vpem.steps.row_lloyd import lloyd_rows
@@ -327,7 +326,7 @@ class _Start:
         size = ROW_BYTES + whole.blocks.n_features * whole.itemsize
         ends = np.cumsum(self.terms.counts)
         for owner in np.searchsorted(ends, places, side="right"):
-            count_broadcast(self.total, int(owner), self.terms.n_workers, size)
+            self.total.agree("flooding", size, int(owner))
         self.roots = sample_roots(self.terms, self.total, centres[0])
         return [root.start(centres) for root in self.roots], centres, rows
 

@@ -15,7 +15,7 @@ from vpem.engines.crew import Crew
 from vpem.steps.streams import ROW_BYTES, RowStream
 from vpem.sums.sum import Sum
 
-__all__ = ["CHUNK_ROWS", "HeldRows", "count_broadcast", "share_rows", "take_rows"]
+__all__ = ["CHUNK_ROWS", "HeldRows", "share_rows", "take_rows"]
 
 CHUNK_ROWS = 1 << 14
 """Rows that miss values are assigned so many a time."""
@@ -108,7 +108,7 @@ class HeldRows:
         points = self.take(rows).astype(f"f{itemsize}").astype(np.float64)
         size = ROW_BYTES + itemsize * points.shape[1]
         for row in rows:
-            count_broadcast(total, self.owner(int(row)), self.n_workers, size)
+            total.agree("flooding", size, self.owner(int(row)))
         return points
 
 
@@ -142,17 +142,6 @@ def _address(values: NDArray[Any]) -> int:
     """Where an array begins; quicker than ``ctypes.data``."""
     place: int = values.__array_interface__["data"][0]
     return place
-
-
-def count_broadcast(total: Sum, owner: int, n_workers: int, size: int) -> None:
-    """Count how one worker sends all others something."""
-    ledger = getattr(total, "ledger", None)
-    if n_workers < 2:
-        return
-    if ledger is not None and ledger.n_nodes > n_workers:
-        # The server is the last node, and passes it on.
-        ledger.send("flooding", size, links=[ledger.link(owner, n_workers)], rounds=1)
-    total.agree("flooding", size)
 
 
 def share_rows(

@@ -146,8 +146,10 @@ class AtServer(Counted):
         self.charge = charge_of(kind)
         self._send(self.charge, n_samples * n_components * itemsize, rounds=2)
 
-    def agree(self, kind: str, size: int = 1) -> None:
-        """Count how the server tells all agents what it has decided."""
+    def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
+        """Count how the server tells all agents what it has decided, or what one of them has."""
+        if source is not None and self.ledger is not None:
+            self._send(kind, size, links=self._up[[source]], rounds=1)
         self._send(kind, size, links=self._down, rounds=1)
 
     def count(
@@ -218,7 +220,7 @@ class AmongNeighbours(Counted):
         super().__init__()
         self.diameter = diameter
 
-    def agree(self, kind: str, size: int = 1) -> None:
+    def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Count one agreement by flooding: every agent tells its neighbours, diameter rounds."""
         self._send(kind, size, times=self.diameter, rounds=self.diameter)
 

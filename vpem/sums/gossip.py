@@ -234,7 +234,7 @@ class GossipSum(_OverHubs):
         if failure is not None:
             raise failure
 
-    def agree(self, kind: str, size: int = 1) -> None:
+    def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Count one agreement by flooding among the agents that took part in the last sum."""
         if self.ledger is None or self.faults is None or self._weather is None:
             super().agree(kind, size)

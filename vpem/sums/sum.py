@@ -43,8 +43,11 @@ class Sum(Protocol):
     ) -> Iterator[tuple[slice, NDArray[Any]]]:
         """`reduce` what is local in one chunk after the other."""
 
-    def agree(self, kind: str, size: int = 1) -> None:
-        """Let all agents know what they decide together, in a message of so many bytes."""
+    def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
+        """Let all agents know what they decide together, in a message of so many bytes.
+
+        Or what one of them has, the ``source``.
+        """
 
     # Agents may be spread over processes, each with the terms of its own hubs; every process runs
     # the same loop. In one process all of these return what they are given.

@@ -124,9 +124,9 @@ class Wrapper:
         """Payload bytes that have been sent up to now."""
         return self.server.bytes_sent
 
-    def agree(self, kind: str, size: int = 1) -> None:
-        """Let all senders know what is decided."""
-        self.server.agree(kind, size)
+    def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
+        """Let all senders know what is decided, or what one of them has."""
+        self.server.agree(kind, size, source)
 
     def report(self, found: Vector) -> Vector:
         """Return what every root found."""
