@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vpem.engines.crew import Crew
 from vpem.errors import InputError
 from vpem.fits.shared_rows import Here
-from vpem.network.codecs import Cast, Codec, Dither, Natural, draw_keys
+from vpem.network.codecs import Cast, Codec, Dither, Natural
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.steps.fedem import first_statistics
@@ -20,6 +20,8 @@ from vpem.steps.seeding import seed_rows
 from vpem.steps.streams import ROW_BYTES, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
+from vpem.sums.quantizer import ITEM, Quantizer
+from vpem.sums.wrappers import Compressed, Memory, Wrapper
 from vpem.terms.matrices import lower_half, symmetric
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_statistics import MixtureStatistics
@@ -28,9 +30,6 @@ from vpem.terms.scaling import Scaling
 __all__ = ["ITEM", "Setup", "codec_of_first", "codec_of_moments"]
 
 Vector = NDArray[np.float64]
-
-ITEM = 8
-"""Bytes of a number that is sent exactly."""
 
 SHORT = 4
 """Bytes of a number of the start where corrections are compressed."""
@@ -131,10 +130,9 @@ class Setup:
     def largest(self, radius: float) -> float:
         """Return how far out the farthest row is: a number from every worker."""
         radius = float(self.crew.largest(np.array([radius]))[0])
+        self.total.begin("setup", 1, 1, self.item)
         if self.codec is None:
-            self.total.begin("setup", 1, 1, ITEM)
             return radius
-        self._count(SHORT, SHORT)
         return float(np.nextafter(np.float32(radius), np.float32(np.inf)))
 
     def _moments(self, parts: list[Vector], weights: Vector) -> tuple[Vector, Vector]:
@@ -185,27 +183,10 @@ class Setup:
 
     def _send(self, values: Vector, codec: Codec) -> Vector:
         """Send a vector a worker (n, P) to the server, which tells all what their mean is."""
-        received, sizes = self.transmit(values, codec)
-        self._count(sizes, ITEM * values.shape[1])
-        return received
-
-    def transmit(self, values: Vector, codec: Codec) -> tuple[Vector, NDArray[np.int64]]:
-        """What is received of the vectors of this process's workers, and the bytes of all."""
-        keys = draw_keys(self.rng, self.workers.n_workers)[self.own]
-        if not len(values):
-            return values, self.crew.join(np.zeros(0, dtype=np.int64))
-        received, sizes = codec.transmit(np.ascontiguousarray(values), keys)
-        return np.asarray(received, dtype=np.float64), self.crew.join(
-            np.asarray(sizes, dtype=np.int64)
-        )
-
-    def _count(self, up: int | NDArray[np.int64], down: int) -> None:
-        """Count a message from every worker to the server, and one to each."""
-        if self.workers.n_workers > 1:
-            server = self.ledger.n_nodes - 1
-            targets, sources = self.ledger.targets == server, self.ledger.sources == server
-            self.ledger.send("setup", up, links=np.flatnonzero(targets), rounds=1)
-            self.ledger.send("setup", down, links=np.flatnonzero(sources), rounds=1)
+        n_values = values.shape[1]
+        total = Compressed(self.total, Quantizer(codec, n_values), self.rng)
+        total.begin("setup", 1, n_values, ITEM)
+        return total.send(self.crew.place(values, self.workers.n_workers))[self.own]
 
     def _sum(self, values: Vector) -> Vector:
         """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all."""
@@ -214,6 +195,15 @@ class Setup:
             self.total.agree("flooding", ITEM * values.shape[1])
         shared: Vector = np.asarray(self.total.tell(found[0]))
         return shared
+
+    def _lloyd(self, centres: Vector) -> Any:
+        """Return the sum of Lloyd's iterations: with a codec, of what has changed in messages."""
+        if self.codec is None:
+            return self.total
+        # Weight and sum of each cluster, inertia, and rows that changed.
+        known = np.zeros((self.workers.n_workers, centres.size + len(centres) + 2))
+        changes = Compressed(self.total, Quantizer(LLOYD, known.shape[1]), self.rng)
+        return Memory(changes, 1.0, known)
 
     def start(
         self, model: MixtureStatistics, init: Any, given: NDArray[np.intp] | None, seed: int
@@ -235,12 +225,11 @@ class Setup:
             means = share_rows(parts, self.total, np.argsort(order)[rows], itemsize=self.item)
         else:
             common: dict[str, Any] = {"n_threads": model.n_threads}
-            total: Any = self.total if self.codec is None else _Short(self, None)
+            total: Any = self.total if self.codec is None else _OwnPlaces(self.total)
             places = seed_rows(parts, total, model.n_components, stream, **common)
             rows, means = order[places], take_rows(parts, self.total, places)
             if init == "kmeans":
-                total = self.total if self.codec is None else _Short(self, LLOYD)
-                run = lloyd_rows(parts, total, means, stream, kind="setup", **common)
+                run = lloyd_rows(parts, self._lloyd(means), means, stream, kind="setup", **common)
                 hard = np.zeros((self.workers.n_workers, model.size))
                 for worker, rows_here in zip(self.own.tolist(), self.here.own_runs, strict=True):
                     if rows_here.stop > rows_here.start:
@@ -249,46 +238,10 @@ class Setup:
         return first_statistics(model, model.start(means)), tuple(int(row) for row in rows)
 
 
-class _Short:
-    """A sum at a server that takes few bytes up.
+class _OwnPlaces(Wrapper):
+    """A sum of vectors in which each sender has places of its own: it sends these, as float32."""
 
-    With a codec workers send what has changed since their last messages, and sender and server add
-    it up: what is received comes nearer and nearer as clusters settle. Without, float32 of what is
-    each worker's own place of the vector, its share of all places.
-    """
-
-    mix = None
-    n_roots = 1
-
-    def __init__(self, setup: Setup, codec: Codec | None) -> None:
-        self.setup = setup
-        self.codec = codec
-        self.ledger = setup.ledger
-        self.agree = setup.total.agree
-        self.crew = setup.crew
-        self.tell, self.report, self.some = (
-            setup.total.tell, setup.total.report, setup.total.some
-        )  # fmt: skip
-        self._known: Vector | None = None
-
-    @property
-    def bytes_sent(self) -> int:
-        """Payload bytes counted up to now."""
-        return int(self.ledger.bytes)
-
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
-        """Count nothing yet: sizes are those of the messages."""
-
-    def reduce(self, terms: Vector, rows: slice = slice(None)) -> Vector:
-        """Sum vectors (N, 1, P), shape (1, 1, P)."""
-        values = terms[:, 0]
-        down = ITEM * values.shape[1]
-        if self.codec is None:
-            self.setup._count(SHORT * values.shape[1] // self.setup.workers.n_workers, down)
-            received = values.astype(np.float32).astype(np.float64)
-        else:
-            known = np.zeros_like(values) if self._known is None else self._known
-            change, sizes = self.setup.transmit(values - known, self.codec)
-            self.setup._count(sizes, down)
-            received = self._known = known + change
-        return self.crew.add(received.sum(axis=0)[None, None])
+    def send(self, values: Vector, senders: Any = None) -> Vector:
+        """Send the numbers at each sender's own places of vectors (n, P)."""
+        self.count(SHORT * values.shape[1] // len(values), senders)
+        return values.astype(np.float32).astype(np.float64)
