@@ -25,6 +25,7 @@ $(VENV)/made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# Byte code of the few modules that are imported is written then, not of all now.
 $(VENV)/needed: $(VENV)/made pyproject.toml
 	@echo "Installing NumPy, SciPy, scikit-learn and what else vpem runs on (160 MB to fetch, then half a minute) ..."
 	@$(BIN)/python -c '$(REQUIRED)' >$(VENV)/needed.txt
