@@ -18,7 +18,7 @@ from vpem.fits.vpem import fit_vpem
 from vpem.network.holdings import from_lists
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
-from vpem.terms.mixture import block_views
+from vpem.terms.covariances import block_views
 
 N_AGENTS = 5
 

@@ -179,7 +179,9 @@ NETWORKS = ("star", "operator", "rounds")
 def network_of(topology):
     if topology == "star":
         return connect(make_graph("star", 5), contiguous(5, 5), hops=0)
-    return connect(make_graph("cycle", 5), contiguous(5, 5), hops=1, n_rounds=60, path=topology)
+    return connect(
+        make_graph("cycle", 5), contiguous(5, 5), hops=1, n_rounds=60, consensus=topology
+    )
 
 
 def assert_same_fit(one, two):

@@ -39,7 +39,8 @@ from vpem.files.reports import report_elements
 from vpem.network.blocks import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.mixture import Mixture, is_diagonal, is_tied
+from vpem.terms.covariances import is_diagonal, is_tied
+from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
 __all__ = [

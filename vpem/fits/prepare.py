@@ -189,14 +189,13 @@ def _scaling(
     here: Here | None = None,
 ) -> Scaling:
     """Units to fit in: as asked, and about the mean where single precision would lose digits."""
-    standard = observed_scaling if misses else Scaling.standard
+    if scale == "none" and precision.itemsize >= X.dtype.itemsize:
+        return Scaling.none(X.shape[1])
     if here is not None:
-        standard = here.standard
-    if scale == "standard":
-        return standard(X, row_weights)
-    if precision.itemsize < X.dtype.itemsize:
-        return Scaling(standard(X, row_weights).shift, np.ones(X.shape[1]))
-    return Scaling.none(X.shape[1])
+        found = here.standard(X, row_weights)
+    else:
+        found = (observed_scaling if misses else Scaling.standard)(X, row_weights)
+    return found if scale == "standard" else Scaling(found.shift, np.ones(X.shape[1]))
 
 
 def _inspect(

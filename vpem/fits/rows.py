@@ -33,9 +33,10 @@ from vpem.steps.seeding import seed_rows
 from vpem.steps.streams import ROW_BYTES, PlacedStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
+from vpem.terms.covariances import is_diagonal
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
-from vpem.terms.mixture import Mixture, is_diagonal
+from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_state
 from vpem.terms.row_statistics import Message, RowTerms
 

@@ -28,8 +28,9 @@ from vpem.sums.consensus import ConsensusSum
 from vpem.sums.rank_vectors import RankConsensusVectors, RankServerVectors
 from vpem.sums.ranks import RankConsensusSum, RankServerSum
 from vpem.sums.server import ServerSum
+from vpem.terms.covariances import block_views
 from vpem.terms.missing_patterns import check_missing
-from vpem.terms.mixture import Mixture, block_views
+from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:

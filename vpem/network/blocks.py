@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
 
+if TYPE_CHECKING:
+    from vpem.network.hubs import Hub
+
 __all__ = ["Blocks"]
+
+Kind = TypeVar("Kind", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Blocks:
         return cls((np.arange(n_features, dtype=np.intp),), (0,), ((0,),))
 
     @classmethod
-    def from_hubs(cls, hubs: Sequence[Any], holdings: Sequence[NDArray[np.intp]]) -> Blocks:
+    def from_hubs(cls, hubs: Sequence[Hub], holdings: Sequence[NDArray[np.intp]]) -> Blocks:
         """Join the features of each hub's agents, by agent, then by column.
 
         Parameters
@@ -105,18 +110,18 @@ class Blocks:
         """Block of each feature in block order, shape (d,)."""
         return np.repeat(np.arange(self.n_blocks, dtype=np.intp), self.widths)
 
-    def arrange(self, X: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    def arrange(self, X: NDArray[np.generic], dtype: np.dtype[Kind] | type[Kind]) -> NDArray[Kind]:
         """Return the columns of ``X`` in block order as a C-contiguous array of ``dtype``."""
         columns = X if self.in_order else X[:, self.order]
         return np.require(columns, dtype=dtype, requirements=["C", "A"])
 
-    def of_feature(self, per_root: NDArray[Any]) -> NDArray[Any]:
+    def of_feature(self, per_root: NDArray[Kind]) -> NDArray[Kind]:
         """Expand what each root holds, (R, K), to what each feature sees, (K, d).
 
         ``R`` is 1 where all roots share one estimate, else B.
         """
         rows = np.broadcast_to(per_root, (self.n_blocks, per_root.shape[1]))
-        expanded: NDArray[Any] = rows[self.block_of].T
+        expanded: NDArray[Kind] = rows[self.block_of].T
         return expanded
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from numbers import Real
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from vpem._core.codecs import (
     cast_decode,
@@ -44,8 +44,10 @@ __all__ = [
     "parse_codec",
 ]
 
-Values = NDArray[np.floating[Any]]
+Values = NDArray[np.floating]
 Keys = NDArray[np.uint64]
+Faults = NDArray[np.uint8]
+Packed = NDArray[np.uint8]
 
 BUCKET = 256
 """Values that share a norm in QSGD, if nothing else is said."""
@@ -114,14 +116,14 @@ class _Packed(ABC):
         """What bounds the magnitudes, as the end of a sentence."""
 
     @abstractmethod
-    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None: ...
+    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None: ...
 
     @abstractmethod
-    def _decode(self, messages: Any, out: Values, faults: Any) -> None: ...
+    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None: ...
 
     @abstractmethod
     def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
     ) -> None: ...
 
     def encode(self, values: Values, rng: np.random.Generator) -> bytes:
@@ -260,7 +262,7 @@ class _Packed(ABC):
         )
 
 
-def _as_floats(values: Any, n_dims: int) -> Values:
+def _as_floats(values: ArrayLike, n_dims: int) -> Values:
     """Values as a contiguous float32 or float64 array of so many dimensions."""
     array = as_array("the values of a message", values)
     if array.dtype.kind not in "iufb" or array.ndim != n_dims or array.shape[-1] > MOST:
@@ -291,14 +293,14 @@ class _Dithered(_Packed):
     def _limit(self, n: int) -> str:
         return f"whose norms are float32 (at most {LARGEST_FLOAT:.6g})"
 
-    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None:
+    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None:
         dither_encode(values, keys, self.levels, self.bucket, self.largest, out, faults, 1)
 
-    def _decode(self, messages: Any, out: Values, faults: Any) -> None:
+    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None:
         dither_decode(messages, self.levels, self.bucket, out, faults, 1)
 
     def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
     ) -> None:
         options = (self.levels, self.bucket, self.largest)
         dither_transmit(values, keys, *options, out, faults, n_threads)
@@ -440,14 +442,14 @@ class Natural(_Packed):
     def _limit(self, n: int) -> str:
         return f"which ends at {(2 - 2.0**-self._mantissa) * 2.0**127:.6g}"
 
-    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None:
+    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None:
         natural_encode(values, keys, self._mantissa, out, faults, 1)
 
-    def _decode(self, messages: Any, out: Values, faults: Any) -> None:
+    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None:
         natural_decode(messages, self._mantissa, out, faults, 1)
 
     def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
     ) -> None:
         natural_transmit(values, keys, self._mantissa, out, faults, n_threads)
 
@@ -494,14 +496,14 @@ class _Sparse(_Packed):
         times = f" times {n / self.n_kept(n):.6g}" if self._at_random else ""
         return f"which sends values{times} as float32 (at most {LARGEST_FLOAT:.6g})"
 
-    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None:
+    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None:
         sparse_encode(values, keys, self.n_kept(values.shape[1]), self._at_random, out, faults, 1)
 
-    def _decode(self, messages: Any, out: Values, faults: Any) -> None:
+    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None:
         sparse_decode(messages, self.n_kept(out.shape[1]), out, faults, 1)
 
     def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
     ) -> None:
         kept = self.n_kept(values.shape[1])
         sparse_transmit(values, keys, kept, self._at_random, out, faults, n_threads)
@@ -570,14 +572,14 @@ class Cast(_Packed):
     def _limit(self, n: int) -> str:
         return f"which ends at {float(np.finfo(self.name).max):.6g}"
 
-    def _encode(self, values: Values, keys: Keys, out: Any, faults: Any) -> None:
+    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None:
         cast_encode(values, self.itemsize, out, faults, 1)
 
-    def _decode(self, messages: Any, out: Values, faults: Any) -> None:
+    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None:
         cast_decode(messages, self.itemsize, out, faults, 1)
 
     def _transmit(
-        self, values: Values, keys: Keys, out: Values, faults: Any, n_threads: int
+        self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
     ) -> None:
         cast_transmit(values, self.itemsize, out, faults, n_threads)
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning, shorten
@@ -135,7 +135,7 @@ def _repeated(items: Iterable[str]) -> list[str]:
     return [item for item, times in Counter(items).items() if times > 1]
 
 
-def sorted_edges(pairs: Any, n_nodes: int) -> NDArray[np.intp]:
+def sorted_edges(pairs: ArrayLike, n_nodes: int) -> NDArray[np.intp]:
     """Return pairs of different nodes as unique edges (i < j) in ascending order."""
     ends = np.sort(np.asarray(pairs, dtype=np.intp).reshape(-1, 2), axis=1)
     code = np.unique(ends[:, 0] * n_nodes + ends[:, 1])
@@ -183,7 +183,7 @@ def from_networkx(
 
 
 def from_edges(
-    edges: Iterable[Any],
+    edges: Iterable[Sequence[object]],
     n_agents: int | None = None,
     names: Sequence[str] | None = None,
     topology: str = "custom",
@@ -244,7 +244,7 @@ def agent_labels(names: Sequence[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(_label(name) for name in names)
 
 
-def _natural(label: str) -> list[Any]:
+def _natural(label: str) -> list[int | str]:
     """Return a sorting key that takes runs of digits as numbers."""
     parts = re.split(r"([0-9]{1,18})", label)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)] + [label]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.network.graph import Graph
-from vpem.network.schema import LARGEST_COUNT, Array, Schema
+from vpem.network.schema import LARGEST_COUNT, Array, Schema, State
 
 __all__ = ["KINDS", "Ledger"]
 
 KINDS = ("setup", "flooding", "estep", "stopping", "server")
 """Features to roots and sums of the start; agreement by flooding; rounds of the E-steps; agreeing
 to stop; sums at a server."""
+
+Links = slice | Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]
 
 
 class Ledger:
@@ -56,10 +58,10 @@ class Ledger:
     def send(
         self,
         kind: str,
-        size: int | NDArray[Any],
+        size: int | NDArray[np.integer],
         *,
-        links: Any = slice(None),
-        times: int | NDArray[Any] = 1,
+        links: Links = slice(None),
+        times: int | NDArray[np.integer] = 1,
         rounds: int = 0,
     ) -> None:
         """Count ``times`` messages of ``size`` payload bytes over each of some links.
@@ -82,11 +84,11 @@ class Ledger:
         self._bytes[row, links] += np.multiply(times, size)
         self._rounds[row] += rounds
 
-    def grow(self, kind: str, size: int | NDArray[Any], links: Any = slice(None)) -> None:
+    def grow(self, kind: str, size: int | NDArray[np.integer], links: Links = slice(None)) -> None:
         """Add payload to messages that are counted already."""
         self._bytes[KINDS.index(kind), links] += size
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return what was counted."""
         return {"messages": self._messages, "bytes": self._bytes, "rounds": self._rounds}
 
@@ -95,7 +97,7 @@ class Ledger:
         counts = (0, LARGEST_COUNT)
         return {name: Array("i8", own.shape, *counts) for name, own in self.state().items()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Count on from there; the state has been checked."""
         for name, own in self.state().items():
             own[...] = state[name]
@@ -134,7 +136,7 @@ class Ledger:
         """Messages and bytes of every directed link."""
         return self._messages.sum(axis=0), self._bytes.sum(axis=0)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> State:
         """All of it as plain values: totals, kinds, agents, and who is busiest (by bytes).
 
         A link is counted in both directions; an agent by what it sends and what it receives. Of

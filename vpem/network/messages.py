@@ -23,7 +23,7 @@ DEEPEST = 64
 """Levels of lists in lists."""
 
 
-def encode(value: Any) -> bytes:
+def encode(value: object) -> bytes:
     """Write a value down.
 
     Parameters
@@ -37,7 +37,7 @@ def encode(value: Any) -> bytes:
     TypeError
         If it is, or holds, anything else.
     """
-    parts: list[Any] = []
+    parts: list[bytes] = []
     header = json.dumps(_describe(value, parts), separators=(",", ":")).encode()
     return b"".join([LENGTH.pack(MAGIC, len(header)), header, *parts])
 
@@ -69,7 +69,7 @@ def decode(message: bytes | bytearray | memoryview) -> Any:
     return value
 
 
-def _describe(value: Any, parts: list[Any]) -> Any:
+def _describe(value: object, parts: list[bytes]) -> object:
     """What the value is made of; bytes of arrays are added to the parts."""
     if value is None or (isinstance(value, bool | int | float | str) and type(value) in _PLAIN):
         return value

@@ -151,7 +151,7 @@ def _range(least: float, most: float) -> str:
 class Field:
     """What a value must be."""
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         """Say what it must be, if it is something else; sizes that are met first are bound.
 
         What is inside it is checked in its own place.
@@ -168,7 +168,7 @@ class Integer(Field):
     size: str = ""  # name of the size that it stands for
     below: str = ""  # name of a size, met before, that it is less than: a place in a list
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         least, most = self.least, self.most
         if self.size in sizes:
             least = most = sizes[self.size]
@@ -208,7 +208,7 @@ class Numbers(Field):
     depth: int = 1  # 2: of lists of lists
     least: float = -math.inf  # of the numbers
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if isinstance(value, list):
             try:
                 found = np.array(value) if value else np.zeros((0,) * self.depth)
@@ -225,9 +225,9 @@ class Numbers(Field):
 class Choice(Field):
     """One of some plain values; of none given any text."""
 
-    values: tuple[Any, ...] = ()
+    values: tuple[object, ...] = ()
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if any(type(value) is type(one) and value == one for one in self.values):
             return None
         if not self.values:
@@ -241,7 +241,7 @@ class Plain(Field):
 
     depth: int = 8
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if value is None or isinstance(value, bool | int | float | str):
             return None
         if not self.depth or not isinstance(value, dict | list | tuple):
@@ -258,7 +258,7 @@ class Maybe(Field):
 
     schema: Schema
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if value is not None:
             check(self.schema, value, place, sizes)
         return None
@@ -272,7 +272,7 @@ class ListOf(Field):
     length: int | str | None = None  # how many there are
     least: int = 0  # how many there are at least
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         wanted = sizes.get(self.length) if isinstance(self.length, str) else self.length
         if not isinstance(value, list) or wanted not in (None, len(value)):
             return "a list" + ("" if wanted is None else f" of {wanted}")
@@ -293,7 +293,7 @@ class Mapping(Field):
     some: Fields | None = None  # items that must be there
     known: Fields | None = None  # items that may be there, or be None
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if not isinstance(value, dict):
             return "a table"
         if self.item is not None:
@@ -322,7 +322,7 @@ class Array(Field):
     inf: bool = False  # values may be infinite
     sums: float | None = None  # what its values add up to along the last axis
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if not isinstance(value, np.ndarray) or not self._fits(value.shape, sizes):
             return self._words(sizes)
         if not value.dtype.str[1:].startswith(self.kind):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
@@ -87,7 +86,7 @@ def make_graph(
     )
 
 
-def _check_options(topology: str, n: int, radius: Any, mean_degree: Any) -> None:
+def _check_options(topology: str, n: int, radius: float | None, mean_degree: float | None) -> None:
     """Refuse options that the topology does not use or that are out of range."""
     for option, value, users, most in (
         ("radius", radius, ("geometric",), None),
@@ -126,7 +125,7 @@ def _draw(
     rng: np.random.Generator,
     radius: float | None,
     mean_degree: float | None,
-) -> tuple[Any, NDArray[np.float64] | None]:
+) -> tuple[ArrayLike, NDArray[np.float64] | None]:
     """Return the edges of one graph, in any order, and where its agents are if that is known."""
     usual = 4.0 if topology in ("small-world", "scale-free") else max(4.0, 2.0 * np.log(n))
     degree = min(n - 1.0, usual) if mean_degree is None else float(mean_degree)

@@ -19,7 +19,8 @@ from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
 from vpem.steps.saver import NoSaver, Saver
 from vpem.sums.sum import Sum
-from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.covariances import Factors
+from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import Terms
 

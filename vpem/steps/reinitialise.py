@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from vpem.errors import NumericalError, Setting
 from vpem.network.schema import Array, Integer, ListOf, Schema, State
 from vpem.sums.sum import Sum
-from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.covariances import Factors
+from vpem.terms.mixture import Mixture
 from vpem.terms.terms import Terms
 
 __all__ = ["REINITIALISED_BYTES", "Recovery", "Reinitialiser"]

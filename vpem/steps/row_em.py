@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from vpem.steps.reinitialise import REINITIALISED_BYTES
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
+from vpem.terms.covariances import Factors
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import Message, RowTerms
 from vpem.terms.statistics import Statistics
 

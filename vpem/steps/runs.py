@@ -28,8 +28,9 @@ from vpem.network.schema import (
 from vpem.steps.reinitialise import Recovery, Reinitialiser
 from vpem.steps.saver import Saver, check_length
 from vpem.sums.sum import Sum
+from vpem.terms.covariances import covariance_shape
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import Mixture, covariance_shape
+from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_schema, mixture_state
 from vpem.terms.terms import Terms
 

@@ -13,7 +13,8 @@ from vpem.steps.reinitialise import Recovery, Reinitialiser
 from vpem.steps.runs import check_finite
 from vpem.steps.visits import Visits, towards
 from vpem.sums.sum import Sum
-from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.covariances import Factors
+from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import BatchTerms
 

@@ -14,7 +14,8 @@ from vpem.steps.em import log_likelihood
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
 from vpem.steps.runs import Run, note_partition
 from vpem.sums.sum import Sum
-from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.covariances import Factors
+from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import BatchTerms, Terms
 

@@ -16,13 +16,9 @@ from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
+from vpem.terms.covariances import Factors, block_views, factorise
 from vpem.terms.matrix import Arranges, Rows, arrange_rows
-from vpem.terms.mixture import (
-    Factors,
-    Mixture,
-    block_views,
-    factorise,
-)
+from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import BlockStatistics, Statistics
 

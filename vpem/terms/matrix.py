@@ -59,7 +59,7 @@ class MemoryRows:
 
     def __init__(self, X: Floats, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> None:
         if blocks.in_order and scaling.is_none:
-            self._rows = blocks.arrange(X, dtype)
+            self._rows = blocks.arrange(X, np.dtype(dtype))
         else:
             self._rows = np.empty(X.shape, dtype=dtype)
             arrange_into(self._rows, X, blocks, scaling)

@@ -22,10 +22,11 @@ from vpem._core.missing import (
 )
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
+from vpem.terms.covariances import Factors, block_views, factorise
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import Arranges
 from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
-from vpem.terms.mixture import Factors, Mixture, block_views, factorise
+from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import MissingStatistics, Statistics
 

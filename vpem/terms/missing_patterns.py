@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.missing import marginal_diag, marginal_full
-from vpem.checks import check_finite, row_blocks
+from vpem.checks import Floats, Matrix, check_finite, row_blocks
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
 from vpem.terms.scaling import Scaling
@@ -108,16 +107,16 @@ def _tiles(b: int, place: int, count: int, direct: int) -> NDArray[np.intc]:
 
 
 def marginal_terms(
-    rows: NDArray[Any],
+    rows: Floats,
     observed: NDArray[np.uint8],
     plan: Plan | None,
     blocks: Blocks,
-    means: NDArray[np.float64],
-    covariances: NDArray[np.float64],
-    inverse: NDArray[np.float64],
-    log_dets: NDArray[np.float64],
+    means: Floats,
+    covariances: Floats,
+    inverse: Floats,
+    log_dets: Floats,
     n_threads: int,
-) -> NDArray[Any]:
+) -> Floats:
     """Terms of each hub for what is observed, exactly 0 where it is nothing, shape (B, m, K).
 
     Parameters
@@ -129,7 +128,7 @@ def marginal_terms(
     blocks : Blocks
         The blocks.
     means, covariances, inverse, log_dets : ndarray
-        As in `vpem.terms.mixture.Mixture` and `vpem.terms.mixture.Factors`, in double precision.
+        As in `Mixture` and `vpem.terms.covariances.Factors`, in double precision.
     n_threads : int
         Threads of the kernels.
     """
@@ -146,7 +145,7 @@ def marginal_terms(
     return out
 
 
-def check_missing(X: Any, feature_names: Sequence[str] | None = None) -> bool:
+def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool:
     """Whether values are missing (NaN), of data in which that is allowed.
 
     Raises
@@ -170,7 +169,7 @@ def check_missing(X: Any, feature_names: Sequence[str] | None = None) -> bool:
 class _Filled:
     """A matrix with nothing missing: NaN is 0."""
 
-    def __init__(self, X: Any) -> None:
+    def __init__(self, X: Matrix) -> None:
         self._X = X
         self.shape = X.shape
         self.step = getattr(X, "step", None)
@@ -178,12 +177,12 @@ class _Filled:
     def __len__(self) -> int:
         return len(self._X)
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> Floats:
         part = self._X[rows]
         return np.where(np.isnan(part), 0, part)
 
 
-def check_columns(X: NDArray[Any], feature_names: Sequence[str] | None = None) -> None:
+def check_columns(X: Floats, feature_names: Sequence[str] | None = None) -> None:
     """Raise InputError where a column has no value at all."""
     empty = np.flatnonzero(np.isnan(X).all(axis=0))
     if len(empty):
@@ -195,7 +194,7 @@ def check_columns(X: NDArray[Any], feature_names: Sequence[str] | None = None) -
         )
 
 
-def observed_scaling(X: NDArray[Any], row_weights: NDArray[np.float64] | None) -> Scaling:
+def observed_scaling(X: Matrix, row_weights: NDArray[np.float64] | None) -> Scaling:
     """Centre each feature and divide it by its standard deviation, by the values that are there.
 
     Parameters
@@ -207,7 +206,7 @@ def observed_scaling(X: NDArray[Any], row_weights: NDArray[np.float64] | None) -
     """
     total, first, second = (np.zeros(X.shape[1]) for _ in range(3))
 
-    def weights(start: int, part: NDArray[Any]) -> NDArray[np.float64]:
+    def weights(start: int, part: Floats) -> NDArray[np.float64]:
         if row_weights is None:
             return np.ones(len(part))
         return row_weights[start : start + len(part)]

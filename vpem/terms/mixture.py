@@ -5,118 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.cholesky import cholesky_blocks
-from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import as_array, check_finite, check_int
+from vpem.checks import Floats, Matrix, as_array, check_finite, check_int
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.blocks import Blocks
 from vpem.settings import COVARIANCE_TYPES, MISSINGS
+from vpem.terms.covariances import (
+    Factors,
+    block_views,
+    covariance_shape,
+    factorise,
+    is_diagonal,
+    is_tied,
+)
 from vpem.terms.missing_patterns import check_missing, marginal_terms, pattern_plan
 from vpem.terms.scaling import Scaling
 
-__all__ = [
-    "Factors",
-    "Mixture",
-    "block_views",
-    "covariance_shape",
-    "factorise",
-    "is_diagonal",
-    "is_tied",
-]
+__all__ = ["Mixture"]
 
 CHUNK_VALUES = 1 << 20
 """Values of the largest temporary array when a mixture is evaluated."""
-
-
-def is_tied(covariance_type: str) -> bool:
-    """Whether all components share one covariance."""
-    return covariance_type.startswith("tied")
-
-
-def is_diagonal(covariance_type: str) -> bool:
-    """Whether covariances of this type are stored as variances."""
-    return not covariance_type.endswith(("full", "tied"))
-
-
-def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) -> tuple[int, ...]:
-    """Shape of the array of all covariances, which is flat where blocks are full."""
-    copies = 1 if is_tied(covariance_type) else n_components
-    if is_diagonal(covariance_type):
-        return copies, blocks.n_features
-    return (copies * int((blocks.widths.astype(np.int64) ** 2).sum()),)
-
-
-def block_views(flat: NDArray[Any], widths: NDArray[np.intp], copies: int) -> list[NDArray[Any]]:
-    """Views of shape (copies, d_b, d_b), one a block, into a flat array of covariances."""
-    sizes = copies * widths.astype(np.int64) ** 2
-    ends = np.cumsum(sizes)
-    return [
-        flat[end - size : end].reshape(copies, int(width), int(width))
-        for end, size, width in zip(ends, sizes, widths, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Factors:
-    """What the E-step needs of a mixture, in the precision of the data.
-
-    Attributes
-    ----------
-    means : ndarray of shape (K, d)
-        In block order.
-    inverse : ndarray
-        Inverse Cholesky factors, flat, or inverse variances of shape (n_copies, d).
-    log_dets : ndarray of shape (n_copies, B)
-        ``log|Sigma|`` of every block.
-    failed : ndarray of shape (n_copies, B)
-        1 where a block is not positive definite.
-    """
-
-    means: NDArray[Any]
-    inverse: NDArray[Any]
-    log_dets: NDArray[Any]
-    failed: NDArray[np.uint8]
-
-    def terms(self, rows: NDArray[Any], offsets: NDArray[np.intp], n_threads: int) -> NDArray[Any]:
-        """Local terms ``Q`` of these rows, shape (B, m, K), Valdeira et al., equation (12)."""
-        out = np.empty((len(offsets) - 1, len(rows), len(self.means)), dtype=rows.dtype)
-        kernel = mahalanobis_full if self.inverse.ndim == 1 else mahalanobis_diag
-        kernel(rows, offsets, self.means, self.inverse, self.log_dets, out, n_threads)
-        return out
-
-
-def factorise(mixture: Mixture, dtype: Any) -> Factors:
-    """Cholesky factors and log-determinants of every block of ``mixture``."""
-    blocks = mixture.blocks
-    copies = mixture.n_copies
-    log_dets = np.zeros((copies, blocks.n_blocks))
-    failed = np.zeros((copies, blocks.n_blocks), dtype=np.uint8)
-    covariances = mixture.covariances
-    if covariances.ndim == 1:
-        inverse = np.empty_like(covariances)
-        cholesky_blocks(covariances, blocks.offsets, copies, inverse, log_dets, failed)
-    else:
-        good = np.isfinite(covariances) & (covariances > 0)
-        safe = np.where(good, covariances, 1.0)
-        inverse = np.where(good, 1.0 / safe, 0.0)
-        member = np.zeros((copies, blocks.n_blocks))
-        for copy in range(copies):
-            np.add.at(log_dets[copy], blocks.block_of, np.log(safe[copy]))
-            np.add.at(member[copy], blocks.block_of, ~good[copy])
-        failed[...] = member > 0
-    return Factors(
-        np.ascontiguousarray(mixture.means, dtype=dtype),
-        np.ascontiguousarray(inverse, dtype=dtype),
-        np.ascontiguousarray(log_dets, dtype=dtype),
-        failed,
-    )
 
 
 @dataclass(frozen=True)
@@ -203,9 +116,7 @@ class Mixture:
             )
         return factors
 
-    # ---- parts -------------------------------------------------------------------------------
-
-    def block(self, b: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def block(self, b: int) -> tuple[NDArray[np.float64], ...]:
         """Weights (K,), means (K, d_b) and covariances of block b as its root holds them.
 
         Covariances have shape (n_copies, d_b, d_b), or (n_copies, d_b) where they are diagonal;
@@ -286,11 +197,9 @@ class Mixture:
         k = self.n_components
         return k - 1 + k * self.n_features + self.n_copies * entries
 
-    # ---- density -------------------------------------------------------------------------------
-
     def _chunks(
-        self, X: Any, missing: str = "refuse"
-    ) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+        self, X: Matrix, missing: str = "refuse"
+    ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
         """Responsibilities and log-likelihoods of the assembled mixture, a chunk of rows a time."""
         check_choice("missing", missing, MISSINGS)
         X = X if hasattr(X, "runs") else as_array("the data", X)
@@ -308,7 +217,7 @@ class Mixture:
                 rows = slice(start, min(start + size, len(X)))
                 part = np.asarray(X[rows], dtype=np.float64)
                 there = np.isfinite(part)
-                own: Any = constant
+                own: NDArray[np.float64] | float = constant
                 if there.all():
                     data = self.blocks.arrange(self.scaling.apply(part), np.float64)
                     terms = factors.terms(data, self.blocks.offsets, threads)
@@ -326,7 +235,7 @@ class Mixture:
 
     def _marginal_terms(
         self, part: NDArray[np.float64], there: NDArray[np.bool_], n_threads: int
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Terms (B, m, K) of what is there of rows in the user's units."""
         filled = np.where(there, self.scaling.apply(part), 0.0)
         observed = self.blocks.arrange(there, np.uint8)
@@ -337,7 +246,7 @@ class Mixture:
             self.covariances, factors.inverse, factors.log_dets, n_threads,
         )  # fmt: skip
 
-    def score_samples(self, X: NDArray[Any], *, missing: str = "refuse") -> NDArray[np.float64]:
+    def score_samples(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
         """Log-likelihood of each row, in nats and in the user's units.
 
         Parameters
@@ -362,14 +271,14 @@ class Mixture:
             scores[rows] = log_likelihoods
         return scores
 
-    def predict_proba(self, X: NDArray[Any], *, missing: str = "refuse") -> NDArray[np.float64]:
+    def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
         """Responsibilities of each row, shape (M, K); see `score_samples`."""
         proba = np.empty((len(X), self.n_components))
         for rows, responsibilities, _ in self._chunks(X, missing):
             proba[rows] = responsibilities
         return proba
 
-    def predict(self, X: NDArray[Any], *, missing: str = "refuse") -> NDArray[np.intp]:
+    def predict(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.intp]:
         """Most responsible component of each row, shape (M,)."""
         labels = np.empty(len(X), dtype=np.intp)
         for rows, responsibilities, _ in self._chunks(X, missing):

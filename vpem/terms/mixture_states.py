@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Array, State
-from vpem.terms.mixture import Mixture, covariance_shape
+from vpem.terms.covariances import covariance_shape
+from vpem.terms.mixture import Mixture
 
 if TYPE_CHECKING:
     from vpem.network.schema import Schema

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.sweep import sweep
 from vpem.errors import InputError, NumericalError, Setting, check_choice
 from vpem.network.blocks import Blocks
-from vpem.network.schema import Schema
+from vpem.network.schema import Schema, State
 from vpem.settings import COVARIANCE_TYPES
+from vpem.terms.covariances import is_diagonal, is_tied
 from vpem.terms.features import NEGLIGIBLE
 from vpem.terms.matrices import are_positive, symmetric, white_units
-from vpem.terms.mixture import Mixture, is_diagonal, is_tied
+from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_schema, mixture_state
 from vpem.terms.scaling import Scaling
 
@@ -106,7 +106,7 @@ class MixtureStatistics:
         scaling: Scaling,
         second: Vector,
         reg_covar: float = 1e-6,
-        known: Any = None,
+        known: ArrayLike | None = None,
         floor: float = FLOOR,
         radius: float | None = None,
         n_threads: int = 1,
@@ -178,7 +178,7 @@ class MixtureStatistics:
         found = self.add_up(sum(self._whole(int(i), parameters)[1] for i in self.own))
         return float(found / self.n_samples + self.log_constant)
 
-    def pack(self, parameters: Mixture) -> dict[str, Any]:
+    def pack(self, parameters: Mixture) -> State:
         """Parameters as arrays."""
         return mixture_state(parameters)
 
@@ -186,11 +186,11 @@ class MixtureStatistics:
         """Return what these must be."""
         return mixture_schema(self.blocks, self.covariance_type, self.n_components)
 
-    def unpack(self, state: dict[str, Any]) -> Mixture:
+    def unpack(self, state: State) -> Mixture:
         """Parameters of these arrays."""
         return Mixture(self.blocks, self.covariance_type, **state, scaling=self.scaling)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Nothing: an M-step depends on its statistic alone."""
         return {}
 
@@ -198,7 +198,7 @@ class MixtureStatistics:
         """Return what that must be."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from there."""
 
     def _whole(self, worker: int, parameters: Mixture) -> tuple[Vector, float]:
@@ -253,7 +253,7 @@ class MixtureStatistics:
                 parts.append(squares.ravel())
         return np.concatenate(parts) / len(rows), float(found[0])
 
-    def assigned(self, worker: int, labels: NDArray[np.integer[Any]]) -> Vector:
+    def assigned(self, worker: int, labels: NDArray[np.integer]) -> Vector:
         """Mean statistic (P,) of a worker's rows that each belong to one component (m_i,)."""
         rows = self.X[self.runs[worker]]
         k, d = self.n_components, self.n_features
@@ -378,7 +378,7 @@ class MixtureStatistics:
             return matrices, int(small.sum())
         return matrices, 0
 
-    def _take_known(self, known: Any) -> Vector:
+    def _take_known(self, known: ArrayLike) -> Vector:
         """Covariances that the user knows, in the units of fitting."""
         given = np.asarray(known, dtype=np.float64)
         k, d = self.n_components, self.n_features

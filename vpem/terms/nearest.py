@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import assign_rows
 from vpem._core.threads import one_blas_thread
-from vpem.checks import row_blocks
+from vpem.checks import Floats, row_blocks
 from vpem.terms.features import FeatureTerms
+from vpem.terms.matrix import Arranges
 from vpem.terms.scaling import Scaling
 
 __all__ = ["distances_within", "nearest", "weighed"]
@@ -43,7 +42,7 @@ def distances_within(
 
 
 def nearest(
-    X: Any, centres: NDArray[np.float64], scaling: Scaling, n_threads: int
+    X: Floats | Arranges, centres: NDArray[np.float64], scaling: Scaling, n_threads: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Nearest centre of each row and its squared distance, some rows at a time.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.terms.covariances import Factors
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import MissingStatistics, Statistics
@@ -111,7 +111,7 @@ class RowTerms:
         return len(self.counts)
 
     def message(
-        self, worker: int, mixture: Mixture, factors: Any, layout: Message
+        self, worker: int, mixture: Mixture, factors: Factors, layout: Message
     ) -> NDArray[np.float64]:
         """Run the E-step on a worker's rows: its statistics and log-likelihood, shape (P,)."""
         part = self.parts[worker]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import row_blocks
+from vpem.checks import Floats, Matrix, row_blocks
 
 __all__ = ["Scaling"]
 
@@ -32,7 +32,7 @@ class Scaling:
         return cls(np.zeros(n_features), np.ones(n_features))
 
     @classmethod
-    def standard(cls, X: NDArray[Any], row_weights: NDArray[np.float64] | None) -> Scaling:
+    def standard(cls, X: Matrix, row_weights: NDArray[np.float64] | None) -> Scaling:
         """Centre each feature and divide it by its standard deviation.
 
         Parameters
@@ -68,14 +68,20 @@ class Scaling:
         """Whether nothing is changed."""
         return not self.shift.any() and bool((self.scale == 1).all())
 
-    def apply(self, X: NDArray[Any]) -> NDArray[Any]:
+    @overload
+    def apply(self, X: NDArray[np.float64]) -> NDArray[np.float64]: ...
+
+    @overload
+    def apply(self, X: Floats) -> Floats: ...
+
+    def apply(self, X: Floats) -> Floats:
         """Scale rows of shape (..., d)."""
         if self.is_none:
             return X
         with np.errstate(over="ignore", invalid="ignore"):
             return (X - self.shift) / self.scale
 
-    def undo(self, X: NDArray[Any]) -> NDArray[Any]:
+    def undo(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return scaled rows of shape (..., d) to the user's units."""
         if self.is_none:
             return X

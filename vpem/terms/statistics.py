@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
+from vpem.terms.covariances import Factors, covariance_shape, is_diagonal, is_tied
 from vpem.terms.matrix import Rows
-from vpem.terms.mixture import Factors, Mixture, covariance_shape, is_diagonal, is_tied
+from vpem.terms.mixture import Mixture
 
 __all__ = ["BlockStatistics", "MissingStatistics", "Statistics"]
 

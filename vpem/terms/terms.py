@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
+
 if TYPE_CHECKING:
-    from vpem.terms.mixture import Factors, Mixture
+    from vpem.terms.covariances import Factors
+    from vpem.terms.mixture import Mixture
     from vpem.terms.statistics import Statistics
 
 __all__ = ["BatchTerms", "StartTerms", "Terms"]
@@ -32,12 +35,12 @@ class Terms(Protocol):
     def prepare(self, mixture: Mixture) -> Factors:
         """Factor the parameters for an E-step."""
 
-    def local(self, factors: Factors, rows: slice) -> NDArray[Any]:
+    def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms of each hub for these rows, shape (B, m, K)."""
 
     def responsibilities(
-        self, mixture: Mixture, sums: NDArray[Any], rows: slice
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        self, mixture: Mixture, sums: Floats, rows: slice
+    ) -> tuple[Floats, NDArray[np.float64]]:
         """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums."""
 
     def sweep(
@@ -52,9 +55,7 @@ class Terms(Protocol):
     def empty(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
         """Statistics of no rows."""
 
-    def summarize(
-        self, statistics: Statistics, responsibilities: NDArray[Any], rows: slice
-    ) -> None:
+    def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
         """Add these rows to the statistics."""
 
     def update(self, statistics: Statistics) -> Mixture:
@@ -75,7 +76,7 @@ class Terms(Protocol):
 class StartTerms(Terms, Protocol):
     """What a start needs of the terms besides."""
 
-    def distances(self, centres: NDArray[np.float64], rows: slice) -> NDArray[Any]:
+    def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
 
     def start(self, centres: NDArray[np.float64]) -> Mixture:
@@ -88,7 +89,7 @@ class BatchTerms(Terms, Protocol):
     def part(self, rows: slice, following: slice | None = None) -> Terms:
         """Terms of a run of rows, counted from 0 in it; which rows will be wanted next."""
 
-    def recentred(self, statistics: Statistics, centres: NDArray[Any]) -> Statistics:
+    def recentred(self, statistics: Statistics, centres: Floats) -> Statistics:
         """Return the same statistics about other centres (K, d)."""
 
     def with_hubs_of(
