@@ -48,8 +48,11 @@ LEAST_STARTS = 4
 SERVER_STREAM = 0
 """Number of the server's random stream; party b has b + 1."""
 
+CENTRE_BYTES = 8
+"""Of a number of a centre."""
+
 INERTIA_BYTES = 8
-"""Of the inertia that a party tells."""
+"""Of the inertia that a party sends."""
 
 
 @dataclass(frozen=True)
@@ -128,67 +131,37 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
         A row's cluster is that of its cell.
     """
     _check(asked, network)
-    n_clusters, max_iter, seed = how.n_clusters, how.max_iter, how.seed
-    n_threads = thread_count(how.n_threads)
-    blocks = network.blocks
-    parties = np.flatnonzero(blocks.widths > 0)
+    blocks, threads = network.blocks, thread_count(how.n_threads)
     terms = FeatureTerms(
         asked.X,
         blocks,
         "spherical",
         scaling=asked.scaling,
         row_weights=asked.row_weights,
-        n_threads=n_threads,
+        n_threads=threads,
         dtype=asked.dtype,
     )
-    data = terms.rows.read(slice(0, terms.n_samples))
-    starts = max(LEAST_STARTS, asked.restarts)
-    total, roots = network.total.on(ledger), np.array(blocks.roots)[parties]
-    cells = np.zeros(terms.n_samples, dtype=np.intp)
-    runs = {}
-    iterations = 0
-    for party in parties:
-        columns = slice(int(blocks.offsets[party]), int(blocks.offsets[party + 1]))
-        own = np.ascontiguousarray(data[:, columns])
-        run, took = _best(
-            own, asked.row_weights, n_clusters, [seed, int(party) + 1], starts, max_iter, n_threads
-        )
-        iterations += took
-        runs[party] = run
-        cells = np.unique(cells * n_clusters + run.labels, return_inverse=True)[1].reshape(-1)
-    n_cells = int(cells.max()) + 1
-    first = np.full(n_cells, terms.n_samples)
-    np.minimum.at(first, cells, np.arange(terms.n_samples))
-    places = np.empty((n_cells, blocks.n_features))
-    for party, run in runs.items():
-        columns = slice(int(blocks.offsets[party]), int(blocks.offsets[party + 1]))
-        places[:, columns] = run.centres[0][run.labels[first]]
+    runs, cells, iterations = _cluster_parties(asked, terms, how, threads)
+    places = _places(runs, cells, terms)
+    n_cells = len(places)
     heavy = np.bincount(cells, asked.row_weights, n_cells).astype(np.float64)
-    joined, took = _best(
-        places, heavy, n_clusters, [seed, SERVER_STREAM], starts, max_iter, n_threads
-    )
-    centres = joined.centres[0]
+    joined, took = _best(places, heavy, how, SERVER_STREAM, asked.restarts, threads)
     labels = joined.labels[cells]
-    distances = distances_within(terms, centres, labels)
-    if len(parties) > 1:
-        label_bytes = _label_bytes(terms.n_samples, n_clusters)
-        sizes = np.array([run.centres.nbytes for run in runs.values()])
-        total.count(sizes + label_bytes + INERTIA_BYTES, roots)
-        widths = np.asarray(blocks.widths)[parties]
-        total.broadcast(n_clusters * widths * centres.itemsize + label_bytes, roots)
-        total.count(INERTIA_BYTES, roots)
-    placed = np.empty_like(centres)
-    placed[:, blocks.order] = centres
+    distances = distances_within(terms, joined.centres[0], labels)
+    if len(runs) > 1:
+        _count_messages(network.total.on(ledger), runs, terms, how.n_clusters)
+    placed = np.empty_like(joined.centres[0])
+    placed[:, blocks.order] = joined.centres[0]
     inertia = weighed(distances, asked.row_weights)
-    expected = 8.0 * (log(n_clusters) + 2.0)
-    alone = len(parties) == 1
+    expected = 8.0 * (log(how.n_clusters) + 2.0)
+    alone = len(runs) == 1
     return Clustering(
         centres=asked.scaling.undo(placed),
-        labels=labels.astype(np.int32),
+        labels=labels,
         distances=distances,
         inertia=inertia,
         root_inertia=np.array([inertia]),
-        counts=np.bincount(labels, asked.row_weights, n_clusters).astype(np.float64),
+        counts=np.bincount(labels, asked.row_weights, how.n_clusters).astype(np.float64),
         history=[inertia],
         converged=joined.converged and all(run.converged for run in runs.values()),
         split="features",
@@ -205,6 +178,55 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
             n_cells=n_cells,
         ),
     )
+
+
+def _cluster_parties(
+    asked: Wanted, terms: FeatureTerms, how: KmeansSettings, n_threads: int
+) -> tuple[dict[int, Lloyd], NDArray[np.intp], int]:
+    """Cluster each party's features: the runs, each row's cell, and the iterations of all."""
+    data = terms.rows.read(slice(0, terms.n_samples))
+    cells = np.zeros(terms.n_samples, dtype=np.intp)
+    runs, iterations = {}, 0
+    for party in np.flatnonzero(terms.blocks.widths > 0).tolist():
+        own = np.ascontiguousarray(data[:, _columns(terms, party)])
+        weights, stream = asked.row_weights, party + 1
+        runs[party], took = _best(own, weights, how, stream, asked.restarts, n_threads)
+        iterations += took
+        both = cells * how.n_clusters + runs[party].labels
+        cells = np.unique(both, return_inverse=True)[1].reshape(-1)
+    return runs, cells, iterations
+
+
+def _places(
+    runs: dict[int, Lloyd], cells: NDArray[np.intp], terms: FeatureTerms
+) -> NDArray[np.float64]:
+    """Where the cells are (n_cells, d): at the product of the parties' centres."""
+    first = np.full(int(cells.max()) + 1, terms.n_samples)
+    np.minimum.at(first, cells, np.arange(terms.n_samples))
+    places = np.empty((len(first), terms.blocks.n_features))
+    for party, run in runs.items():
+        places[:, _columns(terms, party)] = run.centres[0][run.labels[first]]
+    return places
+
+
+def _columns(terms: FeatureTerms, party: int) -> slice:
+    """Return where a party's features are."""
+    offsets = terms.blocks.offsets
+    return slice(int(offsets[party]), int(offsets[party + 1]))
+
+
+def _count_messages(
+    total: Any, runs: dict[int, Lloyd], terms: FeatureTerms, n_clusters: int
+) -> None:
+    """Count what the parties and the server send."""
+    parties = list(runs)
+    roots, widths = np.array(terms.blocks.roots)[parties], terms.blocks.widths[parties]
+    # Labels of all rows, each in as many bits as it needs.
+    label_bytes = -(-terms.n_samples * (n_clusters - 1).bit_length() // 8)
+    sizes = np.array([run.centres.nbytes for run in runs.values()])
+    total.count(sizes + label_bytes + INERTIA_BYTES, roots)
+    total.broadcast(n_clusters * widths * CENTRE_BYTES + label_bytes, roots)
+    total.count(INERTIA_BYTES, roots)
 
 
 def _check(asked: Wanted, network: Network) -> None:
@@ -226,34 +248,28 @@ def _check(asked: Wanted, network: Network) -> None:
         )
 
 
-def _label_bytes(n_samples: int, n_clusters: int) -> int:
-    """Of the labels of all rows, each in as many bits as it needs."""
-    return -(-n_samples * (n_clusters - 1).bit_length() // 8)
-
-
 def _best(
     data: NDArray[Any],
     weights: NDArray[np.float64] | None,
-    n_clusters: int,
-    seed: list[int],
-    starts: int,
-    max_iter: int,
+    how: KmeansSettings,
+    number: int,
+    restarts: int,
     n_threads: int,
 ) -> tuple[Lloyd, int]:
-    """Best of several runs of k-means at one place, and the iterations of all."""
+    """Best of several runs of k-means by one who has the data, and the iterations of all."""
     alone: Any = ServerSum(1)
     positive = len(data) if weights is None else int(np.count_nonzero(weights))
-    n_chosen = min(n_clusters, positive)
     runs = []
-    for start in range(starts):
-        rng = np.random.default_rng([*seed, start])
-        stream = RowStream(rng, weights, len(data))
-        trials = 1 if start == 0 else None
-        rows = seed_rows([data], alone, n_chosen, stream, n_trials=trials, n_threads=n_threads)
+    for start in range(max(LEAST_STARTS, restarts)):
+        stream = RowStream(np.random.default_rng([how.seed, number, start]), weights, len(data))
+        rows = seed_rows(
+            [data], alone, min(how.n_clusters, positive), stream,
+            n_trials=1 if start == 0 else None, n_threads=n_threads,
+        )  # fmt: skip
         # Fewer cells than clusters: some clusters begin at the same one, and stay empty.
-        centres = data[np.resize(rows, n_clusters)].astype(np.float64)
+        centres = data[np.resize(rows, how.n_clusters)].astype(np.float64)
         runs.append(
-            lloyd_rows([data], alone, centres, stream, max_iter=max_iter, n_threads=n_threads)
+            lloyd_rows([data], alone, centres, stream, max_iter=how.max_iter, n_threads=n_threads)
         )
     best = min(runs, key=lambda run: run.inertia[0])
     return best, sum(len(run.history) for run in runs)
