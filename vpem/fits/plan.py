@@ -11,7 +11,7 @@ import numpy as np
 
 from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning
-from vpem.fits.vpem import _refuse_what_makes_no_sense
+from vpem.fits.vpem import refuse_compressed
 from vpem.network.distances import diameter
 from vpem.network.graph import Graph
 from vpem.network.holdings import Partition
@@ -99,7 +99,7 @@ def plan(
     n_samples = asked.n_samples or USUAL_SAMPLES
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
     network = connect(graph, held, asked.into(SumSettings))
-    _refuse_what_makes_no_sense(None, network, asked.batch_size)
+    refuse_compressed(None, network, asked.batch_size)
     sent = communication(
         network, n_samples, asked.n_components, ITEM_BYTES[asked.dtype], asked.batch_size
     )

@@ -20,7 +20,10 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
-from vpem.settings import INITS, MixtureSettings
+from vpem.network.blocks import Blocks
+from vpem.settings import INITS, FitSettings, MixtureSettings
+from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import terms_of
 from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
@@ -28,7 +31,7 @@ from vpem.terms.scaling import Scaling
 if TYPE_CHECKING:
     from vpem.fits.shared_rows import Here
 
-__all__ = ["LARGEST_VALUE", "MARGINALIZE", "Prepared", "prepare"]
+__all__ = ["LARGEST_VALUE", "MARGINALIZE", "Prepared", "make_terms", "prepare"]
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
 """Advice where values are missing."""
@@ -196,6 +199,30 @@ def _scaling(
     else:
         found = (observed_scaling if misses else Scaling.standard)(X, row_weights)
     return found if scale == "standard" else Scaling(found.shift, np.ones(X.shape[1]))
+
+
+def make_terms(
+    data: NDArray[Any] | FileMatrix,
+    row_weights: NDArray[np.float64] | None,
+    blocks: Blocks,
+    scaling: Scaling,
+    given: Prepared,
+    how: FitSettings,
+) -> FeatureTerms:
+    """Return the terms of a fit of a mixture, with as many threads as its settings say."""
+    assert how.n_threads is not None
+    return terms_of(
+        data,
+        blocks,
+        how.covariance_type,
+        missing=given.misses,
+        scaling=scaling,
+        row_weights=row_weights,
+        reg_covar=how.reg_covar,
+        n_threads=how.n_threads,
+        dtype=given.precision,
+        skip_negligible=not how.every_weight,
+    )
 
 
 def _inspect(

@@ -15,7 +15,7 @@ from vpem.checks import check_int
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import describe_run
-from vpem.fits.prepare import Prepared, _scaling, prepare
+from vpem.fits.prepare import Prepared, _scaling, make_terms, prepare
 from vpem.fits.results import Fit, _warn_of_outcome
 from vpem.network.ledger import Ledger
 from vpem.settings import FitSettings
@@ -28,10 +28,9 @@ from vpem.steps.starts import draw_start
 from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import terms_of
 from vpem.terms.mixture import Mixture
 
-__all__ = ["fit_vpem"]
+__all__ = ["fit_vpem", "refuse_compressed"]
 
 ORDER_OF_BATCHES = 1
 """Sets the stream that orders batches apart from the one that draws rows."""
@@ -108,41 +107,20 @@ def fit_vpem(
         some=network.total.some,
     )
     first_restart = check_int("first_restart", first_restart, least=0)
-    _refuse_what_makes_no_sense(given.X, network, how.batch_size)
+    refuse_compressed(given.X, network, how.batch_size)
     if given.misses and how.batch_size is not None:
         raise InputError(
             "batches keep statistics of which parts of the rows count alike, but values are "
             "missing; fit all rows at once, without ",
             Setting("batch_size"),
         )
-    threads = thread_count(how.n_threads)
-    how = how.changed(n_threads=threads, dtype=given.precision.name)
+    how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     if saver is not None:
-        saver.begin(
-            describe_run(
-                "vp-em",
-                given.X,
-                given.row_weights,
-                network,
-                **how.values(),
-                **({"first_restart": first_restart} if first_restart else {}),
-            )
-        )
+        facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
+        saver.begin(describe_run("vp-em", given.X, given.row_weights, network, **facts))
     scaling = _scaling(given.X, given.row_weights, how.scale, given.precision, given.misses)
-
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = terms_of(
-            given.X,
-            network.blocks,
-            how.covariance_type,
-            missing=given.misses,
-            scaling=scaling,
-            row_weights=given.row_weights,
-            reg_covar=how.reg_covar,
-            n_threads=threads,
-            dtype=given.precision,
-            skip_negligible=not how.every_weight,
-        )
+        terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
         network.complete(terms)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
@@ -160,18 +138,14 @@ def fit_vpem(
         root_log_likelihood=_per_hub(run.log_likelihood[None], network)[0],
         total_weight=terms.total_weight,
         n_samples=given.n_samples,
-        converged=run.converged,
         recoveries=run.recoveries,
         init_rows=given.number(best.rows),
-        best_restart=best.restart,
-        seconds=time.perf_counter() - began + restarts.seconds,
-        total_iterations=restarts.iterations,
         partitions=run.partitions,
         batch_size=how.batch_size,
         step_size=how.step_size,
         n_passes=None if how.batch_size is None else run.n_passes,
         free_energy=run.free_energy,
-        communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
+        **restarts.outcome(began),
     )
     _warn_of_outcome(fit, how.max_iter, how.tol)
     return fit
@@ -226,8 +200,8 @@ class _Attempts:
         return terms.start(terms.at_rows(rows)), rows
 
 
-def _refuse_what_makes_no_sense(X: Any, network: Network, batch_size: int | None) -> None:
-    """Raise InputError where two options cannot both be had, saying why."""
+def refuse_compressed(X: Any, network: Network, batch_size: int | None) -> None:
+    """Raise InputError where compressed sums do not go with batches or with these data."""
     if network.compress is None:
         return
     if batch_size is not None:

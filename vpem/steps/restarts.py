@@ -22,6 +22,7 @@ class Scored(Protocol):
     """A run that is over."""
 
     converged: bool
+    bytes_sent: list[int]
 
     @property
     def score(self) -> float:
@@ -239,6 +240,20 @@ class Restarts(_Saving, Generic[R]):
                 Setting("max_iter"),
                 f" cannot be {self.max_iter} for those to come; leave it as it was",
             )
+
+    def outcome(self, began: float) -> dict[str, Any]:
+        """Say what the best run and all restarts took, since the recipe began."""
+        best = self._best
+        assert best is not None
+        return {
+            "converged": best.run.converged,
+            "best_restart": best.restart,
+            "total_iterations": self.iterations,
+            "seconds": time.perf_counter() - began + self.seconds,
+            "communication": {
+                **self._ledger.summary(), "bytes_by_iteration": best.run.bytes_sent
+            },
+        }  # fmt: skip
 
     def best(
         self,
