@@ -36,8 +36,8 @@ def split(n_samples, how):
 
 
 def fit(X, workers, topology="star", n_iter=25, init=ROWS, **options):
-    how = {name: options.pop(name) for name in ("consensus", "n_rounds", "link_failure", "stragglers",
-           "acceleration", "consensus_tol") if name in options}  # fmt: skip
+    how = {name: options.pop(name) for name in ("consensus", "n_rounds", "link_failure",
+           "stragglers", "acceleration", "consensus_tol") if name in options}  # fmt: skip
     network = connect_workers(make_graph(topology, workers.n_workers), **how)
     common = {"n_components": 3, "init": init, "tol": 0.0, "max_iter": n_iter}
     with warnings.catch_warnings():
