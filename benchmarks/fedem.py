@@ -21,7 +21,8 @@ from rich.console import Console
 
 from vpem.fits.fedem import fit_fedem
 from vpem.network.holdings import Workers, by_label, evenly
-from vpem.pictures.fedem import plot_histories
+from vpem.pictures.fedem import draw_histories
+from vpem.pictures.figure import save_picture
 from vpem.steps.fedruns import FedHistory
 
 from .communication import table
@@ -184,7 +185,7 @@ def main(words: list[str] | None = None) -> int:
         stem = given.folder / f"fedem-{part}-{given.size}"
         stem.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         title = f"{TITLES[part]}: {len(runs[0][1])} seeds"
-        plot_histories(stem.with_suffix(".png"), runs, title=title, force=True)
+        save_picture(stem.with_suffix(".png"), draw_histories(runs, title=title), force=True)
     return 0
 
 

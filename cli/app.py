@@ -15,7 +15,6 @@ from . import (
     kmeans,
     model,
     plot,
-    report,
     saem,
     select,
     topology,
@@ -71,7 +70,7 @@ app.command("score")(use.score)
 app.command("sample")(use.sample)
 app.command("evaluate")(use.evaluate)
 app.command("plot")(plot.plot)
-app.command("report")(report.report)
+app.command("report")(plot.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")

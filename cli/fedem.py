@@ -305,11 +305,12 @@ def fedem(
         report["data"] = str(data)
         report.update(ran)
         if plot is not None:
-            from vpem.pictures.fedem import plot_histories
+            from vpem.pictures.fedem import draw_histories
+            from vpem.pictures.figure import save_picture
 
-            plot_histories(
-                plot, [(_name(report), [found.run.history])], title=_name(report), force=force
-            )
+            name = _name(report)
+            picture = draw_histories([(name, [found.run.history])], title=name)
+            save_picture(plot, picture, force=force)
         if output is not None:
             _write(output, found, report, options, source.feature_names, force)
         report["model"] = None if output is None else str(output)

@@ -178,8 +178,8 @@ def impute(
         from vpem.fits.holdouts import score_holdout
         from vpem.fits.imputation import fit_imputation
         from vpem.fits.imputed import write_imputation
-        from vpem.pictures.figure import check_picture
-        from vpem.pictures.imputation import plot_imputation
+        from vpem.pictures.figure import check_picture, save_picture
+        from vpem.pictures.imputation import draw_imputation
         from vpem.terms.lowrank.dealing import hide
         from vpem.terms.lowrank.dealing import split as deal
         from vpem.terms.lowrank.laws import make_law
@@ -247,7 +247,7 @@ def impute(
         if output is not None:
             write_imputation(output, fit, report, force, hidden, quote_formulas)
         if plot is not None:
-            plot_imputation(plot, fit, force=force)
+            save_picture(plot, draw_imputation(fit), force=force)
         report["model"] = None if output is None else str(output)
         report["plot"] = None if plot is None else str(plot)
         if json:

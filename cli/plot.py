@@ -1,36 +1,19 @@
-"""`vpem plot`: pictures of a fitted model."""
+"""`vpem plot` and `vpem report`: pictures of a fit, and a page with all of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from .pictures_saem import SomeIndividuals
+from .naming import in_options
+from .options import DatasetPath, Force, Json, Quiet
 from .roles import READ, WRITTEN, writes
-from .use import Force, Inside, Json, Quiet
-from .use_saem import Covariates, Id, Time, Value
+from .use import Covariates, FitFile, Id, Time, Value
 
-if TYPE_CHECKING:
-    from vpem.pictures.samples import Rows
-    from vpem.pictures.saved import Saved
+__all__ = ["plot", "report"]
 
-__all__ = [
-    "FeatureList",
-    "LabelPlace",
-    "OptionalData",
-    "beside",
-    "features_of",
-    "plot",
-    "read_rows",
-]
-
-FittedFile = Annotated[
-    Path,
-    READ,
-    typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit."),
-]
 OptionalData = Annotated[
     Path | None,
     READ,
@@ -58,8 +41,17 @@ FeatureList = Annotated[
 ]
 
 
+SomeIndividuals = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--individual",
+        help="Fits of SAEM: the curve of this individual of DATA only. Several: repeat it.",
+    ),
+]
+
+
 def plot(
-    model: FittedFile,
+    model: FitFile,
     data: OptionalData = None,
     output: Annotated[
         Path | None,
@@ -80,7 +72,7 @@ def plot(
     ] = None,
     features: FeatureList = None,
     labels: LabelPlace = "labels",
-    dataset: Inside = None,
+    dataset: DatasetPath = None,
     individual: SomeIndividuals = None,
     id: Id = None,
     time: Time = None,
@@ -100,58 +92,46 @@ def plot(
 
     Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
     """
+    from .kinds import IndividualOptions, Request, RowOptions, stored_at
     from .output import Screen, print_json
 
     with Screen(quiet) as screen:
-        from vpem.pictures.figure import check_picture, save_figure
-        from vpem.pictures.latents import check_kind
-        from vpem.saem.formats.fits import is_saem
+        from vpem.pictures.figure import check_picture, save_picture
+        from vpem.pictures.kinds import check_kind, draw, kinds_of, next_kinds
 
-        from .pictures_saem import draw_of_saem, options_of_saem
-        from .use_saem import refuse_options
-
-        saem = is_saem(model)
-        kind = kind or ("traces" if saem else "history")
-        check_kind(kind, model, saem)
+        stored = stored_at(model)
+        saved = stored.saved
+        kind = kind or next(iter(kinds_of(saved)))
+        labelled = check_kind(kind, saved).labels
         if output is None:
             output = beside(model, f"-{kind}.png")
         check_picture(output, force)
-        columns = {"id": id, "time": time, "value": value}
-        if saem:
-            others = {"--labels": labels != "labels", "--dataset": dataset, "--features": features}
-            picture, next_ones = draw_of_saem(
-                kind, model, data, columns, covariates, individual, others
-            )
-        else:
-            from vpem.pictures.kinds import KINDS, draw, next_kinds
-            from vpem.pictures.saved import read_saved
-
-            given = {"--individual": individual, **options_of_saem(columns, covariates)}
-            refuse_options(model, given)
-            saved = read_saved(model)
-            rows = read_rows(saved, data, dataset, labels, KINDS[kind].labels)
-            picture = draw(kind, saved, rows, features_of(features))
-            next_ones = next_kinds(kind, saved, rows)
-        save_figure(output, picture.figure, force=force)
+        rows = RowOptions(labels, dataset, features)
+        individuals = IndividualOptions(
+            individual, id=id, time=time, value=value, covariates=covariates
+        )
+        given = stored.evaluation_data(Request(data, rows, individuals, labelled=labelled))
+        picture = draw(kind, saved, given, features=features_of(features))
+        next_ones = next_kinds(kind, saved, given)
+        save_picture(output, picture, force=force)
         for note in picture.notes:
             screen.note(note)
         screen.say(f"wrote {output}")
         if next_ones:
-            told = "; ".join(
+            listed = "; ".join(
                 f"{f'with {needs}: ' if needs else ''}{', '.join(names)}"
                 for needs, names in next_ones.items()
             )
-            screen.say(f"next, --kind: {told}")
+            screen.say(f"next, --kind: {listed}")
         if json:
-            report: dict[str, Any] = {
+            print_json({
                 "plot": str(output),
                 "kind": kind,
                 "description": picture.alt,
                 "notes": picture.notes,
                 "next": [name for names in next_ones.values() for name in names],
                 "warnings": list(screen.warnings),
-            }
-            print_json(report)
+            })  # fmt: skip
 
 
 def beside(model: Path, ending: str) -> Path:
@@ -166,33 +146,60 @@ def features_of(text: str | None) -> list[str] | None:
     return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
-def read_rows(
-    saved: Saved, data: Path | None, inside: str | None, labels: str, needs_labels: bool
-) -> Rows | None:
-    """Read the dataset that a model is held against, its columns in the model's order."""
-    from vpem.errors import InputError
+def report(
+    context: typer.Context,
+    model: FitFile,
+    data: OptionalData = None,
+    output: Annotated[
+        Path | None,
+        WRITTEN,
+        typer.Option(
+            "-o", "--output", help="Write here: .html. Default: beside the model, as model.html."
+        ),
+    ] = None,
+    labels: LabelPlace = "labels",
+    dataset: DatasetPath = None,
+    id: Id = None,
+    time: Time = None,
+    value: Value = None,
+    covariates: Covariates = None,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a page on a model: how well it fits, with all pictures.
 
-    if data is None:
-        for given, name in ((inside, "--dataset"), (labels != "labels", "--labels")):
-            if given:
-                raise InputError(f"{name} is about the data: give them after the model")
-        return None
-    from vpem.checks import available_memory, check_finite
-    from vpem.files.datasets import read_dataset
-    from vpem.files.matrix import FileMatrix
-    from vpem.files.models import match_features
-    from vpem.pictures.samples import Rows
-    from vpem.terms.missing_patterns import check_missing
+    The page is one file that needs no network and runs nothing; it can be printed.
 
-    from .use import _labels
+    Example: vpem report model.h5 data/breast_cancer.h5
 
-    source = read_dataset(data, inside, memory_limit=available_memory())
-    stored: Any = saved.stored
-    columns = match_features(stored, source.feature_names)
-    X = source.X
-    if columns is not None:
-        X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
-    # Mixtures integrate missing values out; clusters cannot.
-    (check_finite if saved.clusters is not None else check_missing)(X, saved.feature_names)
-    asked = needs_labels or labels != "labels" or source.labels is not None
-    return Rows(X, _labels(labels, data, source) if asked else None, str(data))
+    Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
+    """
+    from .kinds import IndividualOptions, Request, RowOptions, stored_at
+    from .output import Screen, print_json
+
+    with Screen(quiet) as screen:
+        from vpem.files.hdf5 import check_writable
+        from vpem.pictures.figure import check_matplotlib
+
+        if output is None:
+            output = beside(model, ".html")
+        check_writable(output, force, "reports")
+        check_matplotlib()
+        from vpem.pictures.page import write_page
+
+        stored = stored_at(model)
+        individuals = IndividualOptions(id=id, time=time, value=value, covariates=covariates)
+        given = stored.evaluation_data(Request(data, RowOptions(labels, dataset), individuals))
+        command = stored.command(context.find_root().command)
+        left_out = write_page(output, stored.saved, given, command=command, force=force)
+        screen.say(f"wrote {output}")
+        not_drawn = {one: in_options(error) for one, error in left_out.items()}
+        for one, why in not_drawn.items():
+            screen.note(f"no picture of {one}: {why}")
+        if json:
+            print_json({
+                "report": str(output),
+                "not_drawn": [": ".join(one) for one in not_drawn.items()],
+                "warnings": list(screen.warnings),
+            })  # fmt: skip

@@ -345,9 +345,10 @@ def saem(
         if individuals is not None:
             write_individual_table(individuals, found, force, quote_formulas)
         if traces is not None:
-            from vpem.pictures.saem import plot_traces
+            from vpem.pictures.figure import save_picture
+            from vpem.pictures.saem import draw_traces
 
-            plot_traces(traces, found, force=force)
+            save_picture(traces, draw_traces(found), force=force)
         report["individuals_file"] = None if individuals is None else str(individuals)
         report["traces_file"] = None if traces is None else str(traces)
         report["model"] = None if output is None else str(output)

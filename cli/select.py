@@ -203,9 +203,10 @@ def select(
             if out.output is not None:
                 task.write(found, chosen, given.record)
             if plot is not None:
-                from vpem.pictures.selection import plot_selection
+                from vpem.pictures.figure import save_picture
+                from vpem.pictures.selection import draw_selection
 
-                plot_selection(plot, found, force=out.force)
+                save_picture(plot, draw_selection(found), force=out.force)
         report = {
             "criterion": criterion,
             "better": "higher" if criterion == "heldout" else "lower",

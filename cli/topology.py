@@ -98,10 +98,11 @@ def describe(
         )
         if plot is not None:
             from vpem.network.hubs import Hub
-            from vpem.pictures.hubs import plot_hubs
+            from vpem.pictures.figure import save_picture
+            from vpem.pictures.hubs import draw_hubs
 
             hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in found["hubs"]]
-            plot_hubs(plot, network, hubs, found["agent_names"], force=force)
+            save_picture(plot, draw_hubs(network, hubs, found["agent_names"]), force=force)
             screen.say(f"wrote {plot}")
         found["warnings"] = list(screen.warnings)
         found["plot"] = None if plot is None else str(plot)

@@ -6,8 +6,9 @@ import numpy as np
 
 import vpem_cli
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
-from vpem.pictures.samples import Rows
-from vpem.pictures.saved import Saved, read_saved
+from vpem.pictures.reported import SavedFit
+from vpem.pictures.samples import EvaluationData
+from vpem.pictures.saved import read_saved
 
 FITS = {
     "graph": "fit {data} --topology cycle --agents 4 --hops 1 -k 2 --max-iter 6",
@@ -60,8 +61,8 @@ def fitted(folder, name):
     return model
 
 
-def load(folder, name) -> tuple[Saved, Rows]:
+def load(folder, name) -> tuple[SavedFit, EvaluationData]:
     """One of the fits with its data."""
     model = fitted(folder, name)
     source = read_dataset(folder / "data.h5")
-    return read_saved(model), Rows(source.X, source.labels, "data.h5")
+    return read_saved(model), EvaluationData(source.X, source.labels, "data.h5")

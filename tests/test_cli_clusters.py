@@ -76,7 +76,7 @@ def test_what_clusters_cannot_do(capsys, held, clusters, tmp_path):
     for arguments, sentence in [
         (("predict", clusters[0], held[0], "--proba"), "no responsibilities"),
         (("predict", clusters[0], other), "the data lack features of the model: 'pulse'"),
-        (("sample", clusters[0]), "not a vpem-model file"),
+        (("sample", clusters[0]), "holds clusters, from which no rows are drawn"),
     ]:
         result = run(capsys, *arguments)
         assert result.code == 2

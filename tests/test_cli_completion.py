@@ -122,14 +122,14 @@ def from_the_library():
     from vpem.files import fetching, importers
     from vpem.fits import imputation
     from vpem.fits.selection import criteria
-    from vpem.pictures import kinds, latents
+    from vpem.pictures import kinds
     from vpem.saem import saem as loop
     from vpem.saem import samplers as sampling
     from vpem.saem import server as devices
     from vpem.saem.models import catalogue, one_compartment
     from vpem.steps import fedem
     from vpem.terms.lowrank import laws, observations
-    from vpem_cli import best
+    from vpem_cli import model
 
     return {
         "average": loop.AVERAGES,
@@ -137,7 +137,7 @@ def from_the_library():
         "data fetch name": fetching.OPEN,
         "error": one_compartment.ERRORS,
         "feedback": devices.FEEDBACKS,
-        "kind": (*kinds.KINDS, *latents.ABOUT),
+        "kind": tuple(kinds.KINDS),
         "model": catalogue.MODELS,
         "saem covariance": ("diagonal", "full"),
         "sampler": (sampling.AUTO, *sampling.SAMPLERS),
@@ -147,7 +147,7 @@ def from_the_library():
         "impute split": observations.SPLITS,
         "law": laws.LAWS,
         "memory": fedem.MEMORIES,
-        "model best criterion": best.CRITERIA,
+        "model best criterion": model.CRITERIA,
         "weighting": fedem.WEIGHTINGS,
     }
 

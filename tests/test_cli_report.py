@@ -13,10 +13,11 @@ import vpem_cli
 from vpem.files.datasets import read_dataset, write_dataset
 from vpem.files.models import read_model, write_model
 from vpem.fits.evaluation import compare
-from vpem.pictures.page import _warnings, table, text
+from vpem.pictures.fit_page import _warnings
+from vpem.pictures.html import table, text
 from vpem.pictures.saved import read_saved
 from vpem_cli.app import command
-from vpem_cli.report import command_of
+from vpem_cli.kinds import stored_at
 
 from .cli_support import done, listing, run
 from .pictures_support import FITS, fitted, make_labelled, shared_folder
@@ -182,7 +183,7 @@ def test_the_command_fits_the_same_again(home, capsys, tmp_path, name):
     import shlex
 
     saved = read_saved(fitted(home, name))
-    program, *words = shlex.split(command_of(saved, command()))
+    program, *words = shlex.split(stored_at(fitted(home, name)).command(command()))
     assert program == "vpem"
     done(capsys, *words, "-o", tmp_path / "again.h5", "-q")
     again = read_saved(tmp_path / "again.h5")
@@ -199,10 +200,8 @@ def test_what_cannot_be_drawn_is_said(capsys, home, tmp_path):
     lines = result.err.splitlines()
     assert lines[0] == f"wrote {path}"
     said = [line.removeprefix("note: no picture of ").split(": ", 1) for line in lines[1:]]
-    assert [kind for kind, _ in said] == [
-        "sparsity", "marginals", "responsibilities", "confusion",
-    ]  # fmt: skip
-    assert said[3] == ["confusion", "the picture shows rows of data; give the data after the model"]
+    assert [kind for kind, _ in said] == ["marginals", "confusion"]
+    assert said[1] == ["confusion", "the picture shows rows of data; give the data after the model"]
     page = Page(path.read_text(encoding="utf-8"))
     assert "Not drawn" in page.words
     assert len(page.all("img")) == 4

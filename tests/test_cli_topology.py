@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from vpem import find_hubs, make_graph
-from vpem.pictures.hubs import plot_hubs
+from vpem.pictures.figure import save_picture
+from vpem.pictures.hubs import draw_hubs
 
 from .cli_support import AGENTS, done, listing, make_data, run
 from .tables import each, over
@@ -255,7 +256,7 @@ def test_a_picture_tells_hubs_roots_and_names(tmp_path):
     names = ["a$b", "<i>", "c" * 60, *(f"n{i}" for i in range(7))]
     graph = make_graph("path", 10, names=names)
     hubs = find_hubs(graph, 1)
-    plot_hubs(path, graph, hubs)
+    save_picture(path, draw_hubs(graph, hubs))
     text = path.read_text()
     assert "path: 10 agents, 9 links" in text
     assert "root of a hub" in text
@@ -273,12 +274,12 @@ def test_a_picture_tells_hubs_roots_and_names(tmp_path):
 def test_any_graph_can_be_drawn(tmp_path, topology, n, hops):
     graph = make_graph(topology, n, seed=0)
     path = tmp_path / "net.png"
-    plot_hubs(path, graph, find_hubs(graph, hops))
+    save_picture(path, draw_hubs(graph, find_hubs(graph, hops)))
     assert path.stat().st_size > 5000
 
 
 def test_colours_differ_in_grey_from_their_numbers():
-    from vpem.pictures.figure import COLOURS
+    from vpem.pictures.style import COLOURS
 
     def light(code):
         parts = np.array([int(code[place : place + 2], 16) for place in (1, 3, 5)]) / 255

@@ -11,7 +11,7 @@ from vpem.files.endings import ENDINGS, check_ending, ending_of
 from vpem.files.models import read_model, write_json, write_model, write_npz
 from vpem.files.observations import write_observations
 from vpem.fits.imputed import write_imputation
-from vpem.pictures.figure import save_figure
+from vpem.pictures.figure import save_picture
 from vpem.terms.lowrank.observations import from_matrices
 
 from .cli_support import listing, run
@@ -87,7 +87,7 @@ WRITERS = {
     "datasets": lambda path: write_dataset(path, Dataset(X, ("a", "b", "c"))),
     "observations": lambda path: write_observations(path, from_matrices(X)),
     "imputations": lambda path: write_imputation(path, FedMissEM().fit(X)),
-    "pictures": lambda path: save_figure(path, None),
+    "pictures": lambda path: save_picture(path, None),
 }
 
 

@@ -20,16 +20,16 @@ from vpem.network.blocks import Blocks
 from vpem.network.ledger import KINDS
 from vpem.pictures import curves, densities, network, scatters, traffic
 from vpem.pictures.assignments import matched_order
-from vpem.pictures.figure import render, whole_numbers, words
+from vpem.pictures.figure import new_figure, render, words
 from vpem.pictures.kinds import KINDS as PICTURES
-from vpem.pictures.kinds import draw, next_kinds
-from vpem.pictures.samples import Rows, choose_rows, spread_features
-from vpem.pictures.saved import Saved, read_saved
-from vpem.pictures.style import COLOURS, colour, hatch, line, marker, new_figure, of_bytes
+from vpem.pictures.kinds import draw, kinds_of, next_kinds
+from vpem.pictures.samples import EvaluationData, choose_rows, spread_features
+from vpem.pictures.saved import read_saved, saved_of
+from vpem.pictures.style import COLOURS, colour, hatch, line, marker, of_bytes, whole_numbers
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-from .pictures_support import CLUSTERS, FITS, load, shared_folder
+from .pictures_support import FITS, load, shared_folder
 from .tables import each, over
 
 
@@ -44,9 +44,9 @@ def home(tmp_path_factory):
 @pytest.mark.parametrize("name", FITS)
 def test_every_kind_is_drawn_or_says_why_not(home, name):
     saved, rows = load(home, name)
-    for kind, about in PICTURES.items():
-        if name in CLUSTERS and not about.of_clusters:
-            with pytest.raises(InputError, match="holds clusters, which have no covariances"):
+    for kind in PICTURES:
+        if kind not in kinds_of(saved):
+            with pytest.raises(InputError, match=f"{kind} is drawn of .*, and .* holds"):
                 draw(kind, saved, rows)
         elif name == "one" and kind == "communication":
             with pytest.raises(InputError, match="nothing was sent"):
@@ -90,7 +90,7 @@ def test_figures_are_drawn_once_to_the_bytes_of_matplotlib(home, kind, ending):
 LONG = "a very long name of a feature"
 
 
-def saved_of(d, k, *, of_clusters=False, names=LONG, unit=1.0):
+def made_of(d, k, *, of_clusters=False, names=LONG, unit=1.0):
     """A model or clustering of so many features and components, and data for it."""
     rng = np.random.default_rng([d, k])
     means = unit * rng.normal(0, 3, (k, d))
@@ -105,7 +105,9 @@ def saved_of(d, k, *, of_clusters=False, names=LONG, unit=1.0):
             blocks, "diag", np.full((1, k), 1 / k), means, np.full((k, d), unit**2), Scaling.none(d)
         )
         stored = Model(mixture, names, {}, np.zeros((1, 1)))
-    return Saved("m.h5", stored), Rows(X, np.array([f"{LONG} {c}" for c in labels]), "d.h5")
+    return saved_of("m.h5", stored), EvaluationData(
+        X, np.array([f"{LONG} {c}" for c in labels]), "d.h5"
+    )
 
 
 def refuse_cut(figure):
@@ -120,9 +122,9 @@ def refuse_cut(figure):
 @over(of_clusters=[False, True], case=[(1, 1), (1, 12), (2, 2), (2, 3), (2, 12), (3, 3), (30, 12)])
 def test_nothing_is_cut_off(case, of_clusters):
     d, k = case
-    saved, rows = saved_of(d, k, of_clusters=of_clusters)
+    saved, rows = made_of(d, k, of_clusters=of_clusters)
     for kind in ("marginals", "pairs", "responsibilities", "confusion"):
-        if (kind == "pairs" and d == 1) or (of_clusters and not PICTURES[kind].of_clusters):
+        if (kind == "pairs" and d == 1) or kind not in kinds_of(saved):
             continue
         refuse_cut(draw(kind, saved, rows).figure)
 
@@ -130,7 +132,7 @@ def test_nothing_is_cut_off(case, of_clusters):
 @over(unit=[1e-7, 0.03, 900.0, 1e6], case=[("marginals", 9), ("pairs", 2), ("pairs", 5)])
 def test_panels_leave_room_for_numbers_of_any_size(case, unit):
     kind, d = case
-    figure = draw(kind, *saved_of(d, 3, names="name", unit=unit)).figure
+    figure = draw(kind, *made_of(d, 3, names="name", unit=unit)).figure
     refuse_cut(figure)
     boxes = [axes.get_tightbbox() for axes in figure.axes if axes.axison]
     for one, two in itertools.combinations(boxes, 2):
@@ -173,9 +175,9 @@ def test_nothing_is_cut_off_of_what_fits_told(home, name):
 
 
 def test_a_legend_takes_as_many_columns_as_there_is_room_for():
-    columns = [draw("pairs", *saved_of(2, k, names="x")).figure.legends[0]._ncols for k in (3, 12)]
+    columns = [draw("pairs", *made_of(2, k, names="x")).figure.legends[0]._ncols for k in (3, 12)]
     assert columns == [3, 4]
-    few, many = (draw("pairs", *saved_of(2, k)).figure.get_size_inches()[1] for k in (3, 12))
+    few, many = (draw("pairs", *made_of(2, k)).figure.get_size_inches()[1] for k in (3, 12))
     assert many > few
 
 
@@ -197,7 +199,7 @@ def test_axes_of_whole_numbers_have_whole_ticks(first, last):
 def test_the_history_of_one_iteration_has_one_tick(home):
     saved, _ = load(home, "star")
     report = {**saved.report, "communication": {}}
-    one = Saved("m.h5", replace(saved.model, history=saved.model.history[:1], report=report))
+    one = saved_of("m.h5", replace(saved.stored, history=saved.stored.history[:1], report=report))
     for axes in draw("history", one).figure.axes[:2]:
         low, high = axes.get_xlim()
         assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [1]
@@ -209,7 +211,7 @@ def test_the_history_of_one_iteration_has_one_tick(home):
 def test_lines_of_roots_are_their_log_likelihoods(home):
     saved, _ = load(home, "apart")
     axes = draw("history", saved).figure.axes[0]
-    history = saved.model.history / 90
+    history = saved.stored.history / 90
     drawn = [one.get_ydata() for one in axes.lines if len(one.get_ydata()) == len(history)]
     np.testing.assert_allclose(np.array(drawn).T, history)
     assert len({str(one.get_linestyle()) + one.get_marker() for one in axes.lines}) == 4
@@ -224,15 +226,15 @@ def test_roots_that_agree_are_one_line(home):
 
 def test_workers_have_a_history_each(home):
     saved, _ = load(home, "rows")
-    assert saved.record().values.shape == (saved.report["n_iter"], 3)
-    assert saved.model.history.shape[1] == 1
-    np.testing.assert_allclose(saved.model.root_history.mean(axis=1), saved.model.history[:, 0])
+    assert saved.history().values.shape == (saved.report["n_iter"], 3)
+    assert saved.stored.history.shape[1] == 1
+    np.testing.assert_allclose(saved.stored.root_history.mean(axis=1), saved.stored.history[:, 0])
 
 
 def test_against_bytes_are_the_bytes_of_the_ledger(home):
     saved, _ = load(home, "graph")
     axes = draw("history", saved).figure.axes[1]
-    unit, name = of_bytes(saved.record().sent)
+    unit, name = of_bytes(saved.history().sent)
     assert name in axes.get_xlabel()
     sent = saved.report["communication"]["bytes_by_iteration"]
     np.testing.assert_allclose(axes.lines[0].get_xdata() * unit, sent)
@@ -240,7 +242,7 @@ def test_against_bytes_are_the_bytes_of_the_ledger(home):
 
 def test_fedem_shows_its_mean_field_by_iteration_from_the_start(home):
     saved, _ = load(home, "fedem")
-    record = saved.record()
+    record = saved.history()
     assert record.iteration.tolist() == [0, 1, 2, 3, 4, 5]
     panels = draw("history", saved).figure.axes
     assert panels[3].get_ylabel() == "squared mean field"
@@ -280,19 +282,19 @@ def blocks_drawn(axes):
 
 def test_blocks_are_those_of_hubs_beside_those_of_agents(home):
     saved, _ = load(home, "graph")
-    blocks = saved.model.mixture.blocks
+    blocks = saved.stored.mixture.blocks
     apart, whole = draw("sparsity", saved).figure.axes
     assert blocks_drawn(apart) == [(0, 1), (1, 1), (2, 1), (3, 1)]
     assert [width for _, width in blocks_drawn(whole)] == blocks.widths.tolist()
     square = int((blocks.widths**2).sum())
     assert f"{square} of 16 entries" in whole.get_title()
-    covariance = assembled(saved.model)["covariances"]
+    covariance = assembled(saved.stored)["covariances"]
     assert (covariance != 0).sum() == 2 * square
 
 
 def test_features_stand_hub_by_hub_and_agent_by_agent(home):
     saved, _ = load(home, "graph")
-    blocks = saved.model.mixture.blocks
+    blocks = saved.stored.mixture.blocks
     held = saved.agents_of_features()
     assert held.tolist() == [0, 1, 2, 3]
     for columns, agents in zip(blocks.features, blocks.agents, strict=True):
@@ -330,7 +332,7 @@ def test_heights_of_histograms_integrate_to_one(seed):
 def test_marginal_densities_are_those_of_the_mixture(home, name):
     saved, rows = load(home, name)
     figure = draw("marginals", saved, rows).figure
-    parts = densities.parts_of(saved)
+    parts = saved.parts()
     for j, axes in enumerate(figure.axes[:4]):
         *components, total = [one.get_xydata().T for one in axes.lines]
         assert len(components) == saved.n_components
@@ -355,10 +357,10 @@ def test_stacked_histograms_of_clusters_integrate_to_one_together(home):
 @pytest.mark.parametrize("name", ["graph", "star"])
 def test_axes_of_ellipses_are_those_of_covariances(home, name):
     saved, rows = load(home, name)
-    figure = draw("pairs", saved, rows, ["pulse", "3"]).figure
+    figure = draw("pairs", saved, rows, features=["pulse", "3"]).figure
     shapes = [one for one in figure.axes[0].patches if isinstance(one, Ellipse)]
     assert len(shapes) == 2 * saved.n_components
-    one = assembled(saved.model)
+    one = assembled(saved.stored)
     for number, shape in enumerate(shapes):
         component, deviations = number // 2, 1 + number % 2
         covariance = one["covariances"][component]
@@ -392,9 +394,9 @@ def test_features_are_found_by_name_and_by_number(home):
     with pytest.raises(InputError, match="room for 2"):
         densities.pick_features(saved, ["0", "1", "2"], 2)
     with pytest.raises(InputError, match="two features"):
-        draw("pairs", saved, None, ["age"])
+        draw("pairs", saved, None, features=["age"])
     with pytest.raises(InputError, match="not for graph"):
-        draw("graph", saved, None, ["age"])
+        draw("graph", saved, None, features=["age"])
 
 
 def test_the_spread_of_features():
@@ -414,7 +416,7 @@ def test_the_map_of_responsibilities_is_sorted(home):
     assert (np.diff(best) >= 0).all()
     for component in range(3):
         assert (np.diff(shown[component, best == component]) <= 0).all()
-    proba = saved.model.mixture.predict_proba(rows.X)
+    proba = saved.stored.mixture.predict_proba(rows.X)
     np.testing.assert_allclose(np.sort(shown.ravel()), np.sort(proba.ravel()))
     labels = [tick.get_text() for tick in upper.get_yticklabels()]
     sizes = np.bincount(proba.argmax(axis=1), minlength=3)
@@ -450,8 +452,8 @@ def test_what_rows_and_labels_are_needed_for(home):
         with pytest.raises(InputError, match="give the data after the model"):
             draw(kind, saved)
     with pytest.raises(InputError, match="has no labels"):
-        draw("confusion", saved, Rows(rows.X, None, "data.h5"))
-    big = Rows(np.tile(rows.X, (3, 1)), np.arange(270), "data.h5")
+        draw("confusion", saved, EvaluationData(rows.X, None, "data.h5"))
+    big = EvaluationData(np.tile(rows.X, (3, 1)), np.arange(270), "data.h5")
     with pytest.raises(InputError, match="270 different values"):
         draw("confusion", saved, big)
     with pytest.raises(InputError, match="give the data"):
@@ -464,7 +466,7 @@ def test_missing_values_are_left_out(home):
     saved, rows = load(home, "graph")
     X = rows.X.copy()
     X[::3, 1] = np.nan
-    holes = Rows(X, rows.labels, "data.h5")
+    holes = EvaluationData(X, rows.labels, "data.h5")
     for kind in ("marginals", "pairs", "responsibilities", "confusion"):
         assert draw(kind, saved, holes).figure.axes
 
@@ -522,7 +524,7 @@ def stripped(home, name, *keys, communication=()):
     sent = report["communication"]
     report["communication"] = {k: v for k, v in sent.items() if k not in communication}
     old = type(stored)(**{**vars(stored), "report": report})
-    return Saved("old.h5", old), rows
+    return saved_of("old.h5", old), rows
 
 
 @pytest.mark.parametrize("name", ["graph", "rows", "fedem", "kmeans"])
@@ -548,14 +550,14 @@ def test_an_older_clustering_has_no_roots(home):
 
 def test_an_older_model_file_is_read(home, tmp_path):
     saved, _ = load(home, "rows")
-    saved.model.root_history, kept = None, saved.model.root_history
-    write_model(tmp_path / "old.h5", saved.model)
-    saved.model.root_history = kept
+    saved.stored.root_history, kept = None, saved.stored.root_history
+    write_model(tmp_path / "old.h5", saved.stored)
+    saved.stored.root_history = kept
     old = read_saved(tmp_path / "old.h5")
-    assert old.model.root_history is None
-    assert old.record().values.shape[1] == 1
-    write_model(tmp_path / "new.h5", saved.model)
-    np.testing.assert_array_equal(read_saved(tmp_path / "new.h5").model.root_history, kept)
+    assert old.stored.root_history is None
+    assert old.history().values.shape[1] == 1
+    write_model(tmp_path / "new.h5", saved.stored)
+    np.testing.assert_array_equal(read_saved(tmp_path / "new.h5").stored.root_history, kept)
 
 
 def said_of(ask):
@@ -581,12 +583,12 @@ def test_reports_of_anything_are_drawn_or_refused_in_a_sentence(home, name):
     made += [{**saved.report, "communication": {**sent, key: value}}
              for key in sent for value in WEIRD]  # fmt: skip
     for report in made:
-        other = Saved("odd.h5", type(saved.stored)(**{**vars(saved.stored), "report": report}))
-        for ask in (other.graph, other.hubs, other.record, other.links, other.sent_by_kind,
+        other = saved_of("odd.h5", type(saved.stored)(**{**vars(saved.stored), "report": report}))
+        for ask in (other.graph, other.hubs, other.history, other.links, other.sent_by_kind,
                     other.sent_by_agent, other.agents_of_features):  # fmt: skip
             assert re.match(r"odd\.h5 does not say|$", said_of(ask))
     for report in made[:: len(made) // 4]:
-        other = Saved("odd.h5", type(saved.stored)(**{**vars(saved.stored), "report": report}))
+        other = saved_of("odd.h5", type(saved.stored)(**{**vars(saved.stored), "report": report}))
         for kind in ("history", "communication"):
             assert re.match(r"odd\.h5|$", said_of(lambda k=kind, o=other: draw(k, o, rows)))
 
@@ -625,7 +627,7 @@ def test_rows_are_drawn_once_each_and_in_order():
 def test_what_to_look_at_next(home):
     saved, rows = load(home, "graph")
     assert next_kinds("history", saved, rows) == {
-        "": [kind for kind in PICTURES if kind != "history"]
+        "": [kind for kind in kinds_of(saved) if kind != "history"]
     }
     found = next_kinds("graph", saved, None)
     assert found["DATA with labels"] == ["confusion"]

@@ -10,7 +10,8 @@ import pytest
 
 from vpem.errors import FileError, InputError, NotConvergedWarning
 from vpem.files.hdf5 import write_array, write_attribute, write_strings
-from vpem.pictures.saem import plot_curves, plot_traces
+from vpem.pictures.figure import save_picture
+from vpem.pictures.saem import draw_curves, draw_traces
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import is_saem, read_saem, saem_as_json, save_saem
 from vpem.saem.formats.individuals import read_individuals
@@ -325,20 +326,20 @@ def test_pictures(fit, boys, path, tmp_path):
     pytest.importorskip("matplotlib")
     some = boys.take([0, 7])
     for name, draw, words in (
-        ("traces", plot_traces, ("burn-in", "residual variance")),
-        ("curves", lambda to, what: plot_curves(to, what, some, n_times=5), ("population", ">8<")),
+        ("traces", draw_traces, ("burn-in", "residual variance")),
+        ("curves", lambda what: draw_curves(what, some, n_times=5), ("population", ">8<")),
     ):
         one, two = (tmp_path / f"{name}{number}.svg" for number in (1, 2))
-        draw(one, fit)
-        draw(two, read_saem(path))
+        save_picture(one, draw(fit))
+        save_picture(two, draw(read_saem(path)))
         assert all(word in one.read_text() for word in words)
         assert one.read_bytes() == two.read_bytes()
         with pytest.raises(FileError, match="exists"):
-            draw(one, fit)
-    plot_traces(tmp_path / "traces.png", fit)
+            save_picture(one, draw(fit))
+    save_picture(tmp_path / "traces.png", draw_traces(fit))
     assert (tmp_path / "traces.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match="pictures are written to"):
-        plot_traces(tmp_path / "traces.txt", fit)
+        save_picture(tmp_path / "traces.txt", draw_traces(fit))
 
 
 def test_a_trace_has_the_signs_of_the_estimates():

@@ -311,7 +311,7 @@ def test_a_model_that_cannot_be_fitted_is_shown_and_not_chosen():
 def test_points_of_the_picture_stand_at_whole_numbers_of_components():
     problem = problem_of(separated(2, 0, n_features=5), agents=5, hops=(0, 1), topology="path")
     cells = grid([1, 2, 3], [0, 1], ["full"])
-    axes = draw_selection(search(problem, cells, criterion="bic", n_init=2)).axes[0]
+    axes = draw_selection(search(problem, cells, criterion="bic", n_init=2)).figure.axes[0]
     lines = [line for line in axes.lines if len(line.get_xdata()) == 3]
     assert len(lines) == 2
     for line in lines:
@@ -326,14 +326,14 @@ def test_no_mark_of_the_picture_hides_another(max_iter):
         {**cell, "covariance_type": kind} for kind in ("full", "tied", "diag")
         for cell in found.cells
     ]  # fmt: skip
-    axes = draw_selection(replace(found, cells=cells)).axes[0]
+    axes = draw_selection(replace(found, cells=cells)).figure.axes[0]
     for k in (1, 3):
-        there = [one for one in axes.lines if one.get_marker() in "osD" and k in one.get_xdata()]
+        there = [one for one in axes.lines if one.get_marker() in "os^" and k in one.get_xdata()]
         painted = sorted(there, key=lambda one: one.get_zorder())
         sizes = [one.get_markersize() for one in painted]
         assert sizes == sorted(sizes, reverse=True)
         largest = [max(one.get_markersize() for one in there if one.get_marker() == mark)
-                   for mark in "osD"]  # fmt: skip
+                   for mark in "os^"]  # fmt: skip
         assert largest[0] > largest[1] > largest[2]
 
 

@@ -11,8 +11,8 @@ from vpem.files.clusterings import read_clustering, write_clustering
 from vpem.files.hdf5 import open_read
 from vpem.files.models import read_model, write_model
 from vpem.fits.imputed import write_imputation
-from vpem.pictures.kinds import KINDS, draw
-from vpem.pictures.saved import Saved
+from vpem.pictures.kinds import draw, kinds_of
+from vpem.pictures.saved import saved_of
 
 from .cli_support import overlapping
 
@@ -64,9 +64,10 @@ def test_a_mixture_that_is_read_back_is_that_of_the_estimator(tmp_path, name, da
     assert set(found.options) == set(model.get_params())
     assert set(found.versions) >= {"vpem", "numpy"}
     # The file has what pictures are drawn of.
-    for kind, about in KINDS.items():
+    saved = saved_of(str(path), found)
+    for kind, about in kinds_of(saved).items():
         if about.data != "needed":
-            draw(kind, Saved(str(path), found))
+            draw(kind, saved)
 
 
 @pytest.mark.parametrize("split", ["rows", "features"])

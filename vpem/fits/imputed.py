@@ -21,10 +21,7 @@ from vpem.files.json_text import write_json_element
 from vpem.fits.imputation import Imputation
 from vpem.terms.lowrank.dealing import Hidden
 
-__all__ = ["NAMED", "imputed_of", "write_imputation"]
-
-NAMED = 12
-"""Rows or columns up to which a picture names each."""
+__all__ = ["imputed_of", "write_imputation"]
 
 
 def imputed_of(found: Imputation) -> Imputed:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
 from vpem.fits.evaluation import Agreement, compare
-from vpem.pictures.figure import words
-from vpem.pictures.samples import Rows
-from vpem.pictures.saved import Saved
-from vpem.pictures.style import Picture, new_figure, tidy
+from vpem.pictures.figure import Picture, new_figure, words
+from vpem.pictures.reported import SavedFit
+from vpem.pictures.samples import EvaluationData
+from vpem.pictures.saved import SavedMixture
+from vpem.pictures.style import tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["agreement_of", "draw_confusion", "draw_responsibilities"]
 
@@ -25,14 +29,13 @@ COUNTED = 24
 """Classes or components up to which cells bear their counts."""
 
 
-def draw_responsibilities(saved: Saved, rows: Rows) -> Picture:
+def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
     """Draw responsibilities as a map, rows sorted by component and by how sure it is."""
-    mixture = saved.mixture_for("responsibilities")
     X = rows.sample(ROWS_OF_MAP)
     notes = []
     if len(X) < len(rows):
         notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
-    proba = mixture.predict_proba(X, missing="marginalize")
+    proba = saved.mixture.predict_proba(X, missing="marginalize")
     best = proba.argmax(axis=1)
     top = proba.max(axis=1)
     order = np.lexsort((-top, best))
@@ -67,7 +70,7 @@ def draw_responsibilities(saved: Saved, rows: Rows) -> Picture:
     return Picture(figure, f"Responsibilities of {len(X)} rows: {told}.", notes)
 
 
-def agreement_of(saved: Saved, rows: Rows) -> Agreement:
+def agreement_of(saved: SavedFit, rows: EvaluationData) -> Agreement:
     """Hold all rows' components or clusters against their labels.
 
     Raises
@@ -86,12 +89,7 @@ def agreement_of(saved: Saved, rows: Rows) -> Agreement:
             f"the labels of {rows.where} have {n} different values; classes are at most "
             f"{MOST_CLASSES}"
         )
-    found: NDArray[Any]
-    if saved.clusters is not None:
-        found = saved.clusters.assign(rows.X)[0].astype(np.intp)
-    else:
-        found = saved.mixture_for("confusion").predict(rows.X, missing="marginalize")
-    return compare(rows.labels, found, saved.n_components)
+    return compare(rows.labels, saved.assign(rows.X), saved.n_components)
 
 
 def matched_order(agreement: Agreement) -> NDArray[np.intp]:
@@ -102,7 +100,7 @@ def matched_order(agreement: Agreement) -> NDArray[np.intp]:
     return np.argsort(keys, kind="stable")
 
 
-def draw_confusion(saved: Saved, rows: Rows) -> Picture:
+def draw_confusion(saved: SavedFit, rows: EvaluationData) -> Picture:
     """Draw rows of each label in each component, matched one to one, with agreement figures."""
     agreement = agreement_of(saved, rows)
     order = matched_order(agreement)
@@ -117,7 +115,7 @@ def draw_confusion(saved: Saved, rows: Rows) -> Picture:
     axes = figure.subplots()
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     figure.colorbar(image, ax=axes, label="share of the label's rows", pad=0.02)
-    noun = "component" if saved.clusters is None else "cluster"
+    noun = saved.noun
     notes = []
     small = max(n_labels, k)
     if small <= COUNTED:
@@ -145,10 +143,10 @@ def draw_confusion(saved: Saved, rows: Rows) -> Picture:
     )
     figure.suptitle(f"{figures} (outlined: matched)", fontsize=10)
     plain = figures.replace("\n", " ")
-    return Picture(figure, f"Rows of {n_labels} labels in {k} {noun}s: {plain}.", notes)
+    return Picture(figure, f"EvaluationData of {n_labels} labels in {k} {noun}s: {plain}.", notes)
 
 
-def _outline_matches(axes: Any, agreement: Agreement, order: NDArray[np.intp]) -> None:
+def _outline_matches(axes: Axes, agreement: Agreement, order: NDArray[np.intp]) -> None:
     from matplotlib.patches import Rectangle
 
     place = {label: row for row, label in enumerate(agreement.classes.tolist())}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.pictures.figure import whole_numbers
-from vpem.pictures.saved import Record, Saved
-from vpem.pictures.style import Picture, colour, line, marker, new_figure, of_bytes, tidy
+from vpem.pictures.figure import Picture, new_figure
+from vpem.pictures.reported import History, SavedFit
+from vpem.pictures.style import colour, line, marker, of_bytes, tidy, whole_numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["draw_history"]
 
@@ -27,23 +30,23 @@ MARKED = 40
 """Iterations up to which each has a mark."""
 
 
-def draw_history(saved: Saved) -> Picture:
+def draw_history(saved: SavedFit) -> Picture:
     """Draw the history of a fit, root by root where they differ.
 
     Panels: the value against iterations and against bytes, its change from one iteration to the
     next, and how far roots are apart, or FedEM's mean field.
     """
-    record = saved.record()
+    history = saved.history()
     notes: list[str] = []
     panels = [_value, _change]
-    if record.sent is not None:
-        if record.sent[-1] > 0:
+    if history.sent is not None:
+        if history.sent[-1] > 0:
             panels.insert(1, _against_bytes)
     else:
         notes.append(f"{saved.path} does not say what was sent by which iteration")
-    if record.mean_field is not None:
+    if history.mean_field is not None:
         panels.append(_mean_field)
-    elif np.nanmax(_spread(record.values)) > 0:
+    elif np.nanmax(_spread(history.values)) > 0:
         panels.append(_apart)
     rows = 1 if len(panels) <= 2 else 2
     figure = new_figure(9.0, 3.4 if rows == 1 else 6.0)
@@ -53,18 +56,18 @@ def draw_history(saved: Saved) -> Picture:
             axes.set_axis_off()
             continue
         tidy(axes)
-        panels[place](axes, record, saved)
+        panels[place](axes, history, saved)
     for axes in grid.flat[len(panels) :]:
-        _say_end(axes, record, saved)
+        _say_end(axes, history, saved)
     noun = "worker" if saved.over_rows else "root"
-    n, roots = record.values.shape
+    n, roots = history.values.shape
     figure.suptitle(
-        f"{record.quantity}: {n} {'record' if record.mean_field is not None else 'iteration'}"
+        f"{history.quantity}: {n} {'record' if history.mean_field is not None else 'iteration'}"
         f"{'' if n == 1 else 's'}" + (f", {roots} {noun}s" if roots > 1 else ""),
         fontsize=11,
     )
-    first, last = _mean(record.values)[[0, -1]]
-    alt = f"Curves of the {record.quantity}, from {first:.6g} to {last:.6g} in {n} steps."
+    first, last = _mean(history.values)[[0, -1]]
+    alt = f"Curves of the {history.quantity}, from {first:.6g} to {last:.6g} in {n} steps."
     return Picture(figure, alt, notes)
 
 
@@ -94,9 +97,9 @@ def _height(values: NDArray[np.float64]) -> tuple[float, float]:
     return max(high - low, LEAST_HEIGHT * abs(middle), 1e-12), middle
 
 
-def _lines(axes: Any, across: NDArray[Any], record: Record, noun: str) -> None:
+def _lines(axes: Axes, across: NDArray[Any], history: History, noun: str) -> None:
     """Draw a line a root; one for all where they could not be told apart, a band for many."""
-    values = record.values
+    values = history.values
     n, roots = values.shape
     mean, spread = _mean(values), float(_spread(values).max())
     height, middle = _height(values)
@@ -109,8 +112,10 @@ def _lines(axes: Any, across: NDArray[Any], record: Record, noun: str) -> None:
             _tell(axes, f"all {roots} {noun}s, {agree}")
     elif roots <= MOST_LINES:
         for number, column in enumerate(values.T):
-            style = {"color": colour(number), "linestyle": line(number)}
-            axes.plot(across, column, label=f"{noun} {number}", **style, **_marks(n, number))
+            axes.plot(
+                across, column, color=colour(number), linestyle=line(number),
+                label=f"{noun} {number}", **_marks(n, number),
+            )  # fmt: skip
         _legend_below(axes)
     else:
         low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
@@ -121,14 +126,14 @@ def _lines(axes: Any, across: NDArray[Any], record: Record, noun: str) -> None:
         _legend_below(axes)
 
 
-def _legend_below(axes: Any) -> None:
+def _legend_below(axes: Axes) -> None:
     axes.legend(
         frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.45, -0.2),
         columnspacing=1.0, handlelength=2.6,
     )  # fmt: skip
 
 
-def _tell(axes: Any, text: str, height: float = 0.05) -> None:
+def _tell(axes: Axes, text: str, height: float = 0.05) -> None:
     """Write at the right, above the foot of a panel, where curves that rise leave room."""
     axes.text(
         0.98, height, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=8,
@@ -136,16 +141,16 @@ def _tell(axes: Any, text: str, height: float = 0.05) -> None:
     )  # fmt: skip
 
 
-def _x_of(record: Record) -> str:
-    return "iteration (0: the start)" if record.mean_field is not None else "iteration"
+def _x_of(history: History) -> str:
+    return "iteration (0: the start)" if history.mean_field is not None else "iteration"
 
 
-def _value(axes: Any, record: Record, saved: Saved) -> None:
+def _value(axes: Axes, history: History, saved: SavedFit) -> None:
     noun = "worker" if saved.over_rows else "root"
-    _lines(axes, record.iteration, record, noun)
-    axes.set(xlabel=_x_of(record), ylabel=_short(record))
-    _whole_numbers(axes, record)
-    events = saved.told("recoveries", list) or []
+    _lines(axes, history.iteration, history, noun)
+    axes.set(xlabel=_x_of(history), ylabel=_short(history))
+    _whole_numbers(axes, history)
+    events = saved.reported("recoveries", list) or []
     found = [event.get("iteration") for event in events if isinstance(event, dict)]
     placed = {at for at in found if isinstance(at, int)}
     for at in sorted(placed):
@@ -154,84 +159,84 @@ def _value(axes: Any, record: Record, saved: Saved) -> None:
         _tell(axes, "dotted: a component was placed anew", 0.16)
 
 
-def _short(record: Record) -> str:
-    return record.quantity.replace(" per sample (nats)", "\nper sample (nats)")
+def _short(history: History) -> str:
+    return history.quantity.replace(" per sample (nats)", "\nper sample (nats)")
 
 
-def _whole_numbers(axes: Any, record: Record) -> None:
+def _whole_numbers(axes: Axes, history: History) -> None:
     whole_numbers(axes.xaxis)
-    first, last = record.iteration[[0, -1]]
+    first, last = history.iteration[[0, -1]]
     edge = 0.04 * (last - first) or 0.5
     axes.set_xlim(first - edge, last + edge)
 
 
-def _against_bytes(axes: Any, record: Record, saved: Saved) -> None:
-    assert record.sent is not None
-    unit, name = of_bytes(record.sent)
-    _lines(axes, record.sent / unit, record, "worker" if saved.over_rows else "root")
-    axes.set(xlabel=f"sent by then ({name})", ylabel=_short(record))
+def _against_bytes(axes: Axes, history: History, saved: SavedFit) -> None:
+    assert history.sent is not None
+    unit, name = of_bytes(history.sent)
+    _lines(axes, history.sent / unit, history, "worker" if saved.over_rows else "root")
+    axes.set(xlabel=f"sent by then ({name})", ylabel=_short(history))
     setup = saved.sent_by_kind().get("setup", {}).get("bytes", 0.0)
     # Every restart before the one that was kept has sent its own.
-    again = saved.told("restart", int) or 0
-    if record.sent[-1] > record.sent[0] > 0:
+    again = saved.reported("restart", int) or 0
+    if history.sent[-1] > history.sent[0] > 0:
         axes.set_xlim(left=0)
-    if 0 < setup < record.sent[-1] and not again:
+    if 0 < setup < history.sent[-1] and not again:
         axes.axvline(setup / unit, color="#555555", linestyle=":", linewidth=1.0)
-        _tell(axes, f"dotted: setup, {100 * setup / record.sent[-1]:.2g} %", 0.16)
+        _tell(axes, f"dotted: setup, {100 * setup / history.sent[-1]:.2g} %", 0.16)
     elif again:
         _tell(axes, "with all restarts before", 0.16)
 
 
-def _change(axes: Any, record: Record, saved: Saved) -> None:
-    change = np.abs(np.diff(_mean(record.values)))
+def _change(axes: Axes, history: History, saved: SavedFit) -> None:
+    change = np.abs(np.diff(_mean(history.values)))
     there = np.isfinite(change) & (change > 0)
-    axes.set(xlabel=_x_of(record), ylabel=f"change of {record.quantity.split(' per')[0]}")
-    _whole_numbers(axes, record)
+    axes.set(xlabel=_x_of(history), ylabel=f"change of {history.quantity.split(' per')[0]}")
+    _whole_numbers(axes, history)
     if not there.any():
         _tell(axes, "no change")
         axes.set_yticks([])
         return
-    steps = record.iteration[1:][there]
+    steps = history.iteration[1:][there]
     axes.plot(steps, change[there], color=colour(2), **_marks(len(steps)))
     axes.set_yscale("log")
-    _whole_numbers(axes, record)
-    if record.tol is not None:
-        axes.axhline(record.tol, color="#555555", linestyle="--", linewidth=1.0)
+    _whole_numbers(axes, history)
+    if history.tol is not None:
+        axes.axhline(history.tol, color="#555555", linestyle="--", linewidth=1.0)
         axes.annotate(
-            f" tol {record.tol:g}", (0.0, record.tol), xycoords=("axes fraction", "data"),
+            f" tol {history.tol:g}", (0.0, history.tol), xycoords=("axes fraction", "data"),
             ha="left", va="bottom", fontsize=8, color="#333333",
         )  # fmt: skip
 
 
-def _apart(axes: Any, record: Record, saved: Saved) -> None:
-    spread = _spread(record.values)
+def _apart(axes: Axes, history: History, saved: SavedFit) -> None:
+    spread = _spread(history.values)
     there = spread > 0
     noun = "workers" if saved.over_rows else "roots"
-    axes.plot(record.iteration[there], spread[there], color=colour(4), **_marks(int(there.sum())))
+    axes.plot(history.iteration[there], spread[there], color=colour(4), **_marks(int(there.sum())))
     if spread.max() > 30 * spread[there].min():
         axes.set_yscale("log")
     else:
         axes.set_ylim(0, 1.1 * spread.max())
-        axes.yaxis.get_major_formatter().set_powerlimits((-3, 4))
-    axes.set(xlabel=_x_of(record), ylabel=f"between highest and lowest\nof {noun}")
-    _whole_numbers(axes, record)
+        axes.ticklabel_format(axis="y", scilimits=(-3, 4))
+    axes.set(xlabel=_x_of(history), ylabel=f"between highest and lowest\nof {noun}")
+    _whole_numbers(axes, history)
 
 
-def _mean_field(axes: Any, record: Record, saved: Saved) -> None:
-    assert record.mean_field is not None
-    there = record.mean_field > 0
-    field = record.mean_field[there]
-    axes.plot(record.iteration[there], field, color=colour(4), **_marks(len(field)))
+def _mean_field(axes: Axes, history: History, saved: SavedFit) -> None:
+    assert history.mean_field is not None
+    there = history.mean_field > 0
+    field = history.mean_field[there]
+    axes.plot(history.iteration[there], field, color=colour(4), **_marks(len(field)))
     if len(field):
         axes.set_yscale("log")
-    axes.set(xlabel=_x_of(record), ylabel="squared mean field")
-    _whole_numbers(axes, record)
+    axes.set(xlabel=_x_of(history), ylabel="squared mean field")
+    _whole_numbers(axes, history)
 
 
-def _say_end(axes: Any, record: Record, saved: Saved) -> None:
+def _say_end(axes: Axes, history: History, saved: SavedFit) -> None:
     """Say in the panel that is left how it ended."""
-    converged = saved.told("converged", bool)
+    converged = saved.reported("converged", bool)
     end = "" if converged is None else "converged" if converged else "not converged"
-    value = _mean(record.values)[-1]
-    lines = [f"last {record.quantity.split(' (')[0]}", f"{value:.7g}", end]
+    value = _mean(history.values)[-1]
+    lines = [f"last {history.quantity.split(' (')[0]}", f"{value:.7g}", end]
     axes.text(0.5, 0.5, "\n".join(lines), ha="center", va="center", transform=axes.transAxes)

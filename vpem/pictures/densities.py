@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, did_you_mean
-from vpem.files.models import assembled
-from vpem.pictures.figure import legend_below, words
-from vpem.pictures.samples import Rows, spread_features
-from vpem.pictures.saved import Saved
-from vpem.pictures.style import (
-    Picture,
-    colour,
-    hatch,
-    line,
-    new_figure,
-    place_panels,
-    tidy,
-)
+from vpem.pictures.figure import Picture, legend_below, new_figure, words
+from vpem.pictures.reported import Parts, SavedFit
+from vpem.pictures.samples import EvaluationData, spread_features
+from vpem.pictures.style import colour, few_ticks, hatch, line, place_panels, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = [
-    "Parts",
+    "TAIL",
     "draw_marginals",
-    "few_ticks",
     "halo",
     "histogram",
-    "parts_of",
     "pick_features",
 ]
 
@@ -51,37 +43,7 @@ PALE = "#EBEBEB"
 """Of histograms, so that light lines are seen on them."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What is drawn of a mixture or of clusters: ``weights`` (K,), ``means`` (K, d), ``full``.
-
-    ``full`` (K, d, d) are covariances in the user's units, or None of clusters; ``variances``
-    (K, d) their diagonals.
-    """
-
-    weights: NDArray[np.float64]
-    means: NDArray[np.float64]
-    variances: NDArray[np.float64] | None
-    full: Any = None
-
-
-def parts_of(saved: Saved) -> Parts:
-    """Return the parts of a model or clustering in the user's units."""
-    if saved.clusters is not None:
-        sizes = np.bincount(saved.clusters.labels, minlength=saved.n_components)
-        return Parts(sizes / max(int(sizes.sum()), 1), saved.clusters.centres, None)
-    assert saved.model is not None
-    one = assembled(saved.model)
-    mixture = saved.model.mixture
-    k, d = mixture.n_components, mixture.n_features
-    if mixture.is_diagonal:
-        scaled = np.broadcast_to(mixture.covariances, (k, d))[:, mixture.blocks.position]
-        return Parts(one["weights"], one["means"], scaled * mixture.scaling.scale**2)
-    full = np.broadcast_to(one["covariances"], (k, d, d))
-    return Parts(one["weights"], one["means"], np.diagonal(full, axis1=1, axis2=2), full)
-
-
-def pick_features(saved: Saved, asked: Sequence[str] | None, most: int) -> list[int] | None:
+def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> list[int] | None:
     """Return the columns of features asked for by name or number, or None."""
     if asked is None:
         return None
@@ -124,7 +86,7 @@ def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 
 
 def _chosen(
-    saved: Saved, parts: Parts, asked: list[int] | None, most: int, notes: list[str]
+    saved: SavedFit, parts: Parts, asked: list[int] | None, most: int, notes: list[str]
 ) -> list[int]:
     """Return the features to draw: those asked for, or those whose components differ most."""
     d = len(saved.feature_names)
@@ -141,19 +103,24 @@ def _chosen(
     return sorted(np.argsort(-share, kind="stable")[:most].tolist())
 
 
-def draw_marginals(saved: Saved, rows: Rows | None, features: Sequence[str] | None) -> Picture:
+def draw_marginals(
+    saved: SavedFit,
+    rows: EvaluationData | None = None,
+    features: Sequence[str] | None = None,
+) -> Picture:
     """Draw the density of each feature, component by component, over the data's histogram."""
     notes: list[str] = []
-    parts = parts_of(saved)
+    parts = saved.parts()
+    clusters = parts.variances is None
     columns = _chosen(saved, parts, pick_features(saved, features, MOST_PANELS), PANELS, notes)
     X = labels = None
     if rows is not None:
         X = rows.sample(ROWS_OF_HISTOGRAM)
         if len(X) < len(rows):
             notes.append(f"histograms are of {len(X)} of {len(rows)} rows, drawn at random")
-        if saved.clusters is not None:
-            labels = saved.clusters.assign(X)[0]
-    elif saved.clusters is not None:
+        if clusters:
+            labels = saved.assign(X)
+    elif clusters:
         raise InputError(
             f"{saved.path} holds clusters, which have no density: give the data, whose histograms "
             "are drawn cluster by cluster"
@@ -173,27 +140,16 @@ def draw_marginals(saved: Saved, rows: Rows | None, features: Sequence[str] | No
         values = None if X is None else X[:, j]
         _draw_marginal(axes, parts, j, values, labels)
         few_ticks(axes, places=3 if wide > 2 else 5)
-    legend = _legend(figure, saved, X is not None)
+    legend = _legend(figure, parts, X is not None)
     place_panels(figure, (high, wide), (BESIDE, 0.2, legend + 0.4, 0.38), (BESIDE, BELOW))
-    what = "Clusters in histograms" if saved.clusters is not None else "Densities over histograms"
+    what = "Clusters in histograms" if clusters else "Densities over histograms"
     listed = ", ".join(saved.feature_names[j] for j in columns[:12])
     alt = f"{what} of {len(columns)} features: {listed}{', ...' if len(columns) > 12 else ''}."
     return Picture(figure, alt, notes)
 
 
-def few_ticks(axes: Any, places: int) -> None:
-    """Let a small panel have few ticks, with powers of ten apart."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(places))
-    axes.yaxis.set_major_locator(MaxNLocator(3))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.get_major_formatter().set_powerlimits((-2, 4))
-        axis.get_offset_text().set_fontsize(7)
-
-
 def _draw_marginal(
-    axes: Any,
+    axes: Axes,
     parts: Parts,
     j: int,
     values: NDArray[np.float64] | None,
@@ -249,7 +205,11 @@ def halo() -> list[Any]:
 
 
 def _stack(
-    axes: Any, values: NDArray[np.float64], labels: NDArray[Any], k: int, edges: NDArray[np.float64]
+    axes: Axes,
+    values: NDArray[np.float64],
+    labels: NDArray[Any],
+    k: int,
+    edges: NDArray[np.float64],
 ) -> None:
     """Stack the histograms of clusters, whose heights together integrate to 1."""
     below = np.zeros(len(edges) - 1)
@@ -284,13 +244,13 @@ def _densities(
     return grid, scale[:, None] * np.exp(-0.5 * z**2)
 
 
-def _legend(figure: Any, saved: Saved, with_data: bool) -> float:
+def _legend(figure: Figure, parts: Parts, with_data: bool) -> float:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    k = saved.n_components
+    k = len(parts.weights)
     entries: list[Any] = []
-    if saved.clusters is not None:
+    if parts.variances is None:
         entries = [
             Patch(facecolor=colour(c), hatch=hatch(c), edgecolor="white",
                   label=f"cluster {c} (line: centre)", alpha=0.85)

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vpem.pictures.figure import COLOURS, check_picture, legend_below, save_figure, words
+from vpem.pictures.figure import Picture, legend_below, new_figure, words
+from vpem.pictures.style import LineStyle, colour, line, tidy
 from vpem.steps.fedruns import FedHistory
 
-__all__ = ["plot_histories"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-LINES = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3)))
-ORDER = (6, 5, 2, 4, 0, 1, 7, 3)
-"""Of the colours: the dark ones first, since these are lines on white."""
+__all__ = ["draw_histories"]
 
 LEAST = 1e-300
 
 
-def plot_histories(
-    path: str | os.PathLike[str],
+def draw_histories(
     histories: Sequence[tuple[str, Sequence[FedHistory]]],
     *,
     objective: str = "log-likelihood per sample (nats)",
     title: str = "",
-    force: bool = False,
-) -> None:
+) -> Picture:
     """Draw the squared mean field and the objective, each against epochs and bytes up.
 
     Parameters
     ----------
-    path : path
-        A .png, .svg or .pdf file, written completely or not at all.
     histories : sequence of (str, sequence of FedHistory)
         A name and its runs. Of several runs that were recorded at the same iterations the median
         is drawn, and the range of the middle half.
@@ -41,32 +37,26 @@ def plot_histories(
         What the objective is.
     title : str
         Above the panels.
-    force : bool
-        Replace an existing file.
+
+    Returns
+    -------
+    Picture
 
     Raises
     ------
     InputError
-        If matplotlib is not installed, or the file's name has another ending.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
+        If matplotlib is not installed.
     """
-    check_picture(path, force)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 6.2), layout="constrained")
+    figure = new_figure(9.0, 6.2)
     panels = figure.subplots(2, 2, sharey="row", sharex="col")
     lows: list[float] = []
     highs: list[float] = []
     for number, (name, runs) in enumerate(histories):
-        style = {
-            "color": COLOURS[ORDER[number % len(ORDER)]],
-            "linestyle": LINES[number % len(LINES)],
-        }
         for row, column in np.ndindex(2, 2):
-            drawn = _draw(panels[row, column], runs, row, column, style, name)
-        lows.append(np.quantile(drawn, 0.02))
-        highs.append(drawn.max())
+            style = (colour(number), line(number))
+            drawn = _draw(panels[row, column], runs, (bool(row), bool(column)), style, name)
+        lows.append(float(np.quantile(drawn, 0.02)))
+        highs.append(float(drawn.max()))
     panels[0, 0].set(yscale="log", ylabel="squared mean field")
     panels[1, 0].set(ylabel=objective)
     # What runs astray for a moment, or for good, would leave no room for the others.
@@ -76,34 +66,34 @@ def plot_histories(
     panels[1, 0].set(xlabel="epochs")
     panels[1, 1].set(xlabel="MB sent by workers")
     for axes in panels.flat:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(visible=True, color="#E6E6E6", linewidth=0.6)
+        tidy(axes)
     if title:
         figure.suptitle(title, fontsize=11)
     if len(histories) > 1:
         legend_below(figure, panels[0, 0].get_legend_handles_labels()[0], size=10)
-    save_figure(path, figure, force=force, dpi=150)
+    listed = ", ".join(name for name, _ in histories)
+    return Picture(figure, f"Mean field and {objective} against epochs and bytes: {listed}.")
 
 
 def _draw(
-    axes: Any,
+    axes: Axes,
     runs: Sequence[FedHistory],
-    row: int,
-    column: int,
-    style: dict[str, Any],
+    what: tuple[bool, bool],
+    style: tuple[str, LineStyle],
     name: str,
-) -> Any:
+) -> NDArray[np.float64]:
     """Draw one quantity of one contender against one cost; return its values (n,)."""
+    objective, in_bytes = what
     shortest = min(len(run.iteration) for run in runs)
-    costs = [run.bytes_up if column else run.epochs for run in runs]
-    across = np.median([cost[:shortest] for cost in costs], axis=0) / (1e6 if column else 1.0)
-    values = np.array([(run.objective if row else run.mean_field)[:shortest] for run in runs])
-    if row == 0:
+    costs = [run.bytes_up if in_bytes else run.epochs for run in runs]
+    across = np.median([cost[:shortest] for cost in costs], axis=0) / (1e6 if in_bytes else 1.0)
+    values = np.array([(run.objective if objective else run.mean_field)[:shortest] for run in runs])
+    if not objective:
         values = np.maximum(values, LEAST)
     label = words(name, 60)
     middle = np.median(values, axis=0)
-    axes.plot(across, middle, linewidth=1.5, label=label, **style)
+    axes.plot(across, middle, linewidth=1.5, label=label, color=style[0], linestyle=style[1])
     if len(runs) > 1:
         low, high = np.quantile(values, (0.25, 0.75), axis=0)
-        axes.fill_between(across, low, high, color=style["color"], alpha=0.15, linewidth=0)
-    return middle
+        axes.fill_between(across, low, high, color=style[0], alpha=0.15, linewidth=0)
+    return np.asarray(middle)

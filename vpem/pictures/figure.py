@@ -6,32 +6,71 @@ import io
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from vpem.errors import InputError, VpemWarning, printable
 from vpem.files.hdf5 import atomic_write, check_writable
 
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
+
 __all__ = [
-    "COLOURS",
+    "Picture",
     "check_matplotlib",
     "check_picture",
     "legend_below",
+    "new_figure",
     "render",
-    "save_figure",
-    "whole_numbers",
+    "save_picture",
     "words",
 ]
 
-COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2", "#999999")
-"""Okabe and Ito's, which the colour-blind tell apart."""
-
+DPI = 160
+"""Dots an inch of a .png file, and of what is drawn as dots in others."""
 
 LONGEST = 28
 """Characters of a name that is drawn."""
 
 MOST_COLUMNS = 6
 """Of a legend."""
+
+
+@dataclass
+class Picture:
+    """A figure, and what is to be said of it.
+
+    Attributes
+    ----------
+    figure : matplotlib.figure.Figure
+        The drawing.
+    alt : str
+        What it shows, in words, for those who do not see it.
+    notes : list of str
+        What was left out, and why: a sentence each.
+    """
+
+    figure: Figure
+    alt: str
+    notes: list[str] = field(default_factory=list)
+
+
+def new_figure(
+    width: float, height: float, layout: Literal["constrained", "compressed"] | None = "constrained"
+) -> Figure:
+    """Return an empty figure of this size in inches that places its parts itself.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is not installed.
+    """
+    check_matplotlib()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout=layout)
 
 
 def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
@@ -64,7 +103,7 @@ def words(text: object, most: int = LONGEST) -> str:
     return (" " if shown.startswith("_") else "") + shown.replace("$", r"\$")
 
 
-def _parts(artist: Any) -> Iterator[Any]:
+def _parts(artist: Artist) -> Iterator[Artist]:
     """Yield an artist and all that is in it but ticks, which looking for them would make."""
     from matplotlib.axis import Axis
 
@@ -76,7 +115,7 @@ def _parts(artist: Any) -> Iterator[Any]:
         yield from _parts(child)
 
 
-def _legible(figure: Any) -> None:
+def _legible(figure: Figure) -> None:
     """Take control characters out of every text of a figure: SVG with them is no XML."""
     from matplotlib.axis import Axis
     from matplotlib.text import Text
@@ -89,19 +128,19 @@ def _legible(figure: Any) -> None:
         if isinstance(part, Text):
             part.set_text(lines(part.get_text()))
         elif isinstance(part, Axis):
-            for told in (part.get_major_formatter(), part.get_minor_formatter()):
-                if isinstance(told, FixedFormatter):
-                    told.seq = [lines(str(name)) for name in told.seq]
+            for names in (part.get_major_formatter(), part.get_minor_formatter()):
+                if isinstance(names, FixedFormatter):
+                    names.seq = [lines(str(name)) for name in names.seq]
 
 
-def render(figure: Any, target: Any, ending: str, dpi: int) -> None:
+def render(figure: Figure, target: BinaryIO, ending: str, dpi: int) -> None:
     """Draw a figure once, the same bytes as its ``savefig``, which draws it twice to lay it out.
 
     Parameters
     ----------
     figure : matplotlib.figure.Figure
         What to draw.
-    target : path or binary stream
+    target : binary stream
         Where to.
     ending : {"png", "svg", "pdf"}
         The format.
@@ -117,24 +156,22 @@ def render(figure: Any, target: Any, ending: str, dpi: int) -> None:
     getattr(canvas, f"print_{ending}")(target, metadata=_metadata_of(ending))
 
 
-def save_figure(
-    path: str | os.PathLike[str], figure: Any, *, force: bool = False, dpi: int = 160
-) -> None:
-    """Write a figure completely or not at all, the same bytes for the same figure.
+def save_picture(path: str | os.PathLike[str], picture: Picture, *, force: bool = False) -> None:
+    """Write a picture completely or not at all, the same bytes for the same picture.
 
     Parameters
     ----------
     path : path
         A .png, .svg or .pdf file.
-    figure : matplotlib.figure.Figure
+    picture : Picture
         What to write.
     force : bool
         Replace an existing file.
-    dpi : int
-        Dots an inch of a .png file, and of what is drawn as dots in others.
 
     Raises
     ------
+    InputError
+        If the file's name has another ending.
     FileError
         If the file exists and ``force`` is False, or cannot be written.
 
@@ -143,6 +180,7 @@ def save_figure(
     VpemWarning
         If a name has characters that the font has not.
     """
+    check_picture(path, force)
     import matplotlib as mpl
 
     ending = Path(path).suffix.lower()[1:]
@@ -154,7 +192,7 @@ def save_figure(
         ):
             # Drawn in memory: matplotlib does not always say of a full disk that it is one.
             drawn = io.BytesIO()
-            render(figure, drawn, ending, dpi)
+            render(picture.figure, drawn, ending, DPI)
             temporary.write_bytes(drawn.getvalue())
     for one in caught:
         if not str(one.message).startswith("Glyph "):
@@ -168,7 +206,7 @@ def save_figure(
 
 
 def legend_below(
-    figure: Any, handles: Sequence[Any], size: float = 8, title: str | None = None
+    figure: Figure, handles: Sequence[Artist], size: float = 8, title: str | None = None
 ) -> float:
     """Put a legend below all panels, in as many columns as the figure has room for.
 
@@ -179,7 +217,7 @@ def legend_below(
     figure : matplotlib.figure.Figure
         One that places its parts itself, or whose panels leave room for the legend.
     handles : sequence of artists
-        What is told of, each with its label.
+        The entries, each with its label.
     size : float
         Of the letters, in points.
     title : str, optional
@@ -203,10 +241,3 @@ def legend_below(
     taken = float(box.height / figure.dpi)
     figure.set_size_inches(width, height + max(0.0, taken - 0.05 * size))
     return taken
-
-
-def whole_numbers(axis: Any) -> None:
-    """Let an axis of numbers that are whole have ticks at such only, even where there is one."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))

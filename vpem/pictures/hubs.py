@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
-from vpem.pictures.figure import COLOURS, check_picture, save_figure, words
+from vpem.pictures.figure import Picture, new_figure, words
+from vpem.pictures.style import COLOURS
 
-__all__ = ["LISTED", "NUMBERED", "WORKED_OUT", "draw_hubs", "plot_hubs"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+__all__ = ["LISTED", "NUMBERED", "WORKED_OUT", "draw_hubs"]
 
 LISTED = 16
-"""Hubs up to which the legend tells of each."""
+"""Hubs up to which the legend lists each."""
 
 NUMBERED = 150
 """Agents up to which each bears the number of its hub."""
@@ -25,54 +29,37 @@ WORKED_OUT = 400
 """Agents up to which places come from path lengths, beyond from springs."""
 
 
-def plot_hubs(
-    path: str | os.PathLike[str],
-    graph: Graph,
-    hubs: Sequence[Hub],
-    names: Sequence[str] | None = None,
-    *,
-    force: bool = False,
-) -> None:
+def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = None) -> Picture:
     """Draw a graph coloured by hub, roots as squares with a thick edge.
 
     In grey the hubs can be told by the numbers that agents bear, and by the links inside them,
-    which are thick.
+    which are thick. Without hubs agents are workers, which bear their own numbers.
 
     Parameters
     ----------
-    path : path
-        A .png, .svg or .pdf file, written completely or not at all.
     graph : Graph
         The agents and their links, and the server if there is one.
     hubs : sequence of Hub
         From `vpem.find_hubs`.
     names : sequence of str, optional
         Names of the agents, by default those of the graph, or numbers.
-    force : bool
-        Replace an existing file.
+
+    Returns
+    -------
+    Picture
 
     Raises
     ------
     InputError
-        If matplotlib is not installed, or the file's name has another ending.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
+        If matplotlib is not installed.
     """
-    check_picture(path, force)
-    save_figure(path, draw_hubs(graph, hubs, names), force=force)
-
-
-def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = None) -> Any:
-    """Return the figure of `plot_hubs`; without hubs agents are workers, which bear numbers."""
-    from matplotlib.figure import Figure
-
     names = list(names or graph.names or map(str, range(graph.n_agents)))
     hub_of = np.full(graph.n_nodes, -1)
     for number, hub in enumerate(hubs):
         hub_of[[hub.root, *hub.agents]] = number
     places = _places(graph)
     wide = len(hubs) <= LISTED
-    figure = Figure(figsize=(9.0 if wide else 7.5, 6.5), layout="constrained")
+    figure = new_figure(9.0 if wide else 7.5, 6.5)
     axes = figure.add_subplot()
     _draw_links(axes, graph, hub_of, places)
     _draw_nodes(axes, graph, hubs, hub_of, places)
@@ -83,11 +70,10 @@ def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = N
     # A line of nodes would leave a panel without width.
     spare = 0.25 * max(float((high - low).max()), 1.0)
     axes.update_datalim([(low + high) / 2 - spare, (low + high) / 2 + spare])
-    who = "agent" if hubs else "worker"
-    counts = [(graph.n_agents, who), (graph.n_edges, "link"), (len(hubs), "hub")]
-    counts = counts if hubs else counts[:2]
-    told = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
-    axes.set_title(f"{words(graph.topology)}: {told}")
+    counts = [(graph.n_agents, "agent" if hubs else "worker"), (graph.n_edges, "link")]
+    counts += [(len(hubs), "hub")] if hubs else []
+    sizes = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
+    axes.set_title(f"{words(graph.topology)}: {sizes}")
     figure.legend(
         handles=_legend(hubs, names, graph),
         loc="outside right upper" if wide else "outside lower center",
@@ -95,7 +81,20 @@ def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = N
         frameon=False,
         fontsize=9,
     )
-    return figure
+    alt = f"The {graph.topology} graph with {graph.n_agents} "
+    if hubs:
+        roots = ", ".join(_name(names, hub.root) for hub in hubs[:12])
+        alt += f"agents in {len(hubs)} hubs; roots: {roots}{', ...' if len(hubs) > 12 else ''}."
+    else:
+        alt += f"workers and {graph.n_edges} links."
+    notes = []
+    if graph.n_agents > NUMBERED:
+        notes.append("numbers are left out, as they would cover each other")
+    return Picture(figure, alt, notes)
+
+
+def _name(names: Sequence[str], node: int) -> str:
+    return names[node] if node < len(names) else "server"
 
 
 def _places(graph: Graph) -> NDArray[np.float64]:
@@ -121,7 +120,9 @@ def _places(graph: Graph) -> NDArray[np.float64]:
     return np.array([found[node] for node in range(n)])
 
 
-def _draw_links(axes: Any, graph: Graph, hub_of: Any, places: NDArray[np.float64]) -> None:
+def _draw_links(
+    axes: Axes, graph: Graph, hub_of: NDArray[np.intp], places: NDArray[np.float64]
+) -> None:
     """Draw links between hubs thin and grey, links inside one thick and in its colour."""
     from matplotlib.collections import LineCollection
 
@@ -135,7 +136,11 @@ def _draw_links(axes: Any, graph: Graph, hub_of: Any, places: NDArray[np.float64
 
 
 def _draw_nodes(
-    axes: Any, graph: Graph, hubs: Sequence[Hub], hub_of: Any, places: NDArray[np.float64]
+    axes: Axes,
+    graph: Graph,
+    hubs: Sequence[Hub],
+    hub_of: NDArray[np.intp],
+    places: NDArray[np.float64],
 ) -> None:
     """Draw agents as discs, roots as squares, a server that is no root as a diamond."""
     many = graph.n_agents > NUMBERED
@@ -149,7 +154,8 @@ def _draw_nodes(
         (roots, "s", 1.15, 1.0 if many else 2.2),
     ):
         axes.scatter(
-            *places[nodes].T,
+            places[nodes, 0],
+            places[nodes, 1],
             s=size * scale,
             c=[COLOURS[hub % len(COLOURS)] if hubs else COLOURS[0] for hub in hub_of[nodes]],
             marker=marker,
@@ -157,7 +163,15 @@ def _draw_nodes(
             linewidths=width,
             zorder=3,
         )
-    axes.scatter(*places[server].T, s=size, c="white", marker="D", edgecolors="black", zorder=3)
+    axes.scatter(
+        places[server, 0],
+        places[server, 1],
+        s=size,
+        c="white",
+        marker="D",
+        edgecolors="black",
+        zorder=3,
+    )
     if graph.n_agents > NUMBERED:
         return
     for node in np.concatenate([plain, roots]):
@@ -173,7 +187,7 @@ def _draw_nodes(
         )
 
 
-def _legend(hubs: Sequence[Hub], names: Sequence[str], graph: Graph) -> list[Any]:
+def _legend(hubs: Sequence[Hub], names: Sequence[str], graph: Graph) -> list[Line2D]:
     """Entries of the legend: every hub where they are few, and what the marks mean."""
     from matplotlib.lines import Line2D
 
@@ -200,8 +214,7 @@ def _legend(hubs: Sequence[Hub], names: Sequence[str], graph: Graph) -> list[Any
     if len(hubs) > LISTED:
         return entries
     for number, hub in enumerate(hubs):
-        root = names[hub.root] if hub.root < len(names) else "server"
         count = f"{len(hub.agents)} agent{'' if len(hub.agents) == 1 else 's'}"
-        label = f"hub {number}: root {words(root, 24)}, {count}"
+        label = f"hub {number}: root {words(_name(names, hub.root), 24)}, {count}"
         entries.append(mark("o", COLOURS[number % len(COLOURS)], label))
     return entries

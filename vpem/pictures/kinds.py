@@ -1,24 +1,30 @@
-"""The kinds of pictures, what each needs, and what to look at next."""
+"""The kinds of pictures of files: of which fits they are, what each needs, what to look at next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.assignments import draw_confusion, draw_responsibilities
 from vpem.pictures.curves import draw_history
 from vpem.pictures.densities import draw_marginals
+from vpem.pictures.figure import Picture
 from vpem.pictures.network import draw_graph, draw_sparsity
-from vpem.pictures.samples import Rows
-from vpem.pictures.saved import Saved
+from vpem.pictures.reported import Saved, SavedFit
+from vpem.pictures.saem import MOST_PANELS, draw_curves, draw_traces
+from vpem.pictures.samples import EvaluationData
+from vpem.pictures.saved import SavedClusters, SavedLatents, SavedMixture
 from vpem.pictures.scatters import draw_pairs
-from vpem.pictures.style import Picture
 from vpem.pictures.traffic import draw_communication
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.catalogue import OWN
+from vpem.saem.prediction import CURVES
 
-__all__ = ["KINDS", "Kind", "draw", "next_kinds"]
+__all__ = ["KINDS", "Kind", "check_kind", "draw", "kinds_of", "next_kinds"]
 
-Features = Sequence[str] | None
+Data = EvaluationData | Individuals
 
 
 @dataclass(frozen=True)
@@ -31,68 +37,128 @@ class Kind:
         Above it in a page.
     about : str
         What it shows, to be said in a hint.
+    of : tuple of type
+        Files it is drawn of.
     data : str
         "no", "optional" or "needed".
+    draw : callable
+        Makes it of the file, of the data if it takes any, and of options.
+    options : tuple of str
+        Which it takes.
     labels : bool
         Whether rows must have labels.
-    of_clusters : bool
-        Whether it can be drawn of clusters.
-    draw : callable
-        Makes it.
+    check : callable, optional
+        Raises `InputError` for a file of which there can be none.
     """
 
     title: str
     about: str
+    of: tuple[type[Saved], ...]
     data: str
-    draw: Callable[[Saved, Rows | None, Features], Picture]
+    draw: Callable[..., Picture]
+    options: tuple[str, ...] = ()
     labels: bool = False
-    of_clusters: bool = True
+    check: Callable[[Any], None] | None = None
 
 
-def _needed(rows: Rows | None) -> Rows:
-    if rows is None:
-        raise InputError("the picture shows rows of data; give the data after the model")
-    return rows
+def _check_pairs(saved: SavedFit) -> None:
+    d = len(saved.feature_names)
+    if d < 2:
+        raise InputError(f"pairs need two features, {saved.path} has {d}; try marginals")
 
+
+def _check_curves(saved: SavedLatents) -> None:
+    fit = saved.stored
+    if fit.model == OWN and not fit.discrete:
+        raise InputError(
+            f"{saved.path} is of a user's own model, which a file does not hold: draw in Python, "
+            "vpem.pictures.saem.draw_curves(fit, individuals, model=...)"
+        )
+    if fit.model not in CURVES:
+        raise InputError(
+            f"{saved.path} is of the model {fit.model}, whose latents have no curves over time; "
+            "take ",
+            Setting("kind", "traces"),
+        )
+
+
+def _traces(saved: SavedLatents) -> Picture:
+    return draw_traces(saved.stored)
+
+
+def _curves(saved: SavedLatents, individuals: Individuals, most: int = MOST_PANELS) -> Picture:
+    return draw_curves(saved.stored, individuals, most=most)
+
+
+MIXTURES = (SavedMixture,)
+FITS = (SavedMixture, SavedClusters)
+LATENTS = (SavedLatents,)
 
 KINDS: dict[str, Kind] = {
     "history": Kind(
-        "How the fit went", "log-likelihood by iteration and root, and against bytes", "no",
-        lambda saved, rows, features: draw_history(saved),
+        "How the fit went", "log-likelihood by iteration and root, and against bytes", FITS, "no",
+        draw_history,
     ),
     "graph": Kind(
-        "Who took part", "agents coloured by hub, or workers, with their links", "no",
-        lambda saved, rows, features: draw_graph(saved),
+        "Who took part", "agents coloured by hub, or workers, with their links", FITS, "no",
+        draw_graph,
     ),
     "sparsity": Kind(
-        "Blocks of the covariance", "which entries of the covariance are estimated", "no",
-        lambda saved, rows, features: draw_sparsity(saved), of_clusters=False,
+        "Blocks of the covariance", "which entries of the covariance are estimated", MIXTURES,
+        "no", draw_sparsity,
     ),
     "communication": Kind(
-        "What was sent", "bytes by phase, link and agent", "no",
-        lambda saved, rows, features: draw_communication(saved),
+        "What was sent", "bytes by phase, link and agent", FITS, "no", draw_communication,
     ),
     "marginals": Kind(
-        "Feature by feature", "densities over histograms", "optional", draw_marginals,
+        "Feature by feature", "densities over histograms", FITS, "optional", draw_marginals,
+        options=("features",),
     ),
     "pairs": Kind(
-        "Pairs of features", "rows with the components' ellipses", "optional", draw_pairs,
+        "Pairs of features", "rows with the components' ellipses", FITS, "optional", draw_pairs,
+        options=("features",), check=_check_pairs,
     ),
     "responsibilities": Kind(
-        "How surely rows are assigned", "rows by component and uncertainty", "needed",
-        lambda saved, rows, features: draw_responsibilities(saved, _needed(rows)),
-        of_clusters=False,
+        "How surely rows are assigned", "rows by component and uncertainty", MIXTURES, "needed",
+        draw_responsibilities,
     ),
     "confusion": Kind(
-        "Agreement with labels", "labels against components or clusters, matched", "needed",
-        lambda saved, rows, features: draw_confusion(saved, _needed(rows)),
-        labels=True,
+        "Agreement with labels", "labels against components or clusters, matched", FITS, "needed",
+        draw_confusion, labels=True,
+    ),
+    "traces": Kind(
+        "How the parameters went",
+        "every parameter by iteration, with its mean since the burn-in and its estimate", LATENTS,
+        "no", _traces,
+    ),
+    "curves": Kind(
+        "Curves of individuals",
+        "curves of individuals given their rows, with intervals, over what was measured", LATENTS,
+        "needed", _curves, options=("most",), check=_check_curves,
     ),
 }  # fmt: skip
-"""All kinds, in the order in which a page has them."""
+"""All kinds, in the order in which a page has them; the first of a file is drawn by default."""
 
 
-def draw(kind: str, saved: Saved, rows: Rows | None = None, features: Features = None) -> Picture:
+def kinds_of(saved: Saved) -> dict[str, Kind]:
+    """Return the kinds of pictures of files like this."""
+    return {name: kind for name, kind in KINDS.items() if isinstance(saved, kind.of)}
+
+
+def check_kind(kind: str, saved: Saved) -> Kind:
+    """Return the kind of this name, or raise `InputError` unless it is drawn of such files."""
+    check_choice("kind", kind, KINDS)
+    found = KINDS[kind]
+    if not isinstance(saved, found.of):
+        files = " and ".join(one.plural for one in found.of)
+        raise InputError(
+            f"{kind} is drawn of {files}, and {saved.path} holds {saved.holds}; take ",
+            Setting("kind", next(iter(kinds_of(saved)))),
+        )
+    return found
+
+
+def draw(kind: str, saved: Saved, data: Data | None = None, **options: Any) -> Picture:
     """Draw one kind of picture.
 
     Parameters
@@ -101,10 +167,11 @@ def draw(kind: str, saved: Saved, rows: Rows | None = None, features: Features =
         One of `KINDS`.
     saved : Saved
         From `vpem.pictures.saved.read_saved`.
-    rows : Rows, optional
-        Data to hold it against.
-    features : sequence of str, optional
-        Names or numbers of the features that "marginals" or "pairs" draw.
+    data : EvaluationData or Individuals, optional
+        To hold it against: rows, or individuals of a fit of SAEM.
+    **options
+        ``features``: names or numbers of those that "marginals" or "pairs" draw; ``most``:
+        individuals of "curves".
 
     Returns
     -------
@@ -113,29 +180,41 @@ def draw(kind: str, saved: Saved, rows: Rows | None = None, features: Features =
     Raises
     ------
     InputError
-        If it cannot be drawn of that file, or needs rows or labels that are not there.
+        If it cannot be drawn of that file, or needs data or labels that are not there.
     """
-    check_choice("kind", kind, KINDS)
-    if features is not None and kind not in ("marginals", "pairs"):
-        raise InputError(Setting("features"), f" are for marginals and pairs, not for {kind}")
-    return KINDS[kind].draw(saved, rows, features)
+    found = check_kind(kind, saved)
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in found.options:
+            takers = " and ".join(one for one, other in KINDS.items() if name in other.options)
+            raise InputError(Setting(name), f" are for {takers}, not for {kind}")
+    if found.check is not None:
+        found.check(saved)
+    if found.data == "no":
+        return found.draw(saved)
+    if data is None and found.data == "needed":
+        raise InputError(f"the picture shows {saved.units}; give the data after the model")
+    return found.draw(saved, data, **given)
 
 
-def next_kinds(kind: str, saved: Saved, rows: Rows | None) -> dict[str, list[str]]:
+def next_kinds(kind: str, saved: Saved, data: Data | None) -> dict[str, list[str]]:
     """Return other kinds that can be drawn of this file, by what they need besides.
 
     Keys are "" (nothing but what was given), "DATA" and "DATA with labels", where there are any.
     """
     found: dict[str, list[str]] = {}
-    for name, one in KINDS.items():
-        if name == kind or (saved.clusters is not None and not one.of_clusters):
+    for name, one in kinds_of(saved).items():
+        try:
+            if one.check is not None:
+                one.check(saved)
+        except InputError:
             continue
-        if name == "pairs" and len(saved.feature_names) < 2:
+        if name == kind:
             continue
         needs = ""
-        if one.labels and (rows is None or rows.labels is None):
+        if one.labels and getattr(data, "labels", None) is None:
             needs = "DATA with labels"
-        elif rows is None and one.data != "no":
+        elif data is None and one.data != "no":
             needs = "DATA"
         found.setdefault(needs, []).append(name)
     return found

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.pictures.figure import COLOURS, words
+from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.hubs import draw_hubs
-from vpem.pictures.saved import Saved
-from vpem.pictures.style import HATCHES, Picture, new_figure
+from vpem.pictures.reported import SavedFit
+from vpem.pictures.saved import SavedMixture
+from vpem.pictures.style import COLOURS, HATCHES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["draw_graph", "draw_sparsity"]
 
@@ -22,34 +26,23 @@ NUMBERED = 0.028
 """Share of the panel's side from which a block bears its number."""
 
 
-def draw_graph(saved: Saved) -> Picture:
+def draw_graph(saved: SavedFit) -> Picture:
     """Draw agents coloured by hub with their links, or workers."""
     graph, hubs = saved.graph(), saved.hubs()
-    names = saved.node_names(graph.n_nodes)
-    figure = draw_hubs(graph, hubs, names)
-    alt = f"The {graph.topology} graph with {graph.n_agents} "
-    if hubs:
-        roots = ", ".join(names[hub.root] for hub in hubs[:12])
-        alt += f"agents in {len(hubs)} hubs; roots: {roots}{', ...' if len(hubs) > 12 else ''}."
-    else:
-        alt += f"workers and {graph.n_edges} links."
-    notes = []
-    if graph.n_agents > 150:
-        notes.append("numbers are left out, as they would cover each other")
-    return Picture(figure, alt, notes)
+    return draw_hubs(graph, hubs, saved.node_names(graph.n_nodes))
 
 
-def draw_sparsity(saved: Saved) -> Picture:
+def draw_sparsity(saved: SavedMixture) -> Picture:
     """Draw which entries of the covariance are estimated, with 0 hops beside those of the fit.
 
     Features stand hub by hub, and agent by agent in a hub, so that blocks lie on the diagonal.
     """
-    mixture = saved.mixture_for("sparsity")
+    mixture = saved.mixture
     blocks = mixture.blocks
     notes: list[str] = []
     filled = [b for b in range(blocks.n_blocks) if blocks.widths[b]]
     inside = [blocks.features[b] for b in filled]
-    hops = saved.told("hops", int)
+    hops = saved.reported("hops", int)
     panels: list[tuple[str, list[NDArray[np.intp]], list[int]]] = []
     if saved.over_rows or blocks.n_blocks == 1:
         whole = "rows are split, features are not" if saved.over_rows else "one root has them all"
@@ -99,7 +92,7 @@ def _count(parts: Sequence[NDArray[np.intp]], diagonal: bool) -> int:
 
 
 def _draw_blocks(
-    axes: Any,
+    axes: Axes,
     title: str,
     parts: Sequence[NDArray[np.intp]],
     numbers: Sequence[int],
@@ -150,7 +143,7 @@ def _draw_blocks(
     )
 
 
-def _name_features(axes: Any, names: Sequence[str], names_left: bool) -> None:
+def _name_features(axes: Axes, names: Sequence[str], names_left: bool) -> None:
     if len(names) > NAMED:
         axes.set_xlabel("features, hub by hub")
         return

@@ -1,125 +1,61 @@
-"""A page that tells of a fit of SAEM and shows it."""
+"""What a page says of a fit of SAEM."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from vpem.errors import VpemError
-from vpem.files.hdf5 import atomic_write
-from vpem.pictures.figure import check_matplotlib
-from vpem.pictures.latents import ABOUT, TITLES, draw_saem
-from vpem.pictures.page import (
-    as_source,
-    fill_page,
-    list_left_out,
-    list_warnings,
-    sent_by_phase,
-    show_picture,
-    table,
-    text,
-)
-from vpem.pictures.saved import counted_by_kind
+from vpem.pictures.html import Contents, list_warnings, sent_by_phase, table, text
+from vpem.pictures.reported import counted_by_kind
+from vpem.pictures.saved import SavedLatents
 from vpem.pictures.style import said_bytes
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.catalogue import OWN
 from vpem.saem.prediction import Predictor
 from vpem.saem.saved import SavedSaem
 
-__all__ = ["make_saem_page", "write_saem_page"]
+__all__ = ["contents_of_latents"]
 
 MOST_ROWS = 60
 """Parameters, or latents, of a table."""
-
-MOST_CURVES = 12
-"""Individuals whose curves are drawn."""
 
 FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""
 
 
-def write_saem_page(
-    path: str | os.PathLike[str],
-    file: str | os.PathLike[str],
-    saved: SavedSaem,
-    individuals: Individuals | None = None,
-    *,
-    force: bool = False,
-) -> dict[str, VpemError]:
-    """Write the page of a fit of SAEM.
-
-    Parameters
-    ----------
-    path : path
-        An .html file, written completely or not at all.
-    file : path
-        Where the fit is from.
-    saved : SavedSaem
-        The fit.
-    individuals : Individuals, optional
-        Data to hold it against; curves of the first 12 are drawn.
-    force : bool
-        Replace an existing file.
-
-    Returns
-    -------
-    dict of str to VpemError
-        Kinds of pictures that were left out, and why.
-
-    Raises
-    ------
-    InputError
-        If matplotlib is not installed, or the individuals do not fit the model.
-    FileError
-        If the file exists and ``force`` is False, or cannot be written.
-    """
-    page, left_out = make_saem_page(file, saved, individuals)
-    with atomic_write(path, force, "reports") as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    return left_out
-
-
-def make_saem_page(
-    file: str | os.PathLike[str], saved: SavedSaem, individuals: Individuals | None = None
-) -> tuple[str, dict[str, VpemError]]:
-    """Return the page of `write_saem_page` and the pictures that were left out."""
-    check_matplotlib()
-    quality = _quality(saved, individuals)
-    pictures, left_out = _pictures(file, saved, individuals)
+def contents_of_latents(
+    saved: SavedLatents, individuals: Individuals | None, command: str | None
+) -> Contents:
+    """Return what a page says of a fit of SAEM, whose command is not known."""
+    fit = saved.stored
     sections = [
-        ("warnings", "Warnings", _warnings(saved)),
-        ("fitted", "What was fitted", _fitted(saved)),
-        ("quality", "How well", quality),
-        ("parameters", "Estimates", _estimates(saved)),
-        ("latents", "Latents of individuals", _latents(saved)),
-        ("sent", "What was sent", _sent(saved)),
-        ("pictures", "Pictures", pictures),
+        ("warnings", "Warnings", _warnings(fit)),
+        ("fitted", "What was fitted", _fitted(fit)),
+        ("quality", "How well", _quality(fit, individuals)),
+        ("parameters", "Estimates", _estimates(fit)),
+        ("latents", "Latents of individuals", _latents(fit)),
+        ("sent", "What was sent", _sent(fit)),
     ]
-    n, p = len(saved.names), len(saved.parameters)
+    n, p = len(fit.names), len(fit.parameters)
     title = (
-        f"{os.path.basename(file)}: {_model(saved)}, {p} parameter{'' if p == 1 else 's'}, {n} "
+        f"{os.path.basename(saved.path)}: {_model(fit)}, {p} parameter{'' if p == 1 else 's'}, {n} "
         f"individual{'' if n == 1 else 's'}"
     )
-    return fill_page(title, "Fitted by SAEM, stochastic approximation EM.", sections), left_out
-
-
-# ---- what is said -------------------------------------------------------------------------------
+    return Contents(title, "Fitted by SAEM, stochastic approximation EM.", sections)
 
 
 def _model(saved: SavedSaem) -> str:
     return saved.model_class if saved.model == OWN else saved.model
 
 
-def _told(saved: SavedSaem, name: str) -> str:
+def _setting(saved: SavedSaem, name: str) -> str:
     """Return a setting as text; a file may hold anything there."""
     value = saved.settings.get(name)
     if value is None or isinstance(value, list | dict):
-        return "not told"
+        return "not said"
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
@@ -163,30 +99,33 @@ def _fitted(saved: SavedSaem) -> str:
         for name, value in saved.model_options.items()
     )
     facts: list[tuple[str, object]] = [
-        ("data", _told(saved, "data")),
-        ("size", f"{len(saved.names)} individuals, {_told(saved, 'n_rows')} rows"),
+        ("data", _setting(saved, "data")),
+        ("size", f"{len(saved.names)} individuals, {_setting(saved, 'n_rows')} rows"),
         ("model", _model(saved)),
         ("its options", options or "none"),
         ("parameters", len(saved.parameters)),
-        ("devices", _told(saved, "devices")),
-        ("sampler", _told(saved, "sampler")),
+        ("devices", _setting(saved, "devices")),
+        ("sampler", _setting(saved, "sampler")),
     ]
     moves = settings.get("sampler_options")
     if isinstance(moves, dict) and moves:
         told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in moves.items())
         facts.append(("sampler's options", told))
     facts += [
-        ("chains of an individual", _told(saved, "n_chains")),
-        ("the server averages", _told(saved, "average")),
+        ("chains of an individual", _setting(saved, "n_chains")),
+        ("the server averages", _setting(saved, "average")),
     ]
     if settings.get("codec"):
         facts.append(
-            ("statistics sent by", f"{_told(saved, 'codec')}, feedback {_told(saved, 'feedback')}")
+            (
+                "statistics sent by",
+                f"{_setting(saved, 'codec')}, feedback {_setting(saved, 'feedback')}",
+            )
         )
     if settings.get("participation") != 1:
-        facts.append(("participation", _told(saved, "participation")))
+        facts.append(("participation", _setting(saved, "participation")))
     versions = ", ".join(f"{name} {value}" for name, value in saved.versions.items())
-    facts += [("seed", _told(saved, "seed")), ("versions", versions or "not told")]
+    facts += [("seed", _setting(saved, "seed")), ("versions", versions or "not said")]
     return table(facts, numbers=False)
 
 
@@ -203,7 +142,7 @@ def _quality(saved: SavedSaem, individuals: Individuals | None) -> str:
         ("log-likelihood (nats)", _with_error(likelihood.value, likelihood.error)),
         ("BIC, of individuals (less is better)", _number(p * math.log(n) - 2 * likelihood.value)),
         ("AIC (less is better)", _number(2 * p - 2 * likelihood.value)),
-        ("iterations", f"{saved.n_iter}, of which {_told(saved, 'burn_in')} burn-in"),
+        ("iterations", f"{saved.n_iter}, of which {_setting(saved, 'burn_in')} burn-in"),
         ("converged", f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"),
     ]
     least = float(np.min(likelihood.effective))
@@ -215,7 +154,7 @@ def _quality(saved: SavedSaem, individuals: Individuals | None) -> str:
             "accepted moves",
             f"{rates.mean():.2f}, {rates.min():.2f} to {rates.max():.2f} of an individual's",
         ))  # fmt: skip
-    body = table(facts, caption="As the fit told", numbers=False)
+    body = table(facts, caption="As the fit reported", numbers=False)
     if individuals is None:
         return body + "<p>No data were given to hold it against.</p>"
     facts = [
@@ -271,23 +210,3 @@ def _sent(saved: SavedSaem) -> str:
         each = int(saved.bytes[-1] - saved.bytes[0]) / (saved.n_iter - 1)
         body += f"<p>An iteration took {text(said_bytes(each))}, in the mean.</p>"
     return body
-
-
-# ---- what is shown ------------------------------------------------------------------------------
-
-
-def _pictures(
-    file: str | os.PathLike[str], saved: SavedSaem, individuals: Individuals | None
-) -> tuple[str, dict[str, VpemError]]:
-    """Draw every kind that can be drawn; say why of the others."""
-    made = []
-    left_out: dict[str, VpemError] = {}
-    for name, about in ABOUT.items():
-        try:
-            picture: Any = draw_saem(name, Path(file), saved, individuals, MOST_CURVES)
-            source = as_source(picture.figure)
-        except VpemError as error:
-            left_out[name] = error
-            continue
-        made.append(show_picture(TITLES[name], source, picture.alt, about, picture.notes))
-    return "\n".join([*made, *list_left_out(left_out)]), left_out

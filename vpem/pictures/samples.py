@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rows", "choose_rows", "spread_features"]
+__all__ = ["EvaluationData", "choose_rows", "spread_features"]
 
 SEED = 0
 """Of the choice among many rows, so that a picture is the same every time."""
 
 
 @dataclass
-class Rows:
+class EvaluationData:
     """Data that a model is held against.
 
     Attributes
@@ -28,7 +28,7 @@ class Rows:
         The file, for messages.
     """
 
-    X: Any
+    X: NDArray[Any]
     labels: NDArray[Any] | None
     where: str
 

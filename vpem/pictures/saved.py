@@ -1,346 +1,236 @@
-"""What a file says of a fit: models and clusterings alike, of this version or an earlier one."""
+"""Files of fits that pictures are drawn of: one class for each kind."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import FileError, InputError
-from vpem.files.clusterings import ENCODING as CLUSTERS
+from vpem.errors import FileError
+from vpem.files import clusterings, models
 from vpem.files.clusterings import StoredClustering, read_clustering
 from vpem.files.hdf5 import open_read, read_attribute
-from vpem.files.models import ENCODING as MODEL
-from vpem.files.models import Model, read_model
-from vpem.network.graph import Graph
+from vpem.files.models import Model, assembled, read_model
 from vpem.network.hubs import Hub
-from vpem.network.ledger import KINDS
+from vpem.pictures.reported import History, Parts, Saved, SavedFit, numbers
+from vpem.saem.formats import fits
+from vpem.saem.formats.fits import read_saem
+from vpem.saem.saved import SavedSaem
+from vpem.terms.mixture import Mixture
 
-__all__ = ["Links", "Record", "Saved", "counted_by_kind", "encoding_of", "numbers", "read_saved"]
-
-
-@dataclass(frozen=True)
-class Record:
-    """What was recorded of iterations.
-
-    Attributes
-    ----------
-    values : ndarray of shape (n, R)
-        As each root found them; nan where one was silent.
-    iteration : ndarray of shape (n,)
-        Number of each.
-    sent : ndarray of shape (n,) or None
-        Bytes sent by then; None where the file does not say.
-    quantity : str
-        What the values are.
-    tol : float or None
-        Change below which the run stops, in these units; None where it is told otherwise.
-    mean_field : ndarray of shape (n,) or None
-        Squared mean field (FedEM).
-    """
-
-    values: NDArray[np.float64]
-    iteration: NDArray[np.intp]
-    sent: NDArray[np.float64] | None
-    quantity: str
-    tol: float | None = None
-    mean_field: NDArray[np.float64] | None = None
-
-
-@dataclass(frozen=True)
-class Links:
-    """Bytes over every link, in both directions.
-
-    Attributes
-    ----------
-    ends : ndarray of shape (E, 2)
-        The nodes; the server's number is the number of agents.
-    by_kind : dict of str to ndarray of shape (E,)
-        Bytes of each kind (`vpem.network.ledger.KINDS`) that sent anything.
-    """
-
-    ends: NDArray[np.intp]
-    by_kind: dict[str, NDArray[np.float64]]
-
-    @property
-    def total(self) -> NDArray[np.float64]:
-        """Bytes of all kinds, (E,)."""
-        total = np.zeros(len(self.ends))
-        for values in self.by_kind.values():
-            total += values
-        return total
+__all__ = ["SavedClusters", "SavedLatents", "SavedMixture", "read_saved", "saved_of"]
 
 
 @dataclass
-class Saved:
-    """A model or a clustering with what was reported of it.
+class SavedLatents(Saved):
+    """A fit of SAEM."""
 
-    A report is JSON that may hold anything: what is asked for here is there and makes sense, or an
-    `InputError` says in a sentence what is missing.
-    """
+    stored: SavedSaem
 
-    path: str
-    stored: Model | StoredClustering
+    holds = "a fit of SAEM"
+    plural = "fits of SAEM"
+    units = "individuals"
+
+
+@dataclass
+class SavedMixture(SavedFit):
+    """A model."""
+
+    stored: Model
+
+    holds = "a mixture"
+    plural = "mixtures"
+    noun = "component"
+    heading = "Mixing weights and means"
+    centre = "mean of"
+    judged_by: ClassVar = {
+        "log_likelihood": "log-likelihood per sample (nats)",
+        "bic": "BIC (less is better)",
+        "aic": "AIC (less is better)",
+    }
 
     @property
-    def report(self) -> dict[str, Any]:
-        """What the fit told."""
-        return self.stored.report
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the features (d,)."""
-        return tuple(self.stored.feature_names)
-
-    @property
-    def model(self) -> Model | None:
-        """The model, unless this is a clustering."""
-        return self.stored if isinstance(self.stored, Model) else None
-
-    @property
-    def clusters(self) -> StoredClustering | None:
-        """The clustering, unless this is a model."""
-        return self.stored if isinstance(self.stored, StoredClustering) else None
+    def mixture(self) -> Mixture:
+        """The parameters."""
+        return self.stored.mixture
 
     @property
     def n_components(self) -> int:
-        """Components or clusters, K."""
-        if isinstance(self.stored, Model):
-            return self.stored.mixture.n_components
-        return len(self.stored.centres)
+        """Components, K."""
+        return self.mixture.n_components
 
-    @property
-    def over_rows(self) -> bool:
-        """Whether workers held rows."""
-        return self.report.get("split") == "rows"
+    def parts(self) -> Parts:
+        """Return weights, means and covariances in the user's units."""
+        one, mixture = assembled(self.stored), self.mixture
+        k, d = mixture.n_components, mixture.n_features
+        if mixture.is_diagonal:
+            scaled = np.broadcast_to(mixture.covariances, (k, d))[:, mixture.blocks.position]
+            return Parts(one["weights"], one["means"], scaled * mixture.scaling.scale**2)
+        full = np.broadcast_to(one["covariances"], (k, d, d))
+        return Parts(one["weights"], one["means"], np.diagonal(full, axis1=1, axis2=2), full)
 
-    def mixture_for(self, kind: str) -> Any:
-        """Return the mixture, or say that clusters have none."""
-        if isinstance(self.stored, Model):
-            return self.stored.mixture
-        raise InputError(
-            f"{self.path} holds clusters, which have no covariances and no responsibilities: "
-            f"{kind} is drawn of mixtures; fit one with 'vpem fit'"
-        )
+    def assign(self, X: NDArray[Any]) -> NDArray[np.intp]:
+        """Most responsible component of each row, (M,)."""
+        return self.mixture.predict(X, missing="marginalize")
 
-    def missing(self, what: str) -> InputError:
-        """Return the error that says what the file lacks."""
-        if "shard" in self.report:
-            return InputError(
-                f"{self.path} is a shard of a model and does not say {what}; have it from a fit "
-                "that writes a whole model"
-            )
-        return InputError(
-            f"{self.path} does not say {what}: it is of an earlier version of vpem, of another "
-            "program, or joined from shards; fit again to have it"
-        )
+    def score(self, X: NDArray[Any]) -> tuple[str, float]:
+        """Log-likelihood per sample."""
+        scores = self.mixture.score_samples(X, missing="marginalize")
+        return "log-likelihood per sample (nats)", float(scores.mean())
 
-    def told(self, name: str, kind: type | tuple[type, ...]) -> Any:
-        """Return what the report has by this name, or None if it is absent or something else."""
-        value = self.report.get(name)
-        good = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
-        return value if good else None
+    def size(self) -> list[tuple[str, object]]:
+        """Return components, the covariance type and the number of parameters."""
+        mixture = self.mixture
+        return [
+            ("components", mixture.n_components),
+            ("covariances", mixture.covariance_type),
+            ("parameters", mixture.n_parameters),
+        ]
 
-    # ---- who took part ---------------------------------------------------------------------------
-
-    def graph(self) -> Graph:
-        """Return the graph of agents or workers."""
-        what = "who was linked to whom"
-        n = self.told("n_workers" if self.over_rows else "n_agents", int)
-        edges = numbers(self.report.get("edges"))
-        if n is None or edges is None or not 0 < n < 1 << 24:
-            raise self.missing(what)
-        positions = numbers(self.report.get("positions"))
-        fits = positions is not None and positions.shape == (n, 2)
-        try:
-            return Graph(
-                n,
-                edges.reshape(-1, 2).astype(np.intp),
-                str(self.report.get("topology", "?")),
-                names=None,
-                positions=positions if fits else None,
-                has_server=self.report.get("server") is not None,
-            )
-        except (InputError, ValueError):
-            raise self.missing(what) from None
-
-    def hubs(self) -> list[Hub]:
-        """Return the hubs; none where workers hold rows."""
-        if self.over_rows:
-            return []
-        graph, listed = self.graph(), self.told("hubs", list)
-        what = "which agents formed hubs, with which roots"
-        if listed is None:
-            raise self.missing(what)
-        try:
-            if isinstance(self.stored, Model):
-                hubs = [Hub(int(h["root"]), tuple(map(int, h["agents"]))) for h in listed]
-            else:
-                roots = self.report["roots"]
-                hubs = [
-                    Hub(int(root), tuple(map(int, agents)))
-                    for root, agents in zip(roots, listed, strict=True)
-                ]
-        except (KeyError, TypeError, ValueError):
-            raise self.missing(what) from None
-        members = sorted(agent for hub in hubs for agent in hub.agents)
-        if members != list(range(graph.n_agents)) or any(
-            not 0 <= hub.root < graph.n_nodes for hub in hubs
-        ):
-            raise self.missing(what)
-        return hubs
-
-    def node_names(self, n_nodes: int) -> list[str]:
-        """Names of all nodes, the server last where there is one."""
-        listed = self.told("worker_names", list) if self.over_rows else None
-        listed = listed or self.told("agent_names", list) or []
-        names = [str(name) for name in listed[:n_nodes]]
-        noun = "worker" if self.over_rows else "agent"
-        names += [f"{noun} {number}" for number in range(len(names), n_nodes)]
-        if self.report.get("server") == n_nodes - 1:
-            names[-1] = "server"
-        return names
+    def summaries(self) -> dict[str, list[str]]:
+        """Return mixing weights, and how far those of roots are apart."""
+        weights = self.mixture.weights
+        found = {"mixing weight": [f"{weight:.4f}" for weight in self.mixture.assembled_weights]}
+        if len(weights) > 1:
+            found["spread over roots"] = [f"{value:.2g}" for value in np.ptp(weights, axis=0)]
+        return found
 
     def agents_of_features(self) -> NDArray[np.intp] | None:
         """Agent of each feature (d,), or None where the file does not say."""
-        d = len(self.feature_names)
-        held = numbers(self.report.get("partition"))
-        if held is not None and held.shape == (d,) and (held >= 0).all():
-            return held.astype(np.intp)
-        model = self.model
-        if model is None or any(len(agents) > 1 for agents in model.mixture.blocks.agents):
-            return None
-        found = np.empty(d, dtype=np.intp)
-        blocks = model.mixture.blocks
-        for columns, agents in zip(blocks.features, blocks.agents, strict=True):
-            found[columns] = agents[0] if agents else -1
+        blocks = self.mixture.blocks
+        found = super().agents_of_features()
+        if found is None and all(len(agents) < 2 for agents in blocks.agents):
+            found = np.empty(len(self.feature_names), dtype=np.intp)
+            for columns, agents in zip(blocks.features, blocks.agents, strict=True):
+                found[columns] = agents[0] if agents else -1
         return found
 
-    # ---- how it went -----------------------------------------------------------------------------
-
-    def record(self) -> Record:
-        """Return log-likelihood per sample, or inertia, by iteration and root."""
+    def history(self) -> History:
+        """Return log-likelihood per sample by iteration and root."""
         sent = numbers(self.communication.get("bytes_by_iteration"))
-        if isinstance(self.stored, StoredClustering):
-            values = numbers(self.report.get("history"))
-            if values is None or values.ndim != 1 or not len(values):
-                raise self.missing("what the inertia was in each iteration")
-            return Record(
-                values[:, None],
-                np.arange(1, len(values) + 1),
-                sent if sent is not None and sent.shape == values.shape else None,
-                "inertia",
-            )
-        weight = self.told("total_weight", (int, float)) or self.told("n_samples", (int, float))
-        history = self.stored.history
-        if self.stored.root_history is not None:
-            history = self.stored.root_history
+        weight = self.reported("total_weight", (int, float))
+        weight = weight or self.reported("n_samples", (int, float))
+        stored = self.stored
+        history = stored.history if stored.root_history is None else stored.root_history
         history = np.where(np.isfinite(history), history, np.nan)
         if weight is None or not weight > 0 or np.isnan(history).all():
             raise self.missing("what the log-likelihood was in each iteration, or of how many rows")
         n = len(history)
         at, field = (numbers(self.report.get(name)) for name in ("recorded", "mean_field"))
-        known = at is not None and at.shape == (n,)
         fed = "participation" in self.report
-        tol = self.stored.options.get("tol")
-        return Record(
+        tol = stored.options.get("tol")
+        return History(
             np.asarray(history, dtype=np.float64) / weight,
-            at.astype(np.intp) if known and at is not None else np.arange(1, n + 1) - int(fed),
+            np.arange(1, n + 1) - int(fed)
+            if at is None or at.shape != (n,)
+            else at.astype(np.intp),
             sent if sent is not None and sent.shape == (n,) else None,
             "log-likelihood per sample (nats)",
             float(tol) if not fed and isinstance(tol, int | float) and tol > 0 else None,
             field if field is not None and field.shape == (n,) else None,
         )
 
+    def _listed_hubs(self, listed: list[Any]) -> list[Hub]:
+        return [Hub(int(hub["root"]), tuple(map(int, hub["agents"]))) for hub in listed]
+
+
+@dataclass
+class SavedClusters(SavedFit):
+    """A clustering."""
+
+    stored: StoredClustering
+
+    holds = "clusters"
+    plural = "clusters"
+    noun = "cluster"
+    heading = "Centres"
+    centre = "centre in"
+    judged_by: ClassVar = {"inertia": "inertia"}
+
     @property
-    def communication(self) -> dict[str, Any]:
-        """What the ledger told."""
-        return self.told("communication", dict) or {}
+    def n_components(self) -> int:
+        """Clusters, K."""
+        return len(self.stored.centres)
 
-    def sent_by_kind(self) -> dict[str, dict[str, float]]:
-        """Messages, bytes and rounds of each kind that sent anything."""
-        found = counted_by_kind(self.communication)
-        if found is None:
-            raise self.missing("what was sent")
-        return found
+    def parts(self) -> Parts:
+        """Return shares of the rows, and centres."""
+        sizes = np.bincount(self.stored.labels, minlength=self.n_components)
+        return Parts(sizes / max(int(sizes.sum()), 1), self.stored.centres)
 
-    def sent_by_agent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Bytes that each node sent and received, (n_nodes,) each."""
-        listed = self.communication.get("by_agent")
-        listed = listed if isinstance(listed, dict) else {}
-        out, into = (numbers(listed.get(name)) for name in ("bytes_sent", "bytes_received"))
-        if out is None or into is None or out.ndim != 1 or out.shape != into.shape:
-            raise self.missing("what each agent sent")
-        return out, into
+    def assign(self, X: NDArray[Any]) -> NDArray[np.intp]:
+        """Cluster of the nearest centre of each row, (M,)."""
+        return self.stored.assign(X)[0].astype(np.intp)
 
-    def links(self) -> Links:
-        """Bytes of every link."""
-        what = "how much each link carried"
-        listed = self.communication.get("by_link")
-        listed = listed.get("bytes") if isinstance(listed, dict) else None
-        if not isinstance(listed, dict):
-            raise self.missing(what)
-        ends = self.graph().edges
-        by_kind = {str(kind): numbers(values) for kind, values in listed.items()}
-        found = {k: v for k, v in by_kind.items() if v is not None and v.shape == (len(ends),)}
-        if len(found) < len(by_kind):
-            raise self.missing(what)
-        return Links(ends, found)
+    def score(self, X: NDArray[Any]) -> tuple[str, float]:
+        """Inertia."""
+        return "inertia", float(self.stored.assign(X)[1].sum())
 
+    def size(self) -> list[tuple[str, object]]:
+        """Return the number of clusters."""
+        return [("clusters", self.n_components)]
 
-def counted_by_kind(communication: dict[str, Any]) -> dict[str, dict[str, float]] | None:
-    """Messages, bytes and rounds of each kind that sent anything; None where that is not told."""
-    listed = communication.get("by_kind")
-    found: dict[str, dict[str, float]] = {}
-    try:
-        assert isinstance(listed, dict)
-        for kind in (*KINDS, *(name for name in listed if name not in KINDS)):
-            if kind in listed and listed[kind]["messages"]:
-                counted = {n: float(listed[kind][n]) for n in ("messages", "bytes", "rounds")}
-                assert all(0 <= value < float("inf") for value in counted.values())
-                found[str(kind)] = counted
-    except (AssertionError, KeyError, TypeError, ValueError):
-        return None
-    return found
+    def summaries(self) -> dict[str, list[str]]:
+        """Return the rows of each cluster."""
+        sizes = np.bincount(self.stored.labels, minlength=self.n_components)
+        return {"rows": [str(size) for size in sizes]}
+
+    def history(self) -> History:
+        """Return the inertia by iteration."""
+        sent = numbers(self.communication.get("bytes_by_iteration"))
+        values = numbers(self.report.get("history"))
+        if values is None or values.ndim != 1 or not len(values):
+            raise self.missing("what the inertia was in each iteration")
+        return History(
+            values[:, None],
+            np.arange(1, len(values) + 1),
+            sent if sent is not None and sent.shape == values.shape else None,
+            "inertia",
+        )
+
+    def _listed_hubs(self, listed: list[Any]) -> list[Hub]:
+        roots = self.report["roots"]
+        return [
+            Hub(int(root), tuple(map(int, agents)))
+            for root, agents in zip(roots, listed, strict=True)
+        ]
 
 
-def numbers(value: Any) -> NDArray[np.float64] | None:
-    """Make an array of lists of finite numbers; None of anything else."""
-    if not isinstance(value, list):
-        return None
-    try:
-        found = np.array(value)
-    except ValueError:
-        return None
-    if not len(value):
-        return np.empty(0)
-    good = found.dtype.kind in "iuf" and bool(np.isfinite(found).all())
-    return found.astype(np.float64) if good else None
+Make = Callable[[str, Any], Saved]
 
-
-def encoding_of(path: str | os.PathLike[str]) -> str | None:
-    """Return what a file says that it is."""
-    with open_read(path) as file:
-        return read_attribute(file, "encoding-type")
+FILES: dict[str, tuple[Callable[[str | os.PathLike[str]], Any], Make]] = {
+    models.ENCODING: (read_model, SavedMixture),
+    clusterings.ENCODING: (read_clustering, SavedClusters),
+    fits.ENCODING: (read_saem, SavedLatents),
+}
+"""How the kinds of files are read that pictures are drawn of."""
 
 
 def read_saved(path: str | os.PathLike[str]) -> Saved:
-    """Read a model or a clustering.
+    """Read a model, a clustering or a fit of SAEM.
 
     Raises
     ------
     FileError
-        If the file cannot be read, or is neither.
+        If the file cannot be read, or is none of these.
     """
-    encoding = encoding_of(path)
-    if encoding == MODEL:
-        return Saved(str(path), read_model(path))
-    if encoding == CLUSTERS:
-        return Saved(str(path), read_clustering(path))
-    raise FileError(
-        f"{path} is neither a model nor a clustering; 'vpem fit', 'vpem fedem' and 'vpem kmeans' "
-        "write them with --output, and 'vpem saem' fits of SAEM"
-    )
+    with open_read(path) as file:
+        encoding = read_attribute(file, "encoding-type")
+    if encoding not in FILES:
+        raise FileError(
+            f"{path} is neither a model nor a clustering; 'vpem fit', 'vpem fedem' and 'vpem "
+            "kmeans' write them with --output, and 'vpem saem' fits of SAEM"
+        )
+    read, kind = FILES[encoding]
+    return kind(str(path), read(path))
+
+
+def saved_of(path: str, stored: Model | StoredClustering | SavedSaem) -> Saved:
+    """Return what `read_saved` would, had it read this from a file at ``path``."""
+    kinds: dict[type, Make] = {
+        Model: SavedMixture, StoredClustering: SavedClusters, SavedSaem: SavedLatents,
+    }  # fmt: skip
+    return kinds[type(stored)](path, stored)

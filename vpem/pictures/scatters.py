@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
-from vpem.pictures.densities import TAIL, Parts, few_ticks, halo, parts_of, pick_features
-from vpem.pictures.figure import legend_below, words
-from vpem.pictures.samples import Rows, spread_features
-from vpem.pictures.saved import Saved
-from vpem.pictures.style import Picture, colour, line, marker, new_figure, place_panels, tidy
+from vpem.pictures.densities import TAIL, halo, pick_features
+from vpem.pictures.figure import Picture, legend_below, new_figure, words
+from vpem.pictures.reported import Parts, SavedFit
+from vpem.pictures.samples import EvaluationData, spread_features
+from vpem.pictures.style import colour, few_ticks, line, marker, place_panels, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["draw_pairs"]
 
@@ -44,25 +48,25 @@ def _apart_from_each_other(
     return sorted(chosen)
 
 
-def draw_pairs(saved: Saved, rows: Rows | None, features: Sequence[str] | None) -> Picture:
+def draw_pairs(
+    saved: SavedFit,
+    rows: EvaluationData | None = None,
+    features: Sequence[str] | None = None,
+) -> Picture:
     """Draw rows and the components' ellipses for each pair of some features."""
     notes: list[str] = []
-    parts = parts_of(saved)
+    parts = saved.parts()
     d = len(saved.feature_names)
     columns = pick_features(saved, features, MOST_PAIRED)
-    if d < 2 or (columns is not None and len(columns) < 2):
-        have = f"{saved.path} has {d}" if d < 2 else "one was asked for"
-        raise InputError(f"pairs need two features, {have}; try marginals")
+    if columns is not None and len(columns) < 2:
+        raise InputError("pairs need two features, one was asked for; try marginals")
     X = labels = None
     if rows is not None:
         X = rows.sample(ROWS_OF_SCATTER)
         if len(X) < len(rows):
             notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
-        if saved.clusters is not None:
-            labels = saved.clusters.assign(X)[0]
-        else:
-            labels = saved.mixture_for("pairs").predict(X, missing="marginalize")
-    elif saved.clusters is not None:
+        labels = saved.assign(X)
+    elif parts.variances is None:
         notes.append("only centres are drawn; give the data to see the rows of clusters")
     if columns is None:
         most = min(PAIRED, d)
@@ -97,7 +101,7 @@ def draw_pairs(saved: Saved, rows: Rows | None, features: Sequence[str] | None) 
     legend = _legend_of_pairs(figure, saved, parts, X is not None, inside=n > 2)
     place_panels(figure, (n - 1, n - 1), (0.7, 0.2, legend + 0.5, 0.18), (0.15, 0.18))
     listed = ", ".join(saved.feature_names[j] for j in columns)
-    alt = f"Rows and components for every pair of {listed}."
+    alt = f"EvaluationData and components for every pair of {listed}."
     return Picture(figure, alt, notes)
 
 
@@ -119,7 +123,7 @@ def _correlation(parts: Parts, X: NDArray[np.float64] | None) -> NDArray[np.floa
 
 
 def _draw_pair(
-    axes: Any,
+    axes: Axes,
     parts: Parts,
     x: int,
     y: int,
@@ -132,9 +136,10 @@ def _draw_pair(
     if X is not None and labels is not None:
         size = 12 if len(X) < 800 else 6
         for c in range(k):
-            own = X[labels == c][:, [x, y]]
+            own = X[labels == c]
             axes.scatter(
-                *own.T, s=size, marker=marker(c), alpha=0.55, edgecolors=colour(c), rasterized=True,
+                own[:, x], own[:, y], s=size, marker=marker(c), alpha=0.55, edgecolors=colour(c),
+                rasterized=True,
                 # In grey it helps that every other one is hollow.
                 facecolors="none" if c % 2 else colour(c), linewidths=0.7 if c % 2 else 0.0,
                 zorder=1,
@@ -186,12 +191,11 @@ def _ellipse(parts: Parts, c: int, x: int, y: int, deviations: float) -> tuple[f
 
 
 def _legend_of_pairs(
-    figure: Any, saved: Saved, parts: Parts, with_data: bool, inside: bool
+    figure: Figure, saved: SavedFit, parts: Parts, with_data: bool, inside: bool
 ) -> float:
     """Tell of the components, and return the inches that this takes below the panels."""
     from matplotlib.lines import Line2D
 
-    noun = "component" if saved.clusters is None else "cluster"
     crowded = saved.n_components > CROWDED
     lines = parts.variances is not None
     reach = "1 standard deviation" if crowded else "1 and 2 standard deviations"
@@ -199,7 +203,7 @@ def _legend_of_pairs(
     entries = [
         Line2D(
             [], [], color=colour(c), linestyle=line(c) if lines else "", markersize=5,
-            marker=marker(c) if with_data or not lines else "", label=f"{noun} {c}",
+            marker=marker(c) if with_data or not lines else "", label=f"{saved.noun} {c}",
             markerfacecolor="none" if c % 2 else colour(c),
         )
         for c in range(saved.n_components)

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
 
-from vpem.pictures.figure import COLOURS
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 __all__ = [
+    "COLOURS",
+    "GRID",
     "HATCHES",
-    "Picture",
+    "LineStyle",
     "colour",
+    "few_ticks",
     "hatch",
     "line",
     "marker",
-    "new_figure",
     "of_bytes",
     "place_panels",
     "said_bytes",
     "tidy",
+    "whole_numbers",
 ]
+
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2", "#999999")
+"""Okabe and Ito's, which the colour-blind tell apart."""
 
 ORDER = (6, 1, 5, 0, 2, 4, 7, 3)
 """Of the colours: dark and light in turns, so that neighbours differ in grey too."""
 
-LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3)), (0, (9, 3)))
+LineStyle = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
+
+LINES: tuple[LineStyle, ...] = (
+    "-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3)), (0, (9, 3)),
+)  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "||||", "++++")
 GRID = "#E6E6E6"
@@ -33,34 +45,8 @@ LABELLED = (0.45, 0.24)
 """Inches from a panel to the labels of its axes, with room for short numbers between."""
 
 
-@dataclass
-class Picture:
-    """A figure, and what is to be said of it.
-
-    Attributes
-    ----------
-    figure : matplotlib.figure.Figure
-        The drawing.
-    alt : str
-        What it shows, in words, for those who do not see it.
-    notes : list of str
-        What was left out, and why: a sentence each.
-    """
-
-    figure: Any
-    alt: str
-    notes: list[str] = field(default_factory=list)
-
-
-def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
-    """Return an empty figure of this size in inches that places its parts itself."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout=layout)
-
-
 def place_panels(
-    figure: Any, shape: tuple[int, int], margins: tuple[float, ...], gaps: tuple[float, float]
+    figure: Figure, shape: tuple[int, int], margins: tuple[float, ...], gaps: tuple[float, float]
 ) -> None:
     """Place a grid of panels and their labels without measuring what stands at their axes.
 
@@ -96,7 +82,7 @@ def colour(number: int) -> str:
     return COLOURS[ORDER[number % len(ORDER)]]
 
 
-def line(number: int) -> Any:
+def line(number: int) -> LineStyle:
     """Style of a line; with the colour they come back together after 56."""
     return LINES[number % len(LINES)]
 
@@ -111,7 +97,7 @@ def marker(number: int) -> str:
     return MARKERS[number % len(MARKERS)]
 
 
-def tidy(axes: Any, grid: str | None = "both") -> None:
+def tidy(axes: Axes, grid: Literal["both", "x", "y"] | None = "both") -> None:
     """Take the frame above and at the right away, and draw a pale grid."""
     axes.spines[["top", "right"]].set_visible(False)
     if grid:
@@ -119,7 +105,7 @@ def tidy(axes: Any, grid: str | None = "both") -> None:
         axes.set_axisbelow(True)
 
 
-def of_bytes(values: Sequence[float] | Any) -> tuple[float, str]:
+def of_bytes(values: Iterable[float]) -> tuple[float, str]:
     """Return the unit in which the largest of these bytes is read best: its size and name."""
     most = max((float(value) for value in values), default=0.0)
     for size, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -132,3 +118,21 @@ def said_bytes(count: float) -> str:
     """Write a number of bytes for a reader: 912 B, 4.61 MB."""
     size, name = of_bytes([count])
     return f"{count:.0f} B" if size == 1 else f"{count / size:.3g} {name}"
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Let an axis of numbers that are whole have ticks at such only, even where there is one."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))
+
+
+def few_ticks(axes: Axes, places: int) -> None:
+    """Let a small panel have few ticks, with powers of ten apart."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(places))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.ticklabel_format(scilimits=(-2, 4))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.get_offset_text().set_fontsize(7)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
-from vpem.pictures.figure import COLOURS, whole_numbers, words
-from vpem.pictures.saved import Saved
-from vpem.pictures.style import HATCHES, Picture, new_figure, of_bytes, said_bytes, tidy
+from vpem.pictures.figure import Picture, new_figure, words
+from vpem.pictures.reported import SavedFit
+from vpem.pictures.style import COLOURS, HATCHES, of_bytes, said_bytes, tidy, whole_numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["MEANINGS", "busiest_links", "draw_communication"]
 
@@ -28,7 +31,7 @@ BARS = 15
 BARS_OF_AGENTS = 30
 
 
-def busiest_links(saved: Saved, most: int) -> list[tuple[str, dict[str, float]]]:
+def busiest_links(saved: SavedFit, most: int) -> list[tuple[str, dict[str, float]]]:
     """Return the links that carried most: their names, and bytes by kind."""
     links = saved.links()
     names = saved.node_names(saved.graph().n_nodes)
@@ -42,7 +45,7 @@ def busiest_links(saved: Saved, most: int) -> list[tuple[str, dict[str, float]]]
     return found
 
 
-def draw_communication(saved: Saved) -> Picture:
+def draw_communication(saved: SavedFit) -> Picture:
     """Draw bytes by phase, of the busiest links, by agent, and setup against iterations."""
     kinds = saved.sent_by_kind()
     if not kinds:
@@ -77,12 +80,12 @@ def draw_communication(saved: Saved) -> Picture:
     return Picture(figure, f"{said_bytes(total)} sent: {listed}.", notes)
 
 
-def _legend_below(axes: Any) -> None:
+def _legend_below(axes: Axes) -> None:
     """Put the legend where no bar is."""
     axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))
 
 
-def _nothing(axes: Any, text: str) -> None:
+def _nothing(axes: Axes, text: str) -> None:
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, fontsize=9)
 
@@ -93,7 +96,7 @@ def _style(kind: str) -> dict[str, Any]:
     return {"facecolor": COLOURS[number], "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
 
 
-def _phases(axes: Any, kinds: dict[str, dict[str, float]]) -> None:
+def _phases(axes: Axes, kinds: dict[str, dict[str, float]]) -> None:
     tidy(axes, "x")
     sizes = [counted["bytes"] for counted in kinds.values()]
     unit, name = of_bytes(sizes)
@@ -115,27 +118,29 @@ def _phases(axes: Any, kinds: dict[str, dict[str, float]]) -> None:
     axes.set_title("by phase", fontsize=10)
 
 
-def _when(axes: Any, saved: Saved, kinds: dict[str, dict[str, float]], notes: list[str]) -> None:
+def _when(
+    axes: Axes, saved: SavedFit, kinds: dict[str, dict[str, float]], notes: list[str]
+) -> None:
     """Draw bytes sent by each iteration, those of the setup below them."""
     try:
-        record = saved.record()
+        history = saved.history()
     except InputError as error:
         notes.append(str(error))
         _nothing(axes, "the file does not say when it was sent")
         return
-    if record.sent is None:
+    if history.sent is None:
         notes.append(f"{saved.path} does not say what was sent by which iteration")
         _nothing(axes, "the file does not say when it was sent")
         return
     tidy(axes)
-    unit, name = of_bytes(record.sent)
-    setup = min(kinds.get("setup", {}).get("bytes", 0.0), float(record.sent[0]))
-    sent = record.sent / unit
-    style = {"marker": "o", "markersize": 3} if len(sent) == 1 else {}
-    axes.fill_between(record.iteration, setup / unit, sent, color="#D3E8F5", linewidth=0)
-    axes.plot(record.iteration, sent, color=COLOURS[6], label="all by then", **style)
+    unit, name = of_bytes(history.sent)
+    setup = min(kinds.get("setup", {}).get("bytes", 0.0), float(history.sent[0]))
+    sent = history.sent / unit
+    style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(sent) == 1 else {}
+    axes.fill_between(history.iteration, setup / unit, sent, color="#D3E8F5", linewidth=0)
+    axes.plot(history.iteration, sent, color=COLOURS[6], label="all by then", **style)
     if setup:
-        axes.fill_between(record.iteration, 0, setup / unit, **_style("setup"), label="setup")
+        axes.fill_between(history.iteration, 0, setup / unit, **_style("setup"), label="setup")
     axes.set_ylim(0, float(sent[-1]) * 1.05 or 1.0)
     axes.set(xlabel="iteration", ylabel=name)
     whole_numbers(axes.xaxis)
@@ -143,7 +148,7 @@ def _when(axes: Any, saved: Saved, kinds: dict[str, dict[str, float]], notes: li
     axes.set_title("setup and iterations", fontsize=10)
 
 
-def _links(axes: Any, links: list[tuple[str, dict[str, float]]], saved: Saved) -> None:
+def _links(axes: Axes, links: list[tuple[str, dict[str, float]]], saved: SavedFit) -> None:
     if not links:
         _nothing(axes, "the file does not say what each link carried")
         return
@@ -165,8 +170,8 @@ def _links(axes: Any, links: list[tuple[str, dict[str, float]]], saved: Saved) -
 
 
 def _agents(
-    axes: Any,
-    saved: Saved,
+    axes: Axes,
+    saved: SavedFit,
     out: NDArray[np.float64],
     into: NDArray[np.float64],
     notes: list[str],
@@ -178,7 +183,7 @@ def _agents(
     unit, name = of_bytes(out + into)
     noun = "worker" if saved.over_rows else "agent"
     axes.set_title(f"by {noun}", fontsize=10)
-    bars = {"edgecolor": "black", "linewidth": 0.4}
+    bars: dict[str, Any] = {"edgecolor": "black", "linewidth": 0.4}
     if len(out) <= BARS_OF_AGENTS:
         places = np.arange(len(out))
         axes.barh(places, out[order] / unit, color=COLOURS[6], label="sent", **bars)

@@ -1,0 +1,291 @@
+"""The kinds of files that fits write, and what commands do with each: one class a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+if TYPE_CHECKING:
+    from vpem.pictures.kinds import Data
+    from vpem.pictures.reported import Saved
+
+__all__ = [
+    "ImputationFile",
+    "IndividualOptions",
+    "Output",
+    "Request",
+    "RowOptions",
+    "StoredFile",
+    "refuse_given",
+    "reported",
+    "stored_at",
+]
+
+KINDS = {
+    "vpem-model": ("of_mixtures", "MixtureFile"),
+    "vpem-clustering": ("of_rows", "ClustersFile"),
+    "vpem-saem": ("of_individuals", "SaemFile"),
+    "vpem-imputation": ("kinds", "ImputationFile"),
+}
+"""Where the class of each kind is, by what files say that they are."""
+
+
+MOST_TIMES = 100_000
+
+
+def stored_at(path: Path) -> StoredFile:
+    """Return what commands do with a file; one that is of no kind is read, and refused, as a model.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read.
+    """
+    from vpem.files.hdf5 import open_read, read_attribute
+
+    with open_read(path) as file:
+        encoding = read_attribute(file, "encoding-type")
+    module, name = KINDS.get(encoding or "", KINDS["vpem-model"])
+    found: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
+    return found
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options that are about data of one kind, by their names."""
+
+    def given(self) -> Iterator[str]:
+        """Yield the flags of those that were given."""
+        for one in fields(self):
+            if getattr(self, one.name) != one.default:
+                yield f"--{one.name}"
+
+
+@dataclass(frozen=True)
+class RowOptions(Options):
+    """Options about rows of data."""
+
+    labels: str = "labels"
+    dataset: str | None = None
+    features: str | None = None
+    missing: str = "refuse"
+
+
+@dataclass(frozen=True)
+class IndividualOptions(Options):
+    """Options about individuals."""
+
+    individual: list[str] | None = None
+    times: str | None = None
+    population: bool = False
+    latents: bool = False
+    id: str | None = None
+    time: str | None = None
+    value: str | None = None
+    covariates: str | None = None
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """Columns of a table, by what they hold."""
+        return {"id": self.id, "time": self.time, "value": self.value}
+
+    def grid(self) -> list[float] | None:
+        """Times to predict at: from:to:step, or numbers with commas between."""
+        from math import floor, isfinite
+
+        from vpem.errors import InputError
+
+        text = self.times
+        if text is None:
+            return None
+        try:
+            if ":" in text:
+                first, last, step = (float(word) for word in text.split(":"))
+                if not (isfinite(first) and isfinite(last) and isfinite(step) and step > 0):
+                    raise ValueError
+                count = floor((last - first) / step * (1 + 1e-12) + 1e-9) + 1
+                if not 0 < count <= MOST_TIMES:
+                    raise ValueError
+                return [first + place * step for place in range(count)]
+            found = [float(word) for word in text.split(",")]
+            if not all(map(isfinite, found)) or len(found) > MOST_TIMES:
+                raise ValueError
+        except (ValueError, OverflowError):
+            raise InputError(
+                "--times must be from:to:step with a step above 0, such as 0:24:0.5, or numbers "
+                f"with commas between, at most {MOST_TIMES}, got {text[:60]!r}"
+            ) from None
+        return found
+
+    def values(self) -> dict[str, float]:
+        """Values of covariates: ``dose=4.5,weight=70``."""
+        from math import isfinite
+
+        from vpem.errors import InputError
+
+        text = self.covariates
+        found: dict[str, float] = {}
+        for word in [] if text is None else text.split(","):
+            name, _, number = word.partition("=")
+            try:
+                value = float(number)
+                if not name.strip() or not isfinite(value) or name.strip() in found:
+                    raise ValueError
+            except ValueError:
+                raise InputError(
+                    "without DATA --covariates must be values with commas between, such as "
+                    f"dose=4.5,weight=70, got {text!r}"
+                ) from None
+            found[name.strip()] = value
+        return found
+
+
+def refuse_given(options: Options, sentence: str) -> None:
+    """Refuse the first of the options that were given; the sentence goes on after its name."""
+    from vpem.errors import InputError
+
+    for flag in options.given():
+        raise InputError(f"{flag} {sentence}")
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where results go: to a file, or to standard output as CSV or as JSON."""
+
+    path: Path | None = None
+    force: bool = False
+    quote_formulas: bool = False
+    json: bool = False
+
+    def write(self, columns: Mapping[str, Any], kind: str) -> None:
+        """Write a table, unless JSON is all that is wanted."""
+        from vpem.files.tables import write_columns
+
+        if self.path is not None or not self.json:
+            write_columns(self.path, dict(columns), kind, self.force, self.quote_formulas)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command is to do with a fit.
+
+    Attributes
+    ----------
+    data : Path or None
+        What it is used on.
+    rows, individuals : RowOptions, IndividualOptions
+        More about the data, of either kind.
+    output : Output
+        Where results go.
+    proba : bool
+        Whether responsibilities are wanted.
+    labelled : bool
+        Whether rows must have labels.
+    """
+
+    data: Path | None
+    rows: RowOptions = RowOptions()
+    individuals: IndividualOptions = IndividualOptions()
+    output: Output = Output()
+    proba: bool = False
+    labelled: bool = False
+
+
+class StoredFile:
+    """A file of a fit, as commands use it; what a kind has not is refused.
+
+    Parameters
+    ----------
+    path : Path
+        Where it is.
+    """
+
+    holds: ClassVar[str]
+    instead: ClassVar[dict[str, str]] = {}
+    """Why commands cannot use it, and what can be done."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def stored(self) -> Any:
+        """What is in the file."""
+        raise NotImplementedError
+
+    @cached_property
+    def saved(self) -> Saved:
+        """What pictures are drawn of."""
+        from vpem.pictures.saved import saved_of
+
+        return saved_of(str(self.path), self.stored)
+
+    def _refuse(self, command: str) -> NoReturn:
+        from vpem.errors import InputError
+
+        why = self.instead.get(command, f"which 'vpem {command}' cannot use")
+        raise InputError(f"{self.path} holds {self.holds}, {why}")
+
+    def show(self, as_json: bool) -> None:
+        """Print what is in it."""
+        self._refuse("model show")
+
+    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+        """Write it for another program."""
+        self._refuse("model export")
+
+    def predict(self, request: Request) -> int:
+        """Predict of data; return how many rows were written."""
+        self._refuse("predict")
+
+    def score(self, request: Request) -> None:
+        """Print how well data are described."""
+        self._refuse("score")
+
+    def sample(self, count: int, seed: int, output: Output) -> None:
+        """Draw rows."""
+        self._refuse("sample")
+
+    def evaluate(self, request: Request) -> None:
+        """Print how well it agrees with labels."""
+        self._refuse("evaluate")
+
+    def evaluation_data(self, request: Request) -> Data | None:
+        """Read data that the fit is held against, if there are any; refuse options about others."""
+        self._refuse("plot")
+
+    def command(self, root: Any) -> str | None:
+        """Return the command that fitted it, where that is known."""
+        return None
+
+
+class ImputationFile(StoredFile):
+    """A completed matrix."""
+
+    holds = "an imputation"
+    instead: ClassVar = dict.fromkeys(
+        ("model show", "predict", "score", "sample", "evaluate", "plot"),
+        "a matrix that is completed: 'vpem model export' writes it as a table",
+    )
+
+    @cached_property
+    def saved(self) -> Saved:
+        """No pictures are drawn of it here."""
+        self._refuse("plot")
+
+    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+        """Write the completed matrix as CSV."""
+        from vpem.files.hdf5 import check_writable
+        from vpem.files.imputations import read_imputed, write_imputed
+
+        check_writable(output, force, "imputed values")
+        write_imputed(output, read_imputed(self.path), force, quote_formulas)
+
+
+def reported(facts: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return what a fit reported, or None where it is absent or of another type."""
+    value = facts.get(name)
+    return value if type(value) is kind else None

@@ -1,0 +1,379 @@
+"""What commands do with fits of SAEM, whose data are individuals."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .kinds import IndividualOptions, Request, StoredFile, refuse_given, reported
+from .output import as_plain, communication, number, plural, print_json, show, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.table import Table
+
+    from vpem.saem.individuals import Individuals
+    from vpem.saem.prediction import Curves, Predictor
+    from vpem.saem.saved import SavedSaem
+
+__all__ = ["SaemFile"]
+
+MOST_ROWS = 50
+"""Parameters, latents and individuals that are printed; --json has them all."""
+
+Tables = tuple[dict[str, Any], dict[str, Any]]
+"""A report, and columns."""
+
+
+class SaemFile(StoredFile):
+    """What `vpem saem` has written."""
+
+    holds = "a fit of SAEM"
+    instead: ClassVar = {
+        "sample": "from which no rows are drawn; 'vpem predict' has its curves",
+        "evaluate": "whose individuals have no labels here; 'vpem predict' has classes of a "
+        "mixture",
+    }
+
+    @cached_property
+    def stored(self) -> SavedSaem:
+        """The fit."""
+        from vpem.saem.formats.fits import read_saem
+
+        return read_saem(self.path)
+
+    def individuals(self, request: Request) -> Individuals | None:
+        """Read individuals, or those of them that are wanted, if there are data."""
+        from vpem.errors import InputError, did_you_mean
+
+        from .saem_choices import individuals_of, needed_covariates
+
+        saved, data, options = self.stored, request.data, request.individuals
+        if data is None:
+            return None
+        needed = needed_covariates(saved.model, saved.model_options)
+        fitted = reported(saved.settings, "columns", dict) or {}
+        found = individuals_of(data, options.columns, options.covariates, needed, fitted)
+        if options.individual is None:
+            return found
+        place = {name: one for one, name in enumerate(found.names)}
+        for name in options.individual:
+            if name not in place:
+                raise InputError(f"{data} has no individual {name!r}{did_you_mean(name, place)}")
+        return found.take([place[name] for name in options.individual])
+
+    def evaluation_data(self, request: Request) -> Individuals | None:
+        """Read the individuals that it is held against."""
+        refuse_given(request.rows, "is for mixtures and clusters; a fit of SAEM has individuals")
+        if request.data is None:
+            refuse_given(request.individuals, "is about the data: give them after the model")
+        return self.individuals(request)
+
+    def predict(self, request: Request) -> int:
+        """Predict curves, latents or classes of individuals."""
+        from vpem.saem.prediction import CURVES, Predictor
+
+        refuse_given(request.rows, "is for mixtures; a fit of SAEM takes individuals as they are")
+        saved = self.stored
+        predictor = Predictor(saved)
+        options, output = request.individuals, request.output
+        times = options.grid()
+        curves = saved.model in CURVES and not options.latents
+        self._check(request, curves)
+        found = self.individuals(request)
+        if curves:
+            report, columns = _curves(predictor, found, times, options)
+            kind = "vpem-saem-curves"
+        elif saved.discrete:
+            report, columns = _classes(predictor, found, request.proba)
+            kind = "vpem-predictions"
+        else:
+            report, columns = _latents(predictor, found, options.individual)
+            kind = "vpem-saem-individuals"
+        output.write(columns, kind)
+        if output.json:
+            head = {"model": saved.model, "n_individuals": report.pop("n_individuals")}
+            path = None if output.path is None else str(output.path)
+            print_json({**head, "output": path, **(report if path is None else {})})
+        return len(next(iter(columns.values())))
+
+    def _check(self, request: Request, curves: bool) -> None:
+        """Refuse options that do not go together, or with this fit."""
+        from vpem.errors import InputError
+
+        saved, data, options = self.stored, request.data, request.individuals
+        wanted = options.individual
+        if wanted is not None and len(set(wanted)) < len(wanted):
+            raise InputError("--individual must name different individuals")
+        if request.proba and not saved.discrete:
+            raise InputError(f"{self.path} has no classes; leave out --proba")
+        if options.population and options.latents:
+            raise InputError("give --population or --latents, not both")
+        if data is None and any(options.columns.values()):
+            given = next(name for name, value in options.columns.items() if value)
+            raise InputError(f"--{given} names a column of DATA; give DATA")
+        if not curves and (options.population or options.times is not None):
+            what = "--latents" if options.latents else f"the model {saved.model}"
+            raise InputError(f"{what} has no curves over time; leave out --times and --population")
+        if data is None and not options.population and options.covariates is not None:
+            raise InputError("the fit knows its individuals' covariates; leave out --covariates")
+        if data is None and options.population and wanted is not None:
+            raise InputError("--individual without DATA is one of the fit; leave out --population")
+
+    def score(self, request: Request) -> None:
+        """Print the log-likelihood of individuals."""
+        import numpy as np
+
+        from vpem.saem.prediction import Predictor
+
+        refuse_given(request.rows, "is for mixtures; a fit of SAEM takes individuals as they are")
+        predictor = Predictor(self.stored)
+        found = self.individuals(request)
+        assert found is not None
+        likelihood = predictor.score(found)
+        value, p = likelihood.value, len(self.stored.parameters)
+        effective = float(np.min(likelihood.effective))
+        bic = p * np.log(found.n_individuals) - 2 * value
+        if request.output.json:
+            print_json({
+                "n_individuals": found.n_individuals,
+                "n_samples": found.n_rows,
+                "n_parameters": p,
+                "log_likelihood": {
+                    "value": value, "error": likelihood.error, "least_effective_draws": effective,
+                },
+                "individuals": [
+                    {"id": name, "log_likelihood": each}
+                    for name, each in zip(found.names, likelihood.each.tolist(), strict=True)
+                ],
+                "bic": bic,
+                "aic": 2 * p - 2 * value,
+            })  # fmt: skip
+            return
+        error = f", Monte Carlo error {likelihood.error:.2g}" if likelihood.error else ""
+        facts = (
+            ("individuals", found.n_individuals),
+            ("rows", found.n_rows),
+            ("parameters", p),
+            ("log-likelihood, total", f"{value:.4f}{error}"),
+            ("log-likelihood per individual", number(value / found.n_individuals, 8)),
+            ("BIC, of individuals", f"{bic:.4f}"),
+            ("AIC", f"{2 * p - 2 * value:.4f}"),
+        )
+        show(table(facts, "", ""))
+
+    def show(self, as_json: bool) -> None:
+        """Print estimates with standard errors, and shrinkage."""
+        from vpem.saem.formats.fits import saem_as_json
+
+        if as_json:
+            print_json(saem_as_json(self.stored))
+        else:
+            show(*_tables(self.stored))
+
+    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+        """Write the whole fit as JSON, or its arrays as a NumPy archive."""
+        import json
+
+        import numpy as np
+
+        from vpem.files.endings import ending_of
+        from vpem.files.hdf5 import atomic_write, check_writable
+        from vpem.saem.formats.fits import ARRAYS, saem_as_json
+
+        check_writable(output, force, "exported models")
+        saved = self.stored
+        with atomic_write(output, force, "exported models") as temporary:
+            if ending_of(output) == ".json":
+                with open(temporary, "w", encoding="utf-8") as stream:
+                    json.dump(as_plain(saem_as_json(saved)), stream, allow_nan=False)
+                    stream.write("\n")
+                return
+            arrays: dict[str, Any] = {name: getattr(saved, name) for name in ARRAYS}
+            for name in ("parameters", "latents", "names"):
+                arrays[name] = np.array(getattr(saved, name), dtype=np.str_)
+            with open(temporary, "wb") as binary:
+                np.savez(binary, **arrays)
+
+
+def _tables(saved: SavedSaem) -> list[Table | str]:
+    """Return the whole, the estimates, the latents."""
+    from math import isfinite
+
+    made: list[Table | str] = [table(_facts(saved), "", "")]
+    lines = [
+        (name, number(estimate), number(error if isfinite(error) else None, 3))
+        for (name, estimate), error in zip(
+            saved.estimates.items(), saved.standard_errors.tolist(), strict=True
+        )
+    ]
+    heads = ("parameter", "estimate", "standard error")
+    made.append(table(lines[:MOST_ROWS], *heads, title="Estimates", right=heads[1:]))
+    if len(lines) > MOST_ROWS:
+        made.append(f"... and {plural(len(lines) - MOST_ROWS, 'more parameter')} (see --json)\n")
+    if saved.discrete:
+        return made
+    shares = list(zip(saved.latents, (f"{one:.3f}" for one in saved.shrinkage), strict=True))
+    about = ("latent", "shrinkage")
+    made.append(table(shares[:MOST_ROWS], *about, title="Individuals", right=about[1:]))
+    return made
+
+
+def _facts(saved: SavedSaem) -> list[tuple[str, object]]:
+    """Return what was fitted, to what, how and how well; settings may hold anything."""
+    settings, likelihood = saved.settings, saved.log_likelihood
+    value = f"{likelihood.value:.3f}"
+    if likelihood.error:
+        value += f", Monte Carlo error {likelihood.error:.2g}"
+    tol = reported(settings, "tol", float)
+    options = ", ".join(f"{name} {_words(value)}" for name, value in saved.model_options.items())
+    devices = reported(settings, "devices", int)
+    try:
+        names = [f"device {place}" for place in range(min(devices or 0, len(saved.names)))]
+        sent = communication(saved.communication, names)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        sent = "?"
+    rows = reported(settings, "n_rows", int)
+    return [
+        ("model", f"{saved.model if saved.model != 'own' else saved.model_class}, "
+                  f"{plural(len(saved.parameters), 'parameter')}"
+                  f"{f' ({options})' if options else ''}"),
+        ("fitted to", f"{plural(len(saved.names), 'individual')}, "
+                      f"{'? rows' if rows is None else plural(rows, 'row')} of "
+                      f"{reported(settings, 'data', str) or '?'}"),
+        ("devices", _known(devices)),
+        ("algorithm", _algorithm(settings)),
+        ("log-likelihood", value),
+        ("iterations", f"{saved.n_iter}, of which {_known(reported(settings, 'burn_in', int))} "
+                       "burn-in"),
+        *([("converged", _whether(saved))] if tol is None or tol > 0 else []),
+        ("communication", sent),
+        ("seed", _known(reported(settings, "seed", int))),
+        ("versions", ", ".join(f"{name} {text}" for name, text in saved.versions.items())),
+    ]  # fmt: skip
+
+
+def _algorithm(settings: Mapping[str, Any]) -> str:
+    """Say in a line how it was fitted."""
+    chains = reported(settings, "n_chains", int)
+    parts = [
+        f"sampler {reported(settings, 'sampler', str) or '?'}",
+        "? chains" if chains is None else plural(chains, "chain"),
+    ]
+    if reported(settings, "average", str) == "models":
+        parts.append(f"models averaged over {reported(settings, 'shares', str) or '?'}")
+    if reported(settings, "codec", str):
+        feedback = reported(settings, "feedback", str) or "?"
+        parts.append(f"statistics by {settings['codec']}, feedback {feedback}")
+    return ", ".join(parts)
+
+
+def _whether(saved: SavedSaem) -> str:
+    """Say whether a fit converged, and on what grounds, which older files do not hold."""
+    grounds = f": {_words(saved.grounds, 200)}" if saved.grounds else ""
+    return f"{'yes' if saved.converged else 'no'}{grounds}"
+
+
+def _known(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _words(value: Any, most: int = 40) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _curves(
+    predictor: Predictor,
+    found: Individuals | None,
+    times: list[float] | None,
+    options: IndividualOptions,
+) -> Tables:
+    """Curves, as a report and as columns."""
+    import numpy as np
+
+    if options.population:
+        values = options.values() if found is None else None
+        curves: Curves = predictor.population(times, values, found)
+    elif found is None:
+        curves = predictor.stored(options.individual, times)
+    else:
+        curves = predictor.curves(found, times)
+    at = curves.at
+    measured = bool(np.isfinite(at.values).any())
+    columns = {
+        "id": np.array(at.names, dtype=np.str_)[at.individual_of],
+        "time": at.times,
+        **({"value": at.values} if measured else {}),
+        "fitted": curves.fitted,
+        "lower": curves.lower,
+        "upper": curves.upper,
+    }
+    listed = []
+    for one, name in enumerate(at.names):
+        rows = slice(at.first[one], at.first[one + 1])
+        part = {key: values[rows] for key, values in columns.items() if key != "id"}
+        listed.append({"id": name, **part})
+    report = {
+        "n_individuals": at.n_individuals,
+        "level": curves.level,
+        "interval_of": "curve",
+        "curves": listed,
+    }
+    return report, columns
+
+
+def _latents(predictor: Predictor, found: Individuals | None, wanted: list[str] | None) -> Tables:
+    """Latents given rows, or those of the fit, as a report and as columns."""
+    import numpy as np
+
+    given = predictor.stored_latents(wanted) if found is None else predictor.latents(found)
+    sds = np.sqrt(np.maximum(np.einsum("nii->ni", given.covariances), 0.0))
+    columns: dict[str, Any] = {"id": np.array(given.names, dtype=np.str_)}
+    latents = predictor.saved.latents
+    for j, name in enumerate(latents):
+        columns[name] = given.means[:, j]
+        columns[f"{name} sd"] = sds[:, j]
+        columns[f"{name} lower"] = given.lower[:, j]
+        columns[f"{name} upper"] = given.upper[:, j]
+    listed = [
+        {
+            "id": name,
+            "latents": {
+                latent: {
+                    "mean": given.means[one, j],
+                    "sd": sds[one, j],
+                    "lower": given.lower[one, j],
+                    "upper": given.upper[one, j],
+                }
+                for j, latent in enumerate(latents)
+            },
+        }
+        for one, name in enumerate(given.names)
+    ]
+    report = {"n_individuals": len(given.names), "level": given.level, "individuals": listed}
+    return report, columns
+
+
+def _classes(predictor: Predictor, found: Individuals | None, proba: bool) -> Tables:
+    """Most probable class given the rows, as a report and as columns."""
+    import numpy as np
+
+    from vpem.errors import InputError
+
+    if found is None:
+        raise InputError(
+            f"the model {predictor.saved.model} predicts classes of individuals from their rows; "
+            "give DATA"
+        )
+    shares = predictor.responsibilities(found)
+    labels = shares.argmax(axis=1)
+    names = np.array(found.names, dtype=np.str_)
+    more = {f"proba_{k}": column for k, column in enumerate(shares.T)} if proba else {}
+    counts = np.bincount(labels, minlength=shares.shape[1])
+    report: dict[str, Any] = {"n_individuals": len(names), "counts": counts, "labels": labels}
+    if proba:
+        report["proba"] = shares
+    return report, {"id": names, "label": labels, **more}

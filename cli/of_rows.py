@@ -1,0 +1,341 @@
+"""What commands do with files whose data are rows: mixtures and clusters alike, and clusters."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .kinds import Request, StoredFile, refuse_given, reported
+from .output import communication, number, plural, print_json, show, table
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from vpem.files.clusterings import StoredClustering
+    from vpem.files.datasets import Dataset
+    from vpem.pictures.samples import EvaluationData
+
+    Assigned = tuple[NDArray[Any], dict[str, NDArray[Any]], dict[str, NDArray[Any]]]
+    """Labels of rows, columns that go with them, and what JSON has of these."""
+
+__all__ = ["MOST_ROWS", "ClustersFile", "RowFile"]
+
+MOST_ROWS = 50
+"""Rows of a table that is printed; --json has them all."""
+
+COMMANDS = {
+    "vp-em": "fit",
+    "em-rows": "fit",
+    "fedem": "fedem",
+    "vr-fedem": "fedem",
+    "k-means": "kmeans",
+}
+
+
+class RowFile(StoredFile):
+    """A mixture, or clusters."""
+
+    noun: ClassVar[str]
+    """What rows are assigned to."""
+    needs_values: ClassVar[bool]
+    """Whether rows that lack values cannot be assigned."""
+
+    @property
+    @abstractmethod
+    def n_labels(self) -> int:
+        """Components or clusters."""
+
+    @abstractmethod
+    def labels(self, X: NDArray[Any]) -> NDArray[np.intp]:
+        """Component or cluster of each row."""
+
+    @abstractmethod
+    def assign(self, X: NDArray[Any], missing: str, proba: bool) -> Assigned:
+        """Assign rows to components or clusters."""
+
+    def load(self, request: Request) -> tuple[Dataset, NDArray[Any]]:
+        """Read data, features in the order of the file."""
+        from vpem.errors import check_choice
+        from vpem.settings import MISSINGS
+
+        check_choice("--missing", request.rows.missing, MISSINGS)
+        return self._read(request, request.rows.missing == "refuse")
+
+    def _read(self, request: Request, complete: bool) -> tuple[Dataset, NDArray[Any]]:
+        from vpem.checks import available_memory, check_finite
+        from vpem.files.datasets import read_dataset
+        from vpem.files.matrix import FileMatrix
+        from vpem.files.models import match_features
+        from vpem.terms.missing_patterns import check_missing
+
+        names, inside = self.stored.feature_names, request.rows.dataset
+        source = read_dataset(_data(request), inside, memory_limit=available_memory())
+        columns = match_features(self.stored, source.feature_names)
+        X = source.X
+        if columns is not None:
+            X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
+        (check_finite if complete else check_missing)(X, names)
+        return source, X
+
+    def refuse_individuals(self, request: Request) -> None:
+        """Refuse options of fits of SAEM."""
+        refuse_given(
+            request.individuals, f"is for fits of SAEM, which {self.path} is not; leave it out"
+        )
+
+    def evaluation_data(self, request: Request) -> EvaluationData | None:
+        """Read the dataset that it is held against, its columns in the order of the file."""
+        self.refuse_individuals(request)
+        if request.data is None:
+            about = replace(request.rows, features=None)
+            refuse_given(about, "is about the data: give them after the model")
+            return None
+        from vpem.pictures.samples import EvaluationData
+
+        source, X = self._read(request, self.needs_values)
+        named = request.rows.labels != "labels"
+        labelled = request.labelled or named or source.labels is not None
+        labels = _read_labels(request, source) if labelled else None
+        return EvaluationData(X, labels, str(request.data))
+
+    def predict(self, request: Request) -> int:
+        """Assign rows to components or clusters."""
+        import numpy as np
+
+        self.refuse_individuals(request)
+        output = request.output
+        source, X = self.load(request)
+        labels, more, own = self.assign(X, request.rows.missing, request.proba)
+        ids = ("row", np.arange(len(X))) if source.ids is None else ("id", source.ids)
+        output.write({ids[0]: ids[1], "label": labels, **more}, "vpem-predictions")
+        if output.json:
+            report = {
+                "n_samples": len(X),
+                "counts": np.bincount(labels, minlength=self.n_labels),
+                "output": None if output.path is None else str(output.path),
+            }
+            print_json(report | ({"labels": labels, **own} if output.path is None else {}))
+        return len(labels)
+
+    def evaluate(self, request: Request) -> None:
+        """Compare components or clusters with labels."""
+        from vpem.fits.evaluation import compare
+
+        source, X = self.load(request)
+        truth = _read_labels(request, source)
+        k = self.n_labels
+        found = compare(truth, self.labels(X), k)
+        if request.output.json:
+            print_json({
+                "n_samples": len(X),
+                "accuracy": found.accuracy,
+                "adjusted_rand_index": found.adjusted_rand_index,
+                "normalized_mutual_information": found.normalized_mutual_information,
+                "labels": found.classes,
+                "confusion": found.confusion,
+                "mapping": found.mapping,
+            })  # fmt: skip
+            return
+        facts = (
+            ("accuracy, best one-to-one mapping", f"{found.accuracy:.4f}"),
+            ("adjusted Rand index", f"{found.adjusted_rand_index:.4f}"),
+            ("normalized mutual information", f"{found.normalized_mutual_information:.4f}"),
+        )
+        heads = tuple(
+            f"{c} = {found.mapping[c]}" if c in found.mapping else str(c) for c in range(k)
+        )
+        counts = ((label, *row) for label, row in zip(found.classes, found.confusion, strict=True))
+        title = "Rows of each label in each component"
+        show(table(facts, "", ""), table(counts, "label", *heads, title=title, right=heads))
+
+    def command(self, root: Any) -> str | None:
+        """Return the command that fitted it, made of its options; None where it is not known."""
+        import shlex
+
+        options = self.stored.options
+        name = COMMANDS.get(str(self.stored.report.get("algorithm")))
+        if name is None or not options.get("data"):
+            return None
+        words = ["vpem", name]
+        for parameter in root.commands[name].params:
+            value = options.get(parameter.name)
+            if parameter.param_type_name == "argument":
+                words += str(value).split(", ") if value is not None else []
+            elif value is not None and not _same(value, parameter.default):
+                words += [parameter.opts[-1]] if value is True else [parameter.opts[-1], str(value)]
+        return shlex.join(words)
+
+    def sent(self) -> str:
+        """Return what the fit has sent; a file may hold anything there."""
+        report = self.stored.report
+        try:
+            return communication(report["communication"], self.holders())
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            return "?"
+
+    def holders(self) -> list[str]:
+        """Names of workers or agents, where the file has them."""
+        report = self.stored.report
+        listed = reported(report, "agent_names", list) or reported(report, "worker_names", list)
+        return [str(name) for name in listed or []]
+
+    def versions(self) -> str:
+        """Write of which software it is."""
+        return ", ".join(f"{name} {text}" for name, text in self.stored.versions.items())
+
+    def features(self, first: list[tuple[str, ...]], values: NDArray[Any], title: str) -> list[Any]:
+        """Return a table of components or clusters, feature by feature."""
+        names = self.stored.feature_names
+        shown = min(len(names), MOST_ROWS)
+        lines = [(names[j], *(number(value) for value in values[:, j])) for j in range(shown)]
+        noun = self.noun
+        heads = tuple(f"{noun} {k}" for k in range(len(values)))
+        made: list[Any] = [table([*first, *lines], "", *heads, title=title, right=heads)]
+        if len(names) > shown:
+            made.append(f"... and {plural(len(names) - shown, 'more feature')} (see --json)")
+        return made
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an option has the value that it has by itself; a flag that is off has."""
+    return value is False or value == default or str(value) == str(default)
+
+
+def _data(request: Request) -> Path:
+    from vpem.errors import InputError
+
+    if request.data is None:
+        raise InputError("vpem predict needs DATA: a dataset with the model's features")
+    return request.data
+
+
+def _read_labels(request: Request, source: Dataset) -> NDArray[Any]:
+    """Read labels from the dataset, another place in its file, or a text file."""
+    import numpy as np
+
+    from vpem.errors import InputError
+    from vpem.fits.evaluation import read_labels
+
+    data, where = _data(request), request.rows.labels
+    if where == "labels":
+        if source.labels is None:
+            raise InputError(
+                f"{data} has no labels; name where they are with --labels, or import the data with "
+                "--label-column"
+            )
+        return np.asarray(source.labels)
+    return read_labels(where, data, source.n_samples)
+
+
+class ClustersFile(RowFile):
+    """What `vpem kmeans` has written."""
+
+    holds = "clusters"
+    noun = "cluster"
+    needs_values = True
+    instead: ClassVar = {
+        "sample": "from which no rows are drawn; fit a mixture with 'vpem fit'",
+        "model export": "which are not exported; 'vpem model show --json' prints them",
+    }
+
+    @cached_property
+    def stored(self) -> StoredClustering:
+        """The clustering."""
+        from vpem.files.clusterings import read_clustering
+
+        return read_clustering(self.path)
+
+    @property
+    def n_labels(self) -> int:
+        """Clusters."""
+        return len(self.stored.centres)
+
+    def load(self, request: Request) -> tuple[Dataset, NDArray[Any]]:
+        """Read data, which must have all values."""
+        from vpem.errors import InputError, check_choice
+        from vpem.settings import MISSINGS
+
+        check_choice("--missing", request.rows.missing, MISSINGS)
+        if request.rows.missing != "refuse":
+            raise InputError(
+                f"{self.path} holds clusters, which have no density to integrate missing values "
+                "out of; leave out --missing"
+            )
+        return super().load(request)
+
+    def labels(self, X: NDArray[Any]) -> NDArray[np.intp]:
+        """Cluster of the nearest centre of each row."""
+        import numpy as np
+
+        return self.stored.assign(X)[0].astype(np.intp)
+
+    def assign(self, X: NDArray[Any], missing: str, proba: bool) -> Assigned:
+        """Nearest centre of each row, and its distance."""
+        import numpy as np
+
+        from vpem.errors import InputError
+
+        if proba:
+            raise InputError(
+                f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
+                "--proba, or fit a mixture with 'vpem fit'"
+            )
+        labels, squared = self.stored.assign(X)
+        distances = np.sqrt(squared)
+        return labels, {"distance": distances}, {"distances": distances}
+
+    def score(self, request: Request) -> None:
+        """Print the inertia of rows."""
+        self.refuse_individuals(request)
+        X = self.load(request)[1]
+        inertia = float(self.stored.assign(X)[1].sum())
+        report = {
+            "n_samples": len(X),
+            "n_clusters": self.n_labels,
+            "inertia": inertia,
+            "inertia_per_sample": inertia / len(X),
+        }
+        if request.output.json:
+            print_json(report)
+            return
+        names = ("rows", "clusters", "inertia", "inertia per sample")
+        values = (number(value, 10) for value in report.values())
+        show(table(zip(names, values, strict=True), "", ""))
+
+    def show(self, as_json: bool) -> None:
+        """Print sizes and centres."""
+        import numpy as np
+
+        found = self.stored
+        report = found.report
+        sizes = np.bincount(found.labels, minlength=self.n_labels)
+        inertia = reported(report, "inertia", float)
+        if as_json:
+            print_json({
+                "encoding": "vpem-clustering",
+                "feature_names": list(found.feature_names),
+                "centres": found.centres.tolist(),
+                "cluster_sizes": sizes.tolist(),
+                "inertia": inertia,
+                "report": report,
+                "options": found.options,
+                "versions": found.versions,
+            })  # fmt: skip
+            return
+        units = "" if found.scaling is None else " (of standardized features)"
+        inertia = float(found.distances.sum()) if inertia is None else inertia
+        facts = (
+            ("clusters", f"{plural(self.n_labels, 'cluster')}, "
+                         f"{plural(len(found.feature_names), 'feature')}"),
+            ("fitted to", f"{plural(len(found.labels), 'row')} of "
+                          f"{reported(report, 'data', str) or '?'}"),
+            ("inertia", number(inertia, 10) + units),
+            ("communication", self.sent()),
+            ("versions", self.versions()),
+        )  # fmt: skip
+        first = [("rows", *(str(size) for size in sizes))]
+        show(table(facts, "", ""), *self.features(first, found.centres, "Centres"))
