@@ -360,7 +360,9 @@ def flattened(terms: NDArray[Any]) -> Vector:
     Component by component, so that a bucket of a codec holds values of one.
     """
     turned = np.ascontiguousarray(terms.transpose(0, 2, 1))
-    return turned.reshape(len(terms), -1).astype(np.float64, copy=False)
+    return turned.reshape(len(terms), terms.shape[1] * terms.shape[2]).astype(
+        np.float64, copy=False
+    )
 
 
 def unflattened(flat: Vector, terms: NDArray[Any]) -> NDArray[Any]:
