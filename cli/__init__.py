@@ -11,7 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vpem.engines.engine import Engine
 
 __all__ = ["main"]
 
@@ -30,21 +33,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    ranks = None
+    engine = None
     try:
         _prepare_streams()
-        ranks = _join(words)
+        engine = _join(words)
         code = _invoke(words)
         sys.stdout.flush()
-        if ranks is not None:
-            ranks.finish()
+        if engine is not None:
+            engine.barrier()
         return code
     except KeyboardInterrupt as error:
         from .output import fail
 
         code = 143 if type(error).__name__ == "Terminated" else 130
-        if ranks is not None:
-            ranks.interrupted(fail, code)
+        if engine is not None:
+            from .engine import interrupted
+
+            interrupted(engine, fail, code)
         return fail("interrupted; nothing was written", code=code)
     except BrokenPipeError:
         # The reader of stdout has gone; there is nobody to tell.
@@ -54,15 +59,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         from .output import fail
 
         sentence = _sentence(error, words)
-        if ranks is not None and ranks.size > 1:
-            _end_all(ranks, error, sentence)
+        if engine is not None and engine.size > 1:
+            _end_all(engine, error, sentence)
         if sentence is None:
             raise
         return fail(sentence, code=getattr(error, "exit_code", 2))
 
 
-def _join(words: list[str]) -> Any:
-    """Join the MPI job of this process where it is asked for; what a rank can do, or None."""
+def _join(words: list[str]) -> Engine | None:
+    """Join the MPI job of this process where it is asked for: the engine, or None."""
     typed = any(word == "--engine" or word.startswith("--engine=") for word in words)
     told = any(name.startswith("VPEM_") for name in os.environ)
     if not typed and (told or any(word.startswith("--config") for word in words)):
@@ -78,19 +83,19 @@ def _join(words: list[str]) -> Any:
     return join() if asks_for_mpi(words) else None
 
 
-def _end_all(ranks: Any, error: Exception, sentence: str | None) -> None:
+def _end_all(engine: Engine, error: Exception, sentence: str | None) -> None:
     """Tell once what went wrong at one rank, or alike at all, and end all of them."""
     import traceback
 
+    from .engine import fail as end
     from .output import fail
 
     if sentence is None:
         last = traceback.format_exception_only(error)[-1].strip()
         defect = f"{last} (a defect of vpem)\n{traceback.format_exc()}"
-        ranks.fail(lambda text: print(f"vpem: {text}", file=sys.stderr, flush=True), defect, 1)
+        end(engine, lambda text: print(f"vpem: {text}", file=sys.stderr, flush=True), defect, 1)
     else:
-        stalled = type(error).__name__ == "StalledError"
-        ranks.fail(fail, sentence, 4 if stalled else getattr(error, "exit_code", 2))
+        end(engine, fail, sentence, getattr(error, "exit_code", 2))
 
 
 def _prepare_streams() -> None:

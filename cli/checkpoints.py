@@ -15,6 +15,7 @@ from vpem.records import Settings, setting
 from .roles import Role
 
 if TYPE_CHECKING:
+    from vpem.engines.engine import Engine
     from vpem.files.checkpoints import FileSaver
 
 __all__ = ["CheckpointSettings", "catching", "saver_of"]
@@ -32,8 +33,8 @@ def _kept(value: Path | None, options: object) -> list[Path]:
 
     from .engine import joined
 
-    ranks = joined()
-    files = files_of(value, 1 if ranks is None else ranks.size)
+    engine = joined()
+    files = files_of(value, 1 if engine is None else engine.size)
     return [*files, *map(part_of, files)]
 
 
@@ -59,7 +60,9 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
                 raise InputError(Setting(name), " needs --checkpoint FILE")
 
 
-def saver_of(how: CheckpointSettings, force: bool, **processes: Any) -> FileSaver | None:
+def saver_of(
+    how: CheckpointSettings, force: bool, engine: Engine | None = None
+) -> FileSaver | None:
     """Make what keeps checkpoints, or None where none are asked for.
 
     Parameters
@@ -68,8 +71,8 @@ def saver_of(how: CheckpointSettings, force: bool, **processes: Any) -> FileSave
         As the user asked.
     force : bool
         Whether a checkpoint of another run may be replaced.
-    **processes
-        For a run of several processes; see `vpem.files.checkpoints.FileSaver`.
+    engine : Engine, optional
+        The processes of the run.
 
     Raises
     ------
@@ -85,7 +88,7 @@ def saver_of(how: CheckpointSettings, force: bool, **processes: Any) -> FileSave
         every=how.checkpoint_every or EVERY,
         resume="if-any" if how.resume_if_any else how.resume,
         force=force,
-        **processes,
+        engine=engine,
     )
 
 

@@ -12,7 +12,7 @@ import typer
 from vpem.records import setting
 
 from .checkpoints import CheckpointSettings, catching, saver_of
-from .engine import EngineSettings, Ranks, Simulator, engine_of
+from .engine import EngineSettings, engine_of, tell_warnings
 from .options import Printing
 from .output import Progress, Screen, print_json
 from .roles import Role
@@ -23,7 +23,7 @@ P = TypeVar("P", bound=Progress)
 
 
 def _written(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    """Return the file of an output; names of shards are known later: see `Ranks.check_shards`."""
+    """Return the file of an output; names of shards are known later: see `check_shards`."""
     return [] if value is None or options.get("shards") else [value]
 
 
@@ -58,7 +58,7 @@ class Run:
 
     Attributes
     ----------
-    place : Simulator or Ranks
+    engine : Engine
         Where it runs.
     saver : FileSaver or None
         What keeps checkpoints.
@@ -77,12 +77,12 @@ class Run:
         self.screen = screen
         self.out = out
         engine = engine or EngineSettings()
-        self.place: Simulator | Ranks = engine_of(engine, screen)
+        self.engine = engine_of(engine, screen)
         self.shards = engine.shards
-        if out.output is not None and self.place.speaks and not self.shards:
+        if out.output is not None and self.engine.rank == 0 and not self.shards:
             check_writable(out.output, out.force, kind)
         checkpoints = checkpoints or CheckpointSettings()
-        self.saver = saver_of(checkpoints, out.force, **self.place.processes())
+        self.saver = saver_of(checkpoints, out.force, self.engine)
 
     def memory(self, limit: str | None) -> int:
         """Return how many bytes a dataset may take in memory."""
@@ -94,7 +94,7 @@ class Run:
     def working(self, kind: Callable[[bool, str | None], P]) -> Iterator[P]:
         """Show progress, and let signals end the work at a checkpoint, if there is one."""
         unkept = None if self.out.output or self.out.json else "--output FILE"
-        progress = kind(self.out.quiet or not self.place.speaks, unkept)
+        progress = kind(self.out.quiet or self.engine.rank > 0, unkept)
         try:
             with catching(self.saver):
                 yield progress
@@ -102,11 +102,10 @@ class Run:
             progress.close()
 
     def leave_it_to_the_first(self, converged: bool) -> None:
-        """End here where another rank speaks for all, once it has heard this one's warnings."""
-        if isinstance(self.place, Ranks):
-            self.place.tell_warnings(self.screen)
-            if not self.place.speaks:
-                raise typer.Exit(self._code(converged))
+        """End here where another rank prints for all, once it has this one's warnings."""
+        tell_warnings(self.engine, self.screen)
+        if self.engine.rank > 0:
+            raise typer.Exit(self._code(converged))
 
     def end(self, report: dict[str, Any], converged: bool, show: Callable[[], None]) -> None:
         """Print a report, or show it as tables, and exit with the code of its outcome."""

@@ -189,7 +189,7 @@ def fedem(
     Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32 --step-size 1
     """
     from .choices import rounds_of, rows_of, start_model
-    from .engine import Ranks, engine_of
+    from .engine import describe_engine, engine_of, own_rows, tell_warnings
     from .output import Progress, Screen, print_json
 
     with Screen(quiet) as screen:
@@ -199,15 +199,16 @@ def fedem(
         from vpem.files.hdf5 import check_writable
         from vpem.fits.fedem import fit_fedem
         from vpem.sums.connect import connect_workers
+        from vpem.sums.spread import spread_workers
 
         run_on = engine_of(place, screen)
-        if output is not None and run_on.speaks:
+        if output is not None and run_on.rank == 0:
             check_writable(output, force, "models")
-        if plot is not None and run_on.speaks:
+        if plot is not None and run_on.rank == 0:
             from vpem.pictures.figure import check_picture
 
             check_picture(plot, force)
-        saver = saver_of(checkpoints, force, **run_on.processes())
+        saver = saver_of(checkpoints, force, run_on)
         seed = check_int("--seed", seed, least=0)
         if strict and tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
@@ -220,7 +221,7 @@ def fedem(
         }
         options["rounds"] = rounds_of(rounds)
         # Each rank reads its own rows.
-        limit = 0 if isinstance(run_on, Ranks) else None
+        limit = 0 if run_on.apart else None
         source = read_dataset(data, dataset, memory_limit=limit)
         held = workers_of(
             source,
@@ -260,10 +261,11 @@ def fedem(
             start = start_model(init_model, source)
             n_components = start.n_components if components is None else components
         unkept = None if output or json else "--output FILE"
-        progress = Progress(quiet or not run_on.speaks, unkept)
+        progress = Progress(quiet or run_on.rank > 0, unkept)
         try:
             with catching(saver):
-                X, network = run_on.over_rows(source, held, network)
+                network = spread_workers(network, run_on)
+                X = own_rows(source, held, network)
                 found = fit_fedem(
                     X,
                     held,
@@ -292,12 +294,12 @@ def fedem(
                     callback=progress,
                     saver=saver,
                 )
-                ran = run_on.ran(network)
+                ran = describe_engine(network)
         finally:
             progress.close()
-        if isinstance(run_on, Ranks):
-            run_on.tell_warnings(screen)
-            if not run_on.speaks:
+        if run_on.apart:
+            tell_warnings(run_on, screen)
+            if run_on.rank > 0:
                 raise typer.Exit(3 if strict and not found.converged else 0)
         report = found.describe(source.feature_names, held.names)
         report["warnings"] = list(screen.warnings)

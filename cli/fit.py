@@ -9,10 +9,11 @@ from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettin
 from .checkpoints import CheckpointSettings
 from .choices import StartSettings, how_summed, partition_of, started, stored_graph
 from .driver import Output, Run
-from .engine import EngineSettings, Ranks, refuse_for_rows
+from .engine import EngineSettings, describe_engine, own_features, own_rows, refuse_for_rows
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
 from .parties import DataFiles, PartySettings, read_data
+from .shards import check_shards, write_shards
 from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def fit(
         }  # fmt: skip
         task = _Task(source, held, graph, sums, how, run)
         found, ran = task.fit()
-        if isinstance(run.place, Ranks) and run.shards and out.output is not None:
-            found = run.place.write_shards(
-                out.output, found, task.parts, source, options, out.force
+        if run.shards and out.output is not None:
+            found = write_shards(
+                out.output, found, task.names, source.feature_names, options, out.force
             )
         run.leave_it_to_the_first(found.converged)
         report = found.describe(source.feature_names, task.names)
@@ -104,6 +105,7 @@ class _Task:
         run: Run,
     ) -> None:
         from vpem.sums.connect import connect, connect_workers
+        from vpem.sums.spread import spread, spread_workers
 
         self.source, self.how, self.run = source, how, run
         self.over_rows = held.split == "rows"
@@ -112,30 +114,36 @@ class _Task:
         if self.over_rows:
             self.parts = workers_of(source, held, run.screen)
             graph_of_workers = graph_of(self.parts.n_workers, self.parts.names, graph)
-            self.network = connect_workers(graph_of_workers, sums)
+            self.network = spread_workers(connect_workers(graph_of_workers, sums), run.engine)
         else:
             self.parts = partition_of(source, held)
-            self.network = connect(stored_graph(source, self.parts, graph), self.parts, sums)
+            network = connect(stored_graph(source, self.parts, graph), self.parts, sums)
+            self.network = spread(network, run.engine)
         self.names: Sequence[str] = self.parts.names
         out = run.out
-        if isinstance(run.place, Ranks) and run.shards and out.output is not None:
-            run.place.check_shards(out.output, self.network, self.parts, out.force)
+        if run.shards and out.output is not None:
+            check_shards(out.output, self.network, self.names, out.force)
 
     def fit(self) -> tuple[Fit, dict[str, Any]]:
         """Fit; and what there is to report of the engine."""
         from vpem.fits.rows import fit_em
+        from vpem.fits.spread import fit_spread
 
-        place = self.run.place
+        network = self.network
         with self.run.working(Progress) as progress:
             common: dict[str, Any] = {
                 "feature_names": self.source.feature_names,
                 "callback": progress,
                 "saver": self.run.saver,
             }
-            if not self.over_rows:
-                return place.fit_vpem(self.source, self.parts, self.network, self.how, **common)
-            X, network = place.over_rows(self.source, self.parts, self.network)
-            return fit_em(X, self.parts, network, self.how, **common), place.ran(network)
+            found: Fit
+            if self.over_rows:
+                X = own_rows(self.source, self.parts, network)
+                found = fit_em(X, self.parts, network, self.how, **common)
+            else:
+                X, common["feature_names"] = own_features(self.source, network)
+                found = fit_spread(X, network, self.how, shards=self.run.shards, **common)
+            return found, describe_engine(network)
 
 
 def _refuse_what_ranks_cannot(
@@ -146,10 +154,10 @@ def _refuse_what_ranks_cannot(
 
     if held.split == "rows":
         refuse_for_rows(
-            run.place, memory_limit=memory_limit, shards=run.shards,
+            run.engine, memory_limit=memory_limit, shards=run.shards,
             missing=how.missing != "refuse",
         )  # fmt: skip
-    elif isinstance(run.place, Ranks) and memory_limit is not None:
+    elif run.engine.apart and memory_limit is not None:
         raise InputError(
             "with --engine mpi every rank keeps its own columns in memory; leave --memory-limit "
             "out, or take more ranks"

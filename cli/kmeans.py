@@ -12,7 +12,7 @@ from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSetti
 from .checkpoints import CheckpointSettings
 from .choices import StartSettings, how_summed, partition_of, rows_of, stored_graph
 from .driver import Output, Run
-from .engine import EngineSettings, Ranks, refuse_for_rows
+from .engine import EngineSettings, describe_engine, own_rows, refuse_for_rows
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
 from .roles import READ
@@ -83,9 +83,9 @@ def _read(data: Path, held: KmeansHolding, memory_limit: str | None, run: Run) -
     from vpem.errors import InputError
     from vpem.files.datasets import read_dataset
 
-    refuse_for_rows(run.place, memory_limit=memory_limit)
+    refuse_for_rows(run.engine, memory_limit=memory_limit)
     limit = run.memory(memory_limit)
-    if isinstance(run.place, Ranks):
+    if run.engine.apart:
         if held.split == "features":
             raise InputError(
                 "--split features runs in one process; leave --engine mpi out, or split rows"
@@ -105,6 +105,7 @@ def _cluster(
     """Cluster rows or features; the names of who holds them, and what there is of the engine."""
     from vpem.fits.kmeans import kmeans_features, kmeans_rows
     from vpem.sums.connect import connect, connect_workers
+    from vpem.sums.spread import spread_workers
 
     sums = sums.changed(seed=graph.graph_seed)
     with run.working(_Progress) as progress:
@@ -114,15 +115,16 @@ def _cluster(
         if held.split == "rows":
             workers = workers_of(source, held, run.screen)
             network = connect_workers(graph_of(workers.n_workers, workers.names, graph), sums)
-            X, network = run.place.over_rows(source, workers, network)
+            network = spread_workers(network, run.engine)
+            X = own_rows(source, workers, network)
             found = kmeans_rows(X, workers, network, how, **common)
-            return found, workers.names, run.place.ran(network)
+            return found, workers.names, describe_engine(network)
         parts = partition_of(source, held)
         if how.method == "grid" and graph.topology is None and graph.graph is None:
             graph = graph.changed(topology="star")
         network = connect(stored_graph(source, parts, graph), parts, sums)
         found = kmeans_features(source.X, network, how, **common)
-        return found, parts.names, run.place.ran(network)
+        return found, parts.names, describe_engine(network)
 
 
 def _rows_of(text: str, n_clusters: int) -> list[int]:

@@ -10,7 +10,7 @@ import typer
 from vpem.records import Settings, setting
 from vpem.settings import ALIGNMENTS
 
-from .roles import READ, reads
+from .roles import READ
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,38 +88,31 @@ def read_data(
     """
     from vpem.errors import InputError, Setting
     from vpem.files.datasets import read_dataset
-    from vpem.files.parties.opening import choose_parties, join_parties, stack_parties
+    from vpem.files.parties.joining import join_parties, stack_parties
+    from vpem.files.parties.manifest import choose_parties
 
-    from .engine import Ranks
+    from .engine import place_parties
 
-    over_rows, run_on = held.split == "rows", run.place
+    over_rows = held.split == "rows"
     _check_options(files, asked, over_rows)
     # Each rank reads its own part.
-    limit = 0 if isinstance(run_on, Ranks) else run.memory(memory_limit)
+    limit = 0 if run.engine.apart else run.memory(memory_limit)
     if not asked.parties:
         return read_dataset(files[0], held.dataset, memory_limit=limit), None
     for name, value in {**held.values("split"), "memory_limit": memory_limit}.items():
         if value is not None:
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = choose_parties(files)
-    if not isinstance(run_on, Ranks):
-        for party in parties:
-            reads(f"party {party.name!r}", *party.find())
-    if over_rows and isinstance(run_on, Ranks):
-        return run_on.share_rows(parties, run.out.output, keep_empty=missing), None
+    holders = place_parties(parties, run.out.output, run.shards, run.engine)
     if over_rows:
-        return stack_parties(parties, keep_empty=missing), None
+        return stack_parties(parties, keep_empty=missing, holders=holders), None
     how: dict[str, Any] = {
         "level": asked.align or "none",
         "key": asked.align_key,
         "keep_missing": asked.missing_parties,
         "keep_empty": missing,
     }
-    joined: Dataset
-    if isinstance(run_on, Ranks):
-        joined, found = run_on.share_parties(parties, run.out.output, **how)
-    else:
-        joined, found = join_parties(parties, **how)
+    joined, found = join_parties(parties, holders=holders, **how)
     alignment = found.describe()
     for line in told(alignment):
         run.screen.say(line)

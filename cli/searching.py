@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .choices import StartSettings, partition_of, stored_graph
+from .engine import describe_engine
 from .parties import PartySettings, read_data
 from .workers import graph_of, workers_of
 
@@ -142,7 +143,7 @@ class Task:
         report |= {"warnings": heard, "seed": self.how.seed, "data": self.data}
         if self.alignment is not None:
             report["alignment"] = self.alignment
-        report |= self.run.place.ran(fit.network)
+        report |= describe_engine(fit.network)
         options = (
             record
             | StartSettings().values()

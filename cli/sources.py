@@ -147,8 +147,8 @@ def agree(context: Any) -> None:
     """Raise InputError where ranks were told differently by files or variables."""
     from .engine import joined
 
-    ranks = joined()
-    if ranks is None or ranks.size == 1:
+    engine = joined()
+    if engine is None or engine.size == 1:
         return
     from vpem.errors import InputError
 
@@ -157,7 +157,7 @@ def agree(context: Any) -> None:
         kind, place = _source(context, param)
         if place is not None:
             own[name_of(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
-    everyones = ranks.crew.everyones([own])
+    everyones = engine.allgather(own)
     for name in sorted({name for told in everyones for name in told}):
         values = [told.get(name) for told in everyones]
         for rank, value in enumerate(values):
@@ -179,8 +179,8 @@ def show_config(context: Any) -> None:
     """Print the value of every option with its source: TOML, or with --json JSON."""
     from .engine import joined
 
-    ranks = joined()
-    if ranks is not None and not ranks.speaks:
+    engine = joined()
+    if engine is not None and engine.rank > 0:
         return
     rows = []
     for param in _told(context):

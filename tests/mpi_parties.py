@@ -9,19 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vpem.engines.mpi import MpiTeam
+from tests.mpi_support import on_ranks
+from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.parties.joining import join_parties
 from vpem.files.parties.manifest import Party
-from vpem.files.parties.sharing import share_parties
 
 NAMES = ("a", "b", "c")
 
 
-def main():
+def main(engine, brief):
     warnings.simplefilter("error")
-    team = MpiTeam(3, names=NAMES, timeout=30)
-    rank = team.rank
+    holders = Placement.evenly(engine, 3, NAMES)
+    rank = engine.rank
     n_checked = 0
 
     def share(ids, *words, features=("x", "y"), **options):
@@ -32,14 +33,14 @@ def main():
             X = np.arange(2.0 * len(own)).reshape(-1, 2) + 100 * rank
             write_dataset(f"{NAMES[rank]}.h5", Dataset(X, features, ids=own))
         parties = [Party(name, f"{name}.h5") for name in NAMES]
-        return share_parties(parties, team, *words, **options)
+        return join_parties(parties, *words, holders=holders, **options)
 
     def refused(kind, sentence, *words, **options):
         nonlocal n_checked
         with pytest.raises(kind, match=sentence) as caught:
             share(*words, **options)
-        told = team.everyones([str(caught.value)])
-        assert told == told[:1] * team.size
+        told = engine.allgather(str(caught.value))
+        assert told == told[:1] * engine.size
         n_checked += 1
 
     rows = np.arange(40)
@@ -69,9 +70,8 @@ def main():
     if rank == 1:
         Path("key0").unlink()
     refused(FileError, "'key0' does not exist", rows, "hmac", key="key0")
-    if rank == 0:
-        print("checked", n_checked)
+    return f"checked {n_checked}"
 
 
 if __name__ == "__main__":
-    main()
+    on_ranks(main)

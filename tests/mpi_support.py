@@ -1,15 +1,30 @@
-"""Run a script or the command line on MPI ranks, with the mpiexec beside the interpreter."""
+"""Run scripts and the command line on MPI ranks, with the mpiexec beside the interpreter."""
 
 import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+
+from vpem.errors import VpemWarning
 
 ROOT = Path(__file__).resolve().parent.parent
 MAIN = "import sys, vpem_cli; vpem_cli.main(sys.argv[1:])"
 
 LAUNCHER = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
+
+
+def on_ranks(main):
+    """Run ``main(engine, brief)`` on this rank; what it returns is printed by the first."""
+    from vpem.engines.mpi import MpiEngine
+
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", VpemWarning)
+    engine = MpiEngine(timeout=30)
+    found = main(engine, brief=sys.argv[1:] == ["brief"])
+    if engine.rank == 0:
+        print(found)
 
 
 def environment(**more):

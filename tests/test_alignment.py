@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vpem.engines.team import Alone, for_each
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.parties.alignment import align, read_key
 from vpem.settings import ALIGNMENTS
 
 from .tables import each
-from .team_support import Rank, together
+from .thread_engine import ThreadEngine, together
 
 KEY = bytes(range(40))
 NAMES = ("hospital", "lab", "insurer", "registry", "clinic")
@@ -30,13 +30,15 @@ else:
 quick = partial(settings, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def agree(ids, level="ids", team=None, **options):
+def agree(ids, level="ids", **options):
     """Align lists of ids in one process, without warnings."""
     columns = {party: np.asarray(part) for party, part in enumerate(ids)}
     keys = dict.fromkeys(columns, KEY) if level == "hmac" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VpemWarning)
-        return align(columns, NAMES[: len(ids)], Alone(), level, **{"keys": keys, **options})
+        return align(
+            columns, NAMES[: len(ids)], Placement.here(3), level, **{"keys": keys, **options}
+        )
 
 
 def spelled(text):
@@ -120,11 +122,12 @@ def test_many_processes_find_what_one_does(level, holder_of):
         ids = [ids[0]] * 3
     alone = agree(ids, level)
 
-    def work(team):
-        held = {party: part for party, part in enumerate(ids) if team.mine(party)}
-        return align(held, NAMES[:3], team, level, keys=dict.fromkeys(held, KEY))
+    def work(engine):
+        holders = Placement(engine, holder_of)
+        held = {party: ids[party] for party in holders.own.tolist()}
+        return align(held, NAMES[:3], holders, level, keys=dict.fromkeys(held, KEY))
 
-    for rank, found in enumerate(together(holder_of, work)):
+    for rank, found in enumerate(together(max(holder_of) + 1, work)):
         assert set(found.rows) == {party for party in range(3) if holder_of[party] == rank}
         assert found.describe() == alone.describe()
         for party, rows in found.rows.items():
@@ -148,12 +151,12 @@ def test_an_error_of_one_process_is_the_error_of_all(ids, level):
     if level == "hmac-keys":
         level, keys[2] = "hmac", KEY[::-1]
 
-    def work(team):
-        held = {party: np.array(part) for party, part in enumerate(ids) if team.mine(party)}
+    def work(engine):
+        held = {engine.rank: np.array(ids[engine.rank])}
         own = {party: keys[party] for party in held}
-        return align(held, NAMES[:3], team, level, keys=own)
+        return align(held, NAMES[:3], Placement(engine, range(3)), level, keys=own)
 
-    errors = together((0, 1, 2), work)
+    errors = together(3, work)
     assert all(type(error) is InputError for error in errors)
     assert len({str(error) for error in errors}) == 1
 
@@ -164,25 +167,25 @@ def test_work_that_fails_somewhere_fails_everywhere_with_the_first_error():
             raise FileError(f"no file {party}")
         return party
 
-    errors = together((0, 1, 2), lambda team: for_each(team, range(3), work))
+    errors = together(3, lambda engine: for_each(Placement(engine, range(3)), range(3), work))
     assert [type(error) for error in errors] == [FileError] * 3
     assert {str(error) for error in errors} == {"no file 1"}
-    assert together((0, 1), lambda team: for_each(team, range(2), lambda p: p)) == [{0: 0}, {1: 1}]
+    found = together(2, lambda engine: for_each(Placement(engine, (0, 1)), (0, 1), abs))
+    assert found == [{0: 0}, {1: 1}]
 
 
 # ---- what is sent -------------------------------------------------------------------------------
 
 
-class Recorder(Rank):
-    """A process that keeps all that it and others sent."""
+def recorder(sent):
+    """Processes that keep all that they send."""
 
-    def __init__(self, rank, sent):
-        super().__init__(rank.number, rank.holder_of, rank.barrier, rank.slots)
-        self.sent = sent
+    class Recorder(ThreadEngine):
+        def post(self, to, what, value):
+            sent.append(repr(value))
+            super().post(to, what, value)
 
-    def _exchange(self, step, value):
-        self.sent.append(repr(value))
-        return super()._exchange(step, value)
+    return Recorder
 
 
 @pytest.mark.parametrize("level", ["none", "hmac", "psi"])
@@ -194,12 +197,13 @@ def test_an_id_that_others_lack_is_sent_by_no_level_but_ids(level):
         ids[1] = ids[0]
     sent = []
 
-    def work(team):
-        held = {party: part for party, part in enumerate(ids) if team.mine(party)}
+    def work(engine):
+        held = {engine.rank: ids[engine.rank]}
         keys = dict.fromkeys(held, KEY)
-        return align(held, NAMES[:2], Recorder(team, sent), level, keys=keys)
+        return align(held, NAMES[:2], Placement(engine, (0, 1)), level, keys=keys)
 
-    assert all(not isinstance(found, Exception) for found in together((0, 1), work))
+    found = together(2, work, recorder(sent))
+    assert all(not isinstance(one, Exception) for one in found)
     assert sent
     assert not any("only" in words for words in sent)
     if level != "psi":
@@ -213,11 +217,11 @@ def test_what_the_first_party_gets_tells_nothing_of_the_order_of_files():
     for order in (np.arange(20), rng.permutation(20)):
         sent = []
 
-        def work(team, sent=sent, order=order):
-            held = {0: ids[0]} if team.mine(0) else {1: ids[1][order]}
-            return align(held, NAMES[:2], Recorder(team, sent), "ids")
+        def work(engine, order=order):
+            held = {engine.rank: ids[1][order] if engine.rank else ids[0]}
+            return align(held, NAMES[:2], Placement(engine, (0, 1)), "ids")
 
-        together((0, 1), work)
+        together(2, work, recorder(sent))
         got.append(sorted(sent))
     assert got[0] == got[1]
 
@@ -244,7 +248,7 @@ def test_numbers_that_are_not_whole_are_no_ids(value, dtype):
 def test_white_space_and_composition_are_evened_out_and_told():
     ids = {0: np.array(["p1", "p2", "\u00e9"]), 1: np.array(["e\u0301", " p2 ", "p1\u00a0", "p3"])}
     with pytest.warns(VpemWarning, match=r"3 ids of party 'lab' .* \(first in row 0\)"):
-        found = align(ids, NAMES[:2], Alone(), "ids")
+        found = align(ids, NAMES[:2], Placement.here(3), "ids")
     assert found.rows[1].tolist() == [2, 1, 0]
 
 
@@ -281,7 +285,9 @@ def test_what_cannot_be_compared_is_refused(ids, level, sentence):
 @pytest.mark.parametrize("level", MATCHING)
 def test_a_party_without_ids_cannot_be_matched(level):
     with pytest.raises(InputError, match="party 'lab' has no ids"):
-        align({0: np.array(["a"]), 1: 1}, NAMES[:2], Alone(), level, keys={0: KEY, 1: KEY})
+        align(
+            {0: np.array(["a"]), 1: 1}, NAMES[:2], Placement.here(3), level, keys={0: KEY, 1: KEY}
+        )
 
 
 @pytest.mark.parametrize("level", MATCHING)
@@ -290,10 +296,10 @@ def test_few_rows_in_common_are_warned_about(level):
     with pytest.warns(
         VpemWarning, match="only 2 rows are in common, while the smallest party has 30"
     ):
-        align(ids, NAMES[:2], Alone(), level, keys={0: KEY, 1: KEY})
+        align(ids, NAMES[:2], Placement.here(3), level, keys={0: KEY, 1: KEY})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        align({0: np.arange(30), 1: np.arange(27, 90)}, NAMES[:2], Alone(), "ids")
+        align({0: np.arange(30), 1: np.arange(27, 90)}, NAMES[:2], Placement.here(3), "ids")
 
 
 # ---- aligned already ----------------------------------------------------------------------------
@@ -301,10 +307,10 @@ def test_few_rows_in_common_are_warned_about(level):
 
 def test_rows_that_are_aligned_are_taken_as_they_are():
     visits = np.array(["a", "b", "b", "c"])
-    found = align({0: visits, 1: 4, 2: visits}, NAMES[:3], Alone())
+    found = align({0: visits, 1: 4, 2: visits}, NAMES[:3], Placement.here(3))
     assert [rows.tolist() for rows in found.rows.values()] == [[0, 1, 2, 3]] * 3
     assert found.describe()["parties"][1] == {"name": "lab", "rows": 4, "lost": 0, "absent": 0}
-    found = align({0: 4, 1: 4}, NAMES[:2], Alone())
+    found = align({0: 4, 1: 4}, NAMES[:2], Placement.here(3))
     assert found.n_samples == 4
 
 
@@ -366,10 +372,10 @@ def test_hashes_depend_on_the_key():
     from vpem.files.parties.alignment import _hashed
 
     tokens = {0: np.array([b"a", b"b"])}
-    one = _hashed(tokens, NAMES[:1], {0: KEY}, Alone())[0]
+    one = _hashed(tokens, NAMES[:1], {0: KEY}, Placement.here(3))[0]
     assert one.dtype == "S32"
-    assert not np.isin(one, _hashed(tokens, NAMES[:1], {0: KEY[::-1]}, Alone())[0]).any()
-    assert np.array_equal(one, _hashed(tokens, NAMES[:1], {0: KEY}, Alone())[0])
+    assert not np.isin(one, _hashed(tokens, NAMES[:1], {0: KEY[::-1]}, Placement.here(3))[0]).any()
+    assert np.array_equal(one, _hashed(tokens, NAMES[:1], {0: KEY}, Placement.here(3))[0])
 
 
 def test_without_its_library_set_intersection_says_what_to_install(monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from vpem import connect, fit_vpem, make_graph
+from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError, Interrupted, VpemWarning
 from vpem.files.checkpoints import FileSaver, files_of, newest_common
 from vpem.files.models import write_model
@@ -266,7 +267,7 @@ def test_another_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="extra was None, now it is 1"):
         resumed(extra=1)
     with pytest.raises(InputError, match="of a run in 1 process, not in 2; take as many"):
-        FileSaver(file, resume=True, size=2)
+        FileSaver(file, resume=True, engine=Turn(0, 2, ()))
 
 
 def test_an_interrupt_writes_first(tmp_path):
@@ -332,6 +333,22 @@ def test_sums_of_large_data_look_all_over_them(monkeypatch):
 # ---- several processes --------------------------------------------------------------------------
 
 
+class Turn(OneProcess):
+    """A process that knows already what others are going to say."""
+
+    def __init__(self, rank, size, every, signals=(0, 0)):
+        super().__init__()
+        self.rank, self.size, self.every, self.signals = rank, size, every, signals
+
+    def allgather(self, value):
+        assert sorted(self.every[self.rank]) == value
+        return self.every
+
+    def allreduce(self, values, op="sum"):
+        assert op == "max"
+        return np.maximum(values, max(self.signals))
+
+
 class Ranks:
     """Processes that take turns in this one."""
 
@@ -356,18 +373,11 @@ class Ranks:
         every = self.generations()
         made = []
         for rank in range(self.size):
-            saver = FileSaver(
-                self.folder / "c", every=self.every, rank=rank, size=self.size,
-                agree=lambda own, rank=rank: self.agreed(every, rank, own),
-                some=lambda number: max(number, *self.signals), **options,
-            )  # fmt: skip
+            engine = Turn(rank, self.size, every, self.signals)
+            saver = FileSaver(self.folder / "c", every=self.every, engine=engine, **options)
             saver.begin({})
             made.append(saver)
         return made
-
-    def agreed(self, every, rank, own):
-        assert sorted(every[rank]) == own
-        return newest_common(every)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -455,10 +465,7 @@ def test_a_rank_that_has_lost_its_files_is_not_begun_anew(tmp_path):
     (tmp_path / f"{ranks.file(1).name}.before").unlink()
     kept = ranks.file(0).read_bytes()
     with pytest.raises(FileError, match=r"no checkpoint .* in common; bring the files of all back"):
-        FileSaver(
-            tmp_path / "c", rank=0, size=2, every=3, resume="if-any", agree=lambda own: None,
-            some=lambda number: number,
-        )  # fmt: skip
+        FileSaver(tmp_path / "c", every=3, resume="if-any", engine=Turn(0, 2, ranks.generations()))
     assert ranks.file(0).read_bytes() == kept
 
 
@@ -470,7 +477,7 @@ def test_a_damaged_newest_state_is_passed_over(tmp_path):
     newest = ranks.file(0)
     newest.write_bytes(newest.read_bytes()[:-100])
     with pytest.warns(VpemWarning, match="the state beside it is taken"):
-        saver = FileSaver(tmp_path / "c", rank=0, size=2, resume=True, agree=max)
+        saver = FileSaver(tmp_path / "c", resume=True, engine=Turn(0, 2, [[6], [6, 9]]))
     saver.begin({})
     assert saver.saved["count"] == 2 * ranks.every
 
@@ -482,7 +489,7 @@ def test_a_damaged_older_state_does_not_matter(tmp_path):
             saver.offer(lambda number=number: {"count": number + 1})
     (tmp_path / "c.before").write_bytes(b"")
     with pytest.warns(VpemWarning, match="the state beside it is taken"):
-        saver = FileSaver(tmp_path / "c", rank=0, size=2, resume=True, agree=max)
+        saver = FileSaver(tmp_path / "c", resume=True, engine=Turn(0, 2, [[9], [6, 9]]))
     saver.begin({})
     assert saver.saved["count"] == 3 * ranks.every
 
@@ -493,5 +500,5 @@ def test_files_of_ranks_are_not_replaced_unasked(tmp_path, rank):
     before = files_of(tmp_path / "c", 2)[2 * rank + 1]
     before.write_bytes(b"data")
     with pytest.raises(FileError, match="exists"):
-        FileSaver(tmp_path / "c", rank=rank, size=2)
+        FileSaver(tmp_path / "c", engine=Turn(rank, 2, ()))
     assert before.read_bytes() == b"data"

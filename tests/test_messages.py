@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from vpem.engines.team import Alone
 from vpem.errors import InputError
 from vpem.network.messages import decode, encode
 
@@ -52,11 +51,3 @@ def test_no_header_makes_an_array_of_objects_or_of_negative_size():
         message = b"vpem" + len(header).to_bytes(8, "little") + header + bytes(8)
         with pytest.raises(InputError, match="damaged"):
             decode(message)
-
-
-def test_one_process_has_all_agents():
-    team = Alone()
-    assert all(team.mine(agent) for agent in range(3))
-    assert team.collect({0: "a", 1: "b"}) == {0: "a", 1: "b"}
-    assert team.tell("x", owner=2) == "x"
-    assert team.pass_on("y", 0, 2) == "y"

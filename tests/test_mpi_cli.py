@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from vpem.files.datasets import read_dataset
 from vpem.files.models import read_model
-from vpem_cli.engine import _columns_of
+from vpem_cli.engine import own_features
 
 from .cli_support import AGENTS, done, make_data, run
 from .mpi_support import MAIN, command, environment, run_cli, run_ranks
@@ -88,11 +89,14 @@ def test_shards_hold_one_party_each_and_can_be_joined(data, tmp_path, capsys):
 
 def test_a_rank_keeps_its_own_columns_only(data):
     whole, lazy = read_dataset(data), read_dataset(data, memory_limit=0)
-    kept = _columns_of(lazy, [4, 1])
-    assert kept.shape == (len(whole.X), 2)
-    assert kept.base is None
-    np.testing.assert_array_equal(kept, whole.X[:, [4, 1]])
-    np.testing.assert_array_equal(_columns_of(whole, [5]), whole.X[:, [5]])
+    agents = SimpleNamespace(apart=True, own=[1])
+    network = SimpleNamespace(agents=agents, features=[np.array([0]), np.array([4, 1])])
+    for source in (lazy, whole):
+        kept, names = own_features(source, network)
+        assert kept.shape == (len(whole.X), 2)
+        assert kept.base is None
+        np.testing.assert_array_equal(kept, whole.X[:, [4, 1]])
+        assert names == [whole.feature_names[4], whole.feature_names[1]]
 
 
 def test_warnings_of_other_ranks_are_told_once(tmp_path):

@@ -17,7 +17,7 @@ from vpem.files.datasets import read_dataset
 from vpem.files.models import read_model
 
 from .cli_support import done, make_data
-from .mpi_support import LAUNCHER, MAIN, environment, run_cli, run_ranks
+from .mpi_support import LAUNCHER, MAIN, environment, run_cli
 from .test_cli_checkpoints import check_same_file
 
 HERE = Path(__file__).parent
@@ -202,16 +202,6 @@ def test_errors_are_told_once(whole, tmp_path, words, sentence):
     assert sentence in told(ended)[0]
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before
-
-
-# ---- values that are missing ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("n_ranks", "how", "n_compared"), [(2, "all", 24), (7, "brief", 8)])
-def test_missing_values_over_ranks(n_ranks, how, n_compared):
-    ended = run_ranks(n_ranks, "-m", "mpi4py", HERE / "mpi_missing.py", how)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == f"compared {n_compared}\n"
 
 
 # ---- checkpoints --------------------------------------------------------------------------------

@@ -1,48 +1,27 @@
-"""Recipes over rows find on MPI ranks what one process does (see mpi_rows.py)."""
+"""Commands over rows find on MPI ranks what one process does."""
 
 import json
 import os
 import shutil
 import signal
 from itertools import pairwise
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
+from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.files.models import read_model
-from vpem.fits.shared_rows import read_rows
-from vpem_cli.engine import Ranks, Simulator, refuse_for_rows
+from vpem.fits.local_rows import read_rows
+from vpem_cli.engine import refuse_for_rows
 
 from .cli_support import done, make_data
-from .mpi_support import MAIN, run_cli, run_ranks
+from .mpi_support import MAIN, run_cli
 from .test_cli_checkpoints import check_same_file
 from .test_mpi_parties import begin, launch, ranks_of, wait_for
-
-SCRIPT = Path(__file__).with_name("mpi_rows.py")
-STATES = Path(__file__).with_name("mpi_row_states.py")
-
-
-# More ranks than processors take their time: they run the starts, not all else.
-@pytest.mark.parametrize(
-    ("n_ranks", "how", "n_compared"),
-    [(1, "brief", 16), (2, "all", 61), (5, "brief", 16), (9, "brief", 16)],
-)
-def test_recipes_over_ranks(n_ranks, how, n_compared):
-    ended = run_ranks(n_ranks, "-m", "mpi4py", SCRIPT, how)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == f"compared {n_compared}\n"
-
-
-@pytest.mark.parametrize(("n_ranks", "how", "n_checked"), [(2, "all", 17), (3, "brief", 6)])
-def test_recipes_go_on_to_the_same_bits(n_ranks, how, n_checked):
-    ended = run_ranks(n_ranks, "-m", "mpi4py", STATES, how)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == f"checked {n_checked}\n"
 
 
 @pytest.fixture(scope="module")
@@ -197,11 +176,12 @@ def test_what_ranks_cannot_do_over_rows_is_refused(words, told, data):
 
 @pytest.mark.parametrize("option", ["memory_limit", "shards", "missing"])
 def test_options_over_rows_are_refused_of_ranks_only(option):
-    refuse_for_rows(Simulator(), **{option: True})
-    ranks = Ranks.__new__(Ranks)
-    refuse_for_rows(ranks, **{option: None})
+    engine = OneProcess()
+    refuse_for_rows(engine, **{option: True})
+    engine.apart = True
+    refuse_for_rows(engine, **{option: None})
     with pytest.raises(InputError, match=f"leave --{option.replace('_', '-')} out"):
-        refuse_for_rows(ranks, **{option: True})
+        refuse_for_rows(engine, **{option: True})
 
 
 def test_of_a_file_only_rows_that_are_wanted_are_kept(tmp_path):

@@ -11,26 +11,19 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from vpem import fit_vpem, read_dataset
-from vpem.engines.team import Alone
+from vpem.engines.one_process import OneProcess
+from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.cutting import cut, file_stems
-from vpem.files.parties.opening import (
-    Holding,
-    Party,
-    align_parties,
-    choose_parties,
-    join_parties,
-    joined_names,
-    open_parties,
-    read_manifest,
-    stack_parties,
-)
+from vpem.files.parties.joining import align_parties, join_parties, joined_names, stack_parties
+from vpem.files.parties.manifest import Party, choose_parties, read_manifest
+from vpem.files.parties.opening import Holding, open_parties
 from vpem.network.holdings import Partition, contiguous
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
 
-from .team_support import together
+from .thread_engine import together
 
 
 def put(file, names, ids=None, *, n_samples=4, seed=0, **more):
@@ -116,11 +109,10 @@ def test_files_of_others_are_not_opened(files):
     for name in ("hospital", "insurer"):
         (folder / f"{name}.h5").unlink()
 
-    class OnlyLab(Alone):
-        def mine(self, party):
-            return party == 1
+    class OnlyLab(OneProcess):
+        rank = 1
 
-    held = open_parties(parties, OnlyLab())
+    held = open_parties(parties, Placement(OnlyLab(), (0, 1, 2)))
     assert list(held) == [1]
     out = np.empty((2, 1))
     held[1].fill(out, np.array([2, 0]))
@@ -131,7 +123,7 @@ def test_a_file_that_one_cannot_read_is_an_error_of_all(files):
     folder, _ = files
     parties = chosen(folder, "hospital", "lab", "insurer")
     (folder / "lab.h5").write_bytes(b"no data")
-    errors = together((0, 1, 2), lambda team: open_parties(parties, team))
+    errors = together(3, lambda engine: open_parties(parties, Placement(engine, range(3))))
     assert [type(error) for error in errors] == [FileError] * 3
     assert len({str(error) for error in errors}) == 1
     assert "party 'lab'" in str(errors[0])
@@ -141,10 +133,11 @@ def test_many_processes_agree_on_rows_and_names(files):
     folder, _ = files
     parties = chosen(folder, "hospital", "lab", "insurer")
 
-    def work(team):
-        held = open_parties(parties, team)
-        found = align_parties(parties, held, "ids", team=team)
-        names, partition = joined_names(parties, held, team)
+    def work(engine):
+        holders = Placement(engine, range(3))
+        held = open_parties(parties, holders)
+        found = align_parties(parties, held, "ids", holders=holders)
+        names, partition = joined_names(parties, held, holders)
         parts = {}
         for party, holding in held.items():
             parts[party] = np.empty((found.n_samples, len(holding.feature_names)))
@@ -152,7 +145,7 @@ def test_many_processes_agree_on_rows_and_names(files):
         return names, partition.names, parts
 
     whole, _ = join_parties(parties, "ids")
-    for rank, (names, called, parts) in enumerate(together((0, 1, 2), work)):
+    for rank, (names, called, parts) in enumerate(together(3, work)):
         assert names == whole.feature_names
         assert called == whole.partition.names
         assert list(parts) == [rank]

@@ -1,5 +1,4 @@
 import os
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,6 +6,7 @@ import threadpoolctl
 
 from vpem._core import threads
 from vpem._core.threads import one_blas_thread, processor_limit, share_processors, thread_count
+from vpem.engines.one_process import OneProcess
 from vpem.errors import InputError
 from vpem_cli import engine
 from vpem_cli.output import Screen
@@ -84,12 +84,11 @@ def test_processors_are_divided(environment, own, others, limit, count):
 
 
 def test_ranks_tell_each_other_where_they_are(environment):
-    ranks = engine.Ranks.__new__(engine.Ranks)
-    ranks.rank, ranks.size, ranks.speaks = 0, 4, True
-    ranks._crew = SimpleNamespace(everyones=lambda own: own * ranks.size)
-    environment.setattr(engine, "_ranks", ranks)
+    four = OneProcess()
+    four.size, four.allgather = 4, lambda own: [own] * 4
+    environment.setattr(engine, "_joined", four)
     environment.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    engine.engine_of("mpi", None, None, False, Screen())
+    engine.engine_of(engine.EngineSettings(engine="mpi"), Screen())
     assert thread_count(None) == 2
 
 

@@ -1,13 +1,14 @@
-"""The processes that agents live in: ranks of MPI, with one agent each or several.
+"""The engine of the ranks of an MPI job.
 
 Every wait polls, so that signals are seen, processors are shared, and a rank that does not answer
-within a deadline is named.
+within a deadline is named. Nothing else in the project knows MPI.
 """
 
 from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -19,10 +20,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from vpem.errors import Setting, VpemError
+from vpem.engines.engine import Engine, StalledError
+from vpem.errors import Setting
 from vpem.network.messages import decode, encode
 
-__all__ = ["MPI", "MpiTeam", "StalledError"]
+__all__ = ["MpiEngine", "join"]
 
 SPINS = 200
 """Polls before a wait begins to sleep between them."""
@@ -30,14 +32,11 @@ SPINS = 200
 PAUSES = (2e-5, 1e-3)
 """Seconds slept between polls: at first, and at most."""
 
-PIECE_BYTES = 1 << 24
-"""Of rows that are sent at a time."""
-
 LATER = 0.1
 """Of the time waited up to now, by how much a pause may add to it."""
 
-ROLL_CALL = 1
-"""Tag of the question who is there, and of the answer."""
+ANSWER, ROLL_CALL, FAILED = 0, 1, 7
+"""Tags of the question who is there, of the answer, and of the news that a rank has failed."""
 
 LOOK_EVERY = 0.1
 """Seconds between looks at the clock and at questions of others, while waiting."""
@@ -45,246 +44,124 @@ LOOK_EVERY = 0.1
 GRACE = 1.0
 """Seconds in which a rank that is there answers such a question."""
 
+HEAR_OUT = 0.3
+"""Seconds in which the first rank waits to hear whether all others fail alike."""
 
-class StalledError(VpemError):
-    """Ranks that did not answer within the deadline."""
+GIVE_WAY = (0.45, 0.3)
+"""Seconds in which other ranks let the first speak: at least, and more by number."""
+
+OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX}
 
 
-class MpiTeam:
-    """Ranks of an MPI communicator, over which agents are spread in runs, as evenly as can be.
+def join() -> tuple[Engine, str]:
+    """Return the engine of all processes that the launcher started, and which MPI it is."""
+    return MpiEngine(), str(MPI.Get_library_version()).strip().split("\n")[0]
+
+
+class MpiEngine:
+    """Ranks of an MPI communicator (`vpem.engines.engine.Engine`).
 
     Parameters
     ----------
-    n_agents : int
-        Number of agents, N. With more ranks than agents the last ranks have none: they only take
-        part in what all ranks do together.
     comm : MPI communicator, optional
         Default: all processes. It is duplicated.
-    names : sequence of str, optional
-        Of the agents, for messages.
     timeout : float, optional
         Seconds after which a rank that others wait for is said to be stalled. None: never.
-    bell : MPI communicator, optional
-        A copy of ``comm`` to ask who is there; tags 0 and 1 are used.
-
-    Attributes
-    ----------
-    rank, size : int
-        Number of this process, and how many there are.
-    ranks : ndarray of shape (N + 1,)
-        Rank of each agent; the last entry is that of a server, which lives on rank 0.
-    own : range
-        Agents of this rank.
-    seen : float
-        When this rank last got on (`time.monotonic`).
     """
 
-    def __init__(
-        self,
-        n_agents: int,
-        comm: Any = None,
-        *,
-        names: Sequence[str] = (),
-        timeout: float | None = None,
-        bell: Any = None,
-    ) -> None:
-        self.comm = MPI.COMM_WORLD if comm is None else comm
-        self._bell = self.comm.Dup() if bell is None else bell
-        self.rank = self.comm.Get_rank()
-        self.size = self.comm.Get_size()
-        self.n_agents = n_agents
-        self.names = tuple(names)
+    apart = True
+
+    def __init__(self, comm: Any = None, *, timeout: float | None = None) -> None:
+        self._given = MPI.COMM_WORLD if comm is None else comm
+        self._comm = self._given.Dup()
+        self._bell = self._comm.Dup()
+        self.rank: int = self._comm.Get_rank()
+        self.size: int = self._comm.Get_size()
+        self.names = [f"rank {rank}" for rank in range(self.size)]
         self.timeout = timeout
-        used = min(self.size, n_agents)
-        ends = (np.arange(used + 1) * n_agents) // max(used, 1)
-        self.ranks = np.zeros(n_agents + 1, dtype=np.intp)
-        self.ranks[:n_agents] = np.repeat(np.arange(used), np.diff(ends))
-        mine = np.flatnonzero(self.ranks[:n_agents] == self.rank)
-        self.own = range(int(mine[0]), int(mine[-1]) + 1) if len(mine) else range(0)
-        self.seen = time.monotonic()
-        self._asking: list[Any] = []
-        self.wait(self.comm.Ibarrier())
-        self.comm = self.comm.Dup()
+        self._said: list[Any] = []
 
-    def mine(self, agent: int) -> bool:
-        """Whether an agent lives on this rank."""
-        return bool(self.ranks[agent] == self.rank)
+    # ---- values --------------------------------------------------------------------------------
 
-    def describe(self, rank: int) -> str:
-        """Name a rank and its agents: ``rank 2 (lab)``."""
-        held = np.flatnonzero(self.ranks[: self.n_agents] == rank)
-        if not len(held):
-            return f"rank {rank} (no agent)"
-        first, last = (
-            self.names[a] if a < len(self.names) else f"agent {a}" for a in (held[0], held[-1])
-        )
-        return f"rank {rank} ({first if len(held) == 1 else f'{first} to {last}'})"
-
-    # ---- values between agents -----------------------------------------------------------------
-
-    def collect(self, values: dict[int, Any], to: int | None = 0) -> dict[int, Any] | None:
-        """Bring together what agents have.
-
-        Parameters
-        ----------
-        values : dict
-            By agent; of this rank's agents.
-        to : int or None
-            Agent that gets them; None: all do.
-
-        Returns
-        -------
-        dict or None
-            By agent, in their order; None on a rank that gets nothing.
-        """
-        rank = None if to is None else int(self.ranks[to])
-        parts = self._gather(values, rank)
-        if parts is None:
-            return None
-        found: dict[int, Any] = {}
-        for part in parts:
-            found.update(part)
-        return dict(sorted(found.items()))
-
-    def everyones(self, items: list[Any]) -> list[Any]:
-        """Return the items of all ranks, in their order."""
-        parts = self._gather(items, None)
-        assert parts is not None
-        return [item for part in parts for item in part]
-
-    def _gather(self, value: Any, rank: int | None) -> list[Any] | None:
-        """Return every rank's value, on one rank or, with None, on all."""
+    def send(self, value: Any, to: int) -> None:
+        """Send a value to another rank."""
         message = np.frombuffer(encode(value), dtype=np.uint8)
-        sizes = self.gather_all(np.array([len(message)], dtype=np.int64)).tolist()
-        gets = rank is None or rank == self.rank
-        buffer = np.empty(sum(sizes) if gets else 0, dtype=np.uint8)
-        into = [buffer, sizes, MPI.BYTE] if gets else None
-        own = [message, MPI.BYTE]
-        if rank is None:
-            self.wait(self.comm.Iallgatherv(own, into))
-        else:
-            self.wait(self.comm.Igatherv(own, into, root=rank))
-        if not gets:
-            return None
-        ends = np.cumsum([0, *sizes])
-        return [decode(buffer[a:b].data) for a, b in pairwise(ends)]
+        size = np.array([len(message)], dtype=np.int64)
+        requests = [self._comm.Isend(size, dest=to), self._comm.Isend(message, dest=to)]
+        for request in requests:
+            self._wait(request)
 
-    def tell(self, value: Any, owner: int = 0) -> Any:
-        """Return what the owner, an agent, has, on every rank."""
-        return self.tell_from(value, int(self.ranks[owner]))
+    def recv(self, source: int) -> Any:
+        """Return the value that another rank has sent."""
+        size = np.empty(1, dtype=np.int64)
+        self._wait(self._comm.Irecv(size, source=source))
+        buffer = np.empty(int(size[0]), dtype=np.uint8)
+        self._wait(self._comm.Irecv(buffer, source=source))
+        return decode(buffer.data)
 
-    def tell_from(self, value: Any, rank: int) -> Any:
-        """Return what a rank has, on every rank."""
-        own = self.rank == rank
-        message = np.frombuffer(encode(value), dtype=np.uint8) if own else None
-        size = np.array([len(message) if message is not None else 0], dtype=np.int64)
-        self.wait(self.comm.Ibcast(size, root=rank))
-        buffer = np.array(message) if message is not None else np.empty(int(size[0]), np.uint8)
-        self.wait(self.comm.Ibcast([buffer, MPI.BYTE], root=rank))
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        """Return, on every rank, the root's value."""
+        own = self.rank == root
+        buffer = np.array(bytearray(encode(value) if own else b""), dtype=np.uint8)
+        size = np.array([len(buffer)], dtype=np.int64)
+        self._wait(self._comm.Ibcast(size, root=root))
+        if not own:
+            buffer = np.empty(int(size[0]), dtype=np.uint8)
+        self._wait(self._comm.Ibcast(buffer, root=root))
         return value if own else decode(buffer.data)
 
-    def gather_at(self, value: Any, rank: int) -> list[Any] | None:
-        """Return every rank's value on one rank; None elsewhere."""
-        return self._gather(value, rank)
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        """Return every rank's value at the root, None elsewhere."""
+        return self._gather(value, root)
 
-    def tell_array(self, values: NDArray[Any], rank: int) -> NDArray[Any]:
-        """Return a rank's array on every rank; all give one of the same shape and precision."""
-        told = np.array(values)
-        self.wait(self.comm.Ibcast(told, root=rank))
-        return told
+    def allgather(self, value: Any) -> list[Any]:
+        """Return every rank's value on every rank."""
+        found = self._gather(value, None)
+        assert found is not None
+        return found
 
-    def pass_on(self, value: Any, source: int, target: int) -> Any:
-        """Send a value from one agent to another: what the target gets, None on other ranks."""
-        here, there = int(self.ranks[source]), int(self.ranks[target])
-        if here == there:
-            return value if self.rank == here else None
-        if self.rank == here:
-            message = np.frombuffer(encode(value), dtype=np.uint8)
-            size = np.array([len(message)], dtype=np.int64)
-            first = self.comm.Isend(size, dest=there)
-            second = self.comm.Isend([message, MPI.BYTE], dest=there)
-            self.wait(first)
-            self.wait(second)
-        elif self.rank == there:
-            size = np.empty(1, dtype=np.int64)
-            self.wait(self.comm.Irecv(size, source=here))
-            buffer = np.empty(int(size[0]), dtype=np.uint8)
-            self.wait(self.comm.Irecv([buffer, MPI.BYTE], source=here))
-            return decode(buffer.data)
-        return None
-
-    def pass_rows(
-        self,
-        rows: NDArray[Any] | None,
-        shape: tuple[int, int],
-        dtype: np.dtype[Any],
-        source: int,
-        target: int,
-    ) -> NDArray[Any] | None:
-        """Send rows (m, d) from one agent to another, some of them at a time.
-
-        Returns
-        -------
-        ndarray or None
-            On the target's rank; None on others.
-        """
-        here, there = int(self.ranks[source]), int(self.ranks[target])
-        if here == there:
-            return rows
-        if self.rank not in (here, there):
+    def _gather(self, value: Any, root: int | None) -> list[Any] | None:
+        """Return every rank's value, on one rank or, with None, on all."""
+        message = np.frombuffer(encode(value), dtype=np.uint8)
+        sizes = np.empty(self.size, dtype=np.int64)
+        own = np.array([len(message)], dtype=np.int64)
+        self._wait(self._comm.Iallgather(own, sizes))
+        gets = root in (None, self.rank)
+        buffer = np.empty(int(sizes.sum()) if gets else 0, dtype=np.uint8)
+        into = [buffer, sizes.tolist()] if gets else None
+        if root is None:
+            self._wait(self._comm.Iallgatherv(message, into))
+        else:
+            self._wait(self._comm.Igatherv(message, into, root=root))
+        if not gets:
             return None
-        step = max(1, PIECE_BYTES // max(1, shape[1] * dtype.itemsize))
-        found = np.empty(shape, dtype) if self.rank == there else None
-        for begin in range(0, shape[0], step):
-            piece = slice(begin, begin + step)
-            if found is not None:
-                self.wait(self.comm.Irecv(found[piece], source=here))
-            else:
-                assert rows is not None
-                own = np.ascontiguousarray(rows[piece], dtype=dtype)
-                self.wait(self.comm.Isend(own, dest=there))
+        ends = np.cumsum([0, *sizes.tolist()])
+        return [decode(buffer[begin:end].data) for begin, end in pairwise(ends)]
+
+    # ---- arrays --------------------------------------------------------------------------------
+
+    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
+        """Return the "sum" or the "max" of all ranks' arrays."""
+        found = np.array(values, order="C")
+        self._wait(self._comm.Iallreduce(MPI.IN_PLACE, found, op=OPERATIONS[op]))
         return found
 
-    # ---- arrays, by all ranks together ---------------------------------------------------------
+    def iallreduce(self, values: NDArray[Any]) -> _Pending:
+        """Begin to add all ranks' arrays, in place."""
+        return _Pending(self, self._comm.Iallreduce(MPI.IN_PLACE, values, op=MPI.SUM))
 
-    def begin_add(self, values: NDArray[Any]) -> Any:
-        """Begin to add arrays of all ranks, in place; `wait` for what this returns."""
-        return self.comm.Iallreduce(MPI.IN_PLACE, values, op=MPI.SUM)
+    def neighbours(self, ranks: Sequence[int]) -> _Neighbours:
+        """Join this rank with those that it exchanges with, who name it too."""
+        self.barrier()  # what follows cannot be waited for with a deadline
+        return _Neighbours(self, self._comm.Create_dist_graph_adjacent(list(ranks), list(ranks)))
 
-    def add(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Add arrays of all ranks, in place."""
-        self.wait(self.begin_add(values))
-        return values
-
-    def largest(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Largest of all ranks' values, in place."""
-        self.wait(self.comm.Iallreduce(MPI.IN_PLACE, values, op=MPI.MAX))
-        return values
-
-    def gather_all(self, values: NDArray[Any], counts: Sequence[int] | None = None) -> NDArray[Any]:
-        """Join arrays of all ranks, (n,), in the order of the ranks; ``counts`` where they differ.
-
-        Returns
-        -------
-        ndarray
-            Of the sum of the counts.
-        """
-        counts = [len(values)] * self.size if counts is None else list(counts)
-        found = np.empty(sum(counts), dtype=values.dtype)
-        self.wait(self.comm.Iallgatherv(np.ascontiguousarray(values), [found, counts]))
-        return found
-
-    def link_up(self, neighbours: list[int]) -> Any:
-        """Return a communicator in which this rank's neighbours are these, by all ranks together.
-
-        Who is whose neighbour is mutual.
-        """
-        self.wait(self.comm.Ibarrier())  # what follows cannot be waited for with a deadline
-        return self.comm.Create_dist_graph_adjacent(neighbours, neighbours)
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._wait(self._comm.Ibarrier())
 
     # ---- waiting -------------------------------------------------------------------------------
 
-    def wait(self, request: Any) -> None:
+    def _wait(self, request: Any) -> None:
         """Wait for a request, with the processor given to others meanwhile.
 
         Raises
@@ -306,20 +183,24 @@ class MpiTeam:
                 self._answer()
                 if self.timeout is not None and now - began > self.timeout:
                     self._call_the_roll(request, now - began)
-        self.seen = time.monotonic()
 
     def _answer(self) -> None:
-        """Answer those who ask who is there; their number is asked with."""
-        status = MPI.Status()
-        while self._bell.Iprobe(tag=ROLL_CALL, status=status):
-            asked = np.empty(1, dtype=np.int64)
-            self._bell.Recv(asked, source=status.Get_source(), tag=ROLL_CALL)
-            self._say(status.Get_source(), 0)
+        """Answer those who ask who is there."""
+        for source, _ in self._heard(ROLL_CALL):
+            self._say(source, ANSWER)
 
-    def _say(self, rank: int, tag: int) -> None:
+    def _heard(self, tag: int) -> list[tuple[int, int]]:
+        """Return who has said something, and the number that was said."""
+        found, status, number = [], MPI.Status(), np.empty(1, dtype=np.int64)
+        while self._bell.Iprobe(tag=tag, status=status):
+            self._bell.Recv(number, source=status.Get_source(), tag=tag)
+            found.append((status.Get_source(), int(number[0])))
+        return found
+
+    def _say(self, rank: int, tag: int, number: int = 0) -> None:
         # To a rank that is stalled it is never delivered: nobody waits for that.
-        self._asking.append(np.array([self.rank], dtype=np.int64))
-        self._bell.Isend(self._asking[-1], dest=rank, tag=tag).Free()
+        self._said.append(np.array([number], dtype=np.int64))
+        self._bell.Isend(self._said[-1], dest=rank, tag=tag).Free()
 
     def _call_the_roll(self, request: Any, waited: float) -> None:
         """Ask all ranks whether they are there, and name those that are not."""
@@ -327,22 +208,73 @@ class MpiTeam:
         for rank in silent:
             self._say(rank, ROLL_CALL)
         until = time.monotonic() + GRACE
-        status = MPI.Status()
         while silent and time.monotonic() < until:
             self._answer()
-            if self._bell.Iprobe(tag=0, status=status):
-                self._bell.Recv(np.empty(1, dtype=np.int64), source=status.Get_source(), tag=0)
-                silent.discard(status.Get_source())
-            elif request.Test():
-                return
-            else:
+            heard = self._heard(ANSWER)
+            silent.difference_update(rank for rank, _ in heard)
+            if not heard:
+                if request.Test():
+                    return
                 time.sleep(PAUSES[1])
         # The first of those that are left speaks for all.
         ahead = sum(rank not in silent for rank in range(self.rank))
         time.sleep(min(0.3 * ahead, 3.0))
-        who = ", ".join(self.describe(rank) for rank in sorted(silent)) or "no rank"
+        who = ", ".join(self.names[rank] for rank in sorted(silent)) or "no rank"
         raise StalledError(
             f"{who} has not answered for {waited:.0f} s (",
             Setting("timeout", self.timeout),
             "): it is stopped, or still computing; look at its machine, or allow more time",
         )
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def part(self, reason: str, patient: bool = True) -> bool:
+        """Tell the first rank why this one ends the job; there, whether all end for that reason."""
+        number = zlib.crc32(reason.encode())
+        if self.rank:
+            self._say(0, FAILED, number)
+            at_least, more = GIVE_WAY
+            time.sleep(at_least + more * self.rank / self.size if patient else 0.0)
+            return False
+        heard: list[int] = []
+        until = time.monotonic() + HEAR_OUT
+        while len(heard) < self.size - 1 and time.monotonic() < until:
+            heard += [told for _, told in self._heard(FAILED)]
+            time.sleep(0.005)
+        return heard == [number] * (self.size - 1)
+
+    def abort(self, code: int) -> None:
+        """End all ranks with this code."""
+        self._given.Abort(code)
+        os._exit(code)
+
+
+class _Pending:
+    """A request that is waited for as the engine waits."""
+
+    def __init__(self, engine: MpiEngine, request: Any) -> None:
+        self._engine = engine
+        self._request = request
+
+    def wait(self) -> None:
+        """Wait until it is done; raises StalledError if a rank does not answer."""
+        self._engine._wait(self._request)
+
+
+class _Neighbours:
+    """A distributed graph of ranks."""
+
+    def __init__(self, engine: MpiEngine, comm: Any) -> None:
+        self._engine = engine
+        self._comm = comm
+
+    def ialltoallv(
+        self,
+        sent: NDArray[Any],
+        n_sent: Sequence[int],
+        received: NDArray[Any],
+        n_received: Sequence[int],
+    ) -> _Pending:
+        """Begin to send each neighbour its run of the values in ``sent``, and to receive others."""
+        request = self._comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received])
+        return _Pending(self._engine, request)

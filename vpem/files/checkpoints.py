@@ -12,8 +12,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 import vpem
 from vpem.checks import check_int
+from vpem.engines.engine import Engine
+from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemWarning, named
 from vpem.files.endings import check_ending
 from vpem.files.hdf5 import PathLike, check_writable
@@ -64,14 +68,9 @@ class FileSaver:
         Go on from the file; "if-any": from the beginning where there is none.
     force : bool
         Replace a file that exists.
-    rank, size : int
-        Which of how many processes this is.
-    agree : callable, optional
-        Given the generations that this process has, returns the newest that all have, or None
-        (`newest_common`).
-    some : callable, optional
-        Given the number of the signal caught here (0: none), returns the largest of all processes',
-        once all have given theirs.
+    engine : Engine, optional
+        The processes, which agree on the iteration to go on from, and on when to end. None: this
+        one alone.
 
     Raises
     ------
@@ -92,39 +91,38 @@ class FileSaver:
         every: int = EVERY,
         resume: bool | str = False,
         force: bool = False,
-        rank: int = 0,
-        size: int = 1,
-        agree: Callable[[list[int]], int | None] | None = None,
-        some: Callable[[int], int] | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.every = check_int("checkpoint_every", every, least=1)
         if resume not in (False, True, "if-any"):
             raise InputError(f"resume must be true, false or 'if-any', got {resume!r}")
         self.name = os.fspath(path)
-        if size == 1:
-            self.path, self.before = files_of(path)[0], None
-        else:
-            self.path, self.before = files_of(path, size)[2 * rank : 2 * rank + 2]
-        self.size = size
+        self._engine = engine = engine or OneProcess()
+        self.size = size = engine.size
+        self.path = files_of(path, size)[2 * engine.rank]
+        self.before = None if size == 1 else files_of(path, size)[2 * engine.rank + 1]
         self.signal: int | None = None
         """Number of the signal that wants the process to end; whoever catches it sets this."""
         self.generation = 0
         """Iterations offered since the run began; all processes count alike."""
-        self._some = some
         self._facts: State = {}
         self._found: State | None = None
         check_ending(path, "checkpoints")
         for file in self.files:
             check_writable(file, force or bool(resume))
         if resume:
-            self._find(agree or max_of, resume == "if-any")
+            self._find(resume == "if-any")
 
     @property
     def files(self) -> list[Path]:
         """What this process writes."""
         return [self.path] if self.before is None else [self.path, self.before]
 
-    def _find(self, agree: Callable[[list[int]], int | None], if_any: bool) -> None:
+    def _largest(self, number: int) -> int:
+        """Return the largest of all processes' numbers."""
+        return int(self._engine.allreduce(np.array([number]), "max")[0])
+
+    def _find(self, if_any: bool) -> None:
         """Read what there is, of the newest generation that all have."""
         states: dict[int, tuple[Path, State]] = {}
         damaged: list[FileError] = []
@@ -142,10 +140,9 @@ class FileSaver:
             raise damaged[0]
         for told in damaged:
             warnings.warn(f"{told}; the state beside it is taken", VpemWarning, stacklevel=3)
-        chosen = agree(sorted(states))
+        chosen = newest_common(self._engine.allgather(sorted(states)))
         if chosen is None:
-            newest = max(states, default=0)
-            newest = newest if self._some is None else self._some(newest)
+            newest = self._largest(max(states, default=0))
             # All that can be lost is what is written first.
             if if_any and newest <= self.every:
                 return
@@ -218,27 +215,19 @@ class FileSaver:
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
         """Write the state if it is due, the last, or somebody wants the process to end."""
         self.generation += 1
-        wanted = self.signal or 0
-        if self._some is not None:
-            wanted = self._some(wanted)
+        wanted = self._largest(self.signal or 0)
         if wanted or last or self.generation % self.every == 0:
             self.write(state())
         if wanted:
             self.signal = wanted
-            if self._some is not None:
-                # The first to leave may end the job: not before all have written.
-                self._some(wanted)
+            # The first to leave may end the job: not before all have written.
+            self._engine.barrier()
             raise Interrupted(self.name, self.generation, self.signal)
 
     def write(self, state: State) -> None:
         """Write a state now."""
         whole = {"generation": self.generation, "facts": self._facts, "run": state}
         write_state(self.path, whole, self.before)
-
-
-def max_of(generations: list[int]) -> int | None:
-    """Return the newest generation of a single process."""
-    return max(generations, default=None)
 
 
 # ---- what a run is told from others by ----------------------------------------------------------

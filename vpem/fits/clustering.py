@@ -14,9 +14,9 @@ from vpem.checks import check_data, check_rows, check_weights, row_blocks
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.files.clusterings import StoredClustering
 from vpem.files.models import current_versions
+from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import _precision
 from vpem.fits.results import SUMMED, NetworkResult
-from vpem.fits.shared_rows import Here
 from vpem.settings import CLUSTER_INITS, KmeansSettings
 from vpem.sums.connect import Network
 from vpem.terms.scaling import Scaling
@@ -226,7 +226,7 @@ def prepare(
     how: KmeansSettings,
     sample_weight: Any,
     feature_names: Sequence[str] | None,
-    here: Here | None = None,
+    here: LocalRows | None = None,
 ) -> Wanted:
     """Check what every kind of k-means is given.
 

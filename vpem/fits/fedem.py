@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import as_array, check_int, check_number
-from vpem.engines.crew import Crew
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.fedem_setup import ITEM, Setup, codec_of_first, codec_of_moments
 from vpem.fits.fingerprint import checksum, describe_run, describe_steps, start_facts
+from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import prepare
 from vpem.fits.results import MixtureResult
-from vpem.fits.shared_rows import Here
 from vpem.network.codecs import Cast, Codec, parse_codec
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
@@ -244,9 +244,10 @@ record_every
     X = as_array("data", X[:] if hasattr(X, "runs") else X)
     if not isinstance(workers, Workers):
         raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
-    crew = network.total.crew if isinstance(network, Network) else Crew()
-    here = Here(crew, workers.counts)
-    if crew.apart:
+    n_workers = workers.n_workers
+    holders = network.total.holders if isinstance(network, Network) else Placement.here(n_workers)
+    here = LocalRows(holders, workers.counts)
+    if holders.apart:
         here.check(X)
     known_scale = known_covariance is not None and scale != "none"
     if known_scale:
@@ -263,7 +264,7 @@ record_every
             seed=seed,
         ),
         feature_names=feature_names,
-        here=here if crew.apart else None,
+        here=here if holders.apart else None,
     )
     check_int("max_iter", max_iter, least=1)
     check_number("tol", tol, least=0.0)
@@ -323,7 +324,7 @@ record_every
         network.charge_setup(ledger, given.n_samples, ITEM)
         rng = np.random.default_rng([seed, 1])
         rows_here = given.X.astype(np.float64)
-        if not crew.apart:
+        if not holders.apart:
             rows_here = rows_here[workers.order]
         short = codec_of_moments(codec) if network.graph.has_server else None
         setup = Setup(rows_here, workers, network, ledger, short, rng)
@@ -341,7 +342,7 @@ record_every
             n_threads=threads,
             counts=workers.counts,
         )
-        model.add_up = lambda value: float(crew.add(np.array([float(value)]))[0])
+        model.add_up = lambda value: float(holders.allreduce(np.array([float(value)]))[0])
         model.radius = setup.largest(model.radius)
         rows: tuple[int, ...] | None
         if saving.saved is None:
@@ -398,7 +399,7 @@ record_every
         total_weight=workers.n_samples,
         run=run,
         workers=workers,
-        network=crew.whole(network),
+        network=network.whole,
         converged=run.converged,
         init_rows=rows,
         seconds=time.perf_counter() - began + saving.seconds,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.engines.crew import Crew
+from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.fits.shared_rows import Here
+from vpem.fits.local_rows import LocalRows
 from vpem.network.codecs import Cast, Codec, Dither, Natural
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
@@ -19,7 +19,7 @@ from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.seeding import seed_rows
 from vpem.steps.streams import ROW_BYTES, RowStream
 from vpem.sums.connect import Network
-from vpem.sums.counted import add_vectors
+from vpem.sums.counted import add_vectors, at_server
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.wrappers import Compressed, Memory, Wrapper
 from vpem.terms.matrices import lower_half, symmetric
@@ -105,8 +105,8 @@ class Setup:
         self.network = network
         self.workers = workers
         self.total = network.total.on(ledger)
-        self.crew: Crew = self.total.crew
-        self.here = Here(self.crew, workers.counts)
+        self.holders: Placement = self.total.holders
+        self.here = LocalRows(self.holders, workers.counts)
         self.own = np.array(self.here.own, dtype=np.intp)
         self.ledger = ledger
         self.codec = codec
@@ -129,7 +129,7 @@ class Setup:
 
     def largest(self, radius: float) -> float:
         """Return how far out the farthest row is: a number from every worker."""
-        radius = float(self.crew.largest(np.array([radius]))[0])
+        radius = float(self.holders.allreduce(np.array([radius]), "max")[0])
         self.total.begin("setup", 1, 1, self.item)
         if self.codec is None:
             return radius
@@ -165,13 +165,13 @@ class Setup:
         d = self.rows.shape[1]
         owner = int(np.argmax(self.workers.counts > 0))
         first = parts[owner - self.own[0]][0] if owner in self.here.own else None
-        about: Vector = self.crew.told(first, owner)
+        about: Vector = self.holders.bcast(first, owner)
         self.total.agree("flooding", ROW_BYTES + ITEM * d, owner)
         means, factors = np.zeros((len(parts), d)), np.zeros((len(parts), d, d))
         for i, part in enumerate(parts):
             if len(part):
                 means[i] = (part - about).mean(axis=0)
-        shift: Vector = about + self.crew.add(weights @ self._send(means, codec))
+        shift: Vector = about + self.holders.allreduce(weights @ self._send(means, codec))
         for i, part in enumerate(parts):
             if len(part):
                 factor = np.linalg.qr((part - shift) / np.sqrt(len(part)), mode="r")
@@ -179,21 +179,21 @@ class Setup:
         upper = np.triu_indices(d)
         factors[:, *upper] = self._send(factors[:, *upper], codec)
         second: Vector = np.einsum("n,nij,nik->jk", weights, factors, factors)
-        return shift, self.crew.add(second)
+        return shift, self.holders.allreduce(second)
 
     def _send(self, values: Vector, codec: Codec) -> Vector:
         """Send a vector a worker (n, P) to the server, which tells all what their mean is."""
         n_values = values.shape[1]
-        total = Compressed(self.total, Quantizer(codec, n_values), self.rng)
+        total = Compressed(at_server(self.total), Quantizer(codec, n_values), self.rng)
         total.begin("setup", 1, n_values, ITEM)
-        return total.send(self.crew.place(values, self.workers.n_workers))[self.own]
+        return total.send(self.holders.padded(values))[self.own]
 
     def _sum(self, values: Vector) -> Vector:
         """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all."""
         found = add_vectors(self.total, np.ascontiguousarray(values), "setup")
-        if self.crew.whole(self.network).total.n_roots > 1:
+        if self.network.whole.total.n_roots > 1:
             self.total.agree("flooding", ITEM * values.shape[1])
-        shared: Vector = np.asarray(self.total.tell(found[0]))
+        shared: Vector = np.asarray(self.total.roots.bcast(found[0]))
         return shared
 
     def _lloyd(self, centres: Vector) -> Any:
@@ -202,7 +202,7 @@ class Setup:
             return self.total
         # Weight and sum of each cluster, inertia, and rows that changed.
         known = np.zeros((self.workers.n_workers, centres.size + len(centres) + 2))
-        changes = Compressed(self.total, Quantizer(LLOYD, known.shape[1]), self.rng)
+        changes = Compressed(at_server(self.total), Quantizer(LLOYD, known.shape[1]), self.rng)
         return Memory(changes, 1.0, known)
 
     def start(
@@ -225,7 +225,7 @@ class Setup:
             means = share_rows(parts, self.total, np.argsort(order)[rows], itemsize=self.item)
         else:
             common: dict[str, Any] = {"n_threads": model.n_threads}
-            total: Any = self.total if self.codec is None else _OwnPlaces(self.total)
+            total: Any = self.total if self.codec is None else _OwnPlaces(at_server(self.total))
             places = seed_rows(parts, total, model.n_components, stream, **common)
             rows, means = order[places], take_rows(parts, self.total, places)
             if init == "kmeans":

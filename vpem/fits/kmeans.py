@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.engines.crew import Crew
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import (
@@ -22,9 +22,9 @@ from vpem.fits.clustering import (
     warn_of_outcome,
 )
 from vpem.fits.fingerprint import checksum, describe_run
+from vpem.fits.local_rows import LocalRows, check_alone
 from vpem.fits.one_shot import one_shot
 from vpem.fits.rows import charge_scaling, n_columns
-from vpem.fits.shared_rows import Here, check_alone
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.settings import KmeansSettings
@@ -37,6 +37,7 @@ from vpem.steps.saver import Saver
 from vpem.steps.seeding import seed_features, seed_rows
 from vpem.steps.streams import PlacedStream, RowStream
 from vpem.sums.connect import Network
+from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.nearest import distances_within, nearest, weighed
 from vpem.terms.scaling import Scaling
@@ -117,15 +118,15 @@ def kmeans_rows(
             "k-means over rows keeps the rows of every worker in memory, but the data are read "
             "from disk; raise the memory limit"
         )
-    crew = network.total.crew
-    check_alone(crew, sample_weight=sample_weight)
-    here = Here(crew, workers.counts)
-    if crew.apart:
+    holders = network.total.holders
+    check_alone(holders, sample_weight=sample_weight)
+    here = LocalRows(holders, workers.counts)
+    if holders.apart:
         here.check(X)
     asked = prepare(
-        X, n_columns(X), how, sample_weight, feature_names, here if crew.apart else None
+        X, n_columns(X), how, sample_weight, feature_names, here if holders.apart else None
     )
-    n_samples = here.n_samples if crew.apart else len(asked.X)
+    n_samples = here.n_samples if holders.apart else len(asked.X)
     if workers.n_samples != n_samples:
         raise InputError(
             f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
@@ -136,7 +137,7 @@ def kmeans_rows(
             f"{workers.n_workers}; give a graph of as many workers"
         )
     order = workers.order
-    in_order = crew.apart or bool((np.diff(order) > 0).all())
+    in_order = holders.apart or bool((np.diff(order) > 0).all())
     rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
     rows = np.ascontiguousarray(rows, dtype=asked.dtype)
     weights = asked.row_weights if asked.row_weights is None else asked.row_weights[order]
@@ -179,8 +180,8 @@ def kmeans_rows(
         restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, max_iter, kept)
         best = restarts.best(network.total, attempt)
     run, chosen = best.run, best.rows
-    roots = _all_centres(run, network.total, len(workers.counts))
-    if crew.whole(network).total.n_roots == 1:
+    roots = _all_centres(run, network.total)
+    if network.whole.total.n_roots == 1:
         # On a graph that mixes in one round too all have the same.
         roots, run.inertia = roots[:1], run.inertia[:1]
     centres = roots.mean(axis=0)
@@ -191,23 +192,23 @@ def kmeans_rows(
         # By the centres that are returned, not by those of each worker.
         by_worker = assigned
         assigned, off = nearest(rows, centres, Scaling.none(rows.shape[1]), threads)
-        differing = crew.add(np.array([(assigned != by_worker).sum()]))
+        differing = holders.allreduce(np.array([(assigned != by_worker).sum()]))
         disagreement = float(differing[0] / n_samples)
     counts = np.bincount(assigned, weights, n_clusters).astype(np.float64)
-    labels, distances = _by_row(crew, order, assigned, off)
+    labels, distances = _by_row(holders, order, assigned, off)
     inertia = weighed(distances, asked.row_weights)
     found = Clustering(
         centres=asked.scaling.undo(centres),
         labels=labels,
         distances=distances,
-        inertia=float(crew.told(inertia, 0)),
+        inertia=float(holders.bcast(inertia, 0)),
         root_inertia=run.inertia,
-        counts=crew.add(counts),
+        counts=holders.allreduce(counts),
         history=run.history,
         converged=run.converged,
         split="rows",
         method="lloyd",
-        network=crew.whole(network),
+        network=network.whole,
         root_centres=asked.scaling.undo(roots) if len(roots) > 1 else None,
         disagreement=disagreement,
         scaling=asked.kept_scaling,
@@ -222,19 +223,23 @@ def kmeans_rows(
     return found
 
 
-def _all_centres(run: Lloyd, total: Any, n_workers: int) -> NDArray[np.float64]:
+def _all_centres(run: Lloyd, total: Sum) -> NDArray[np.float64]:
     """Centres of all roots of all processes, (R, K, d)."""
-    if total.n_roots_of_all == 1 or not total.crew.apart:
+    if total.roots.n_agents == 1 or not total.holders.apart:
         return run.centres
-    found: NDArray[np.float64] = total.crew.add(total.crew.place(run.centres, n_workers))
+    found: NDArray[np.float64] = total.holders.allreduce(total.holders.padded(run.centres))
     return found
 
 
 def _by_row(
-    crew: Crew, order: NDArray[np.intp], labels: NDArray[np.int32], distances: NDArray[np.float64]
+    holders: Placement,
+    order: NDArray[np.intp],
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float64],
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Put what is worker by worker in the user's order; at processes but the first it stays."""
-    parts = crew.gather([{"labels": labels, "distances": distances}])
+    own = {"labels": labels, "distances": distances}
+    parts = holders.engine.gather(own) or [own]
     labels, distances = (
         np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
     )
@@ -295,7 +300,7 @@ def kmeans_features(
     began = time.perf_counter()
     how = KmeansSettings.of(settings, **changes)
     check_network(network)
-    if hasattr(network.total, "team"):
+    if network.total.holders.apart:
         raise InputError("k-means over features runs in one process; leave MPI out, or split rows")
     if network.blocks.n_features == 0:
         raise InputError("the network's agents hold no features; make it with vpem.connect")

@@ -29,7 +29,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
-    from vpem.fits.shared_rows import Here
+    from vpem.fits.local_rows import LocalRows
 
 __all__ = ["LARGEST_VALUE", "MARGINALIZE", "Prepared", "make_terms", "prepare"]
 
@@ -87,7 +87,7 @@ def prepare(
     dtype: Any = np.float64,
     missing: str | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
-    here: Here | None = None,
+    here: LocalRows | None = None,
 ) -> Prepared:
     """Check the data of a fit of a mixture, and what settings ask of them.
 
@@ -189,7 +189,7 @@ def _scaling(
     scale: str,
     precision: np.dtype[Any],
     misses: bool = False,
-    here: Here | None = None,
+    here: LocalRows | None = None,
 ) -> Scaling:
     """Units to fit in: as asked, and about the mean where single precision would lose digits."""
     if scale == "none" and precision.itemsize >= X.dtype.itemsize:
@@ -230,7 +230,7 @@ def _inspect(
     feature_names: Sequence[str] | None,
     reg_covar: float,
     precision: np.dtype[Any],
-    here: Here | None = None,
+    here: LocalRows | None = None,
 ) -> None:
     """Refuse values whose squares overflow, and warn of constant features."""
     most = LARGEST_VALUE[precision.itemsize]

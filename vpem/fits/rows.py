@@ -16,9 +16,9 @@ from vpem.checks import as_array, check_int
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix, FileRows
 from vpem.fits.fingerprint import checksum, describe_run
+from vpem.fits.local_rows import LocalRows, SharedRows, check_alone
 from vpem.fits.prepare import Prepared, _scaling, prepare
 from vpem.fits.results import RowFit, _warn_of_outcome
-from vpem.fits.shared_rows import Here, SharedRows, check_alone
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
@@ -33,6 +33,7 @@ from vpem.steps.seeding import seed_rows
 from vpem.steps.streams import ROW_BYTES, PlacedStream, RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
+from vpem.sums.sum import Sum
 from vpem.terms.covariances import is_diagonal
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
@@ -100,10 +101,10 @@ def fit_em(
     _check_network(network, workers)
     if how.batch_size is not None:
         raise InputError(Setting("batch_size"), *BY_FEATURES[1])
-    crew = network.total.crew
+    holders = network.total.holders
     missing_asked = None if how.missing == "refuse" else how.missing
-    check_alone(crew, sample_weight=sample_weight, missing=missing_asked)
-    here = Here(crew, workers.counts) if crew.apart else None
+    check_alone(holders, sample_weight=sample_weight, missing=missing_asked)
+    here = LocalRows(holders, workers.counts) if holders.apart else None
     if here is not None:
         here.check(X)
     given = prepare(
@@ -187,7 +188,7 @@ def fit_em(
         )
     run = best.run
     mixtures, roots = _gathered(run, kept, network.total), slice(None)
-    if crew.whole(network).total.n_roots == 1:
+    if network.whole.total.n_roots == 1:
         # On a graph that mixes in one round too all have the same.
         mixtures, roots = mixtures[:1], slice(1)
     recoveries = [
@@ -196,7 +197,7 @@ def fit_em(
     ]
     fit = RowFit(
         mixture=run.mixture,
-        network=crew.whole(network),
+        network=network.whole,
         history=np.array(run.history)[:, roots],
         root_log_likelihood=run.log_likelihood[roots],
         total_weight=whole.total_weight,
@@ -221,13 +222,13 @@ def _user_row(given: Prepared, row: int) -> int:
     return int(row if given.kept is None else given.kept[row])
 
 
-def _gathered(run: Run, kept: MixtureRuns, total: Any) -> list[Mixture]:
+def _gathered(run: Run, kept: MixtureRuns, total: Sum) -> list[Mixture]:
     """Return the mixtures of all roots at the first process; at others those that it has."""
-    if total.n_roots_of_all == 1 or not total.crew.apart:
+    if total.roots.n_agents == 1 or not total.holders.apart:
         return run.mixtures
-    own = total.crew.own(total.n_roots_of_all)
-    parts = total.crew.gather([mixture_state(one) for one in run.mixtures[: len(own)]])
-    return kept.mixtures({"mixtures": parts})
+    own = [mixture_state(one) for one in run.mixtures[: len(total.holders.own)]]
+    parts = total.holders.engine.gather(own) or [own]
+    return kept.mixtures({"mixtures": [state for part in parts for state in part]})
 
 
 def _check_network(network: Network, workers: Workers) -> None:

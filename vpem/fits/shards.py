@@ -17,14 +17,14 @@ import numpy as np
 
 from vpem.errors import InputError
 from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, write_model
+from vpem.fits.parts import join_parts
 from vpem.fits.results import Fit
-from vpem.fits.spread import RankNetwork, joined
 from vpem.network.blocks import Blocks
 from vpem.network.schema import COUNT, FLAG, TEXT, Integer, ListOf, Mapping, Place, Schema, check
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-__all__ = ["join_shards", "shard_path", "write_shard"]
+__all__ = ["join_shards", "shard_path", "shard_paths", "write_shard"]
 
 PathLike = str | os.PathLike[str]
 
@@ -47,6 +47,20 @@ def shard_path(output: PathLike, name: str) -> Path:
     path = Path(output)
     safe = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "agent"
     return path.with_name(f"{path.stem}.{safe}{path.suffix}")
+
+
+def shard_paths(output: PathLike, blocks: Blocks, names: Sequence[str]) -> dict[int, Path]:
+    """Return files, all different, of the shards of all hubs with features, by their numbers."""
+    names = [*names, "server"]
+    plain = {b: shard_path(output, names[root]) for b, root in enumerate(blocks.roots)}
+    taken = list(plain.values())
+    return {
+        b: path
+        if taken.count(path) == 1
+        else shard_path(output, f"{names[blocks.roots[b]]}-{blocks.roots[b]}")
+        for b, path in plain.items()
+        if len(blocks.features[b])
+    }
 
 
 def write_shard(
@@ -81,8 +95,7 @@ def write_shard(
         If the file exists and ``force`` is False, or cannot be written.
     """
     network, mixture = fit.network, fit.mixture
-    whole = network.whole if isinstance(network, RankNetwork) else network
-    number = int(network.numbers[place]) if isinstance(network, RankNetwork) else place
+    number = int(network.total.holders.own[place])
     _, means, covariances = mixture.block(place)
     own = slice(mixture.blocks.offsets[place], mixture.blocks.offsets[place + 1])
     columns = mixture.blocks.order[own]
@@ -100,10 +113,10 @@ def write_shard(
         "shard": {
             "number": number,
             "run": hashlib.sha256(fit.history.tobytes()).hexdigest()[:16],
-            "shared": getattr(network.total, "exact", network.total.n_roots == 1),
+            "shared": network.total.roots.n_agents == 1,
             "hubs": [
                 {"root": int(h.root), "agents": list(h.agents), "features": f.tolist()}
-                for h, f in zip(network.hubs, whole.blocks.features, strict=True)
+                for h, f in zip(network.hubs, network.whole.blocks.features, strict=True)
             ],
         },
         "agent_names": list(agent_names),
@@ -170,7 +183,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     parts = [_part(blocks, number, model) for number, model in sorted(found.items())]
     for number in sorted(set(range(len(hubs))) - set(found)):
         parts.append(_part(blocks, number, some, empty=True))
-    mixture = joined(blocks, some.mixture.covariance_type, parts)
+    mixture = join_parts(blocks, some.mixture.covariance_type, parts)
     if first["shared"]:
         mixture = Mixture(
             blocks, mixture.covariance_type, some.mixture.weights, mixture.means,

@@ -15,6 +15,7 @@ from vpem.checks import check_int
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import describe_run
+from vpem.fits.parts import complete, own_start
 from vpem.fits.prepare import Prepared, _scaling, make_terms, prepare
 from vpem.fits.results import Fit, _warn_of_outcome
 from vpem.network.ledger import Ledger
@@ -104,7 +105,7 @@ def fit_vpem(
         feature_names=feature_names,
         dtype=how.dtype,
         missing=how.missing,
-        some=network.total.some,
+        some=network.total.holders.any,
     )
     first_restart = check_int("first_restart", first_restart, least=0)
     refuse_compressed(given.X, network, how.batch_size)
@@ -121,7 +122,7 @@ def fit_vpem(
     scaling = _scaling(given.X, given.row_weights, how.scale, given.precision, given.misses)
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
-        network.complete(terms)
+        complete(terms, network)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         kept = MixtureRuns(terms, network.total, how.n_components)
@@ -186,7 +187,7 @@ class _Attempts:
         if restart.saved is not None:
             return self.kept.mixtures(restart.loop)[0], restart.drawn()
         if isinstance(init, Mixture):
-            start = self.network.place(init, terms.covariance_type, terms.scaling)
+            start = own_start(init, self.network, terms.covariance_type, terms.scaling)
             if start.n_components != n_components:
                 raise InputError(
                     f"the starting model has {start.n_components} components, "

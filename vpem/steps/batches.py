@@ -160,7 +160,7 @@ def fit_batches(
         if not passes.advance():
             saver.offer(passes.state)
             continue
-        found = total.report(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
+        found = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
         check_finite(found, len(run.history) + 1)
         small = run.note(terms, total, found, tol, callback)
         heard = bool((2 * visits.heard > len(batches)).all())

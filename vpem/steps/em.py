@@ -55,7 +55,7 @@ def expect(
     """
     total.begin(kind, terms.n_samples, mixture.n_components, terms.itemsize)
     found = log_likelihood(terms, total, mixture, factors, statistics)
-    return total.report(found + terms.log_constant)
+    return total.roots.join(found + terms.log_constant)
 
 
 def log_likelihood(
@@ -221,7 +221,7 @@ def iterate(
     """
     whole, total = step.whole, step.total
     run = Run(list(starts), step.over_rows)
-    reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries)
+    reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, step.over_rows)
     saver = saver or NoSaver()
     done = 0
     if saver.saved is None:

@@ -167,11 +167,11 @@ class _HardMixture:
                 hard *= weights[rows][:, None].astype(distances.dtype)
             terms.summarize(statistics, hard, rows)
         run.counts, self.mixture = statistics.counts, terms.update(statistics)
-        return int(total.some(np.array([changed]))[0])
+        return int(total.holders.any(np.array([changed]))[0])
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
         run.centres = self.mixture.means.copy()
-        return np.flatnonzero(self.total.some(np.atleast_1d((run.counts <= 0).any(axis=0))))
+        return np.flatnonzero(self.total.holders.any((run.counts <= 0).any(axis=0)))
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))

@@ -229,7 +229,7 @@ class _Loop:
             None,
             FedHistory(),
             memories,
-            self.keeper.crew.add(self.weights @ memories),
+            self.keeper.holders.allreduce(self.weights @ memories),
             alpha=alpha,
             omega=omega,
         )
@@ -297,7 +297,7 @@ class _Loop:
             first = keeper.keep(first_statistics(model, parameters) - statistics)
             self.estimates.count_all()
         if remembered:
-            here = np.isin(np.arange(len(memories)), list(keeper.crew.own(len(memories))))
+            here = np.isin(np.arange(len(memories)), keeper.holders.own)
             memories = np.where((here & (model.counts > 0))[:, None], first, 0.0)
         return statistics, memories
 
@@ -321,8 +321,8 @@ class _Loop:
             moved, heard = run.statistics, False
         small = self.rest.is_small(run.statistics, moved, step)
         # What any process finds holds for all.
-        bad, moving = self.keeper.crew.largest(
-            np.array([not np.isfinite(moved).all(), not small], dtype=np.uint8)
+        bad, moving = self.keeper.holders.allreduce(
+            np.array([not np.isfinite(moved).all(), not small], dtype=np.uint8), "max"
         )
         if bad:
             raise NumericalError(
@@ -365,7 +365,7 @@ class _Loop:
             run.parameters, _ = model.maximize(mean)
             apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
             far = float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
-        full = self.keeper.crew.add(self.weights @ first_statistics(model, run.parameters))
+        full = self.keeper.holders.allreduce(self.weights @ first_statistics(model, run.parameters))
         history = run.history
         history.iteration.append(run.n_iter)
         history.epochs.append(self.estimates.epochs)

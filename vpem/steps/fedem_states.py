@@ -78,7 +78,7 @@ def fedem_schema(model: StatisticModel, links: Any, estimates: Any) -> Schema:
         },
         "model": model.schema(),
         "links": links.schema(),
-        "estimates": estimates.schema(links.crew.apart),
+        "estimates": estimates.schema(links.holders.apart),
         "calm": COUNT,
         "stream": STREAM,
     }

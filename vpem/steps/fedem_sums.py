@@ -13,7 +13,7 @@ from vpem.network.schema import Schema
 from vpem.network.topologies import make_graph
 from vpem.steps.fedruns import FedRun
 from vpem.sums.connect import Network
-from vpem.sums.counted import AtServer, add_vectors
+from vpem.sums.counted import AtServer, add_vectors, at_server
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.wrappers import Channel, Compressed, Memory, Partial
@@ -53,7 +53,7 @@ class Central:
         rng: np.random.Generator,
     ) -> None:
         self.total = total
-        self.crew = total.crew
+        self.holders = total.holders
         self.first = total if first.codec is None else Compressed(total, first, rng)
         inner = total if later.codec is None else Compressed(total, later, rng)
         self.workers = Partial(inner, participation, rng, among)
@@ -155,9 +155,9 @@ class Local:
         self.weights = weights
         self.ledger = ledger
         self.total = network.total.on(ledger)
-        self.crew = self.total.crew
-        self.n_roots = int(self.crew.whole(network).total.n_roots)
-        self._apart = self.crew.apart and self.n_roots > 1
+        self.holders = self.total.holders
+        self.n_roots = network.whole.total.n_roots
+        self._apart = self.holders.apart and self.n_roots > 1
         self.is_noisy = network.compress is not None or network.faults is not None
         stays = Channel(len(weights), lambda sizes, senders: None)
         self.workers = Partial(stays, participation, rng, among)
@@ -168,10 +168,10 @@ class Local:
 
     def _average(self, values: Vector, kind: str = "estep") -> Vector:
         """Average a vector a worker (n, P), as each root finds it (R, P); zeros for others."""
-        own = list(self.crew.own(len(values)))
+        own = self.holders.own
         found = add_vectors(self.total, (self.weights[:, None] * values)[own], kind)
         if self._apart:
-            found = self.crew.place(found, len(values))
+            found = self.holders.padded(found)
         shared: Vector = found[: self.n_roots]
         return shared
 
@@ -193,14 +193,14 @@ class Local:
         active = self.workers.active
         statistics = np.broadcast_to(run.statistics, run.memories.shape)
         corrections = self.memory.differ(local, statistics[active])
-        if not self._apart and self.crew.apart:
-            own = np.isin(active, list(self.crew.own(len(self.weights))))
+        if not self._apart and self.holders.apart:
+            own = np.isin(active, self.holders.own)
             corrections = np.where(own[:, None], corrections, 0.0)
         moves = run.memories.copy()
         moves[active] += corrections / self.workers.probability
         found = self._average(statistics + step * moves)
         self.memory.take(corrections)
-        run.memory[...] = self.crew.add(self.weights @ run.memories)
+        run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
         return found
 
     def finish(self, size: int) -> None:
@@ -212,15 +212,15 @@ class Local:
 
     def every(self, values: Vector) -> Vector:
         """What all roots have, of what this process's do."""
-        return self.crew.add(values) if self._apart else values
+        return self.holders.allreduce(values) if self._apart else values
 
     def others(self, worker: int) -> bool:
         """Whether a root lives in another process."""
-        return self._apart and worker not in self.crew.own(len(self.weights))
+        return self._apart and not self.holders.mine(worker)
 
     def count(self, found: int) -> int:
         """What all roots counted, of what this process's did."""
-        return int(self.crew.add(np.array([found]))[0]) if self._apart else found
+        return int(self.holders.allreduce(np.array([found]))[0]) if self._apart else found
 
     def bytes_sent(self) -> tuple[int, int]:
         """Payload bytes sent by workers, twice: there are no others."""
@@ -261,6 +261,7 @@ def statistic_keeper(
     n = len(weights)
     if ledger is None:
         ledger = Ledger(make_graph("star", n) if network is None else network.graph)
+    total: AtServer
     if network is None:
         total = ServerSum(n).on(ledger).weighted(weights)
         return Central(total, first, later, participation, among, rng)
@@ -274,9 +275,9 @@ def statistic_keeper(
                 "at a server FedEM compresses its corrections itself: give the codec to it, and a "
                 "network without compress"
             )
-        total = network.total.on(ledger).weighted(weights)
+        total = at_server(network.total).on(ledger).weighted(weights)
         return Central(total, first, later, participation, among, rng)
-    if network.graph.n_agents != n or network.total.n_roots_of_all not in (1, n):
+    if network.graph.n_agents != n or network.total.roots.n_agents not in (1, n):
         raise InputError(
             f"the graph joins {network.graph.n_agents} agents, but there are {n} workers; set "
             "it up by connect_workers, each a root of its own"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpem._core.assign import distances_to
 from vpem._core.missing import marginal_diag
-from vpem.engines.crew import Crew
+from vpem.engines.placement import Placement
 from vpem.steps.streams import ROW_BYTES, RowStream
 from vpem.sums.sum import Sum
 
@@ -28,21 +28,22 @@ class HeldRows:
         self,
         parts: Sequence[NDArray[Any]],
         stream: RowStream,
-        crew: Crew,
+        holders: Placement,
         observed: NDArray[np.uint8] | None = None,
     ) -> None:
-        self.crew = crew
-        width = int(crew.largest(np.array([part.shape[1] for part in parts[:1]] or [0]))[0])
+        self.holders = holders
+        widths = np.array([part.shape[1] for part in parts[:1]] or [0])
+        width = int(holders.allreduce(widths, "max")[0])
         self.rows = _joined(parts or [np.empty((0, width))])
         self.observed = observed
         counts = np.array([len(part) for part in parts], dtype=np.intp)
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         ends: list[int] = self.bounds.tolist()
         self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
-        every = crew.join(counts)
+        every = holders.join(counts)
         self.ends = np.cumsum(every)
         """Where the rows of each worker of all processes end."""
-        self.own = crew.own(len(every))
+        self.own = holders.own
         self.first = int(self.ends[self.own[0]] - every[self.own[0]]) if len(self.own) else 0
         weights = stream.row_weights
         self.weights = np.empty(0)
@@ -68,7 +69,7 @@ class HeldRows:
         places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
         found = np.zeros((len(places), self.rows.shape[1]))
         found[here] = self.rows[places[here]]
-        return self.crew.add(found)
+        return self.holders.allreduce(found)
 
     def distances(
         self, points: NDArray[np.float64], out: NDArray[np.float64], n_threads: int
@@ -176,4 +177,4 @@ def take_rows(
 
 def _unweighed(parts: Sequence[NDArray[Any]], total: Sum) -> HeldRows:
     stream = RowStream(np.random.default_rng(), None, sum(map(len, parts)))
-    return HeldRows(parts, stream, total.crew)
+    return HeldRows(parts, stream, total.holders)

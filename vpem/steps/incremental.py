@@ -42,9 +42,7 @@ class Incremental:
         if keep == "responsibilities":
             shape = (total.n_roots, terms.n_samples, n_components)
             self.responsibilities = np.zeros(shape, dtype=f"f{terms.itemsize}")
-        # One estimate that all share is exact: compressed sums, which are not, know no batches.
-        exact = getattr(total, "exact", total.mix is not None and bool((total.mix == 1).all()))
-        self.entropies = np.zeros(n_batches) if exact else None
+        self.entropies = np.zeros(n_batches) if total.exact else None
         self.entropy = 0.0
         self.total: Statistics | None = None
 

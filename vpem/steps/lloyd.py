@@ -237,7 +237,7 @@ def _schema(
         "iteration": Choice((0,)) if over else Integer(1, size="L"),
         "centres": Array("f8", (n_roots, *shape) if over_rows else shape),
         "counts": Array("f8", (n_roots, k)),
-        "inertia": Array("f8", (total.n_roots_of_all,)),
+        "inertia": Array("f8", (total.roots.n_agents,)),
         "history": ListOf(NUMBER, "L", least=1),
         "bytes_sent": ListOf(COUNT, "L"),
         "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(most=n_samples - 1))),

@@ -66,15 +66,25 @@ class Reinitialiser:
         Next row of the stream shared by all agents.
     recoveries : list of Recovery
         Where they are noted.
+    over_rows : bool
+        Whether every root has a mixture of its own, of one hub.
     """
 
     def __init__(
-        self, terms: Terms, total: Sum, draw_row: Callable[[], int], recoveries: list[Recovery]
+        self,
+        terms: Terms,
+        total: Sum,
+        draw_row: Callable[[], int],
+        recoveries: list[Recovery],
+        over_rows: bool = False,
     ) -> None:
         self.terms = terms
         self.total = total
         self.draw_row = draw_row
         self.recoveries = recoveries
+        # Numbers in the network of the hubs, and of the roots, that are here.
+        self.hubs: list[int] = [0] if over_rows else total.holders.own.tolist()
+        self.roots: list[int] = [0] if over_rows else total.roots.own.tolist()
         self.least = LEAST_WEIGHT * min(1.0, terms.total_weight / terms.n_samples)
         self.counts: dict[int, int] = {}
         self.given_up: dict[int, NDArray[np.float64]] = {}
@@ -151,12 +161,13 @@ class Reinitialiser:
         events: list[tuple[int, int, str]] = []
         for made, count in zip(factors, counts, strict=True):
             for copy, hub in np.argwhere(made.failed):
-                events.append((int(copy), int(hub), "covariance"))
+                events.append((int(copy), self.hubs[hub], "covariance"))
             for root, component in np.argwhere(count < self.least):
-                if int(component) not in self.given_up:
-                    events.append((int(component), int(root), "weight"))
+                # An estimate that all share is looked at in one process.
+                if int(component) not in self.given_up and root < len(self.roots):
+                    events.append((int(component), self.roots[root], "weight"))
         found: dict[int, tuple[int, str]] = {}
-        for component, hub, reason in sorted(self.total.pool(events)):
+        for component, hub, reason in sorted(self.total.holders.pool(events)):
             if component not in found or (reason, hub) < found[component][::-1]:
                 found[component] = (hub, reason)
         return found
@@ -175,9 +186,11 @@ class Reinitialiser:
     def _check_regular(self, factors: Sequence[Factors]) -> None:
         """Raise NumericalError where a component is singular that was just re-initialised."""
         still = [
-            (int(copy), int(hub)) for made in factors for copy, hub in np.argwhere(made.failed)
+            (int(copy), self.hubs[hub])
+            for made in factors
+            for copy, hub in np.argwhere(made.failed)
         ]
-        still = sorted(self.total.pool(still))
+        still = sorted(self.total.holders.pool(still))
         if still:
             raise NumericalError(
                 f"the sample covariance of hub {still[0][1]} is not positive definite: its "

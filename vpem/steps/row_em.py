@@ -77,7 +77,7 @@ class OverRows:
         self.roots = roots
         # Which component, at which row, and the row itself.
         self.reinitialised_bytes = REINITIALISED_BYTES + whole.blocks.n_features * whole.itemsize
-        self._fixed = None if total.n_roots_of_all == 1 else Message(whole, shifts)
+        self._fixed = None if total.roots.n_agents == 1 else Message(whole, shifts)
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
@@ -91,5 +91,5 @@ class OverRows:
             for at in (0 if shared else worker,)
         ]
         sums = add_vectors(self.total, layout.stacked(values), kind)
-        found = self.total.report(sums[:, -1].copy()) + self.whole.log_constant
+        found = self.total.roots.join(sums[:, -1].copy()) + self.whole.log_constant
         return found, [] if kind == "check" else [layout.unpacked(one)[0] for one in sums]

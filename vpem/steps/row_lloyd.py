@@ -66,7 +66,7 @@ def lloyd_rows(
     -------
     Lloyd
     """
-    held = HeldRows(parts, stream, total.crew, observed)
+    held = HeldRows(parts, stream, total.holders, observed)
     if observed is None:
         clusters = _Clusters(held, total, kind, n_threads)
     else:
@@ -101,12 +101,12 @@ class _Clusters:
         messages, changed = self._messages(run)
         found = add_vectors(self.total, messages, self.kind)
         run.counts, self.sums = found[:, :n_components], found[:, n_components:-2]
-        run.inertia = self.total.report(found[:, -2].copy())
+        run.inertia = self.total.roots.join(found[:, -2].copy())
         return changed
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
         light = run.counts < self.least
-        empty = self.total.some(np.atleast_1d(light.any(axis=0)))
+        empty = self.total.holders.any(light.any(axis=0))
         self._move(run, np.where(light, 1.0, run.counts))
         return np.flatnonzero(empty)
 
@@ -142,7 +142,7 @@ class _Clusters:
         messages[:, :n_components] = counts
         messages[:, n_components:-2] = sums.reshape(n_workers, n_components * width)
         messages[:, -2], messages[:, -1] = inertias, changes
-        return messages, int(held.crew.add(changes.sum(keepdims=True))[0])
+        return messages, int(held.holders.allreduce(changes.sum(keepdims=True))[0])
 
 
 class _Observed(_Clusters):

@@ -201,7 +201,7 @@ class Run:
         schema = {
             "iteration": COUNT,
             **_parameters(*shape, total.n_roots, self.over_rows),
-            "record": _record(start.n_components, n_samples, total.n_roots_of_all, over=False),
+            "record": _record(start.n_components, n_samples, total.roots.n_agents, over=False),
             "sum": total.schema(),
             **reinitialiser.schema(start),
         }
@@ -275,7 +275,7 @@ class MixtureRuns:
         shape, n_roots = (terms.blocks, terms.covariance_type), total.n_roots
         self.loop: dict[str, Schema] = _parameters(*shape, n_components, n_roots, over_rows)
         self.rows: Schema = Maybe(Array("i", (n_components,), 0, terms.n_samples - 1))
-        record = _record(n_components, terms.n_samples, total.n_roots_of_all, over=True)
+        record = _record(n_components, terms.n_samples, total.roots.n_agents, over=True)
         self.best: dict[str, Schema] = self.loop | {"record": record}
         self.more: dict[str, Schema] = {}
         if over_rows:

@@ -100,28 +100,30 @@ class _OverFeatures:
         self.trials = []
         centres = terms.at_rows(np.array(rows))
         for some, distances in summed_distances(terms, total, centres):
-            if not total.leads:
+            if not total.roots.mine(0):
                 continue
             if not self.trials:
                 self.trials = [np.empty(terms.n_samples, distances.dtype) for _ in rows]
             for trial, column in zip(self.trials, distances[0].T, strict=True):
                 trial[some] = column if nearest is None else np.minimum(column, nearest[some])
         left = [float(self.stream.weigh(trial).sum(dtype=np.float64)) for trial in self.trials]
-        return int(total.tell(int(np.argmin(left)) if total.leads else None))
+        return int(total.roots.bcast(int(np.argmin(left)) if total.roots.mine(0) else None))
 
     def keep(self, trial: int, chosen: Sequence[int]) -> None:
-        if self.total.leads:
+        if self.total.roots.mine(0):
             self.nearest = self.trials[trial]
             self.nearest[chosen] = 0.0
 
     def left(self) -> bool:
         nearest = self.nearest
         left = nearest is None or bool(self.stream.weigh(nearest).any())
-        return bool(self.total.tell(left))
+        return bool(self.total.roots.bcast(left))
 
     def draw(self, count: int) -> list[int]:
         # In other processes too, so that the shared stream goes on alike.
-        drawn: list[int] = self.total.tell([self.stream.draw(self.nearest) for _ in range(count)])
+        drawn: list[int] = self.total.roots.bcast(
+            [self.stream.draw(self.nearest) for _ in range(count)]
+        )
         self.total.agree("flooding", ROW_BYTES * count)
         return drawn
 
@@ -170,7 +172,7 @@ def seed_rows(
     ndarray of shape (K,)
         Numbers of the rows, counted worker by worker.
     """
-    held = HeldRows(parts, stream, total.crew, observed)
+    held = HeldRows(parts, stream, total.holders, observed)
     return _seed(_OverRows(held, total, stream, n_threads), total, n_components, stream, n_trials)
 
 
@@ -218,10 +220,10 @@ class _OverRows:
             total.begin("setup", 1, sums.size, sums.itemsize)
             return np.ascontiguousarray(sums.T)
         values = np.zeros((len(sums), n_workers, n_trials))
-        values[np.arange(len(sums)), np.array(self.held.own, dtype=np.intp)] = sums
+        values[np.arange(len(sums)), self.held.own] = sums
         summed = add_vectors(total, values.reshape(len(sums), n_workers * n_trials), "setup")
-        left: NDArray[np.float64] = np.asarray(total.tell(summed[0])).reshape(n_workers, n_trials)
-        return left.T
+        left: NDArray[np.float64] = np.asarray(total.roots.bcast(summed[0]))
+        return left.reshape(n_workers, n_trials).T
 
     def keep(self, trial: int, chosen: Sequence[int]) -> None:
         held = self.held
@@ -245,10 +247,10 @@ class _OverRows:
         worker = int(np.searchsorted(ends, place, side="right"))
         place -= ends[worker] - remaining[worker]
         row = None
-        if worker in held.own:
-            run = held.runs[worker - held.own.start]
+        if held.holders.mine(worker):
+            run = held.runs[worker - held.own[0]]
             values = nearest[run] * held.weights[run] if len(held.weights) else nearest[run]
             own = np.cumsum(values)
             inside = min(place, np.nextafter(own[-1], 0))
             row = held.first + run.start + int(np.searchsorted(own, inside, side="right"))
-        return int(held.crew.told(row, worker))
+        return int(held.holders.bcast(row, worker))

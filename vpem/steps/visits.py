@@ -139,7 +139,7 @@ class Visits:
 
     def _settle_at(self, roots: NDArray[np.bool_], statistics: Statistics) -> bool:
         """M-step at the hubs of these roots; True where components had collapsed."""
-        if not self.total.some(np.array([roots.any()]))[0]:
+        if not self.total.holders.any(np.array([roots.any()]))[0]:
             return False
         updated, counts = self.terms.update(statistics), statistics.counts
         if not roots.all():

@@ -5,10 +5,14 @@ from __future__ import annotations
 import warnings
 from dataclasses import asdict, dataclass, replace
 from math import ceil, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
 from vpem.checks import check_int
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.network.blocks import Blocks
 from vpem.network.codecs import Codec, parse_codec
@@ -27,10 +31,7 @@ from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_need
 from vpem.sums.contraction import FALL, compressed_rounds, contraction, find_pace
 from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
-
-if TYPE_CHECKING:
-    from vpem.terms.mixture import Mixture
-    from vpem.terms.scaling import Scaling
+from vpem.sums.sum import Sum
 
 __all__ = ["Network", "connect", "connect_workers"]
 
@@ -62,14 +63,16 @@ class Network:
     ----------
     graph : Graph
         Who talks to whom.
+    agents : Placement
+        In which process each of them lives.
     hubs : list of Hub
         In the order of extraction.
     blocks : Blocks
         Features of each hub.
-    total : ServerSum, ConsensusSum, GossipSum or CompressedServerSum
+    total : Sum
         The distributed sum.
-    widths : tuple of int
-        Number of features of each agent.
+    features : tuple of ndarray
+        Columns that each agent holds.
     hops : int
         How far raw features may travel, at setup.
     n_rounds : int or None
@@ -93,13 +96,18 @@ class Network:
         How links and agents fail.
     rate_messages : Ledger or None
         What was sent to estimate the mixing rate.
+    part_of : Network, optional
+        Where agents live in several processes (`vpem.sums.spread`) this is what one of them has:
+        all of the graph, and the blocks of the hubs whose roots live there, over columns counted
+        from 0 in the order of the blocks. Then this is the network as one process would have it.
     """
 
     graph: Graph
+    agents: Placement
     hubs: list[Hub]
     blocks: Blocks
-    total: Any
-    widths: tuple[int, ...]
+    total: Sum
+    features: tuple[NDArray[np.intp], ...]
     hops: int
     n_rounds: int | None
     weights: str | None
@@ -111,6 +119,17 @@ class Network:
     compress: str | None = None
     faults: Faults | None = None
     rate_messages: Ledger | None = None
+    part_of: Network | None = None
+
+    @property
+    def whole(self) -> Network:
+        """The network as one process would have it."""
+        return self if self.part_of is None else self.part_of
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Number of features of each agent."""
+        return tuple(len(columns) for columns in self.features)
 
     def describe(self, *names: str) -> dict[str, Any]:
         """Describe the network in values that JSON can hold.
@@ -147,19 +166,12 @@ class Network:
 
     def agents_of_features(self) -> list[int]:
         """Return the agent that holds each feature, (d,)."""
-        # Features of a block stand by agent.
-        holders = (
-            agent for hub in self.hubs for agent in hub.agents for _ in range(self.widths[agent])
-        )
-        holder = dict(zip(self.blocks.order.tolist(), holders, strict=True))
-        return [int(holder[column]) for column in range(len(holder))]
-
-    def complete(self, terms: Any) -> None:
-        """Tell terms what they cannot know; here they know all."""
-
-    def place(self, start: Mixture, covariance_type: str, scaling: Scaling) -> Mixture:
-        """Return a mixture as a start."""
-        return start.over(self.blocks, covariance_type, scaling)
+        holder = {
+            column: agent
+            for agent, columns in enumerate(self.features)
+            for column in columns.tolist()
+        }
+        return [holder[column] for column in range(len(holder))]
 
     def charge_setup(self, ledger: Ledger, n_samples: int, itemsize: int) -> None:
         """Count what is sent before the first iteration."""
@@ -226,10 +238,11 @@ def connect(
     hubs = find_hubs(graph, how.hops, seed=how.seed)
     joined = Network(
         graph,
+        Placement.here(graph.n_agents),
         hubs,
         Blocks.from_hubs(hubs, partition.features),
-        None,
-        tuple(len(features) for features in partition.features),
+        ServerSum(len(hubs)),
+        tuple(partition.features),
         how.hops,
         None,
         None,
@@ -241,7 +254,7 @@ def connect(
     if not graph.has_server:
         return _with_rounds(joined, how, codec)
     if codec is None:
-        return replace(joined, total=ServerSum(len(hubs)))
+        return joined
     threads = thread_count(how.n_threads)
     server = CompressedServerSum(len(hubs), codec, seed=how.seed, n_threads=threads)
     return replace(joined, total=server, consensus_error=None)

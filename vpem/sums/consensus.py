@@ -68,8 +68,8 @@ class _Layout:
 class _OverHubs(AmongNeighbours):
     """A sum whose rounds begin from the hubs' terms, which their roots tell their agents."""
 
-    def __init__(self, routes: Routes | None, diameter: int) -> None:
-        super().__init__(diameter)
+    def __init__(self, n_hubs: int, routes: Routes | None, diameter: int) -> None:
+        super().__init__(n_hubs, diameter)
         self.routes = routes
         self._down: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
@@ -135,7 +135,7 @@ class ConsensusSum(_OverHubs):
         routes: Routes | None = None,
         diameter: int = 0,
     ) -> None:
-        super().__init__(routes, diameter)
+        super().__init__(len(hubs), routes, diameter)
         check_choice("path", path, CONSENSUS)
         if isinstance(n_rounds, bool) or int(n_rounds) != n_rounds or n_rounds < 0:
             raise InputError(f"n_rounds must be an integer of at least 0, got {n_rounds!r}")

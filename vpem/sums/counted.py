@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.engines.crew import Crew
+from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Choice, Schema
 from vpem.sums.sum import Sum
 
-__all__ = ["SUM_KIND", "AmongNeighbours", "AtServer", "Counted", "add_vectors", "charge_of"]
+__all__ = [
+    "SUM_KIND",
+    "AmongNeighbours",
+    "AtServer",
+    "Counted",
+    "add_vectors",
+    "at_server",
+    "charge_of",
+]
 
 SUM_KIND = Choice(("setup", "estep", "check"))
 """What a sum is for; see `vpem.sums.sum.Sum.begin`."""
@@ -26,14 +35,29 @@ def charge_of(kind: str) -> str:
 
 
 class Counted:
-    """A sum in one process, whose messages are counted in a ledger if it has one."""
+    """A sum whose messages are counted in a ledger if it has one; in one process."""
 
-    leads = True
-    crew: Crew = Crew()
     n_roots: int
+    mix: NDArray[np.float64] | None
 
-    def __init__(self) -> None:
+    def __init__(self, n_holders: int) -> None:
         self.ledger: Ledger | None = None
+        self.n_holders = n_holders
+
+    @property
+    def exact(self) -> bool:
+        """Whether all roots share one estimate, which has no error."""
+        return self.mix is not None and bool((self.mix == 1).all())
+
+    @cached_property
+    def holders(self) -> Placement:
+        """Who has something to add, all of them here."""
+        return Placement.here(self.n_holders)
+
+    @cached_property
+    def roots(self) -> Placement:
+        """Who finds the sum, all of them here."""
+        return Placement.here(self.n_roots)
 
     def reduce(self, terms: NDArray[Any], rows: slice) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs."""
@@ -45,27 +69,6 @@ class Counted:
         """`reduce` what is local in one chunk after the other."""
         for rows in chunks:
             yield rows, self.reduce(local(rows), rows)
-
-    def report(self, found: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return it: all roots are here."""
-        return found
-
-    def pool(self, events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Return them: all hubs are here."""
-        return events
-
-    def some(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return them: all agents are here."""
-        return flags
-
-    def tell(self, value: Any) -> Any:
-        """Return it: all agents are here."""
-        return value
-
-    @property
-    def n_roots_of_all(self) -> int:
-        """Roots of all processes."""
-        return self.n_roots
 
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
@@ -121,7 +124,7 @@ class AtServer(Counted):
     weights: NDArray[np.float64] | None = None
 
     def __init__(self, n_senders: int) -> None:
-        super().__init__()
+        super().__init__(n_senders)
         self.n_senders = n_senders
         self._alone = n_senders <= 1
         self._up: NDArray[np.intp] = np.empty(0, dtype=np.intp)
@@ -189,16 +192,16 @@ class AtServer(Counted):
     ) -> NDArray[np.float64]:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
         if self.weights is None:
-            return self.crew.add(received.sum(axis=0, keepdims=True))
+            return self.holders.allreduce(received.sum(axis=0, keepdims=True))
         weights = self.weights if senders is None else self.weights[senders]
-        return self.crew.add((weights @ received)[None])
+        return self.holders.allreduce((weights @ received)[None])
 
     def here(self, senders: NDArray[np.intp] | None = None) -> NDArray[np.bool_] | None:
         """Which of some senders, or of all, are in this process; None where all are."""
-        if not self.crew.apart:
+        if not self.holders.apart:
             return None
         every = np.zeros(self.n_senders, dtype=np.bool_)
-        every[list(self.crew.own(self.n_senders))] = True
+        every[self.holders.own] = True
         return every if senders is None else every[senders]
 
     def _send(self, kind: str, size: int | NDArray[Any], **how: Any) -> None:
@@ -207,17 +210,25 @@ class AtServer(Counted):
             super()._send(kind, size, **how)
 
 
+def at_server(total: Sum) -> AtServer:
+    """Return a sum which is known to be one at a server."""
+    assert isinstance(total, AtServer)
+    return total
+
+
 class AmongNeighbours(Counted):
     """A sum by messages between neighbours.
 
     Parameters
     ----------
+    n_holders : int
+        How many have something to add.
     diameter : int
         Hops between the agents farthest apart.
     """
 
-    def __init__(self, diameter: int) -> None:
-        super().__init__()
+    def __init__(self, n_holders: int, diameter: int) -> None:
+        super().__init__(n_holders)
         self.diameter = diameter
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import PartitionedError
 from vpem.network.ledger import Ledger
+from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network
+from vpem.sums.gossip import GossipSum
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
@@ -110,9 +112,9 @@ def _take_sums(
     """
     ledger = Ledger(network.graph)
     total = network.total.on(ledger)
-    compressed = network.compress is not None
-    if compressed:
-        total.codec = _Sizes(total.codec, n_samples * n_components)
+    compressed = isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
+    if isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None:
+        total.codec = cast("Codec", _Sizes(total.codec, n_samples * n_components))
     terms = np.zeros((len(network.hubs), 1, 1))
     n_whole = 0
     for _ in range(count):

@@ -118,7 +118,7 @@ class GossipSum(_OverHubs):
         routes: Routes | None = None,
         diameter: int = 0,
     ) -> None:
-        super().__init__(routes, diameter)
+        super().__init__(len(hubs), routes, diameter)
         self.graph = graph
         self.n_rounds = check_int("n_rounds", n_rounds, least=1)
         self.seed = check_int("seed", seed, least=0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.engines.crew import Crew
+from vpem.engines.placement import Placement
+from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema
 
 __all__ = ["Sum"]
@@ -17,16 +18,40 @@ __all__ = ["Sum"]
 class Sum(Protocol):
     """How it is summed."""
 
+    ledger: Ledger | None
+    """Where messages are counted."""
     n_roots: int
+    """Estimates that this process has: one a root, or one where all share it."""
     values_per_item: int
-    mix: NDArray[np.float64] | None
-    """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
     whole: bool
     """Whether `reduce` wants the terms of all rows at once."""
-    silent: NDArray[np.bool_] | None
-    """Roots (R,) that take no part in the sum begun last; None where all do."""
-    bytes_sent: int
-    """Payload bytes that have been sent up to now."""
+
+    @property
+    def mix(self) -> NDArray[np.float64] | None:
+        """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether all roots share one estimate, which has no error."""
+
+    @property
+    def silent(self) -> NDArray[np.bool_] | None:
+        """Roots (R,) that take no part in the sum begun last; None where all do."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes that have been sent up to now."""
+
+    @property
+    def holders(self) -> Placement:
+        """Who has something to add (hubs, by their roots, or workers), and in which process."""
+
+    @property
+    def roots(self) -> Placement:
+        """Who finds the sum: all holders, or one of them whose estimate all share."""
+
+    def on(self, ledger: Ledger) -> Self:
+        """Return the same sum from its beginning, whose messages are counted there."""
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Begin a sum over so many rows and components: "estep", "setup" for a start, or "check".
@@ -35,7 +60,7 @@ class Sum(Protocol):
         PartitionedError where the network falls apart meanwhile.
         """
 
-    def reduce(self, terms: NDArray[Any], rows: slice) -> NDArray[Any]:
+    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, or one for all."""
 
     def flow(
@@ -48,28 +73,6 @@ class Sum(Protocol):
 
         Or what one of them has, the ``source``.
         """
-
-    # Agents may be spread over processes, each with the terms of its own hubs; every process runs
-    # the same loop. In one process all of these return what they are given.
-
-    crew: Crew
-    """Who of the workers, where there are some, is in which process."""
-    n_roots_of_all: int
-    """Roots of all processes."""
-    leads: bool
-    """Whether this process knows what the first root finds."""
-
-    def report(self, found: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What every root found, from what the roots of this process did, (R,)."""
-
-    def pool(self, events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """All processes' events, whose second entry is the number of a hub."""
-
-    def some(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Whether any process has each of some flags."""
-
-    def tell(self, value: Any) -> Any:
-        """What the process that leads has, in every process."""
 
     def state(self) -> dict[str, Any]:
         """What is kept from one sum to the next; of this process."""

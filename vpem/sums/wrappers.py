@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.engines.crew import Crew
+from vpem.engines.placement import Placement
 from vpem.network.codecs import Keys, draw_keys
 from vpem.network.schema import Schema
 from vpem.sums.counted import AtServer, charge_of
@@ -103,8 +103,8 @@ class Wrapper:
     def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (a, m, K), all rows at once: shape (1, m, K)."""
         flat = flattened(terms)
-        if self.crew.apart:
-            flat = self.crew.place(flat, self.server.n_senders)
+        if self.holders.apart:
+            flat = self.holders.padded(flat)
         return unflattened(self.add(flat), terms)
 
     def flow(
@@ -115,9 +115,14 @@ class Wrapper:
             yield rows, self.reduce(local(rows), rows)
 
     @property
-    def crew(self) -> Crew:
+    def holders(self) -> Placement:
         """Who of the senders is in which process."""
-        return self.server.crew
+        return self.server.holders
+
+    @property
+    def roots(self) -> Placement:
+        """Who finds the sum."""
+        return self.server.roots
 
     @property
     def bytes_sent(self) -> int:
@@ -127,18 +132,6 @@ class Wrapper:
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Let all senders know what is decided, or what one of them has."""
         self.server.agree(kind, size, source)
-
-    def report(self, found: Vector) -> Vector:
-        """Return what every root found."""
-        return self.server.report(found)
-
-    def some(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Whether any process has each of some flags."""
-        return self.server.some(flags)
-
-    def tell(self, value: Any) -> Any:
-        """Return what the process that leads has."""
-        return self.server.tell(value)
 
     def state(self) -> dict[str, Any]:
         """Return what the sum inside keeps; memories are kept by who asked for them."""
@@ -187,7 +180,7 @@ class Compressed(Wrapper):
         """Send a vector of each sender (a, P): what is decoded of them."""
         senders = self.active if senders is None else senders
         received, sizes = self.quantizer.transmit(values, self._draw, self.server.here(senders))
-        self.inner.count(self.crew.add(sizes), senders)
+        self.inner.count(self.holders.allreduce(sizes), senders)
         return received
 
 

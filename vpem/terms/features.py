@@ -88,6 +88,8 @@ class FeatureTerms(BlockStatistics):
         self.itemsize = self.rows.dtype.itemsize
         self.resolution = float(np.finfo(self.rows.dtype).eps) / 4
         self.log_constant = float(constant * self.total_weight)
+        # Of all processes: features, and those of the widest hub.
+        self.n_features = blocks.n_features
         self.widest = int(blocks.widths.max(initial=0))
         self.add_up = float
         self._sample_covariance: NDArray[np.float64] | None = None

@@ -88,8 +88,6 @@ class MissingTerms(FeatureTerms):
         super().__init__(
             X, blocks, covariance_type, scaling=scaling, row_weights=row_weights, **options
         )
-        self.n_features = blocks.n_features
-        """Features of all processes."""
         data = self.rows.read(slice(0, self.n_samples))
         self.observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
         weights = self._weights(slice(0, self.n_samples))

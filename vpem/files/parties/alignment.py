@@ -5,7 +5,8 @@ Inner join: the rows that every party has, in the order of the first party's fil
 second has besides, and so on, each in the order of its file.
 
 What each level reveals is told in docs/parties.md. Everything is a sequence of steps over a
-`vpem.engines.team.Team`, the same in every process, so that it runs in one process or in many.
+`vpem.engines.placement.Placement`, the same in every process, so that it runs in one process or in
+many.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.engines.team import Team, for_each
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.files.opening import check_readable, open_regular
 from vpem.files.parties.ids import Tokens, checksum, match, read_ids
@@ -92,7 +93,7 @@ class Alignment:
 def align(
     ids: Mapping[int, NDArray[Any] | int],
     names: Sequence[str],
-    team: Team,
+    holders: Placement,
     level: str = "none",
     *,
     keys: Mapping[int, bytes] | None = None,
@@ -107,7 +108,7 @@ def align(
         rows it has if they have no names.
     names : sequence of str
         Names of all parties.
-    team : Team
+    holders : Placement
         Who holds which.
     level : {"none", "ids", "hmac", "psi"}
         none: rows are aligned already, of which a checksum is compared; ids: the first party gets
@@ -147,27 +148,25 @@ def align(
             f"rows that some parties lack cannot be kept with align {level}, since {why}; align by "
             "ids or hmac"
         )
-    read = for_each(team, parties, lambda party: read_ids(ids[party], names[party], level))
-    told = team.collect({party: facts for party, (_, facts) in read.items()}, None)
-    assert told is not None
-    facts = [told[party] for party in parties]
+    read = for_each(holders, parties, lambda party: read_ids(ids[party], names[party], level))
+    every = holders.allgather({party: facts for party, (_, facts) in read.items()})
+    facts = [every[party] for party in parties]
     _warn_of_spelling(facts, names)
     tokens = {party: found for party, (found, _) in read.items() if found is not None}
     sizes = tuple(int(fact["rows"]) for fact in facts)
     _check_kinds(facts, names, level)
     if level == "none":
-        _check_order(tokens, sizes, facts, names, team)
+        _check_order(tokens, sizes, facts, names, holders)
         rows = {party: np.arange(sizes[party]) for party in read}
         return Alignment(level, False, names, sizes[0], sizes, sizes, sizes[0], rows)
     if level == "hmac":
-        tokens = _hashed(tokens, names, keys, team)
+        tokens = _hashed(tokens, names, keys, holders)
     if level == "psi":
-        rows, n_complete = intersect(tokens, sizes, names, team)
+        rows, n_complete = intersect(tokens, sizes, names, holders)
     else:
-        rows, n_complete = _matched(tokens, names, team, keep_missing)
+        rows, n_complete = _matched(tokens, names, holders, keep_missing)
     counts = {party: [len(part), int((part >= 0).sum())] for party, part in rows.items()}
-    known = team.collect(counts, None)
-    assert known is not None
+    known = holders.allgather(counts)
     present = tuple(known[party][1] for party in parties)
     if n_complete < LEAST_SHARE * min(sizes):
         warnings.warn(
@@ -254,7 +253,7 @@ def _check_order(
     sizes: Sequence[int],
     facts: Sequence[dict[str, Any]],
     names: Sequence[str],
-    team: Team,
+    holders: Placement,
 ) -> None:
     """Raise InputError unless rows that are said to be aligned may be."""
     for size, name in zip(sizes, names, strict=True):
@@ -265,10 +264,9 @@ def _check_order(
                 Setting("align", "ids"),
                 ", hmac or psi",
             )
-    sums = team.collect(
-        {party: [checksum(part), checksum(np.sort(part))] for party, part in tokens.items()}, None
+    sums = holders.allgather(
+        {party: [checksum(part), checksum(np.sort(part))] for party, part in tokens.items()}
     )
-    assert sums is not None
     having = sorted(sums)
     for party in having[1:]:
         if sums[party] != sums[having[0]]:
@@ -289,7 +287,7 @@ def _hashed(
     tokens: dict[int, Tokens],
     names: Sequence[str],
     keys: Mapping[int, bytes] | None,
-    team: Team,
+    holders: Placement,
 ) -> dict[int, Tokens]:
     """Replace ids by keyed hashes (HMAC-SHA256), after checking that keys agree."""
 
@@ -302,8 +300,7 @@ def _hashed(
             )
         return hmac.digest(keys[party], b"vpem: which key", "sha256").hex()
 
-    marks = team.collect(for_each(team, range(len(names)), mark), None)
-    assert marks is not None
+    marks = holders.allgather(for_each(holders, range(len(names)), mark))
     for party, name in enumerate(names):
         if not hmac.compare_digest(marks[party], marks[0]):
             raise InputError(
@@ -318,7 +315,7 @@ def _hashed(
 
 
 def _matched(
-    tokens: dict[int, Tokens], names: Sequence[str], team: Team, keep_missing: bool
+    tokens: dict[int, Tokens], names: Sequence[str], holders: Placement, keep_missing: bool
 ) -> tuple[dict[int, NDArray[np.intp]], int]:
     """Let the first party match what all parties send it, and tell each which rows to take."""
     # In an inner join the order in which a party sends means nothing: sorted, it tells nothing of
@@ -327,20 +324,20 @@ def _matched(
         party: np.arange(len(part)) if keep_missing or party == 0 else np.argsort(part)
         for party, part in tokens.items()
     }
-    sent = team.collect({party: part[orders[party]] for party, part in tokens.items()}, 0)
+    sent = holders.gather({party: part[orders[party]] for party, part in tokens.items()}, 0)
     places: list[Any] = [None] * len(names)
     alone: int | None = None
     n_complete = 0
-    if sent is not None and team.mine(0):
+    if sent is not None and holders.mine(0):
         everyone = [sent[party] for party in range(len(names))]
         places, alone = _outer(everyone) if keep_missing else match(everyone)
         n_complete = int(np.all([place >= 0 for place in places], axis=0).sum())
-    alone, n_complete = team.tell([alone, n_complete])
+    alone, n_complete = holders.bcast([alone, n_complete])
     check_common(alone, names)
     rows = {}
     for party in range(len(names)):
-        chosen = team.pass_on(places[party], 0, party)
-        if team.mine(party):
+        chosen = holders.send(places[party], 0, party)
+        if holders.mine(party):
             chosen = np.asarray(chosen, dtype=np.intp)
             out = np.full(len(chosen), -1, dtype=np.intp)
             out[chosen >= 0] = orders[party][chosen[chosen >= 0]]

@@ -1,13 +1,12 @@
-"""Files of parties, each read by its holder only, and joined where one process holds all.
+"""Files of parties, each read by its holder only.
 
 A party's file is a dataset of its own: its features, its rows in an order of its own, its ids.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,28 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_memory
-from vpem.engines.team import Alone, Team, for_each
-from vpem.errors import FileError, InputError, Setting, VpemError, did_you_mean, shorten
+from vpem.engines.placement import Placement, for_each
+from vpem.errors import FileError, InputError, VpemError, did_you_mean, shorten
 from vpem.files.datasets import Dataset, read_dataset
 from vpem.files.importers import PARQUET_SUFFIXES, TEXT_SUFFIXES, read_table
 from vpem.files.matrix import FileMatrix
-from vpem.files.parties.alignment import Alignment, align, read_key
-from vpem.files.parties.manifest import Party, choose_parties, read_manifest
-from vpem.network.holdings import Partition, Workers
+from vpem.files.parties.manifest import Party
 
-__all__ = [
-    "Holding",
-    "Party",
-    "align_parties",
-    "check_same_features",
-    "choose_parties",
-    "join_parties",
-    "joined_names",
-    "open_parties",
-    "read_manifest",
-    "stack_parties",
-]
+__all__ = ["Holding", "open_parties"]
 
 ID_NAMES = ("id", "ids")  # of columns that are hardly meant to be features
 
@@ -107,7 +92,7 @@ class Holding:
 
 
 def open_parties(
-    parties: Sequence[Party], team: Team | None = None, *, keep_empty: bool = False
+    parties: Sequence[Party], holders: Placement | None = None, *, keep_empty: bool = False
 ) -> dict[int, Holding]:
     """Open the files of the parties held here; those of others are not touched.
 
@@ -115,7 +100,7 @@ def open_parties(
     ----------
     parties : sequence of Party
         All parties.
-    team : Team, optional
+    holders : Placement, optional
         Who holds which; by default all are held here.
     keep_empty : bool
         Let empty cells of CSV and Parquet be missing values (NaN), not errors.
@@ -131,7 +116,9 @@ def open_parties(
         In every process the same, if a file cannot be read or is not what it must be.
     """
     return for_each(
-        team or Alone(), range(len(parties)), lambda party: _open(parties[party], keep_empty)
+        holders or Placement.here(len(parties)),
+        range(len(parties)),
+        lambda party: _open(parties[party], keep_empty),
     )
 
 
@@ -225,256 +212,4 @@ def _chained(
     if len(there) < len(columns) or len(text) > 1:
         how = "some of its files have none" if len(text) == 1 else "some are numbers, some strings"
         raise InputError(f"the {what} of party {party.name!r} cannot be put together: {how}")
-    return np.concatenate(there)
-
-
-# ---- joining ------------------------------------------------------------------------------------
-
-
-def align_parties(
-    parties: Sequence[Party],
-    held: Mapping[int, Holding],
-    level: str = "none",
-    *,
-    key: str | os.PathLike[str] | None = None,
-    keep_missing: bool = False,
-    team: Team | None = None,
-) -> Alignment:
-    """Agree on the rows that belong together; see `vpem.files.parties.alignment.align`.
-
-    Parameters
-    ----------
-    parties : sequence of Party
-        All parties.
-    held : mapping of int to Holding
-        Those held here, from `open_parties`.
-    level, keep_missing
-        As for `vpem.files.parties.alignment.align`.
-    key : path, optional
-        File of the key for level hmac, read by every holder.
-    team : Team, optional
-        Who holds which.
-
-    Returns
-    -------
-    Alignment
-
-    Raises
-    ------
-    VpemError
-        As `vpem.files.parties.alignment.align` and `read_key` there, in every process the same.
-    """
-    team = team or Alone()
-    if level != "hmac" and key is not None:
-        raise InputError("a key is for align hmac only; leave it out")
-    keys = None
-    if key is not None:
-        keys = for_each(team, range(len(parties)), lambda _: read_key(key))
-    return align(
-        {
-            party: holding.n_samples if holding.ids is None else holding.ids
-            for party, holding in held.items()
-        },
-        [party.name for party in parties],
-        team,
-        level,
-        keys=keys,
-        keep_missing=keep_missing,
-    )
-
-
-def joined_names(
-    parties: Sequence[Party], held: Mapping[int, Holding], team: Team | None = None
-) -> tuple[tuple[str, ...], Partition]:
-    """Name the features of all parties together, which every process learns.
-
-    A name that several parties have becomes "party.feature" for each of them; others stay.
-
-    Parameters
-    ----------
-    parties : sequence of Party
-        All parties.
-    held : mapping of int to Holding
-        Those held here.
-    team : Team, optional
-        Who holds which.
-
-    Returns
-    -------
-    feature_names : tuple of str
-        Names of the d features, party by party.
-    partition : Partition
-        Each party's run of them.
-
-    Raises
-    ------
-    InputError
-        If names still do not differ.
-    """
-    told = (team or Alone()).collect(
-        {party: list(holding.feature_names) for party, holding in held.items()}, None
-    )
-    assert told is not None
-    names = [told[party] for party in range(len(parties))]
-    times = Counter(name for own in names for name in own)
-    joined = [
-        f"{party.name}.{name}" if times[name] > 1 else name
-        for party, own in zip(parties, names, strict=True)
-        for name in own
-    ]
-    for name, count in Counter(joined).items():
-        if count > 1:
-            raise InputError(f"two features would be called {name!r}; name the parties otherwise")
-    ends = np.cumsum([len(own) for own in names])
-    features = tuple(np.split(np.arange(len(joined), dtype=np.intp), ends[:-1]))
-    return tuple(joined), Partition(features, tuple(party.name for party in parties))
-
-
-def join_parties(
-    parties: Sequence[Party],
-    level: str = "none",
-    *,
-    key: str | os.PathLike[str] | None = None,
-    keep_missing: bool = False,
-    keep_empty: bool = False,
-) -> tuple[Dataset, Alignment]:
-    """Join parties, which hold different features of the same rows, to one dataset.
-
-    Parameters
-    ----------
-    parties : sequence of Party
-        Who they are.
-    level, key, keep_missing
-        As for `align_parties`.
-    keep_empty : bool
-        As for `open_parties`.
-
-    Returns
-    -------
-    dataset : Dataset
-        Its partition says which party holds which features. Labels are kept if exactly one party
-        has them (and all the rows). A party's features are NaN where it lacks the row.
-    alignment : Alignment
-        What became of whose rows.
-
-    Raises
-    ------
-    VpemError
-        As `open_parties`, `align_parties` and `joined_names`.
-    """
-    held = open_parties(parties, keep_empty=keep_empty)
-    try:
-        found = align_parties(parties, held, level, key=key, keep_missing=keep_missing)
-        names, partition = joined_names(parties, held)
-        dtype = np.result_type(*(holding.dtype for holding in held.values()))
-        check_memory(found.n_samples * len(names) * dtype.itemsize, "the parties' data together")
-        X = np.empty((found.n_samples, len(names)), dtype=dtype)
-        for party, columns in enumerate(partition.features):
-            held[party].fill(X[:, columns[0] : columns[-1] + 1], found.rows[party])
-    finally:
-        for holding in held.values():
-            holding.close()
-    labelled = [party for party, holding in held.items() if holding.labels is not None]
-    labels = None
-    if len(labelled) == 1 and (found.rows[labelled[0]] >= 0).all():
-        labels = _column(held[labelled[0]].labels)[found.rows[labelled[0]]]
-    dataset = Dataset(
-        X,
-        names,
-        ids=_joined_ids(held, found),
-        labels=labels,
-        partition=partition,
-        source=", ".join(str(party.path) for party in parties),
-    )
-    return dataset, found
-
-
-def _column(values: NDArray[Any] | None) -> NDArray[Any]:
-    assert values is not None
-    return values
-
-
-def _joined_ids(held: Mapping[int, Holding], found: Alignment) -> NDArray[Any] | None:
-    """Return what the joined rows are called: as the first party that has them calls them."""
-    having = [party for party, holding in held.items() if holding.ids is not None]
-    if not having:
-        return None
-    columns = [_column(held[party].ids) for party in having]
-    ids = np.empty(found.n_samples, dtype=np.result_type(*columns))
-    for party, column in reversed(list(zip(having, columns, strict=True))):
-        there = found.rows[party] >= 0
-        ids[there] = column[found.rows[party][there]]
-    return ids
-
-
-def stack_parties(parties: Sequence[Party], *, keep_empty: bool = False) -> Dataset:
-    """Put parties, which hold different rows of the same features, one below the other.
-
-    Parameters
-    ----------
-    parties : sequence of Party
-        Who they are. Features are matched by name, in the order of the first party.
-    keep_empty : bool
-        As for `open_parties`.
-
-    Returns
-    -------
-    Dataset
-        Its workers say which party holds which rows. Ids and labels are kept if all have them.
-
-    Raises
-    ------
-    VpemError
-        If a file cannot be read, or parties have different features.
-    """
-    held = open_parties(parties, keep_empty=keep_empty)
-    names = held[0].feature_names
-    try:
-        check_same_features(parties, [holding.feature_names for holding in held.values()])
-        counts = [holding.n_samples for holding in held.values()]
-        ends = np.cumsum(counts)
-        dtype = np.result_type(*(holding.dtype for holding in held.values()))
-        check_memory(int(ends[-1]) * len(names) * dtype.itemsize, "the parties' data together")
-        X = np.empty((int(ends[-1]), len(names)), dtype=dtype)
-        for holding, end in zip(held.values(), ends.tolist(), strict=True):
-            order = [holding.feature_names.index(name) for name in names]
-            own = np.empty((holding.n_samples, len(names)), dtype=dtype)
-            holding.fill(own)
-            X[end - holding.n_samples : end] = own[:, order]
-    finally:
-        for holding in held.values():
-            holding.close()
-    rows = tuple(np.split(np.arange(len(X), dtype=np.intp), ends[:-1]))
-    return Dataset(
-        X,
-        names,
-        ids=_stacked([holding.ids for holding in held.values()]),
-        labels=_stacked([holding.labels for holding in held.values()]),
-        workers=Workers(rows, tuple(party.name for party in parties)),
-        source=", ".join(str(party.path) for party in parties),
-    )
-
-
-def check_same_features(parties: Sequence[Party], names: Sequence[Sequence[str]]) -> None:
-    """Raise InputError unless all parties have features of the names that the first has."""
-    first = parties[0]
-    ours = set(names[0])
-    for party, own in zip(parties, names, strict=True):
-        theirs = set(own)
-        for one, other, missing in ((party, first, ours - theirs), (first, party, theirs - ours)):
-            if missing:
-                raise InputError(
-                    f"party {one.name!r} has no feature {min(missing)!r}, which party "
-                    f"{other.name!r} has; rows can be put together only where features are the "
-                    "same (or leave out ",
-                    Setting("split", "rows"),
-                    ")",
-                )
-
-
-def _stacked(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
-    """Return ids or labels of all parties one after another, if all have them and of one type."""
-    there = [column for column in columns if column is not None]
-    if len(there) < len(columns) or len({column.dtype.kind == "U" for column in there}) > 1:
-        return None
     return np.concatenate(there)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.engines.team import Team, for_each
+from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError
 from vpem.files.parties.ids import Tokens, match
 
@@ -18,7 +18,7 @@ FALSE_POSITIVES = 1e-12  # asked of the set intersection, which here has none: i
 
 
 def intersect(
-    tokens: dict[int, Tokens], sizes: Sequence[int], names: Sequence[str], team: Team
+    tokens: dict[int, Tokens], sizes: Sequence[int], names: Sequence[str], holders: Placement
 ) -> tuple[dict[int, NDArray[np.intp]], int]:
     """Intersect the first party's ids with those of each other party in turn.
 
@@ -34,7 +34,7 @@ def intersect(
         Number of rows of every party.
     names : sequence of str
         Of all parties.
-    team : Team
+    holders : Placement
         Who holds which.
 
     Returns
@@ -50,17 +50,17 @@ def intersect(
         In every process the same, if nothing is in common or openmined-psi is not installed.
     """
     parties = range(len(names))
-    library = for_each(team, parties, lambda _: _library())
-    kept = np.arange(sizes[0]) if team.mine(0) else np.zeros(0, dtype=np.intp)
+    library = for_each(holders, parties, lambda _: _library())
+    kept = np.arange(sizes[0]) if holders.mine(0) else np.zeros(0, dtype=np.intp)
     n_kept = sizes[0]
     for other in parties[1:]:
         client: Any = None
         setup = answer = request = None
-        if team.mine(0):
+        if holders.mine(0):
             client = library[0].client.CreateWithNewKey(True)
             request = client.CreateRequest(_texts(tokens[0][kept])).SerializeToString()
-        request = team.pass_on(request, 0, other)
-        if team.mine(other):
+        request = holders.send(request, 0, other)
+        if holders.mine(other):
             psi = library[other]
             server = psi.server.CreateWithNewKey(True)
             setup = server.CreateSetupMessage(
@@ -69,9 +69,9 @@ def intersect(
             asked = psi.Request()
             asked.ParseFromString(request)
             answer = server.ProcessRequest(asked).SerializeToString()
-        setup = team.pass_on(setup, other, 0)
-        answer = team.pass_on(answer, other, 0)
-        if team.mine(0):
+        setup = holders.send(setup, other, 0)
+        answer = holders.send(answer, other, 0)
+        if holders.mine(0):
             psi = library[0]
             set_up, answered = psi.ServerSetup(), psi.Response()
             set_up.ParseFromString(setup)
@@ -79,13 +79,13 @@ def intersect(
             # Numbers of what was asked for, in no order; each once, since ids differ.
             common = np.array(client.GetIntersection(set_up, answered), dtype=np.intp)
             kept = kept[np.unique(common)]
-        n_kept = team.tell(len(kept))
+        n_kept = holders.bcast(len(kept))
         check_common(None if n_kept else other, names)
-    agreed = tokens[0][kept] if team.mine(0) else None
+    agreed = tokens[0][kept] if holders.mine(0) else None
     passed = {}
     for party in parties:
-        value = team.pass_on(agreed, 0, party)
-        if team.mine(party):
+        value = holders.send(agreed, 0, party)
+        if holders.mine(party):
             passed[party] = value
 
     def rows_of(party: int) -> NDArray[np.intp]:
@@ -96,7 +96,7 @@ def intersect(
             )
         return np.asarray(place, dtype=np.intp)
 
-    return for_each(team, parties, rows_of), n_kept
+    return for_each(holders, parties, rows_of), n_kept
 
 
 def _texts(tokens: Tokens) -> list[str]:

@@ -1,25 +1,23 @@
-"""Recipes over rows on MPI ranks against one process: the same numbers, the same ledger.
+"""Recipes over rows on the ranks of any engine against one process: the same numbers and ledger.
 
-Run on any number of ranks by test_mpi_rows.py; the first rank runs the simulator besides.
+The first rank runs one process besides (see test_engines.py).
 """
 
-import sys
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from vpem.engines.mpi import MpiTeam
-from vpem.errors import InputError, VpemWarning
+from tests.mpi_support import on_ranks
+from vpem.errors import InputError
 from vpem.fits.fedem import fit_fedem
 from vpem.fits.kmeans import kmeans_features, kmeans_rows
+from vpem.fits.local_rows import read_rows
 from vpem.fits.rows import fit_em
-from vpem.fits.shared_rows import read_rows
-from vpem.fits.spread import spread, spread_workers
 from vpem.network.holdings import contiguous, from_worker_of_row
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect, connect_workers
+from vpem.sums.spread import spread, spread_workers
 
 N_WORKERS = 5
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -36,16 +34,18 @@ def overlapping(n_samples=160, n_features=3, seed=0):
 class Comparison:
     """Runs a recipe over ranks and, at the first, in one process."""
 
-    def __init__(self, team, X, workers):
-        self.team, self.X, self.workers = team, X, workers
+    def __init__(self, engine, X, workers):
+        self.engine, self.X, self.workers = engine, X, workers
         self.n_compared = 0
 
     def both(self, recipe, network, X=None, **options):
         X = self.X if X is None else X
-        own = read_rows(X, [self.workers.rows[worker] for worker in self.team.own])
-        found = recipe(own, self.workers, spread_workers(network, self.team), **options)
+        ranked = spread_workers(network, self.engine)
+        self.mine = ranked.agents.own
+        own = read_rows(X, [self.workers.rows[worker] for worker in self.mine])
+        found = recipe(own, self.workers, ranked, **options)
         assert found.network is network
-        if self.team.rank:
+        if self.engine.rank:
             return found, None
         wanted = recipe(X, self.workers, network, **options)
         self.n_compared += 1
@@ -57,7 +57,7 @@ class Comparison:
         options = {"n_components": 3, "max_iter": 5, "tol": 0.0, "seed": 1, **options}
         found, wanted = self.both(fit_em, network, **options)
         if wanted is None:
-            assert len(found.mixtures) <= max(1, len(self.team.own))
+            assert len(found.mixtures) <= max(1, len(self.mine))
             return found
         close = {"rtol": tolerance, "atol": tolerance}
         assert found.history.shape == wanted.history.shape
@@ -75,9 +75,7 @@ class Comparison:
         options = {"n_clusters": 3, "seed": 1, **options}
         found, wanted = self.both(kmeans_rows, network, **options)
         if wanted is None:
-            assert len(found.labels) == sum(
-                len(self.workers.rows[worker]) for worker in self.team.own
-            )
+            assert len(found.labels) == sum(len(self.workers.rows[worker]) for worker in self.mine)
             return found
         for name in ("centres", "distances", "inertia", "root_inertia", "history"):
             np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), **CLOSE)
@@ -111,14 +109,11 @@ class Comparison:
         return found
 
 
-def main(brief=False):
-    warnings.simplefilter("error")
-    warnings.simplefilter("ignore", VpemWarning)
-    team = MpiTeam(N_WORKERS, timeout=30)
+def main(engine, brief=False):
     X = overlapping()
     holders = np.random.default_rng(5).choice(N_WORKERS, size=len(X), p=[0.3, 0.2, 0.1, 0, 0.4])
     names = [f"worker {worker}" for worker in range(N_WORKERS)]
-    compare = Comparison(team, X, from_worker_of_row(holders, names))
+    compare = Comparison(engine, X, from_worker_of_row(holders, names))
     # Of the last, so few rounds that workers differ much.
     few = {"n_rounds": 8, "acceleration": "none"}
     networks = [
@@ -141,8 +136,7 @@ def main(brief=False):
         compare_kinds(compare, networks, starts)
         compare_repairs(compare, networks, first)
         check_refusals(compare, networks)
-    if team.rank == 0:
-        print("compared", compare.n_compared)
+    return f"compared {compare.n_compared}"
 
 
 def compare_fedem(compare, networks, first, brief):
@@ -198,9 +192,9 @@ def compare_repairs(compare, networks, first):
 
 def check_refusals(compare, networks):
     """What cannot be done is said alike on all ranks."""
-    team, workers = compare.team, compare.workers
-    own = read_rows(compare.X, [workers.rows[worker] for worker in team.own])
-    star = spread_workers(networks[0], team)
+    engine, workers = compare.engine, compare.workers
+    star = spread_workers(networks[0], engine)
+    own = read_rows(compare.X, [workers.rows[worker] for worker in star.agents.own])
     for recipe in (fit_em, kmeans_rows):
         with pytest.raises(InputError, match="sample_weight over rows is for one process"):
             recipe(own, workers, star, sample_weight=np.ones(len(own)))
@@ -211,12 +205,12 @@ def check_refusals(compare, networks):
     graph = make_graph("cycle", N_WORKERS)
     for options in ({"compress": "natural:12bits"}, {"link_failure": 0.1}):
         with pytest.raises(InputError, match="take one process"):
-            spread_workers(connect_workers(graph, **options), team)
+            spread_workers(connect_workers(graph, **options), engine)
     partition = contiguous(N_WORKERS, N_WORKERS)
-    ranked = spread(connect(graph, partition, hops=0), partition, team)
+    ranked = spread(connect(graph, partition, hops=0), engine)
     with pytest.raises(InputError, match="k-means over features runs in one process"):
-        kmeans_features(np.zeros((9, len(ranked.columns))), ranked)
+        kmeans_features(np.zeros((9, ranked.blocks.n_features)), ranked)
 
 
 if __name__ == "__main__":
-    main(brief=sys.argv[1:] == ["brief"])
+    on_ranks(main)

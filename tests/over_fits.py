@@ -1,23 +1,23 @@
-"""Run under mpiexec by test_mpi_fits.py: sums and fits over ranks are those of one process.
+"""Sums and fits over the ranks of any engine are those of one process (see test_engines.py).
 
 At the first rank both are there and compared, iteration by iteration, from the same start.
 """
 
-import sys
-import warnings
 from dataclasses import replace
 
-import mpi_sums
 import numpy as np
 import pytest
 
-from vpem.engines.mpi import MpiTeam
-from vpem.errors import InputError, VpemWarning
-from vpem.fits.spread import fit_spread, spread, sum_over_ranks
+from tests import over_sums
+from tests.mpi_support import on_ranks
+from vpem.engines.placement import Placement
+from vpem.errors import InputError
+from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.vpem import fit_vpem
 from vpem.network.holdings import from_lists
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
+from vpem.sums.spread import spread, sum_over
 from vpem.terms.covariances import block_views
 
 N_AGENTS = 5
@@ -36,20 +36,21 @@ def overlapping(n_samples=150, n_features=8, seed=0):
 class Comparison:
     """Fits the same in one process and over ranks, and compares at the first."""
 
-    def __init__(self, team, X, partition):
-        self.team, self.X, self.partition = team, X, partition
+    def __init__(self, engine, X):
+        self.engine, self.X = engine, X
         self.n_compared = 0
 
     def __call__(self, network, *, tolerance=1e-10, sample_weight=None, X=None, **options):
         X = self.X if X is None else X
         options = {"n_components": 3, "max_iter": 6, "tol": 0.0, "seed": 1, **options}
-        ranked = spread(network, self.partition, self.team)
-        names = [f"feature {column}" for column in ranked.columns]
-        own = X[:, ranked.columns] if len(names) else None
-        weights = sample_weight if self.team.rank == 0 else None
+        ranked = spread(network, self.engine)
+        columns = own_columns(ranked)
+        names = [f"feature {column}" for column in columns]
+        own = X[:, columns] if len(names) else None
+        weights = sample_weight if self.engine.rank == 0 else None
         found = fit_spread(own, ranked, sample_weight=weights, feature_names=names, **options)
-        if self.team.rank:
-            assert found.mixture.blocks.n_blocks == len(ranked.numbers)
+        if self.engine.rank:
+            assert found.mixture.blocks.n_blocks == len(ranked.total.holders.own)
             return found
         wanted = fit_vpem(X, network, sample_weight=sample_weight, **options)
         self.n_compared += 1
@@ -70,15 +71,12 @@ class Comparison:
         return found
 
 
-def main(brief=False):
-    warnings.simplefilter("error")
-    warnings.simplefilter("ignore", VpemWarning)
-    team = MpiTeam(N_AGENTS, timeout=30)
-    for check in mpi_sums.CHECKS:
-        check(team, N_AGENTS)
+def main(engine, brief=False):
+    for check in over_sums.CHECKS:
+        check(engine, N_AGENTS)
     X = overlapping()
     partition = from_lists([[0, 4], [1], [2, 3], [], [5, 6, 7]], 8)
-    compare = Comparison(team, X, partition)
+    compare = Comparison(engine, X)
     networks = {
         (topology, hops): connect(make_graph(topology, N_AGENTS, seed=3), partition, hops=hops)
         for topology in ("star", "cycle", "geometric")
@@ -101,9 +99,8 @@ def main(brief=False):
     if not brief:
         compare_kinds(compare, star, cycle, near, starts)
         compare_repairs(compare, (star, cycle, near), first)
-        check_refusals(team, partition)
-    if team.rank == 0:
-        print("compared", compare.n_compared)
+        check_refusals(engine, partition)
+    return f"compared {compare.n_compared}"
 
 
 def compare_kinds(compare, star, cycle, near, starts):
@@ -135,21 +132,22 @@ def compare_repairs(compare, networks, first):
     compare(networks[1], init=replace(first, means=means), batch_size=50, max_iter=3)
 
 
-def check_refusals(team, partition):
+def check_refusals(engine, partition):
     """What cannot be done is said alike on all ranks."""
     cycle = make_graph("cycle", N_AGENTS)
     for options in ({"compress": "natural:12bits"}, {"link_failure": 0.1}):
         network = connect(cycle, partition, hops=0, **options)
         with pytest.raises(InputError, match="take one process"):
-            sum_over_ranks(network, team)
+            sum_over(network, Placement.evenly(engine, N_AGENTS))
     network = connect(cycle, partition, hops=0)
-    ranked = spread(network, partition, team)
-    n_rows = 10 + team.rank if len(ranked.columns) else 0
-    own = np.zeros((n_rows, len(ranked.columns))) if n_rows else None
-    if team.size > 1:
+    ranked = spread(network, engine)
+    n_columns = len(own_columns(ranked))
+    n_rows = 10 + engine.rank if n_columns else 0
+    own = np.zeros((n_rows, n_columns)) if n_rows else None
+    if engine.size > 1:
         with pytest.raises(InputError, match="same rows"):
             fit_spread(own, ranked, n_components=2)
 
 
 if __name__ == "__main__":
-    main(brief=sys.argv[1:] == ["brief"])
+    on_ranks(main)

@@ -1,34 +1,36 @@
-"""Run by mpi_fits.py under mpiexec: sums over ranks are those of one process."""
+"""Sums over the ranks of any engine are those of one process."""
 
 import warnings
 
 import numpy as np
 
+from vpem.engines.placement import Placement
 from vpem.errors import VpemWarning
-from vpem.fits.spread import spread, sum_over_ranks
 from vpem.network.holdings import contiguous
 from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect, connect_workers
 from vpem.sums.counted import add_vectors
+from vpem.sums.spread import spread, sum_over
 
 
-def check_vectors(team, n_agents):
+def check_vectors(engine, n_agents):
     """Workers' vectors, as row-split recipes add them."""
     values = np.random.default_rng(1).standard_normal((n_agents, 37))
+    agents = Placement.evenly(engine, n_agents)
     for topology in ("star", "cycle", "geometric", "path"):
         how = {} if topology == "star" else {"consensus": "rounds"}
         network = connect_workers(make_graph(topology, n_agents, seed=3), **how)
-        total = sum_over_ranks(network, team)
+        total = sum_over(network, agents)
         ours, theirs = (part.on(Ledger(network.graph)) for part in (total, network.total))
-        found = add_vectors(ours, values[list(team.own)])
+        found = add_vectors(ours, values[agents.own])
         wanted = add_vectors(theirs, values)
-        own = wanted if ours.exact else wanted[list(team.own)]
+        own = wanted if ours.roots.n_agents == 1 else wanted[agents.own]
         np.testing.assert_allclose(found, own, rtol=1e-12, atol=1e-12)
         assert ours.ledger.summary() == theirs.ledger.summary()
 
 
-def check_terms(team, n_agents):
+def check_terms(engine, n_agents):
     """Terms in chunks, two of them under way; bytes that really went."""
     rng = np.random.default_rng(2)
     graph, partition = make_graph("geometric", n_agents, seed=3), contiguous(n_agents, n_agents)
@@ -37,7 +39,7 @@ def check_terms(team, n_agents):
             warnings.simplefilter("ignore", VpemWarning)
             network = connect(graph, partition, hops=hops, consensus="rounds")
         for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-4)):
-            ranked = spread(network, partition, team)
+            ranked = spread(network, engine)
             n_hubs = len(network.hubs)
             terms = rng.standard_normal((n_hubs, 23, 3)).astype(dtype)
             ours = ranked.total.on(Ledger(graph))
@@ -45,66 +47,71 @@ def check_terms(team, n_agents):
             for total in (ours, theirs):
                 total.begin("estep", 23, 3, terms.itemsize)
             chunks = [slice(0, 10), slice(10, 20), slice(20, 23)]
-            local = terms[ranked.numbers]
+            local = terms[ranked.total.holders.own]
             flow = list(ours.flow(iter(chunks), lambda rows, local=local: local[:, rows]))
             assert [rows for rows, _ in flow] == chunks
             found = np.concatenate([part for _, part in flow], axis=1)
-            wanted = theirs.reduce(terms)[ranked.numbers]
+            wanted = theirs.reduce(terms)[ranked.total.holders.own]
             np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
             assert found.dtype == dtype
-            handed = team.add(
-                np.array([ours.handed.delivered["estep"], ours.handed.on_wire.get("estep", 0)])
-                if team.own
+            handed = engine.allreduce(
+                np.array([ours.traffic.delivered["estep"], ours.traffic.on_wire.get("estep", 0)])
+                if len(ranked.agents.own)
                 else np.zeros(2, dtype=np.int64)
             )
             assert handed[0] == theirs.ledger.bytes == ours.ledger.bytes
-            if team.size >= n_agents:
+            if engine.size >= n_agents:
                 assert handed[1] == handed[0]
             else:
                 assert handed[1] < handed[0]
-            if team.size == 1:
+            if engine.size == 1:
                 assert handed[1] == 0
 
 
-def check_shared(team, n_agents):
+def check_roots(engine, n_agents):
     """What all processes must find alike."""
-    network = connect(make_graph("star", n_agents), contiguous(n_agents, n_agents), hops=0)
-    exact = spread(network, contiguous(n_agents, n_agents), team).total
-    assert exact.leads
-    assert exact.report(np.array([1.0 + team.rank])).tolist() == [1.0]
-    cycle = connect(make_graph("cycle", n_agents), contiguous(n_agents, n_agents), hops=0)
-    total = spread(cycle, contiguous(n_agents, n_agents), team).total
-    assert total.leads == (team.rank == 0)
-    assert total.report(np.array(team.own, dtype=float)).tolist() == list(range(n_agents))
-    events = [(0, 0, "covariance")] if len(team.own) else []
-    firsts = sorted({int(np.flatnonzero(team.ranks[:n_agents] == r)[0]) for r in team.ranks})
-    assert sorted(total.pool(events)) == [(0, hub, "covariance") for hub in firsts]
-    assert total.pool([]) == []
-    weight = [(1, 0, "weight")] if team.rank == 0 else []
-    assert exact.pool(weight) == [(1, 0, "weight")]
-    last = team.rank == team.size - 1
-    assert total.some(np.array([last, False])).tolist() == [True, False]
-    assert total.tell("first" if team.rank == 0 else None) == "first"
+    star, cycle = (
+        spread(connect(make_graph(kind, n_agents), contiguous(n_agents, n_agents), hops=0), engine)
+        for kind in ("star", "cycle")
+    )
+    exact, total = star.total, cycle.total
+    first = engine.rank == 0
+    assert exact.roots.mine(0) == total.roots.mine(0) == first
+    assert exact.roots.join(np.array([1.0 + engine.rank])).tolist() == [1.0]
+    own = cycle.agents.own
+    assert total.roots.join(own.astype(float)).tolist() == list(range(n_agents))
+    assert total.roots.bcast("first" if first else None) == "first"
+    holders = total.holders
+    items = [("of", int(agent)) for agent in own]
+    assert holders.pool(items) == [("of", agent) for agent in range(n_agents)]
+    assert holders.pool([]) == []
+    last = engine.rank == engine.size - 1
+    assert holders.any([last, False]).tolist() == [True, False]
+    assert holders.allreduce(np.array([engine.rank]), "max").tolist() == [engine.size - 1]
+    assert holders.allreduce(holders.padded(own + 1)).tolist() == list(range(1, n_agents + 1))
 
 
-def check_values(team, n_agents):
+def check_values(engine, n_agents):
     """Values of many kinds, from agent to agent."""
+    place = Placement.evenly(engine, n_agents)
     value = {
         "a": [1, None, (2.5, "x")],
         3: np.arange(6.0).reshape(2, 3),
         "s": np.array(["é", "bc"]),
     }
-    own = {agent: [agent, "x" * agent] for agent in team.own}
+    own = {agent: [agent, "x" * agent] for agent in place.own.tolist()}
     wanted = {agent: [agent, "x" * agent] for agent in range(n_agents)}
-    assert team.collect(own, to=None) == wanted
-    at_last = team.collect(own, to=n_agents - 1)
-    assert at_last == (wanted if team.mine(n_agents - 1) else None)
+    assert place.allgather(own) == wanted
     last = n_agents - 1
-    told = team.tell(value if team.mine(last) else None, owner=last)
-    np.testing.assert_equal(told, value)
+    assert place.gather(own, last) == (wanted if place.mine(last) else None)
+    np.testing.assert_equal(place.bcast(value if place.mine(last) else None, last), value)
     for source, target in ((0, last), (last, 0), (1, 1)):
-        got = team.pass_on(value if team.mine(source) else None, source, target)
-        np.testing.assert_equal(got, value if team.mine(target) else None)
+        got = place.send(value if place.mine(source) else None, source, target)
+        np.testing.assert_equal(got, value if place.mine(target) else None)
+    rows = np.arange(12.0).reshape(4, 3)
+    given = rows if place.mine(0) else None
+    got = place.send_rows(given, rows.shape, rows.dtype, 0, last)
+    np.testing.assert_equal(got, rows if place.mine(last) else None)
 
 
-CHECKS = (check_values, check_shared, check_vectors, check_terms)
+CHECKS = (check_values, check_roots, check_vectors, check_terms)

@@ -1,58 +1,53 @@
-"""Recipes over rows that are broken off on MPI ranks go on to the same bits.
+"""Recipes over rows that are broken off on ranks go on to the same bits.
 
-Run on any number of ranks by test_mpi_rows.py; every rank breaks off at the same iteration, and
+Every rank breaks off at the same iteration, and
 goes on from what it saved itself.
 """
 
-import sys
-import warnings
 from dataclasses import replace
 
-from mpi_rows import N_WORKERS, overlapping
-from resume_support import check_resumes
-
-from vpem.engines.mpi import MpiTeam
-from vpem.errors import VpemWarning
+from tests.mpi_support import on_ranks
+from tests.over_rows import N_WORKERS, overlapping
+from tests.resume_support import check_resumes
+from vpem.engines.placement import Placement
 from vpem.fits.fedem import fit_fedem
 from vpem.fits.kmeans import kmeans_rows
+from vpem.fits.local_rows import read_rows
 from vpem.fits.rows import fit_em
-from vpem.fits.shared_rows import read_rows
-from vpem.fits.spread import spread_workers
 from vpem.network.holdings import evenly
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect_workers
+from vpem.sums.spread import spread_workers
 
 
 class Ranks:
     """Breaks recipes off over these ranks."""
 
-    def __init__(self, team):
-        self.team = team
+    def __init__(self, engine, n_workers):
+        self.engine = engine
         self.X = overlapping()
-        self.workers = evenly(len(self.X), team.n_agents)
-        self.own = read_rows(self.X, [self.workers.rows[worker] for worker in team.own])
+        self.workers = evenly(len(self.X), n_workers)
+        own = Placement.evenly(engine, n_workers).own
+        self.own = read_rows(self.X, [self.workers.rows[worker] for worker in own])
         self.n_checked = 0
 
     def check(self, recipe, network, **options):
         """The result, and what was handed over, must be those of a run that was let alone."""
 
         def run(saver):
-            ranked = spread_workers(network, self.team)
+            ranked = spread_workers(network, self.engine)
             found = recipe(self.own, self.workers, ranked, saver=saver, n_threads=1, **options)
-            handed = ranked.total.handed
-            return found, dict(handed.delivered), dict(handed.on_wire)
+            traffic = ranked.total.traffic
+            return found, dict(traffic.delivered), dict(traffic.on_wire)
 
         self.n_checked += 1
         return check_resumes(run)[0]
 
 
-def main(brief=False):
-    warnings.simplefilter("error")
-    warnings.simplefilter("ignore", VpemWarning)
+def main(engine, brief=False):
     # Of two workers on more ranks, some ranks look on.
     n_workers = 2 if brief else N_WORKERS
-    team = MpiTeam(n_workers, timeout=30)
-    ranks = Ranks(team)
+    ranks = Ranks(engine, n_workers)
     star = connect_workers(make_graph("star", n_workers))
     cycle = connect_workers(
         make_graph("path" if brief else "cycle", n_workers), n_rounds=3, acceleration="none"
@@ -77,9 +72,8 @@ def main(brief=False):
     if not brief:
         for codec in ("qsgd:4bits:32", "topk:0.4", "randk:0.5"):
             ranks.check(fit_fedem, star, compress=codec, **{**reduced, "batch_size": 6}, **three)
-    if team.rank == 0:
-        print("checked", ranks.n_checked)
+    return f"checked {ranks.n_checked}"
 
 
 if __name__ == "__main__":
-    main(brief=sys.argv[1:] == ["brief"])
+    on_ranks(main)

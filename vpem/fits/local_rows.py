@@ -3,69 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import row_blocks
-from vpem.engines.crew import Crew
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.terms.matrix import Rows
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Here", "SharedRows", "check_alone", "read_rows"]
+__all__ = ["LocalRows", "SharedRows", "check_alone", "read_rows"]
 
 
-@dataclass(frozen=True)
-class Here:
-    """What is in this process of rows that workers hold.
+class LocalRows:
+    """Which rows, of those that workers hold, are in this process.
 
-    Attributes
+    Parameters
     ----------
-    crew : Crew
+    holders : Placement
         Which workers live where.
     counts : ndarray of shape (N,)
         Rows of each worker of all processes.
+
+    Attributes
+    ----------
+    n_samples : int
+        Rows of all workers, M.
+    own : ndarray of int
+        Workers of this process.
+    rows : slice
+        Where their rows are among all, worker by worker.
+    runs : list of slice
+        Where each worker's rows are in this process's; empty ones for workers of others.
+    own_runs : list of slice
+        Of these, those of this process's workers.
     """
 
-    crew: Crew
-    counts: NDArray[np.intp]
-
-    @property
-    def n_samples(self) -> int:
-        """Rows of all workers, M."""
-        return int(self.counts.sum())
-
-    @property
-    def own(self) -> range:
-        """Workers of this process."""
-        return self.crew.own(len(self.counts))
-
-    @property
-    def rows(self) -> slice:
-        """Where their rows are, worker by worker."""
-        own = self.own
-        ends = np.cumsum([0, *self.counts])
-        return slice(int(ends[own.start]), int(ends[own.stop])) if len(own) else slice(0, 0)
-
-    @property
-    def runs(self) -> list[slice]:
-        """Where each worker's rows are in this process's; empty ones for workers of others."""
-        inside, first = self.own, self.rows.start
-        ends = np.cumsum([0, *self.counts]) - first
-        nothing = slice(0, 0)
-        return [
-            slice(int(ends[worker]), int(ends[worker + 1])) if worker in inside else nothing
-            for worker in range(len(self.counts))
-        ]
-
-    @property
-    def own_runs(self) -> list[slice]:
-        """Where the rows of each worker of this process are."""
-        runs = self.runs
-        return [runs[worker] for worker in self.own]
+    def __init__(self, holders: Placement, counts: NDArray[np.intp]) -> None:
+        self.holders = holders
+        self.counts = counts
+        self.n_samples = int(counts.sum())
+        self.own = holders.own
+        here = np.zeros(len(counts), dtype=np.bool_)
+        here[self.own] = True
+        ends = np.cumsum([0, *np.where(here, counts, 0)]).tolist()
+        self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
+        self.own_runs = [self.runs[worker] for worker in self.own]
+        first = int(counts[: self.own[0]].sum()) if len(self.own) else 0
+        self.rows = slice(first, first + ends[-1])
 
     def check(self, X: Any) -> None:
         """Raise InputError unless these are the rows of this process's workers."""
@@ -82,10 +70,10 @@ class Here:
         shift, variance = np.zeros(d), np.zeros(d)
         for _, part in row_blocks(X):
             shift += part.astype(np.float64, copy=False).sum(axis=0)
-        shift = self.crew.add(shift) / self.n_samples
+        shift = self.holders.allreduce(shift) / self.n_samples
         for _, part in row_blocks(X):
             variance += np.square(part - shift).sum(axis=0)
-        scale = np.sqrt(self.crew.add(variance) / self.n_samples)
+        scale = np.sqrt(self.holders.allreduce(variance) / self.n_samples)
         scale = np.where(scale > 1e-12 * np.maximum(np.abs(shift), 1.0), scale, 1.0)
         return Scaling(shift, scale)
 
@@ -95,7 +83,7 @@ class Here:
             extremes = np.stack([X.max(axis=0), -X.min(axis=0)]).astype(np.float64)
         else:
             extremes = np.full((2, X.shape[1]), -np.inf)
-        highest, lowest = self.crew.largest(extremes)
+        highest, lowest = self.holders.allreduce(extremes, "max")
         return np.flatnonzero(highest == -lowest)
 
 
@@ -106,11 +94,11 @@ class SharedRows:
     ----------
     rows : Rows
         Of this process's workers.
-    here : Here
+    here : LocalRows
         Where all others are.
     """
 
-    def __init__(self, rows: Rows, here: Here) -> None:
+    def __init__(self, rows: Rows, here: LocalRows) -> None:
         self._rows = rows
         self._here = here
         self.n_samples = rows.n_samples
@@ -131,7 +119,7 @@ class SharedRows:
         some = self._rows.take(indices[inside] - own.start)
         found = np.zeros((len(indices), some.shape[1]), dtype=self.dtype)
         found[inside] = some
-        return self._here.crew.add(found)
+        return self._here.holders.allreduce(found)
 
     def part(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of this process's rows as rows of their own."""
@@ -169,10 +157,10 @@ def read_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> NDArray[Any]:
     return found
 
 
-def check_alone(crew: Crew, **given: Any) -> None:
+def check_alone(holders: Placement, **given: Any) -> None:
     """Raise InputError where workers live in several processes and an option is for one."""
     for name, value in given.items():
-        if crew.apart and value is not None:
+        if holders.apart and value is not None:
             raise InputError(
                 Setting(name), " over rows is for one process; leave it out, or take one process"
             )

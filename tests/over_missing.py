@@ -1,16 +1,12 @@
-"""Run under mpiexec by test_mpi_parties.py: fits of data that miss values are those of one process.
+"""Fits of data that miss values over the ranks of any engine are those of one process.
 
 At the first rank both are there and compared, iteration by iteration, from the same start.
 """
 
-import sys
-import warnings
-
 import numpy as np
-from mpi_fits import Comparison, overlapping
 
-from vpem.engines.mpi import MpiTeam
-from vpem.errors import VpemWarning
+from tests.mpi_support import on_ranks
+from tests.over_fits import Comparison, overlapping
 from vpem.network.holdings import from_lists
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
@@ -19,10 +15,7 @@ N_AGENTS = 5
 KINDS = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
 
 
-def main(brief=False):
-    warnings.simplefilter("error")
-    warnings.simplefilter("ignore", VpemWarning)
-    team = MpiTeam(N_AGENTS, timeout=30)
+def main(engine, brief=False):
     partition = from_lists([[0, 4], [1], [2, 3], [], [5, 6, 7]], 8)
     rng = np.random.default_rng(2)
     X = overlapping()
@@ -34,7 +27,7 @@ def main(brief=False):
     # What one agent alone misses all have to know of.
     little = overlapping(seed=1)
     little[5, 6] = np.nan
-    compare = Comparison(team, X, partition)
+    compare = Comparison(engine, X)
     starts = ("random", "k-means++", "kmeans", [4, 77, 120])
     weights = rng.integers(0, 3, size=len(X)).astype(float)
     number = 0
@@ -49,9 +42,8 @@ def main(brief=False):
             compare(network, X=little, missing="marginalize", init=starts[(number + 1) % 4])
             compare(network, missing="marginalize", sample_weight=weights)
             number += 1
-    if team.rank == 0:
-        print("compared", compare.n_compared)
+    return f"compared {compare.n_compared}"
 
 
 if __name__ == "__main__":
-    main(brief=sys.argv[1:] == ["brief"])
+    on_ranks(main)

@@ -1,0 +1,82 @@
+"""What runs over the ranks of an engine finds what one process does, whatever the engine is."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vpem
+from vpem._core.threads import one_blas_thread
+from vpem.engines.engine import StalledError
+from vpem.engines.one_process import OneProcess
+from vpem.engines.placement import Placement
+
+from . import over_fits, over_rows, over_sums
+from .mpi_support import ROOT, run_ranks
+from .thread_engine import together
+
+
+# Nine ranks share the processors of a small machine: they run the networks, not all else.
+@pytest.mark.parametrize(
+    ("script", "n_ranks", "how", "found"),
+    [
+        ("fits", 1, "all", "compared 43"),
+        ("fits", 2, "all", "compared 43"),
+        *(("fits", n, "brief", "compared 16") for n in (4, 5, 9)),
+        ("missing", 2, "all", "compared 24"),
+        ("missing", 7, "brief", "compared 8"),
+        ("rows", 2, "all", "compared 61"),
+        *(("rows", n, "brief", "compared 16") for n in (1, 4, 5, 9)),
+        ("row_states", 2, "all", "checked 17"),
+        ("row_states", 3, "brief", "checked 6"),
+    ],
+)
+def test_mpi(script, n_ranks, how, found):
+    path = Path(__file__).with_name(f"over_{script}.py")
+    done = run_ranks(n_ranks, "-m", "mpi4py", path, how)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{found}\n"
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("suite", [over_fits, over_rows])
+def test_threads(suite, n_ranks):
+    with one_blas_thread():
+        found = together(n_ranks, lambda engine: suite.main(engine, brief=True))
+    assert found == ["compared 16"] + ["compared 0"] * (n_ranks - 1)
+
+
+def test_one_process():
+    engine = OneProcess()
+    for check in (over_sums.check_values, over_sums.check_roots):
+        check(engine, 5)
+    engine.send("x", 0)
+    assert engine.recv(0) == "x"
+    assert Placement.here(3).nodes.tolist() == [0, 0, 0, 0]
+
+
+def test_who_does_not_answer_is_named():
+    def work(engine):
+        Placement.evenly(engine, 3, ("a", "b", "c"))
+        return engine.rank or engine.allreduce(np.ones(1))
+
+    stalled, one = together(2, work, timeout=0.2)
+    assert isinstance(stalled, StalledError)
+    assert "rank 1 (b to c) has not answered" in str(stalled)
+    assert one == 1
+
+
+def test_nothing_else_knows_mpi():
+    found = set()
+    for folder in (Path(vpem.__file__).parent, ROOT / "cli"):
+        for path in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [getattr(node, name, None) for name in ("id", "attr", "module")]
+                names += [alias.name for alias in getattr(node, "names", ())
+                          if isinstance(alias, ast.alias)]  # fmt: skip
+                known = [name for name in names if isinstance(name, str)]
+                if any(name.startswith(("mpi4py", "MPI", "Mpi")) for name in known):
+                    found.add(path.name)
+    assert found == {"mpi.py"}

@@ -1,0 +1,144 @@
+"""An engine of threads in one process, to show that nothing but the engines knows of processes."""
+
+import queue
+import threading
+import warnings
+from collections import defaultdict
+
+import numpy as np
+
+from vpem.engines.engine import StalledError
+from vpem.errors import VpemError, VpemWarning
+from vpem.network.messages import decode, encode
+
+
+class Mail:
+    """Messages between threads, of whom and of which exchange."""
+
+    def __init__(self):
+        self.broken = False
+        self._lock = threading.Lock()
+        self._boxes = defaultdict(queue.Queue)
+
+    def box(self, *key):
+        with self._lock:
+            return self._boxes[key]
+
+
+class ThreadEngine:
+    """A rank that is a thread (`vpem.engines.engine.Engine`)."""
+
+    apart = True
+
+    def __init__(self, rank, size, mail, timeout=20.0):
+        self.rank, self.size, self.mail, self.timeout = rank, size, mail, timeout
+        self.names = [f"rank {number}" for number in range(size)]
+        self._number = 0
+
+    def post(self, to, what, value):
+        self.mail.box(self.rank, to, what).put(encode(value))
+
+    def take(self, source, what):
+        waited = 0.0
+        while not self.mail.broken and waited < self.timeout:
+            try:
+                return decode(self.mail.box(source, self.rank, what).get(timeout=0.05))
+            except queue.Empty:
+                waited += 0.05
+        raise StalledError(f"{self.names[source]} has not answered")
+
+    def begin(self, values):
+        """Post a value to each of some ranks, and return what gets as many from them."""
+        self._number += 1
+        number = self._number
+        for to, value in values.items():
+            self.post(to, number, value)
+        return lambda: [self.take(source, number) for source in values]
+
+    def send(self, value, to):
+        self.post(to, "sent", value)
+
+    def recv(self, source):
+        return self.take(source, "sent")
+
+    def allgather(self, value):
+        return self.begin(dict.fromkeys(range(self.size), value))()
+
+    def gather(self, value, root=0):
+        found = self.allgather(value if root != self.rank else None)
+        found[self.rank] = value
+        return found if root == self.rank else None
+
+    def bcast(self, value, root=0):
+        return self.allgather(value if root == self.rank else None)[root]
+
+    def allreduce(self, values, op="sum"):
+        return {"sum": np.sum, "max": np.max}[op](
+            np.stack(self.allgather(np.array(values))), axis=0
+        ).astype(values.dtype)
+
+    def iallreduce(self, values):
+        arrive = self.begin(dict.fromkeys(range(self.size), np.array(values)))
+
+        def store():
+            values[...] = np.sum(np.stack(arrive()), axis=0)
+
+        return Pending(store)
+
+    def neighbours(self, ranks):
+        return Neighbours(self, ranks)
+
+    def barrier(self):
+        self.allgather(None)
+
+    def part(self, reason, patient=True):
+        return False
+
+    def abort(self, code):
+        raise SystemExit(code)
+
+
+class Pending:
+    def __init__(self, wait):
+        self.wait = wait
+
+
+class Neighbours:
+    def __init__(self, engine, ranks):
+        self.engine, self.ranks = engine, ranks
+
+    def ialltoallv(self, sent, n_sent, received, n_received):
+        assert sent.size == sum(n_sent)
+        parts = np.split(sent.ravel(), np.cumsum(n_sent)[:-1]) if self.ranks else []
+        arrive = self.engine.begin(dict(zip(self.ranks, map(np.array, parts), strict=True)))
+
+        def store():
+            parts = arrive()
+            assert [len(part) for part in parts] == list(n_received)
+            nothing = np.empty(0, dtype=received.dtype)
+            received[...] = np.concatenate([nothing, *parts]).reshape(received.shape)
+
+        return Pending(store)
+
+
+def together(size, work, engine=ThreadEngine, **options):
+    """Run ``work(engine)`` on so many ranks at once; what each gave, or the error it raised."""
+    mail = Mail()
+    results = [None] * size
+
+    def run(rank):
+        try:
+            results[rank] = work(engine(rank, size, mail, **options))
+        except BaseException as error:
+            results[rank] = error
+            # An error that all find is raised by all.
+            mail.broken |= isinstance(error, StalledError) or not isinstance(error, VpemError)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return results

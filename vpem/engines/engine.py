@@ -1,0 +1,102 @@
+"""How processes talk: the one protocol by which anything crosses between agents.
+
+The words are those of mpi4py. All processes call the same methods in the same order (`Engine.send`
+and `Engine.recv` in pairs). Values are None, bool, int, float, str, bytes, arrays of numbers or of
+text of fixed width, and lists, tuples and dicts of such (`vpem.network.messages`). In one process
+(`vpem.engines.one_process`) each method hands back what it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from vpem.errors import VpemError
+
+__all__ = ["Engine", "Neighbours", "Pending", "StalledError"]
+
+
+class StalledError(VpemError):
+    """Processes that did not answer within the deadline."""
+
+    exit_code = 4
+
+
+class Pending(Protocol):
+    """What is on its way."""
+
+    def wait(self) -> None:
+        """Wait until it has arrived; raises StalledError if that takes too long."""
+
+
+class Neighbours(Protocol):
+    """Processes that exchange messages with this one, in an order that stays."""
+
+    def ialltoallv(
+        self,
+        sent: NDArray[Any],
+        n_sent: Sequence[int],
+        received: NDArray[Any],
+        n_received: Sequence[int],
+    ) -> Pending:
+        """Begin to send each neighbour its run of the values in ``sent``, and to receive others."""
+
+
+class Engine(Protocol):
+    """The processes that agents live in.
+
+    Attributes
+    ----------
+    rank, size : int
+        Number of this process, and how many there are.
+    apart : bool
+        Whether agents may live in other processes, so that each has the data of its own only.
+    names : list of str
+        What each process is called in messages.
+    timeout : float or None
+        Seconds after which a process that others wait for is said to be stalled; None: never.
+    """
+
+    rank: int
+    size: int
+    apart: bool
+    names: list[str]
+    timeout: float | None
+
+    def send(self, value: Any, to: int) -> None:
+        """Send a value to another process."""
+
+    def recv(self, source: int) -> Any:
+        """Return the value that another process has sent."""
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        """Return, in every process, the root's value."""
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        """Return every process's value at the root, None elsewhere."""
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return every process's value in every process."""
+
+    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
+        """Return the "sum" or the "max" of all processes' arrays, the same to the last bit."""
+
+    def iallreduce(self, values: NDArray[Any]) -> Pending:
+        """Begin to add all processes' arrays, in place."""
+
+    def neighbours(self, ranks: Sequence[int]) -> Neighbours:
+        """Join this process with those that it exchanges with, who name it too."""
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+
+    def part(self, reason: str, patient: bool = True) -> bool:
+        """Tell others why this process ends the job; whether all end, for the same reason.
+
+        Processes other than the first then give way to it, if they are ``patient``.
+        """
+
+    def abort(self, code: int) -> None:
+        """End all processes with this code, other than by the end of the program."""

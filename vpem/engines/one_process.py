@@ -1,0 +1,74 @@
+"""The engine of a single process, in which all agents live: nothing is sent."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Never
+
+from numpy.typing import NDArray
+
+__all__ = ["OneProcess"]
+
+
+class _Arrived:
+    """Nothing is on its way."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class OneProcess:
+    """All agents live here (`vpem.engines.engine.Engine`)."""
+
+    rank = 0
+    size = 1
+    apart = False
+    timeout: float | None = None
+
+    def __init__(self) -> None:
+        self.names = ["this process"]
+        self._sent: deque[Any] = deque()
+
+    def send(self, value: Any, to: int) -> None:
+        """Put a value by."""
+        self._sent.append(value)
+
+    def recv(self, source: int) -> Any:
+        """Return the value put by first."""
+        return self._sent.popleft()
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        """Return the value."""
+        return value
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        """Return the value, alone in a list."""
+        return [value]
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return the value, alone in a list."""
+        return [value]
+
+    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
+        """Return the values."""
+        return values
+
+    def iallreduce(self, values: NDArray[Any]) -> _Arrived:
+        """Leave the values as they are."""
+        return _Arrived()
+
+    def neighbours(self, ranks: Sequence[int]) -> Never:
+        """Raise ValueError: a single process has none."""
+        raise ValueError("a single process has no neighbours")
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+    def part(self, reason: str, patient: bool = True) -> bool:
+        """Return that all processes end, since this is all."""
+        return True
+
+    def abort(self, code: int) -> None:
+        """End the process."""
+        raise SystemExit(code)

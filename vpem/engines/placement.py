@@ -1,0 +1,240 @@
+"""Which agents live in which process, and what is said between agents rather than processes.
+
+Agents are whoever holds something: parties of a protocol, workers with rows, roots of hubs. What is
+written with these steps runs in one process as in many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpem import errors
+from vpem.engines.engine import Engine
+from vpem.engines.one_process import OneProcess
+
+__all__ = ["Placement", "for_each"]
+
+T = TypeVar("T")
+
+PIECE_BYTES = 1 << 24
+"""Of rows that are sent at a time."""
+
+
+class Placement:
+    """Agents and the processes that they live in.
+
+    Parameters
+    ----------
+    engine : Engine
+        The processes.
+    ranks : array of shape (N,)
+        Process of each agent.
+
+    Attributes
+    ----------
+    own : ndarray of int
+        Agents of this process, in their order.
+    """
+
+    def __init__(self, engine: Engine, ranks: ArrayLike) -> None:
+        self.engine = engine
+        self.ranks = np.asarray(ranks, dtype=np.intp)
+        self.own: NDArray[np.intp] = np.flatnonzero(self.ranks == engine.rank)
+
+    @classmethod
+    def here(cls, n_agents: int) -> Self:
+        """Place all agents in this process."""
+        return cls(OneProcess(), np.zeros(n_agents, dtype=np.intp))
+
+    @classmethod
+    def evenly(cls, engine: Engine, n_agents: int, names: Sequence[str] = ()) -> Self:
+        """Spread agents over the processes in runs, as evenly as can be.
+
+        Where there are more processes than agents the last have none: they only take part in what
+        all do together. In messages, processes are called by the ``names`` of their agents.
+        """
+        used = min(engine.size, n_agents)
+        ends = (np.arange(used + 1) * n_agents) // max(used, 1)
+        engine.names[:] = [f"rank {rank} (no agent)" for rank in range(engine.size)]
+        for rank, (begin, end) in enumerate(
+            zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        ):
+            called = [names[a] if a < len(names) else f"agent {a}" for a in (begin, end - 1)]
+            run = called[0] if end - begin == 1 else " to ".join(called)
+            engine.names[rank] = f"rank {rank} ({run})"
+        return cls(engine, np.repeat(np.arange(used), np.diff(ends)))
+
+    @property
+    def n_agents(self) -> int:
+        """Number of agents of all processes, N."""
+        return len(self.ranks)
+
+    @property
+    def apart(self) -> bool:
+        """Whether agents may live in other processes."""
+        return self.engine.apart
+
+    @cached_property
+    def nodes(self) -> NDArray[np.intp]:
+        """Process of each agent and, as the last, of a server, which lives in the first."""
+        return np.append(self.ranks, 0)
+
+    @cached_property
+    def _order(self) -> NDArray[np.intp] | None:
+        """Agents process by process, or None where that is their own order."""
+        order = np.argsort(self.ranks, kind="stable")
+        return None if np.array_equal(order, np.arange(len(order))) else order
+
+    def mine(self, agent: int) -> bool:
+        """Whether an agent lives in this process."""
+        return bool(self.nodes[agent] == self.engine.rank)
+
+    # ---- values of agents -----------------------------------------------------------------------
+
+    def gather(self, values: dict[int, T], to: int | None = 0) -> dict[int, T] | None:
+        """Bring together what agents have.
+
+        Parameters
+        ----------
+        values : dict
+            By agent; of this process's agents, those that have something.
+        to : int or None
+            Agent that gets them; None: all do.
+
+        Returns
+        -------
+        dict or None
+            By agent, in their order; None in a process that gets nothing.
+        """
+        engine = self.engine
+        if to is None:
+            parts: list[dict[int, T]] | None = engine.allgather(values)
+        else:
+            parts = engine.gather(values, int(self.nodes[to]))
+        if parts is None:
+            return None
+        return dict(sorted((agent, value) for part in parts for agent, value in part.items()))
+
+    def allgather(self, values: dict[int, T]) -> dict[int, T]:
+        """Bring together, in every process, what agents have."""
+        found = self.gather(values, None)
+        assert found is not None
+        return found
+
+    def bcast(self, value: Any, owner: int = 0) -> Any:
+        """Return, in every process, what the process of an agent has."""
+        return self.engine.bcast(value, int(self.nodes[owner]))
+
+    def send(self, value: Any, source: int, target: int) -> Any:
+        """Send a value from one agent to another: what the target gets, None elsewhere."""
+        here, there = int(self.nodes[source]), int(self.nodes[target])
+        rank = self.engine.rank
+        if rank == here == there:
+            return value
+        if rank == here:
+            self.engine.send(value, there)
+        return self.engine.recv(here) if rank == there != here else None
+
+    def send_rows(
+        self,
+        rows: NDArray[Any] | None,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        source: int,
+        target: int,
+    ) -> NDArray[Any] | None:
+        """Send rows (m, d) from one agent to another, some at a time; None but at the target."""
+        if self.mine(source) == self.mine(target):
+            return rows
+        step = max(1, PIECE_BYTES // max(1, shape[1] * dtype.itemsize))
+        found = np.empty(shape, dtype) if self.mine(target) else None
+        for begin in range(0, shape[0], step):
+            some = slice(begin, begin + step)
+            part = None if rows is None else np.ascontiguousarray(rows[some], dtype=dtype)
+            part = self.send(part, source, target)
+            if found is not None:
+                found[some] = part
+        return found
+
+    # ---- arrays and lists of all processes ------------------------------------------------------
+
+    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
+        """Return the "sum" or the "max" of all processes' arrays."""
+        return self.engine.allreduce(values, op)
+
+    def any(self, flags: ArrayLike) -> NDArray[np.bool_]:
+        """Whether any process has each of some flags."""
+        return self.allreduce(np.asarray(flags, dtype=np.uint8), "max").astype(np.bool_)
+
+    def join(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return what every agent has, (N, ...), from what this process's agents have.
+
+        Whatever there is beyond as many as live here is left out.
+        """
+        parts = self.engine.allgather(values[: len(self.own)])
+        joined: NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if self._order is None:
+            return joined
+        found = np.empty_like(joined)
+        found[self._order] = joined
+        return found
+
+    def padded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Put what this process's agents have (n_i, ...) among zeros for all others, (N, ...)."""
+        if len(self.own) == self.n_agents:
+            return values
+        found = np.zeros((self.n_agents, *values.shape[1:]), dtype=values.dtype)
+        found[self.own] = values[: len(self.own)]
+        return found
+
+    def pool(self, items: list[T]) -> list[T]:
+        """Return the items of all processes, by process."""
+        if not self.any([bool(items)])[0]:
+            return []
+        return [item for part in self.engine.allgather(items) for item in part]
+
+
+def for_each(place: Placement, agents: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
+    """Do some work for every agent that lives here, and fail everywhere if it fails anywhere.
+
+    Parameters
+    ----------
+    place : Placement
+        Which agents live where.
+    agents : iterable of int
+        The agents to work for, the same ones in every process.
+    work : function of int
+        The work for one agent; it must not talk to others.
+
+    Returns
+    -------
+    dict of int to object
+        What the work gave, for the agents of this process.
+
+    Raises
+    ------
+    VpemError
+        In every process the same, of the first agent whose work raised one.
+    """
+    done: dict[int, T] = {}
+    failures: dict[int, Any] = {}
+    for agent in agents:
+        if place.mine(agent):
+            try:
+                done[agent] = work(agent)
+            except errors.VpemError as error:
+                parts = [part if isinstance(part, str) else (part.name, part.value)
+                         for part in error.parts]  # fmt: skip
+                failures[agent] = [type(error).__name__, parts]
+    everywhere = place.allgather(failures)
+    if everywhere:
+        kind, parts = everywhere[min(everywhere)]
+        raise getattr(errors, kind, errors.InputError)(
+            *(part if isinstance(part, str) else errors.Setting(*part) for part in parts)
+        )
+    return done

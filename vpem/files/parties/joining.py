@@ -1,0 +1,343 @@
+"""Parties become one dataset: their features side by side, or their rows one below the other.
+
+Parties may be held by several processes, each of which reads its own parties' files only, and
+keeps what is in them to itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_memory
+from vpem.engines.placement import Placement, for_each
+from vpem.errors import InputError, Setting
+from vpem.files.datasets import Dataset
+from vpem.files.parties.alignment import Alignment, align, read_key
+from vpem.files.parties.manifest import Party
+from vpem.files.parties.opening import Holding, open_parties
+from vpem.network.holdings import Partition, Workers
+
+__all__ = ["Share", "align_parties", "join_parties", "joined_names", "stack_parties"]
+
+
+@dataclass
+class Share(Dataset):
+    """What one process has of the data of parties that several processes hold.
+
+    ``X`` has the columns, or the rows, of its own parties alone, party by party; all else is what
+    the parties have together.
+    """
+
+    def __post_init__(self) -> None:
+        """Take everything as it is."""
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of all parties."""
+        return len(self.feature_names)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows of all parties."""
+        return len(self.X) if self.workers is None else self.workers.n_samples
+
+
+def align_parties(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    level: str = "none",
+    *,
+    key: str | os.PathLike[str] | None = None,
+    keep_missing: bool = False,
+    holders: Placement | None = None,
+) -> Alignment:
+    """Agree on the rows that belong together; see `vpem.files.parties.alignment.align`.
+
+    Parameters
+    ----------
+    parties : sequence of Party
+        All parties.
+    held : mapping of int to Holding
+        Those held here, from `open_parties`.
+    level, keep_missing
+        As for `vpem.files.parties.alignment.align`.
+    key : path, optional
+        File of the key for level hmac, read by every holder.
+    holders : Placement, optional
+        Who holds which.
+
+    Returns
+    -------
+    Alignment
+
+    Raises
+    ------
+    VpemError
+        As `vpem.files.parties.alignment.align` and `read_key` there, in every process the same.
+    """
+    holders = holders or Placement.here(len(parties))
+    if level != "hmac" and key is not None:
+        raise InputError("a key is for align hmac only; leave it out")
+    keys = None
+    if key is not None:
+        keys = for_each(holders, range(len(parties)), lambda _: read_key(key))
+    return align(
+        {
+            party: holding.n_samples if holding.ids is None else holding.ids
+            for party, holding in held.items()
+        },
+        [party.name for party in parties],
+        holders,
+        level,
+        keys=keys,
+        keep_missing=keep_missing,
+    )
+
+
+def joined_names(
+    parties: Sequence[Party], held: Mapping[int, Holding], holders: Placement | None = None
+) -> tuple[tuple[str, ...], Partition]:
+    """Name the features of all parties together, which every process learns.
+
+    A name that several parties have becomes "party.feature" for each of them; others stay.
+
+    Parameters
+    ----------
+    parties : sequence of Party
+        All parties.
+    held : mapping of int to Holding
+        Those held here.
+    holders : Placement, optional
+        Who holds which.
+
+    Returns
+    -------
+    feature_names : tuple of str
+        Names of the d features, party by party.
+    partition : Partition
+        Each party's run of them.
+
+    Raises
+    ------
+    InputError
+        If names still do not differ.
+    """
+    every = (holders or Placement.here(len(parties))).allgather(
+        {party: list(holding.feature_names) for party, holding in held.items()}
+    )
+    names = [every[party] for party in range(len(parties))]
+    times = Counter(name for own in names for name in own)
+    joined = [
+        f"{party.name}.{name}" if times[name] > 1 else name
+        for party, own in zip(parties, names, strict=True)
+        for name in own
+    ]
+    for name, count in Counter(joined).items():
+        if count > 1:
+            raise InputError(f"two features would be called {name!r}; name the parties otherwise")
+    ends = np.cumsum([len(own) for own in names])
+    features = tuple(np.split(np.arange(len(joined), dtype=np.intp), ends[:-1]))
+    return tuple(joined), Partition(features, tuple(party.name for party in parties))
+
+
+def join_parties(
+    parties: Sequence[Party],
+    level: str = "none",
+    *,
+    key: str | os.PathLike[str] | None = None,
+    keep_missing: bool = False,
+    keep_empty: bool = False,
+    holders: Placement | None = None,
+) -> tuple[Dataset, Alignment]:
+    """Join parties, which hold different features of the same rows, to one dataset.
+
+    Parameters
+    ----------
+    parties : sequence of Party
+        Who they are.
+    level, key, keep_missing
+        As for `align_parties`.
+    keep_empty : bool
+        As for `vpem.files.parties.opening.open_parties`.
+    holders : Placement, optional
+        Which process holds which; all call this alike.
+
+    Returns
+    -------
+    dataset : Dataset
+        Its partition says which party holds which features. A party's features are NaN where it
+        lacks the row. Labels are kept if exactly one party has them (and all the rows). Where
+        several processes hold parties, a `Share`, without ids and labels.
+    alignment : Alignment
+        What became of whose rows.
+
+    Raises
+    ------
+    VpemError
+        In every process the same, as `open_parties`, `align_parties` and `joined_names`.
+    """
+    holders = holders or Placement.here(len(parties))
+    held = open_parties(parties, holders, keep_empty=keep_empty)
+    try:
+        found = align_parties(
+            parties, held, level, key=key, keep_missing=keep_missing, holders=holders
+        )
+        names, partition = joined_names(parties, held, holders)
+        widths = [len(holding.feature_names) for holding in held.values()]
+        first = dict(zip(held, np.cumsum([0, *widths[:-1]]).tolist(), strict=False))
+        X = _empty((found.n_samples, sum(widths)), _common_dtype(held), parties, holders)
+
+        def fill(party: int) -> None:
+            own = slice(first[party], first[party] + len(held[party].feature_names))
+            held[party].fill(X[:, own], found.rows[party])
+
+        for_each(holders, range(len(parties)), fill)
+    finally:
+        for holding in held.values():
+            holding.close()
+    source = ", ".join(str(party.path) for party in parties)
+    if holders.apart:
+        return Share(X, names, partition=partition, source=source), found
+    labelled = [party for party, holding in held.items() if holding.labels is not None]
+    labels = None
+    if len(labelled) == 1 and (found.rows[labelled[0]] >= 0).all():
+        labels = _column(held[labelled[0]].labels)[found.rows[labelled[0]]]
+    ids = _joined_ids(held, found)
+    return Dataset(X, names, ids=ids, labels=labels, partition=partition, source=source), found
+
+
+def _common_dtype(held: Mapping[int, Holding]) -> np.dtype[Any]:
+    kinds = [holding.dtype for holding in held.values()]
+    return np.result_type(*kinds) if kinds else np.dtype(np.float32)
+
+
+def _empty(
+    shape: tuple[int, int], dtype: np.dtype[Any], parties: Sequence[Party], holders: Placement
+) -> NDArray[Any]:
+    """Make room for what this process has of the data, unless there is too little anywhere."""
+
+    def check(party: int) -> None:
+        what = f"the rows of party {parties[party].name!r}"
+        what = what if holders.apart else "the parties' data together"
+        check_memory(shape[0] * shape[1] * dtype.itemsize, what)
+
+    for_each(holders, range(len(parties)), check)
+    return np.empty(shape, dtype=dtype)
+
+
+def _column(values: NDArray[Any] | None) -> NDArray[Any]:
+    assert values is not None
+    return values
+
+
+def _joined_ids(held: Mapping[int, Holding], found: Alignment) -> NDArray[Any] | None:
+    """Return what the joined rows are called: as the first party that has them calls them."""
+    having = [party for party, holding in held.items() if holding.ids is not None]
+    if not having:
+        return None
+    columns = [_column(held[party].ids) for party in having]
+    ids = np.empty(found.n_samples, dtype=np.result_type(*columns))
+    for party, column in reversed(list(zip(having, columns, strict=True))):
+        there = found.rows[party] >= 0
+        ids[there] = column[found.rows[party][there]]
+    return ids
+
+
+def stack_parties(
+    parties: Sequence[Party], *, keep_empty: bool = False, holders: Placement | None = None
+) -> Dataset:
+    """Put parties, which hold different rows of the same features, one below the other.
+
+    Parameters
+    ----------
+    parties : sequence of Party
+        Who they are. Features are matched by name, in the order of the first party.
+    keep_empty : bool
+        As for `vpem.files.parties.opening.open_parties`.
+    holders : Placement, optional
+        Which process holds which; all call this alike. All learn every party's names of features
+        and number of rows.
+
+    Returns
+    -------
+    Dataset
+        Its workers say which party holds which rows. Ids and labels are kept if all have them.
+        Where several processes hold parties, a `Share`, without ids and labels.
+
+    Raises
+    ------
+    VpemError
+        In every process the same, if a file cannot be read or parties have different features.
+    """
+    holders = holders or Placement.here(len(parties))
+    held = open_parties(parties, holders, keep_empty=keep_empty)
+    try:
+        facts = holders.allgather(
+            {
+                party: [list(holding.feature_names), holding.n_samples, holding.dtype.name]
+                for party, holding in held.items()
+            }
+        )
+        names, counts, kinds = zip(*facts.values(), strict=True)
+        _check_same_features(parties, names)
+        ends = np.cumsum([holding.n_samples for holding in held.values()]).tolist()
+        end = dict(zip(held, ends, strict=True))
+        dtype = np.result_type(*map(np.dtype, kinds))
+        X = _empty((max(ends, default=0), len(names[0])), dtype, parties, holders)
+
+        def fill(party: int) -> None:
+            holding = held[party]
+            own = np.empty((holding.n_samples, len(names[0])), dtype=dtype)
+            holding.fill(own)
+            order = [holding.feature_names.index(name) for name in names[0]]
+            X[end[party] - holding.n_samples : end[party]] = own[:, order]
+
+        for_each(holders, range(len(parties)), fill)
+    finally:
+        for holding in held.values():
+            holding.close()
+    rows = tuple(np.split(np.arange(sum(counts), dtype=np.intp), np.cumsum(counts)[:-1]))
+    workers = Workers(rows, tuple(party.name for party in parties))
+    source = ", ".join(str(party.path) for party in parties)
+    if holders.apart:
+        return Share(X, tuple(names[0]), workers=workers, source=source)
+    return Dataset(
+        X,
+        tuple(names[0]),
+        ids=_stacked([holding.ids for holding in held.values()]),
+        labels=_stacked([holding.labels for holding in held.values()]),
+        workers=workers,
+        source=source,
+    )
+
+
+def _check_same_features(parties: Sequence[Party], names: Sequence[Sequence[str]]) -> None:
+    """Raise InputError unless all parties have features of the names that the first has."""
+    first = parties[0]
+    ours = set(names[0])
+    for party, own in zip(parties, names, strict=True):
+        theirs = set(own)
+        for one, other, missing in ((party, first, ours - theirs), (first, party, theirs - ours)):
+            if missing:
+                raise InputError(
+                    f"party {one.name!r} has no feature {min(missing)!r}, which party "
+                    f"{other.name!r} has; rows can be put together only where features are the "
+                    "same (or leave out ",
+                    Setting("split", "rows"),
+                    ")",
+                )
+
+
+def _stacked(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    """Return ids or labels of all parties one after another, if all have them and of one type."""
+    there = [column for column in columns if column is not None]
+    if len(there) < len(columns) or len({column.dtype.kind == "U" for column in there}) > 1:
+        return None
+    return np.concatenate(there)

@@ -1,0 +1,143 @@
+"""A network whose agents live in several processes, as one of them has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from vpem.engines.engine import Engine
+from vpem.engines.placement import Placement
+from vpem.errors import InputError, Setting
+from vpem.network.blocks import Blocks
+from vpem.sums.connect import MOST_GOSSIP_ROUNDS, Network
+from vpem.sums.consensus import ConsensusSum
+from vpem.sums.over_engine import ConsensusOverEngine, ServerOverEngine
+from vpem.sums.server import ServerSum
+from vpem.sums.sum import Sum
+
+__all__ = ["spread", "spread_workers", "sum_over"]
+
+
+def spread(network: Network, engine: Engine) -> Network:
+    """Return this process's part of a network.
+
+    Parameters
+    ----------
+    network : Network
+        From `vpem.sums.connect.connect`, alike in every process.
+    engine : Engine
+        The processes, over which agents are spread in runs (`Placement.evenly`).
+
+    Returns
+    -------
+    Network
+        With the blocks of the hubs whose roots live here; see `Network.part_of`. In one process
+        the network itself.
+
+    Raises
+    ------
+    InputError
+        As `sum_over` does.
+    """
+    if not engine.apart:
+        return network
+    agents = Placement.evenly(engine, network.graph.n_agents, network.graph.names or ())
+    total = sum_over(network, agents)
+    hubs = [network.hubs[b] for b in total.holders.own]
+    ends = np.cumsum([0, *network.blocks.widths[total.holders.own]])
+    blocks = Blocks(
+        tuple(np.arange(a, b, dtype=np.intp) for a, b in pairwise(ends)),
+        tuple(hub.root for hub in hubs),
+        tuple(hub.agents for hub in hubs),
+    )
+    return replace(network, blocks=blocks, total=total, agents=agents, part_of=network)
+
+
+def spread_workers(network: Network, engine: Engine) -> Network:
+    """Return the network of workers that live in several processes.
+
+    With it recipes over rows (`vpem.fits.rows.fit_em`, `vpem.fits.kmeans`,
+    `vpem.fits.fedem.fit_fedem`) are called in every process with the same options, and with
+    the rows of the process's own workers (``network.agents.own``), worker by worker. What they
+    return is the same everywhere but for what each worker has: the models of all workers and the
+    clusters of all rows are in the first process, others have their own workers'.
+
+    Parameters
+    ----------
+    network : Network
+        From `vpem.sums.connect.connect_workers`, alike in every process.
+    engine
+        As for `spread`.
+
+    Raises
+    ------
+    InputError
+        As `sum_over` does.
+    """
+    if not engine.apart:
+        return network
+    agents = Placement.evenly(engine, network.graph.n_agents, network.graph.names or ())
+    total = sum_over(network, agents, following=True)
+    return replace(network, total=total, agents=agents, part_of=network)
+
+
+def sum_over(network: Network, agents: Placement, following: bool = False) -> Sum:
+    """Return the sum of a network whose agents live in several processes.
+
+    Parameters
+    ----------
+    network : Network
+        From `vpem.sums.connect`, alike in every process.
+    agents : Placement
+        Where its agents live.
+    following : bool
+        Whether a process without roots runs the loop with what the first root finds.
+
+    Raises
+    ------
+    InputError
+        If messages are compressed, links or agents fail, or rounds are too many to be run.
+    """
+    if network.compress is not None:
+        raise InputError(
+            "compressed sums are not run on MPI: what they would save is for slow links to count; "
+            "leave ",
+            Setting("compress"),
+            " out, or take one process",
+        )
+    if network.faults is not None:
+        raise InputError(
+            "links that fail are simulated, but on MPI links are real; leave ",
+            Setting("link_failure"),
+            ", ",
+            Setting("agent_dropout"),
+            " and ",
+            Setting("stragglers"),
+            " out, or take one process",
+        )
+    total = network.total
+    holders = Placement(agents.engine, agents.nodes[[hub.root for hub in network.hubs]])
+    if isinstance(total, ServerSum):
+        return ServerOverEngine(holders)
+    assert isinstance(total, ConsensusSum)
+    # Where machines round differently the first one's numbers hold, or processes would part.
+    n_rounds, rate = agents.engine.bcast((total.n_rounds, total.rate))
+    if n_rounds > MOST_GOSSIP_ROUNDS:
+        raise InputError(
+            f"{n_rounds} rounds cannot be run one by one on MPI; take at most "
+            f"{MOST_GOSSIP_ROUNDS}, or a graph that mixes faster"
+        )
+    return ConsensusOverEngine(
+        agents,
+        holders,
+        total.mixing,
+        network.hubs,
+        n_rounds,
+        rate=rate,
+        routes=total.routes,
+        diameter=total.diameter,
+        n_threads=total.n_threads,
+        following=following,
+    )
