@@ -103,7 +103,8 @@ def _cluster(
     run: Run,
 ) -> tuple[Clustering, Sequence[str], dict[str, Any]]:
     """Cluster rows or features; the names of who holds them, and what there is of the engine."""
-    from vpem.fits.kmeans import kmeans_features, kmeans_rows
+    from vpem.fits.feature_kmeans import kmeans_features
+    from vpem.fits.row_kmeans import kmeans_rows
     from vpem.sums.connect import connect, connect_workers
     from vpem.sums.spread import spread_workers
 

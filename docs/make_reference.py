@@ -22,8 +22,8 @@ imported from `vpem`, when it is first used: `import vpem` alone loads nothing h
 ROOMS = {
     "Estimators": ("vpem.fits.estimators",),
     "Recipes": (
-        "vpem.fits.vpem", "vpem.fits.rows", "vpem.fits.kmeans", "vpem.fits.fedem",
-        "vpem.fits.imputation", "vpem.saem.fit",
+        "vpem.fits.vpem", "vpem.fits.rows", "vpem.fits.row_kmeans", "vpem.fits.feature_kmeans",
+        "vpem.fits.fedem", "vpem.fits.imputation", "vpem.saem.fit",
     ),
     "Data and models": (
         "vpem.files", "vpem.terms", "vpem.network.blocks", "vpem.network.holdings",

@@ -11,8 +11,8 @@ from tests.over_rows import N_WORKERS, overlapping
 from tests.resume_support import check_resumes
 from vpem.engines.placement import Placement
 from vpem.fits.fedem import fit_fedem
-from vpem.fits.kmeans import kmeans_rows
 from vpem.fits.local_rows import read_rows
+from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
 from vpem.network.holdings import evenly
 from vpem.network.topologies import make_graph

@@ -10,9 +10,10 @@ import pytest
 
 from tests.mpi_support import on_ranks
 from vpem.errors import InputError
+from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.fedem import fit_fedem
-from vpem.fits.kmeans import kmeans_features, kmeans_rows
 from vpem.fits.local_rows import read_rows
+from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
 from vpem.network.holdings import contiguous, from_worker_of_row
 from vpem.network.topologies import make_graph

@@ -14,7 +14,7 @@ from vpem import Fit, make_graph, read_dataset
 from vpem.files.datasets import Dataset
 from vpem.files.fetching import fetch
 from vpem.fits.evaluation import compare
-from vpem.fits.kmeans import kmeans_features
+from vpem.fits.feature_kmeans import kmeans_features
 from vpem.network.holdings import contiguous, from_lists
 from vpem.sums.connect import Network, connect
 

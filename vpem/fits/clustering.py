@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.threads import thread_count
 from vpem.checks import check_data, check_rows, check_weights, row_blocks
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.files.clusterings import StoredClustering
 from vpem.files.models import current_versions
+from vpem.fits.fingerprint import describe_run
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import _precision
 from vpem.fits.results import SUMMED, NetworkResult
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
     from vpem.fits.one_shot import OneShot
 
 __all__ = [
+    "Callback",
     "Clustering",
     "KMeansProgress",
     "Wanted",
     "check_network",
+    "describe_kmeans",
     "prepare",
+    "progress_of",
     "warn_of_outcome",
 ]
 
@@ -44,6 +49,9 @@ class KMeansProgress:
     iteration: int
     inertia: float
     changed: int
+
+
+Callback = Callable[[KMeansProgress], None]
 
 
 @dataclass(kw_only=True)
@@ -333,3 +341,18 @@ def warn_of_outcome(found: Clustering, max_iter: int) -> None:
             VpemWarning,
             stacklevel=3,
         )
+
+
+def describe_kmeans(
+    name: str, asked: Wanted, network: Network, how: KmeansSettings
+) -> dict[str, Any]:
+    """Describe a run by what must be the same when it goes on."""
+    how = how.changed(dtype=asked.dtype.name, n_threads=thread_count(how.n_threads))
+    return describe_run(name, asked.X, asked.row_weights, network, **how.values("method"))
+
+
+def progress_of(callback: Callback | None) -> Callable[[int, float, int], None] | None:
+    """Return a callback of Lloyd's iterations that calls one of a recipe."""
+    if callback is None:
+        return None
+    return lambda iteration, inertia, changed: callback(KMeansProgress(iteration, inertia, changed))

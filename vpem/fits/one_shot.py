@@ -123,7 +123,7 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
         Where messages are counted: centres, labels and an inertia up, centres and labels down, and
         the inertia of what came of it up.
     how : KmeansSettings
-        As for `vpem.fits.kmeans.kmeans_features`.
+        As for `vpem.fits.feature_kmeans.kmeans_features`.
 
     Returns
     -------

@@ -58,7 +58,7 @@ def spread(network: Network, engine: Engine) -> Network:
 def spread_workers(network: Network, engine: Engine) -> Network:
     """Return the network of workers that live in several processes.
 
-    With it recipes over rows (`vpem.fits.rows.fit_em`, `vpem.fits.kmeans`,
+    With it recipes over rows (`vpem.fits.rows.fit_em`, `vpem.fits.row_kmeans`,
     `vpem.fits.fedem.fit_fedem`) are called in every process with the same options, and with
     the rows of the process's own workers (``network.agents.own``), worker by worker. What they
     return is the same everywhere but for what each worker has: the models of all workers and the

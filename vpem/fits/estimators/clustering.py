@@ -17,7 +17,8 @@ from vpem.files.clusterings import StoredClustering
 from vpem.fits.clustering import Clustering
 from vpem.fits.estimators.on_graph import OnGraph
 from vpem.fits.estimators.row_estimators import workers_of
-from vpem.fits.kmeans import kmeans_features, kmeans_rows
+from vpem.fits.feature_kmeans import kmeans_features
+from vpem.fits.row_kmeans import kmeans_rows
 from vpem.settings import SPLITS, KmeansSettings, SumSettings
 from vpem.sums.connect import connect, connect_workers
 from vpem.terms.nearest import nearest

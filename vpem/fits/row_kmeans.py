@@ -1,0 +1,277 @@
+"""k-means over rows that workers hold: Lloyd's algorithm by one sum of vectors a pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.threads import one_blas_thread, thread_count
+from vpem.engines.placement import Placement
+from vpem.errors import InputError, Setting
+from vpem.files.matrix import FileMatrix
+from vpem.fits.clustering import (
+    Callback,
+    Clustering,
+    Wanted,
+    check_network,
+    describe_kmeans,
+    prepare,
+    progress_of,
+    warn_of_outcome,
+)
+from vpem.fits.fingerprint import checksum
+from vpem.fits.local_rows import LocalRows, check_alone
+from vpem.fits.rows import charge_scaling, n_columns
+from vpem.network.holdings import Workers
+from vpem.network.ledger import Ledger
+from vpem.settings import KmeansSettings
+from vpem.steps.held_rows import share_rows, take_rows
+from vpem.steps.lloyd import Lloyd, LloydRuns
+from vpem.steps.restarts import Best, Restart, Restarts
+from vpem.steps.row_lloyd import lloyd_rows
+from vpem.steps.saver import Saver
+from vpem.steps.seeding import seed_rows
+from vpem.steps.streams import PlacedStream
+from vpem.sums.connect import Network
+from vpem.sums.sum import Sum
+from vpem.terms.nearest import nearest, weighed
+from vpem.terms.scaling import Scaling
+
+__all__ = ["kmeans_rows"]
+
+
+def kmeans_rows(
+    X: NDArray[Any],
+    workers: Workers,
+    network: Network,
+    settings: KmeansSettings | None = None,
+    *,
+    sample_weight: NDArray[Any] | None = None,
+    feature_names: Sequence[str] | None = None,
+    callback: Callback | None = None,
+    saver: Saver | None = None,
+    **changes: Any,
+) -> Clustering:
+    """Lloyd's algorithm over rows that workers hold.
+
+    Each iteration every worker assigns its rows to the nearest centre and sends the weight and the
+    sum of its rows in each cluster. At a server it is Lloyd's algorithm over all rows, from the
+    same start; by consensus every worker has centres of its own, which differ by consensus error.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, d)
+        The data.
+    workers : Workers
+        Who holds which rows.
+    network : Network
+        From `vpem.sums.connect.connect_workers`.
+    settings : KmeansSettings, optional
+        None: the defaults.
+    sample_weight : ndarray of shape (M,), optional
+        Weight of each row. Zero has no effect, an integer equals as many copies.
+    feature_names : sequence of str, optional
+        For messages.
+    callback : callable, optional
+        Told of every iteration.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from; not with "grid".
+    **changes
+        Settings that differ: see `vpem.KmeansSettings`. Besides the names of starts ``init`` takes
+        row indices (K,) or centres (K, d).
+
+    Returns
+    -------
+    Clustering
+
+    Raises
+    ------
+    InputError
+        If the data or an option cannot be used.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the iterations ran out.
+    VpemWarning
+        If clusters are empty.
+    """
+    began = time.perf_counter()
+    how = KmeansSettings.of(settings, **changes)
+    check_network(network)
+    if how.method == "grid":
+        raise InputError(
+            Setting("method", "grid"), " joins clusterings of different features: it needs ",
+            Setting("split", "features"),
+        )  # fmt: skip
+    _check_rows(X, workers, network)
+    holders = network.total.holders
+    check_alone(holders, sample_weight=sample_weight)
+    here = LocalRows(holders, workers.counts)
+    if holders.apart:
+        here.check(X)
+    asked = prepare(
+        X, n_columns(X), how, sample_weight, feature_names, here if holders.apart else None
+    )
+    n_samples = here.n_samples if holders.apart else len(asked.X)
+    if workers.n_samples != n_samples:
+        raise InputError(
+            f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
+        )
+    attempts = _OverRows(asked, workers, here, how, callback)
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
+    if how.scale == "standard":
+        charge_scaling(network.total.on(ledger), attempts.rows.shape[1])
+    if saver is not None:
+        facts = describe_kmeans("kmeans-rows", asked, network, how)
+        saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
+    shape = (how.n_clusters, attempts.rows.shape[1])
+    kept = LloydRuns(shape, n_samples, network.total, sum(map(len, attempts.parts)))
+    with one_blas_thread():
+        restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
+        best = restarts.best(network.total, attempts)
+        found = attempts.clustering(best, network, n_samples, restarts.outcome(began))
+    warn_of_outcome(found, how.max_iter)
+    return found
+
+
+def _check_rows(X: Any, workers: Workers, network: Network) -> None:
+    """Raise InputError unless the rows of these workers can be clustered over the network."""
+    if not isinstance(workers, Workers):
+        raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
+    if isinstance(X, FileMatrix):
+        raise InputError(
+            "k-means over rows keeps the rows of every worker in memory, but the data are read "
+            "from disk; raise the memory limit"
+        )
+    if network.graph.n_agents != workers.n_workers:
+        raise InputError(
+            f"the graph joins {network.graph.n_agents} workers, the rows are held by "
+            f"{workers.n_workers}; give a graph of as many workers"
+        )
+
+
+class _OverRows:
+    """Runs of one restart after the other, over the rows of the workers of this process."""
+
+    def __init__(
+        self,
+        asked: Wanted,
+        workers: Workers,
+        here: LocalRows,
+        how: KmeansSettings,
+        callback: Callback | None,
+    ) -> None:
+        self.asked = asked
+        self.how = how
+        self.callback = callback
+        self.order = order = workers.order
+        in_order = here.holders.apart or bool((np.diff(order) > 0).all())
+        rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
+        self.rows = np.ascontiguousarray(rows, dtype=asked.dtype)
+        self.weights = None if asked.row_weights is None else asked.row_weights[order]
+        self.parts = [self.rows[run] for run in here.own_runs]
+        self.threads = thread_count(how.n_threads)
+
+    def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
+        """Run one restart; returns also the rows that it started at, worker by worker."""
+        stream = PlacedStream(restart.rng, self.weights, self.order)
+        start, chosen = self._start(restart, stream)
+        run = lloyd_rows(
+            self.parts, restart.total, start, stream,
+            max_iter=self.how.max_iter, n_threads=self.threads, callback=progress_of(self.callback),
+            saver=restart.saver(rows=chosen),
+        )  # fmt: skip
+        return run, chosen
+
+    def _start(
+        self, restart: Restart, stream: PlacedStream
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
+        """Return centres to start from, and the rows that they are at."""
+        asked, parts, total, k = self.asked, self.parts, restart.total, self.how.n_clusters
+        if restart.saved is not None:
+            return restart.loop["centres"][0], restart.drawn()
+        if asked.centres is not None:
+            return asked.scaling.apply(asked.centres), None
+        if asked.init == "k-means++":
+            # Each row was sent to all when it was drawn.
+            chosen = seed_rows(parts, total, k, stream, n_threads=self.threads)
+            return take_rows(parts, total, chosen), chosen
+        if asked.rows is None:
+            chosen = stream.draw_distinct(k)
+        else:
+            chosen = np.argsort(self.order)[asked.rows]
+        return share_rows(parts, total, chosen), chosen
+
+    def clustering(
+        self, best: Best[Lloyd], network: Network, n_samples: int, outcome: dict[str, Any]
+    ) -> Clustering:
+        """Return what the best run comes to, in the user's rows and units."""
+        asked, order, run = self.asked, self.order, best.run
+        holders, whole = network.total.holders, network.whole
+        roots, inertia = _all_centres(run, network.total), run.inertia
+        if whole.total.n_roots == 1:
+            # On a graph that mixes in one round too all have the same.
+            roots, inertia = roots[:1], inertia[:1]
+        centres, disagreement = roots.mean(axis=0), 0.0
+        assigned, off = run.labels, run.distances
+        if len(roots) > 1:
+            # By the centres that are returned, not by those of each worker.
+            assigned, off = nearest(
+                self.rows, centres, Scaling.none(self.rows.shape[1]), self.threads
+            )
+            differing = holders.allreduce(np.array([(assigned != run.labels).sum()]))
+            disagreement = float(differing[0] / n_samples)
+        assert off is not None
+        counts = np.bincount(assigned, self.weights, self.how.n_clusters).astype(np.float64)
+        labels, distances = _by_row(holders, order, assigned, off)
+        return Clustering(
+            centres=asked.scaling.undo(centres),
+            labels=labels,
+            distances=distances,
+            inertia=float(holders.bcast(weighed(distances, asked.row_weights), 0)),
+            root_inertia=inertia,
+            counts=holders.allreduce(counts),
+            history=run.history,
+            split="rows",
+            method="lloyd",
+            network=whole,
+            root_centres=asked.scaling.undo(roots) if len(roots) > 1 else None,
+            disagreement=disagreement,
+            scaling=asked.kept_scaling,
+            reseeded=[(at, cluster, int(order[row])) for at, cluster, row in run.reseeded],
+            init_rows=None if best.rows is None else tuple(int(order[row]) for row in best.rows),
+            **outcome,
+        )
+
+
+def _all_centres(run: Lloyd, total: Sum) -> NDArray[np.float64]:
+    """Centres of all roots of all processes, (R, K, d)."""
+    if total.roots.n_agents == 1 or not total.holders.apart:
+        return run.centres
+    found: NDArray[np.float64] = total.holders.allreduce(total.holders.padded(run.centres))
+    return found
+
+
+def _by_row(
+    holders: Placement,
+    order: NDArray[np.intp],
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float64],
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Put what is worker by worker in the user's order; at processes but the first it stays."""
+    own = {"labels": labels, "distances": distances}
+    parts = holders.engine.gather(own) or [own]
+    labels, distances = (
+        np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
+    )
+    if len(labels) != len(order):
+        return labels, distances
+    found, off = np.empty_like(labels), np.empty_like(distances)
+    found[order], off[order] = labels, distances
+    return found, off
