@@ -253,7 +253,7 @@ class GossipSum(_OverHubs):
         assert self.ledger is not None
         links = self._links_awake(awake)
         size = ceil(self.graph.n_agents / 8)
-        self.ledger.send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
+        self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
 
     def _find_failure(self, weather: Weather) -> PartitionedError | None:
         """Return what keeps a sum from having an answer."""
@@ -390,10 +390,10 @@ class GossipSum(_OverHubs):
             sizes = every
         sizes = sizes[self.ledger.sources]
         if self._open is None:
-            self.ledger.send(self._charged, sizes, rounds=1)
+            self._send(self._charged, sizes, rounds=1)
             return
         open_links = self._open[self._links.edge_of_link]
         missed = self._missed
         missed += sizes
-        self.ledger.send(self._charged, missed[open_links], links=open_links, rounds=1)
+        self._send(self._charged, missed[open_links], links=open_links, rounds=1)
         missed[open_links] = 0
