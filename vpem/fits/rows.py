@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -14,32 +13,25 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import as_array, check_int
 from vpem.errors import InputError, Setting
-from vpem.files.matrix import FileMatrix, FileRows
+from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import checksum, describe_run
 from vpem.fits.local_rows import LocalRows, SharedRows, check_alone
-from vpem.fits.prepare import Prepared, _scaling, prepare
+from vpem.fits.prepare import Prepared, _scaling, make_terms, prepare
 from vpem.fits.results import RowFit, _warn_of_outcome
+from vpem.fits.row_starts import RowRestart
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.settings import BY_FEATURES, FitSettings
-from vpem.steps.em import iterate
-from vpem.steps.restarts import Restart, Restarts
-from vpem.steps.row_em import OverRows, sample_roots
-from vpem.steps.row_lloyd import lloyd_rows
+from vpem.steps.reinitialise import Recovery
+from vpem.steps.restarts import Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
-from vpem.steps.seeding import seed_rows
-from vpem.steps.streams import ROW_BYTES, PlacedStream, RowStream
 from vpem.sums.connect import Network
-from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
-from vpem.terms.covariances import is_diagonal
-from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_state
-from vpem.terms.row_statistics import Message, RowTerms
+from vpem.terms.row_statistics import RowTerms
 
 __all__ = ["charge_scaling", "fit_em", "n_columns"]
 
@@ -122,24 +114,53 @@ def fit_em(
         raise InputError(
             f"the workers hold {workers.n_samples} rows, but the data have {given.n_samples}"
         )
-    threads = thread_count(how.n_threads)
-    how = how.changed(n_threads=threads, dtype=given.precision.name)
+    how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     if saver is not None:
-        saver.begin(
-            describe_run(
-                "em-rows",
-                given.X,
-                given.row_weights,
-                network,
-                **how.values("batch_size", "step_size"),
-                **({"first_restart": first_restart} if first_restart else {}),
-                **{"who holds which rows": checksum(workers.order, workers.counts)},
-            )
-        )
+        facts = how.values("batch_size", "step_size")
+        facts |= {"first_restart": first_restart} if first_restart else {}
+        facts["who holds which rows"] = checksum(workers.order, workers.counts)
+        saver.begin(describe_run("em-rows", given.X, given.row_weights, network, **facts))
     held = workers if given.kept is None else workers.of_rows(given.kept)
-    order = held.order
-    place = np.argsort(order)
-    data, weights = given.X, given.row_weights
+    ledger = Ledger(network.graph)
+    with one_blas_thread(), np.errstate(over="ignore"):
+        terms = _terms(given, held, here, how)
+        _charge_setup(terms, given, network, ledger, how)
+        kept = MixtureRuns(terms.whole, network.total, how.n_components, over_rows=True)
+        stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback}
+        numbers = range(first_restart, first_restart + how.n_init)
+        numbers = numbers if isinstance(how.init, str) else range(1)
+        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
+        place = np.argsort(held.order)
+        best = restarts.best(
+            network.total,
+            lambda restart: RowRestart(terms, restart, kept, place).run(how.init, given.rows, stop),
+        )
+    run = best.run
+    mixtures, roots = _gathered(run, kept, network.total), slice(None)
+    if network.whole.total.n_roots == 1:
+        # On a graph that mixes in one round too all have the same.
+        mixtures, roots = mixtures[:1], slice(1)
+    fit = RowFit(
+        mixture=run.mixture,
+        network=network.whole,
+        history=np.array(run.history)[:, roots],
+        root_log_likelihood=run.log_likelihood[roots],
+        total_weight=terms.whole.total_weight,
+        n_samples=given.n_samples,
+        recoveries=[_for_user(one, given, held) for one in run.recoveries],
+        init_rows=given.number(best.rows),
+        partitions=run.partitions,
+        mixtures=mixtures,
+        workers=workers,
+        **restarts.outcome(began),
+    )
+    _warn_of_outcome(fit, how.max_iter, how.tol)
+    return fit
+
+
+def _terms(given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings) -> RowTerms:
+    """Return the terms of the workers' rows, worker by worker."""
+    data, weights, order = given.X, given.row_weights, held.order
     if here is None and not np.array_equal(order, np.arange(len(order))):
         if isinstance(data, FileMatrix):
             raise InputError(
@@ -149,77 +170,36 @@ def fit_em(
         data = data[order]
         weights = None if weights is None else weights[order]
     scaling = _scaling(data, weights, how.scale, given.precision, given.misses, here)
-    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(workers.n_workers)),))
-    ledger = Ledger(network.graph)
-    with one_blas_thread(), np.errstate(over="ignore"):
-        whole = terms_of(
-            data,
-            blocks,
-            how.covariance_type,
-            missing=given.misses,
-            scaling=scaling,
-            row_weights=weights,
-            reg_covar=how.reg_covar,
-            n_threads=threads,
-            dtype=given.precision,
-            skip_negligible=not how.every_weight,
-        )
-        runs = held.runs
-        if here is not None:
-            whole, runs = whole.among(SharedRows(whole.rows, here), here.n_samples), here.own_runs
-        terms = RowTerms(whole, runs, held.counts)
-        network.charge_setup(ledger, given.n_samples, whole.itemsize)
-        total = network.total.on(ledger)
-        if how.scale == "standard" or not scaling.is_none:
-            charge_scaling(total, whole.blocks.n_features)
-        if given.misses:
-            # Every feature's weight, mean and variance, by which missing values are filled first.
-            d = blocks.n_features
-            total.begin("setup", 1, 3 * d, 8)
-            total.agree("setup", 2 * d * 8)
-        kept = MixtureRuns(whole, total, how.n_components, over_rows=True)
-        stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback}
-        numbers = range(first_restart, first_restart + how.n_init)
-        numbers = numbers if isinstance(how.init, str) else range(1)
-        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
-        best = restarts.best(
-            network.total,
-            lambda restart: _Start(terms, restart, kept, place).run(how.init, given.rows, stop),
-        )
-    run = best.run
-    mixtures, roots = _gathered(run, kept, network.total), slice(None)
-    if network.whole.total.n_roots == 1:
-        # On a graph that mixes in one round too all have the same.
-        mixtures, roots = mixtures[:1], slice(1)
-    recoveries = [
-        replace(one, hub=0, row=None if one.row is None else _user_row(given, order[one.row]))
-        for one in run.recoveries
-    ]
-    fit = RowFit(
-        mixture=run.mixture,
-        network=network.whole,
-        history=np.array(run.history)[:, roots],
-        root_log_likelihood=run.log_likelihood[roots],
-        total_weight=whole.total_weight,
-        n_samples=given.n_samples,
-        converged=run.converged,
-        recoveries=recoveries,
-        init_rows=given.number(best.rows),
-        best_restart=best.restart,
-        seconds=time.perf_counter() - began + restarts.seconds,
-        total_iterations=restarts.iterations,
-        partitions=run.partitions,
-        communication={**ledger.summary(), "bytes_by_iteration": run.bytes_sent},
-        mixtures=mixtures,
-        workers=workers,
-    )
-    _warn_of_outcome(fit, how.max_iter, how.tol)
-    return fit
+    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
+    whole = make_terms(data, weights, blocks, scaling, given, how)
+    if here is None:
+        return RowTerms(whole, held.runs, held.counts)
+    whole = whole.among(SharedRows(whole.rows, here), here.n_samples)
+    return RowTerms(whole, here.own_runs, held.counts)
 
 
-def _user_row(given: Prepared, row: int) -> int:
-    """Return the user's number of a row of the data."""
-    return int(row if given.kept is None else given.kept[row])
+def _charge_setup(
+    terms: RowTerms, given: Prepared, network: Network, ledger: Ledger, how: FitSettings
+) -> None:
+    """Count what workers send before they start."""
+    whole = terms.whole
+    network.charge_setup(ledger, given.n_samples, whole.itemsize)
+    total, d = network.total.on(ledger), whole.blocks.n_features
+    if how.scale == "standard" or not whole.scaling.is_none:
+        charge_scaling(total, d)
+    if given.misses:
+        # Every feature's weight, mean and variance, by which missing values are filled first.
+        total.begin("setup", 1, 3 * d, 8)
+        total.agree("setup", 2 * d * 8)
+
+
+def _for_user(found: Recovery, given: Prepared, held: Workers) -> Recovery:
+    """Return a recovery with the user's number of the row."""
+    row = found.row
+    if row is not None:
+        row = int(held.order[row])
+        row = row if given.kept is None else int(given.kept[row])
+    return replace(found, hub=0, row=row)
 
 
 def _gathered(run: Run, kept: MixtureRuns, total: Sum) -> list[Mixture]:
@@ -265,126 +245,3 @@ def charge_scaling(total: Any, n_features: int) -> None:
     """Count what units cost: sums of weights, values and squares, then the agreed units."""
     total.begin("setup", 1, 2 * n_features + 1, 8)
     total.agree("setup", 2 * n_features * 8)
-
-
-Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
-"""Parameters of every root, points that all know, and the rows they came from."""
-
-
-class _Start:
-    """Where one restart of EM over rows starts, and its run."""
-
-    def __init__(
-        self, terms: RowTerms, restart: Restart, kept: MixtureRuns, place: NDArray[np.intp]
-    ) -> None:
-        self.terms = terms
-        self.restart = restart
-        self.total = restart.total
-        self.kept = kept
-        self.n_components = kept.n_components
-        self.place = place
-        whole = terms.whole
-        # The same stream over rows as the user numbers them, and as they stand among the workers.
-        weights = whole.row_weights
-        own = None if weights is None else weights[place]
-        self.stream = RowStream(restart.rng, own, whole.n_samples)
-        self.local = PlacedStream(restart.rng, weights, np.argsort(place))
-        self.roots: list[FeatureTerms] = []
-
-    def run(
-        self, init: Any, given: NDArray[np.intp] | None, stop: dict[str, Any]
-    ) -> tuple[Run, NDArray[np.intp] | None]:
-        """Run the restart; returns also the rows that it started at."""
-        if self.restart.saved is not None:
-            starts, shifts, rows = self._again()
-        elif isinstance(init, Mixture):
-            starts, shifts, rows = self._at_model(init)
-        elif given is not None:
-            starts, shifts, rows = self._at(self.place[given], given)
-        else:
-            starts, shifts, rows = self._drawn(init)
-        known = [root.sample_covariance for root in self.roots]
-        saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
-        step = OverRows(self.terms, self.total, self.roots, shifts)
-        return iterate(step, starts, draw_row=self._draw_row, saver=saver, **stop), rows
-
-    def _draw_row(self) -> int:
-        """Next row of the shared stream, by its place among the workers'."""
-        return int(self.place[self.stream.draw()])
-
-    def _again(self) -> Started:
-        """Return what was saved of a start, with the parameters as they were saved last."""
-        for covariances in self.restart.drawn("covariances"):
-            own = copy(self.terms.whole)
-            own._sample_covariance = covariances
-            self.roots.append(own)
-        starts = self.kept.mixtures(self.restart.loop)
-        return starts, self.restart.drawn("shifts"), self.restart.drawn()
-
-    def _at(self, places: NDArray[np.intp], rows: NDArray[np.intp]) -> Started:
-        """Means at these rows, equal weights, the sample covariance."""
-        whole = self.terms.whole
-        centres = whole.at_rows(places)
-        size = ROW_BYTES + whole.blocks.n_features * whole.itemsize
-        ends = np.cumsum(self.terms.counts)
-        for owner in np.searchsorted(ends, places, side="right"):
-            self.total.agree("flooding", size, int(owner))
-        self.roots = sample_roots(self.terms, self.total, centres[0])
-        return [root.start(centres) for root in self.roots], centres, rows
-
-    def _at_model(self, model: Mixture) -> Started:
-        """Parameters of a model, which all know."""
-        whole = self.terms.whole
-        start = model.over(whole.blocks, whole.covariance_type, whole.scaling)
-        if start.n_components != self.n_components:
-            raise InputError(
-                f"the starting model has {start.n_components} components, {self.n_components} "
-                "were asked for"
-            )
-        self.roots = sample_roots(self.terms, self.total, start.means[0])
-        return [start] * len(self.roots), start.means, None
-
-    def _drawn(self, init: str) -> Started:
-        """Rows drawn from the shared stream, and Lloyd's iterations from there."""
-        if init == "random":
-            rows = self.stream.draw_distinct(self.n_components)
-            return self._at(self.place[rows], rows)
-        whole = self.terms.whole
-        if isinstance(whole.rows, FileRows):
-            raise InputError(
-                f"the start {init} looks at all rows of a worker at once, but the data are read "
-                "from disk; raise the memory limit, or start at random rows"
-            )
-        parts = [part.rows.read(slice(0, part.n_samples)) for part in self.terms.parts]
-        given: dict[str, Any] = {"n_threads": whole.n_threads}
-        if isinstance(whole, MissingTerms):
-            given["observed"] = whole.observed
-        places = seed_rows(parts, self.total, self.n_components, self.local, **given)
-        rows = np.argsort(self.place)[places]
-        starts, centres, _ = self._at(places, rows)
-        if init == "k-means++":
-            return starts, centres, rows
-        return self._from_clusters(parts, centres, given), centres, rows
-
-    def _from_clusters(
-        self, parts: list[NDArray[Any]], centres: NDArray[np.float64], given: dict[str, Any]
-    ) -> list[Mixture]:
-        """Parameters of the clusters that Lloyd's iterations find from some centres."""
-        whole = self.terms.whole
-        known: Sequence[NDArray[np.float64] | None] = [None] * len(parts)
-        misses = isinstance(whole, MissingTerms)
-        if misses:
-            given["fill"] = not is_diagonal(whole.covariance_type)
-        found = lloyd_rows(parts, self.total, centres, self.local, kind="setup", **given)
-        layout = Message(whole, centres)
-        if misses:
-            known = list(np.broadcast_to(found.centres, (len(parts), *centres.shape)))
-        ends = np.cumsum([len(part) for part in parts], dtype=np.intp)
-        values = [
-            self.terms.hard(worker, found.labels[end - len(part) : end], layout, own)
-            for worker, (part, end, own) in enumerate(zip(parts, ends, known, strict=True))
-        ]
-        sums = add_vectors(self.total, layout.stacked(values), "setup")
-        return [
-            root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
-        ]

@@ -7,7 +7,6 @@ model; under consensus every worker has its own, and they differ by consensus er
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +37,11 @@ def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> lis
     """
     layout = Message(terms.whole, about[None])
     values = [terms.moments(worker, layout) for worker in range(len(terms.parts))]
-    roots = []
-    for message in add_vectors(total, layout.stacked(values), "setup"):
-        own = copy(terms.whole)
-        own._sample_covariance = own.update(layout.unpacked(message)[0]).covariances
-        roots.append(own)
-    return roots
+    whole = terms.whole
+    return [
+        whole.with_sample_covariance(whole.update(layout.unpacked(message)[0]).covariances)
+        for message in add_vectors(total, layout.stacked(values), "setup")
+    ]
 
 
 class OverRows:

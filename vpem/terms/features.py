@@ -279,6 +279,12 @@ class FeatureTerms(BlockStatistics):
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
         return self.rows.take(indices).astype(np.float64)
 
+    def with_sample_covariance(self, covariances: NDArray[np.float64]) -> FeatureTerms:
+        """Return the same terms with a sample covariance that is known from elsewhere."""
+        chosen = copy(self)
+        chosen._sample_covariance = covariances
+        return chosen
+
     @property
     def sample_covariance(self) -> NDArray[np.float64]:
         """Each block's own sample covariance (divisor M) plus ``reg_covar``, for one component."""

@@ -1,0 +1,147 @@
+"""Where EM over rows starts, and the run from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError
+from vpem.files.matrix import FileRows
+from vpem.steps.em import iterate
+from vpem.steps.restarts import Restart
+from vpem.steps.row_em import OverRows, sample_roots
+from vpem.steps.row_lloyd import lloyd_rows
+from vpem.steps.runs import MixtureRuns, Run
+from vpem.steps.seeding import seed_rows
+from vpem.steps.streams import ROW_BYTES, PlacedStream, RowStream
+from vpem.sums.counted import add_vectors
+from vpem.terms.covariances import is_diagonal
+from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import MissingTerms
+from vpem.terms.mixture import Mixture
+from vpem.terms.row_statistics import Message, RowTerms
+
+__all__ = ["RowRestart"]
+
+Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
+"""Parameters of every root, points that all know, and the rows they came from."""
+
+
+class RowRestart:
+    """Where one restart of EM over rows starts, and its run."""
+
+    def __init__(
+        self, terms: RowTerms, restart: Restart, kept: MixtureRuns, place: NDArray[np.intp]
+    ) -> None:
+        self.terms = terms
+        self.restart = restart
+        self.total = restart.total
+        self.kept = kept
+        self.n_components = kept.n_components
+        self.place = place
+        whole = terms.whole
+        # The same stream over rows as the user numbers them, and as they stand among the workers.
+        weights = whole.row_weights
+        own = None if weights is None else weights[place]
+        self.stream = RowStream(restart.rng, own, whole.n_samples)
+        self.local = PlacedStream(restart.rng, weights, np.argsort(place))
+        self.roots: list[FeatureTerms] = []
+
+    def run(
+        self, init: Any, given: NDArray[np.intp] | None, stop: dict[str, Any]
+    ) -> tuple[Run, NDArray[np.intp] | None]:
+        """Run the restart; returns also the rows that it started at."""
+        if self.restart.saved is not None:
+            starts, shifts, rows = self._again()
+        elif isinstance(init, Mixture):
+            starts, shifts, rows = self._at_model(init)
+        elif given is not None:
+            starts, shifts, rows = self._at(self.place[given], given)
+        else:
+            starts, shifts, rows = self._drawn(init)
+        known = [root.sample_covariance for root in self.roots]
+        saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
+        step = OverRows(self.terms, self.total, self.roots, shifts)
+        return iterate(step, starts, draw_row=self._draw_row, saver=saver, **stop), rows
+
+    def _draw_row(self) -> int:
+        """Next row of the shared stream, by its place among the workers'."""
+        return int(self.place[self.stream.draw()])
+
+    def _again(self) -> Started:
+        """Return what was saved of a start, with the parameters as they were saved last."""
+        known = self.restart.drawn("covariances")
+        self.roots = [self.terms.whole.with_sample_covariance(one) for one in known]
+        starts = self.kept.mixtures(self.restart.loop)
+        return starts, self.restart.drawn("shifts"), self.restart.drawn()
+
+    def _at(self, places: NDArray[np.intp], rows: NDArray[np.intp]) -> Started:
+        """Means at these rows, equal weights, the sample covariance."""
+        whole = self.terms.whole
+        centres = whole.at_rows(places)
+        size = ROW_BYTES + whole.blocks.n_features * whole.itemsize
+        ends = np.cumsum(self.terms.counts)
+        for owner in np.searchsorted(ends, places, side="right"):
+            self.total.agree("flooding", size, int(owner))
+        self.roots = sample_roots(self.terms, self.total, centres[0])
+        return [root.start(centres) for root in self.roots], centres, rows
+
+    def _at_model(self, model: Mixture) -> Started:
+        """Parameters of a model, which all know."""
+        whole = self.terms.whole
+        start = model.over(whole.blocks, whole.covariance_type, whole.scaling)
+        if start.n_components != self.n_components:
+            raise InputError(
+                f"the starting model has {start.n_components} components, {self.n_components} "
+                "were asked for"
+            )
+        self.roots = sample_roots(self.terms, self.total, start.means[0])
+        return [start] * len(self.roots), start.means, None
+
+    def _drawn(self, init: str) -> Started:
+        """Rows drawn from the shared stream, and Lloyd's iterations from there."""
+        if init == "random":
+            rows = self.stream.draw_distinct(self.n_components)
+            return self._at(self.place[rows], rows)
+        whole = self.terms.whole
+        if isinstance(whole.rows, FileRows):
+            raise InputError(
+                f"the start {init} looks at all rows of a worker at once, but the data are read "
+                "from disk; raise the memory limit, or start at random rows"
+            )
+        parts = [part.rows.read(slice(0, part.n_samples)) for part in self.terms.parts]
+        given: dict[str, Any] = {"n_threads": whole.n_threads}
+        if isinstance(whole, MissingTerms):
+            given["observed"] = whole.observed
+        places = seed_rows(parts, self.total, self.n_components, self.local, **given)
+        rows = np.argsort(self.place)[places]
+        starts, centres, _ = self._at(places, rows)
+        if init == "k-means++":
+            return starts, centres, rows
+        return self._from_clusters(parts, centres, given), centres, rows
+
+    def _from_clusters(
+        self, parts: list[NDArray[Any]], centres: NDArray[np.float64], given: dict[str, Any]
+    ) -> list[Mixture]:
+        """Parameters of the clusters that Lloyd's iterations find from some centres."""
+        whole = self.terms.whole
+        known: Sequence[NDArray[np.float64] | None] = [None] * len(parts)
+        misses = isinstance(whole, MissingTerms)
+        if misses:
+            given["fill"] = not is_diagonal(whole.covariance_type)
+        found = lloyd_rows(parts, self.total, centres, self.local, kind="setup", **given)
+        layout = Message(whole, centres)
+        if misses:
+            known = list(np.broadcast_to(found.centres, (len(parts), *centres.shape)))
+        ends = np.cumsum([len(part) for part in parts], dtype=np.intp)
+        values = [
+            self.terms.hard(worker, found.labels[end - len(part) : end], layout, own)
+            for worker, (part, end, own) in enumerate(zip(parts, ends, known, strict=True))
+        ]
+        sums = add_vectors(self.total, layout.stacked(values), "setup")
+        return [
+            root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
+        ]
