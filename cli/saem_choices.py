@@ -171,8 +171,8 @@ def check_flow(given: Mapping[str, Any]) -> int:
     """Check numbers and choices that do not depend on data; return the iterations of burn-in."""
     from vpem.checks import check_int, check_number
     from vpem.errors import InputError, check_choice
-    from vpem.saem.saem import AVERAGES, SHARES, burn_in_of
-    from vpem.saem.server import FEEDBACKS
+    from vpem.saem.saem import burn_in_of
+    from vpem.settings import AVERAGES, FEEDBACKS, SHARES
 
     iterations = check_int("--iterations", given["iterations"], least=1)
     burn_in = check_int("--burn-in", burn_in_of(iterations, given["burn_in"]), least=0)

@@ -123,28 +123,23 @@ def from_the_library():
     from vpem.fits import imputation
     from vpem.fits.selection import criteria
     from vpem.pictures import kinds
-    from vpem.saem import saem as loop
     from vpem.saem import samplers as sampling
-    from vpem.saem import server as devices
     from vpem.saem.models import catalogue, one_compartment
     from vpem.steps import fedem
-    from vpem.terms.lowrank import laws, observations
+    from vpem.terms.lowrank import dealing, laws
     from vpem_cli import model
 
     return {
-        "average": loop.AVERAGES,
         "criterion": criteria.CRITERIA,
         "data fetch name": fetching.OPEN,
         "error": one_compartment.ERRORS,
-        "feedback": devices.FEEDBACKS,
         "kind": tuple(kinds.KINDS),
         "model": catalogue.MODELS,
         "saem covariance": ("diagonal", "full"),
         "sampler": (sampling.AUTO, *sampling.SAMPLERS),
-        "shares": loop.SHARES,
         "copies": imputation.COPIES,
         "data import missing": importers.MISSINGS,
-        "impute split": observations.SPLITS,
+        "impute split": dealing.SPLITS,
         "law": laws.LAWS,
         "memory": fedem.MEMORIES,
         "model best criterion": model.CRITERIA,

@@ -24,6 +24,7 @@ __all__ = [
     "KmeansSettings",
     "MixtureSettings",
     "PlanSettings",
+    "SaemSettings",
     "SumSettings",
     "WorkerSettings",
 ]
@@ -45,6 +46,9 @@ MISSINGS = ("refuse", "marginalize")
 DTYPES = ("float64", "float32")
 SPLITS = ("features", "rows")
 METHODS = ("lloyd", "grid")
+AVERAGES = ("statistics", "models")
+SHARES = ("individuals", "devices")
+FEEDBACKS = ("none", "change", "error", "memory")
 ALIGNMENTS = ("none", "ids", "hmac", "psi")
 CODECS = ("natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",
           "randk:0.1", "float64", "float32", "float16")
@@ -238,4 +242,42 @@ class KmeansSettings(Settings, heading="Model"):
     max_iter: int = changed(FitSettings, "max_iter", 300)
     dtype: Any = changed(FitSettings, "dtype")
     n_threads: int | None = changed(SumSettings, "n_threads")
+
+
+class SaemSettings(Settings, heading="Algorithm"):
+    """SAEM: see `vpem.fit_saem`."""
+
+    n_chains: int | None = setting(None, "Chains of each individual. Default: 4, or up to 50 where "
+        "latents are drawn exactly, which costs little.", flags="--chains", least=1, most=10_000)
+    n_iter: int = setting(1000, "Most iterations.", flags="--iterations --max-iter", least=1)
+    burn_in: int | None = setting(None, "Iterations of step 1, in which samplers adapt. Default: "
+        "200, or two fifths of fewer than 500.", least=0)
+    decay: float = setting(0.7, "After the burn-in the k-th step is k^-D; D above 0.5 and at most "
+        "1.")
+    average: str = setting("statistics", "What the server averages: statistics, or models of the "
+        "devices (biased where devices differ).", choices=AVERAGES)
+    shares: str = setting("individuals", "With --average models, what counts alike: individuals or "
+        "devices.", choices=SHARES)
+    codec: Any = setting(None, "Compress statistics, by a codec such as topk:0.1 or qsgd:4bits.",
+        flags="--compress")
+    feedback: str | None = setting(None, "What devices do about the error of a codec. Default: "
+        "memory with a codec, else none.", choices=FEEDBACKS)
+    participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
+        least=1e-6, most=1)
+    tol: float = setting(0.1, "Stop when every parameter is nearer to where it settles than this "
+        "part of its standard error; 0: never.", least=0)
+    window: int = setting(50, "Iterations from one look at that to the next.", least=1)
+    n_conditional: int = setting(200, "Draws of each chain at the estimates: individuals, "
+        "intervals, standard errors.", flags="--conditional-draws", least=2)
+    n_importance: int = setting(5000, "Draws of each individual for the log-likelihood.",
+        flags="--importance-draws", least=10)
+    level: float = setting(0.95, "Probability of the intervals of individuals.", least=0.01,
+        most=0.999)
+    seed: int = setting(0, "Seeds samplers, codecs and participation.", least=0, most=2**64 - 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.5 < self.decay <= 1:
+            raise InputError(Setting("decay"), " must be above 0.5 and at most 1, else steps do "
+                f"not average noise out, got {self.decay!r}")
 # fmt: on

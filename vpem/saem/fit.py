@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
@@ -21,10 +20,11 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import MODELS, OWN, all_options, make_model
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.saem import SaemProgress, burn_in_of, chains_of, run_saem
+from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, run_saem
 from vpem.saem.samplers import AUTO, Sampler, sampler_of, usual_sampler
 from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
+from vpem.settings import SaemSettings
 
 __all__ = ["MODELS", "SaemFit", "fit_saem", "make_model"]
 
@@ -108,30 +108,17 @@ class SaemFit:
 def fit_saem(
     individuals: Individuals,
     model: str | Callable[[Individuals], SaemModel] = "linear",
+    settings: SaemSettings | None = None,
     *,
     model_options: Mapping[str, Any] | None = None,
     devices: int | Workers = 1,
     sampler: str | Sampler = AUTO,
     sampler_options: Mapping[str, Any] | None = None,
-    n_chains: int | None = None,
-    n_iter: int = 1000,
-    burn_in: int | None = None,
-    decay: float = 0.7,
-    average: str = "statistics",
-    shares: str = "individuals",
-    codec: str | Codec | None = None,
-    feedback: str | None = None,
     gradient_codec: str | Codec | None = None,
-    participation: float = 1.0,
-    tol: float = 0.1,
-    window: int = 50,
     start: Vector | None = None,
-    n_conditional: int = 200,
-    n_importance: int = 5000,
-    level: float = 0.95,
-    seed: int = 0,
     callback: Callable[[SaemProgress], None] | None = None,
     announce: Callable[[str], None] | None = None,
+    **changes: Any,
 ) -> SaemFit:
     """Fit a model with latent variables by SAEM, on one machine or on devices with a server.
 
@@ -147,6 +134,12 @@ def fit_saem(
         One of `MODELS`, or what makes a `SaemModel` of individuals.
     model_options : mapping, optional
         Of a model that is named.
+    settings, changes : SaemSettings
+        How it is fitted, and what is to be otherwise: see `vpem.settings.SaemSettings` and
+        `vpem.saem.saem.run_saem`. With ``tol`` 0 all iterations are made, and none is asked whether
+        it converged. ``codec``: how devices send statistics (a name that
+        `vpem.network.codecs.parse_codec` reads, or a codec; None: exactly); ``feedback``: see
+        `vpem.saem.server.SaemServer`.
     devices : int or Workers
         How many hold runs of the individuals; or who holds which.
     sampler : {"auto", "exact", "metropolis", "langevin", "mala"} or Sampler
@@ -154,24 +147,10 @@ def fit_saem(
         given that only others have, else ``metropolis``; settings say which.
     sampler_options : mapping, optional
         Of a sampler that is named, see `vpem.saem.samplers`.
-    n_chains, n_iter, burn_in, decay, average, shares, participation, tol, window, start, callback
-        See `vpem.saem.saem.run_saem`; with ``tol`` 0 all iterations are made, and none is asked
-        whether it converged.
-    codec : str or Codec, optional
-        How devices send statistics, see `vpem.network.codecs.parse_codec`; None: exactly.
-    feedback : {"none", "change", "error", "memory"}, optional
-        See `vpem.saem.server.FEEDBACKS`; default: ``memory`` where there is a codec, else
-        ``none``.
     gradient_codec : str or Codec, optional
         Of the sampler ``langevin``.
-    n_conditional : int
-        Draws of each chain at the estimates.
-    n_importance : int
-        Draws of each individual for the log-likelihood.
-    level : float
-        Probability of individuals' intervals.
-    seed : int
-        Of all random numbers, from 0 to 2^64 - 1.
+    start, callback
+        See `vpem.saem.saem.run_saem`.
     announce : callable, optional
         Told in words of each part of the work that comes after the iterations, when it begins.
 
@@ -193,79 +172,33 @@ def fit_saem(
     VpemWarning
         If importance draws are worth few: the latents' law is not well known.
     """
-    check_int("seed", seed, least=0, most=2**64 - 1)
-    n_iter = check_int("n_iter", n_iter, least=1)
-    burn_in = burn_in_of(n_iter, burn_in)
+    asked = SaemSettings.of(settings, **changes)
     made = _made(individuals, model, model_options)
     held = evenly(made.n, devices) if not isinstance(devices, Workers) else devices
-    codec = parse_codec(codec) if isinstance(codec, str) else codec
+    codec = parse_codec(asked.codec) if isinstance(asked.codec, str) else asked.codec
     chosen = _sampler(made, sampler, sampler_options, gradient_codec)
-    n_chains = chains_of(chosen, made.n, n_chains)
     if held.n_samples != made.n:
         raise InputError(f"devices hold {held.n_samples} individuals, but there are {made.n}")
-    if feedback is None:
-        feedback = "none" if codec is None else "memory"
+    feedback = asked.feedback or ("none" if codec is None else "memory")
     server = SaemServer(held.counts / made.n, codec, feedback, made.pieces)
-    run = run_saem(
-        made,
-        held,
-        chosen,
-        server,
-        n_iter=n_iter,
-        burn_in=burn_in,
-        decay=decay,
-        n_chains=n_chains,
-        average=average,
-        shares=shares,
-        participation=participation,
-        tol=tol,
-        window=window,
-        seed=seed,
-        start=start,
-        callback=callback,
-    )
-    if tol > 0 and not run.converged:
-        warnings.warn(
-            f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}; take "
-            f"{'more iterations or chains' if not run.change < tol else 'a simpler model'}",
-            NotConvergedWarning,
-            stacklevel=2,
-        )
+    run = run_saem(made, held, chosen, server, asked, start=start, callback=callback)
+    _warn_unless_settled(run, asked.tol)
     acceptance = run.chains.rates
     theta, first = made.canonical(run.theta, run.chains.z)
     trace = np.array(run.trace)
     if not np.array_equal(theta, run.theta):  # signs, say, are turned: those before as well
         trace = np.array([made.canonical(one, run.chains.z)[0] for one in run.trace])
     run.chains.z = first
-    streams = Streams.of(individuals.names, seed)
-    tell = announce or (lambda _: None)
-    tell(f"drawing latents at the estimates, {n_conditional} draws of each chain")
-    given = sample_conditional(
-        made,
-        theta,
-        chosen,
-        run.chains,
-        streams,
-        after=run.n_iter,
-        late=max(1, run.n_iter - burn_in),
-        n_iter=n_conditional,
-        level=level,
-    )
-    tell(f"computing the log-likelihood, {n_importance} draws of each individual")
-    likelihood = importance_log_likelihood(
-        made, theta, given, streams, after=run.n_iter + n_conditional, n_draws=n_importance
-    )
-    tell("computing standard errors")
-    _warn_of_few(likelihood, individuals.names, n_importance)
+    given, likelihood = _look_closer(made, theta, chosen, run, asked, announce or (lambda _: None))
+    _warn_of_few(likelihood, individuals.names, asked.n_importance)
     information = observed_information(made, theta, given)
     server.sum_up()
     named = isinstance(model, str)
-    settings = {
-        "devices": held.n_workers, "sampler": chosen.name, "sampler_options": _told(chosen),
-        "n_chains": n_chains, "n_iter": n_iter, "burn_in": burn_in, "decay": decay,
-        "average": average, "shares": shares, "codec": None if codec is None else codec.name,
-        "feedback": feedback, "participation": participation, "tol": tol, "window": window,
-        "n_conditional": n_conditional, "n_importance": n_importance, "seed": seed,
+    kept = {
+        "devices": held.n_workers, "sampler": chosen.name, "sampler_options": _options_of(chosen),
+        **asked.values("level"), "n_chains": chains_of(chosen, made.n, asked.n_chains),
+        "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
+        "codec": None if codec is None else codec.name, "feedback": feedback,
         "columns": dict(individuals.columns),
     }  # fmt: skip
     return SaemFit(
@@ -285,8 +218,45 @@ def fit_saem(
         server.ledger,
         str(model) if named else OWN,
         all_options(str(model), model_options or {}) if named else {},
-        settings,
+        kept,
     )
+
+
+def _look_closer(
+    model: SaemModel,
+    theta: Vector,
+    sampler: Sampler,
+    run: SaemRun,
+    asked: SaemSettings,
+    announce: Callable[[str], None],
+) -> tuple[Conditional, LogLikelihood]:
+    """Draw latents at the estimates, for individuals and for the log-likelihood."""
+    streams = Streams.of(model.individuals.names, asked.seed)
+    n_conditional, n_importance = asked.n_conditional, asked.n_importance
+    announce(f"drawing latents at the estimates, {n_conditional} draws of each chain")
+    given = sample_conditional(
+        model, theta, sampler, run.chains, streams, after=run.n_iter,
+        late=max(1, run.n_iter - burn_in_of(asked.n_iter, asked.burn_in)), n_iter=n_conditional,
+        level=asked.level,
+    )  # fmt: skip
+    announce(f"computing the log-likelihood, {n_importance} draws of each individual")
+    after = run.n_iter + n_conditional
+    likelihood = importance_log_likelihood(
+        model, theta, given, streams, after=after, n_draws=n_importance
+    )
+    announce("computing standard errors")
+    return given, likelihood
+
+
+def _warn_unless_settled(run: SaemRun, tol: float) -> None:
+    """Warn where parameters had not settled."""
+    if tol > 0 and not run.converged:
+        warnings.warn(
+            f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}; take "
+            f"{'more iterations or chains' if not run.change < tol else 'a simpler model'}",
+            NotConvergedWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -> None:
@@ -303,7 +273,7 @@ def _warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) 
         )
 
 
-def _told(sampler: Sampler) -> dict[str, Any]:
+def _options_of(sampler: Sampler) -> dict[str, Any]:
     """Options of a sampler of vpem that results depend on, a codec by its name."""
     if not is_dataclass(sampler):
         return {}

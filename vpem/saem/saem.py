@@ -10,22 +10,22 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int, check_number
-from vpem.errors import InputError, NotConvergedWarning, NumericalError, Setting, check_choice
+from vpem.checks import check_int
+from vpem.errors import InputError, NotConvergedWarning, NumericalError
 from vpem.network.holdings import Workers
 from vpem.saem.chains import Chains, Sampler
 from vpem.saem.models.model import Counts, SaemModel, Vector, begin_model, check_model
 from vpem.saem.server import SaemServer, Units
 from vpem.saem.stopping import Watch
 from vpem.saem.streams import Streams
+from vpem.settings import SaemSettings
 
 __all__ = [
-    "AVERAGES",
-    "SHARES",
     "SaemProgress",
     "SaemRun",
     "burn_in_of",
@@ -39,12 +39,6 @@ EXACT_CHAINS = 50
 
 MOST_DRAWS = 1_000_000
 """Chains of all individuals, from which on there are fewer of each."""
-
-AVERAGES = ("statistics", "models")
-"""What the server averages: statistics, of which it makes one model; or models of the devices."""
-
-SHARES = ("individuals", "devices")
-"""Models are averaged so that each individual counts alike, or each device as in the draft."""
 
 
 @dataclass(frozen=True)
@@ -137,19 +131,11 @@ def run_saem(
     devices: Workers,
     sampler: Sampler,
     server: SaemServer,
+    settings: SaemSettings | None = None,
     *,
-    n_iter: int = 1000,
-    burn_in: int | None = None,
-    decay: float = 0.7,
-    n_chains: int | None = None,
-    average: str = "statistics",
-    shares: str = "individuals",
-    participation: float = 1.0,
-    tol: float = 0.1,
-    window: int = 50,
-    seed: int = 0,
     start: Vector | None = None,
     callback: Callable[[SaemProgress], None] | None = None,
+    **changes: Any,
 ) -> SaemRun:
     """Run SAEM.
 
@@ -163,29 +149,12 @@ def run_saem(
         Of the latents.
     server : SaemServer
         How devices reach the server.
-    n_iter, burn_in : int
-        Most iterations, and those of them with step 1 in which samplers adapt; None: 200, or two
-        fifths of fewer than 500.
-    decay : float
-        Power of the steps after it, above 1/2 and at most 1.
-    n_chains : int, optional
-        Chains of each individual. Default: 4, or 50 where latents are drawn exactly, which costs
-        little (fewer of more than 20,000 individuals).
-    average : {"statistics", "models"}
-        Algorithm 2 of the draft, or 1.
-    shares : {"individuals", "devices"}
-        How models are weighed.
-    participation : float
-        Probability that a device takes part in an iteration. What the server has of the others
-        stays; steps are divided by it, so that the mean is that of all.
-    tol : float
-        Stop when every parameter is nearer to where it settles than this part of its standard
-        error, see `vpem.saem.stopping`; 0: never.
-    window : int
-        Iterations from one look at that to the next, the first after two; where a part of the
-        devices takes part, so many in which each does.
-    seed : int
-        Of all random numbers.
+    settings, changes : SaemSettings
+        How it is run, and what is to be otherwise. With ``average`` "statistics" it is Algorithm 2
+        of the draft, with "models" Algorithm 1. Where devices take part with a probability, what
+        the server has of the others stays; steps are divided by it, so that the mean is that of
+        all. ``tol`` and ``window``: see `vpem.saem.stopping`; where a part of the devices takes
+        part, there are so many iterations between looks in which each does.
     start : ndarray of shape (p,), optional
         Parameters to begin with, instead of the model's.
     callback : callable, optional
@@ -207,34 +176,34 @@ def run_saem(
     NotConvergedWarning
         If compressed statistics end as none that latents have.
     """
-    n_iter = check_int("n_iter", n_iter, least=1)
-    burn_in = check_int("burn_in", burn_in_of(n_iter, burn_in), least=0, most=n_iter)
-    _check(model, devices, server, decay, average, shares)
-    check_number("participation", participation, least=1e-6, most=1)
-    check_number("tol", tol, least=0)
+    given = SaemSettings.of(settings, **changes)
+    n_iter, participation, tol = given.n_iter, given.participation, given.tol
+    burn_in = check_int("burn_in", burn_in_of(n_iter, given.burn_in), least=0, most=n_iter)
+    _check(model, devices, server, given.average)
     theta, z = begin_model(model)
     if start is not None:
         theta = np.array(start, dtype=np.float64)
     check_model(model, theta, z)
-    rng = np.random.Generator(np.random.Philox(seed))
+    rng = np.random.Generator(np.random.Philox(given.seed))
     statistics = model.statistics(z[None])
-    chains = sampler.begin(model, theta, z, chains_of(sampler, model.n, n_chains))
-    local = Devices(model, devices, sampler, chains, seed, statistics, theta)
+    chains = sampler.begin(model, theta, z, chains_of(sampler, model.n, given.n_chains))
+    local = Devices(model, devices, sampler, chains, given.seed, statistics, theta)
     server.begin(local.smoothed, Units.of(statistics), participation, rng)
     run = SaemRun(theta, chains, [theta])
-    looks = math.ceil(window / participation)  # as much is seen of each device in between
+    looks = math.ceil(given.window / participation)  # as much is seen of each device in between
     watch = Watch(model, sampler, local.streams, server, burn_in, tol, looks)
     if tol > 0:
         run.grounds = f"parameters are looked at from iteration {burn_in + 2 * looks} on"
     for r in range(1, n_iter + 1):
-        step = step_size(r, burn_in, decay)
+        step = step_size(r, burn_in, given.decay)
         active = server.draw(len(theta))
         if len(active):
             drawn = local.simulate(theta, active, r, max(0, r - burn_in))
             # A device that is seldom active takes larger steps, so that all forget alike.
             local.smooth(drawn, active, min(server.damping, step / participation))
-            if average == "models":
-                weights = server.weights if shares == "individuals" else np.ones(devices.n_workers)
+            if given.average == "models":
+                alike = given.shares == "devices"
+                weights = np.ones(devices.n_workers) if alike else server.weights
                 theta = server.average_models(*local.maximize(active, weights))
             else:
                 server.gather(drawn, local.smoothed[active], step)
@@ -339,18 +308,9 @@ def _check(
     model: SaemModel,
     devices: Workers,
     server: SaemServer,
-    decay: float,
     average: str,
-    shares: str,
 ) -> None:
     """Refuse options that do not fit each other."""
-    check_choice("average", average, AVERAGES)
-    check_choice("shares", shares, SHARES)
-    if check_number("decay", decay, least=0, most=1) <= 0.5:
-        raise InputError(
-            Setting("decay"),
-            f" must be above 0.5 and at most 1, else steps do not average noise out, got {decay:g}",
-        )
     if devices.n_samples != model.n:
         raise InputError(
             f"devices hold {devices.n_samples} individuals, but the model is of {model.n}"

@@ -10,23 +10,13 @@ from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
 from vpem.saem.models.model import Vector
+from vpem.settings import FEEDBACKS
 from vpem.sums.counted import AtServer
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.wrappers import Compressed, Memory, Partial
 
-__all__ = ["FEEDBACKS", "SaemServer", "Units"]
-
-FEEDBACKS = ("none", "change", "error", "memory")
-"""What devices do about the error of a codec.
-
-``none``: statistics are compressed as they are, as in the draft. What top-k leaves out is then
-zero, and the noise of few bits has the size of the statistic: second moments less squared means
-become negative, the M-step makes variances nearly zero, and the E-step keeps them there.
-``change``: how far statistics are from the server's, which it sends instead of parameters; what is
-left out does not change. ``error``: the same, and what messages left out is added to the next
-(Seide et al. 2014). ``memory``: how far they are from what the server has of each device
-(Richtarik et al. 2021), which both keep."""
+__all__ = ["SaemServer", "Units"]
 
 LEAST = 1e-3
 
@@ -69,7 +59,7 @@ class SaemServer:
     codec : Codec or None
         How statistics are sent; None: exactly.
     feedback : {"none", "change", "error", "memory"}
-        See `FEEDBACKS`.
+        What devices do about the error of a codec, see the notes.
     pieces : tuple of slice
         Of a statistic.
     total : AtServer, optional
@@ -81,6 +71,16 @@ class SaemServer:
         Mean statistic of an individual, as the server has it.
     damping : float
         The largest step with which a coarse codec does not build up.
+
+    Notes
+    -----
+    ``none``: statistics are compressed as they are, as in the draft. What top-k leaves out is then
+    zero, and the noise of few bits has the size of the statistic: second moments less squared means
+    become negative, the M-step makes variances nearly zero, and the E-step keeps them there.
+    ``change``: how far statistics are from the server's, which it sends instead of parameters; what
+    is left out does not change. ``error``: the same, and what messages left out is added to the
+    next (Seide et al. 2014). ``memory``: how far they are from what the server has of each device
+    (Richtarik et al. 2021), which both keep.
     """
 
     def __init__(
