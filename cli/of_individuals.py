@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from vpem.saem.curves import Curves
     from vpem.saem.individuals import Individuals
-    from vpem.saem.prediction import Curves, Predictor
+    from vpem.saem.prediction import Predictor
     from vpem.saem.saved import SavedSaem
 
 __all__ = ["SaemFile"]

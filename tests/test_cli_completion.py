@@ -133,6 +133,7 @@ def from_the_library():
         "criterion": criteria.CRITERIA,
         "data fetch name": fetching.OPEN,
         "error": one_compartment.ERRORS,
+        "feedback": settings.FEEDBACKS,
         "kind": tuple(kinds.KINDS),
         "model": catalogue.MODELS,
         "saem covariance": ("diagonal", "full"),

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ __all__ = [
     "row_blocks",
 ]
 
+
+T = TypeVar("T")
 
 Floats = NDArray[np.floating]
 """Real numbers in the precision of the data, float32 or float64."""
@@ -68,7 +70,7 @@ LARGEST_WEIGHT = 1e100
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def as_kept(value: Any, wanted: type, sentence: str) -> Any:
+def as_kept(value: Any, wanted: type[T], sentence: str) -> T:
     """Return what a file keeps of ``value``: itself, or that of a fitted estimator.
 
     Parameters

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import as_kept
+from vpem.checks import Floats, Labels, as_kept
 from vpem.errors import FileError
 from vpem.files.elements import Column, Elements, Strings, check_written, read_elements
 from vpem.files.hdf5 import (
@@ -25,7 +25,8 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.json_text import write_json_element
 from vpem.files.reports import report_elements
-from vpem.network.schema import COUNT, Array, ListOf, Maybe
+from vpem.network.schema import COUNT, Array, ListOf, Maybe, Report
+from vpem.terms.matrix import Arranges
 from vpem.terms.nearest import nearest
 from vpem.terms.scaling import Scaling
 
@@ -65,15 +66,15 @@ class StoredClustering:
     labels: NDArray[np.int32]
     distances: NDArray[np.float64]
     feature_names: tuple[str, ...]
-    ids: NDArray[Any] | None = None
+    ids: Labels | None = None
     root_centres: NDArray[np.float64] | None = None
-    report: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
+    report: Report = field(default_factory=dict)
+    options: Report = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     scaling: Scaling | None = None
 
     def assign(
-        self, X: Any, n_threads: int | None = None
+        self, X: Floats | Arranges, n_threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Nearest centre of each row, and its squared distance.
 

@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +106,7 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
     return found
 
 
-def check_written(path: str | os.PathLike[str], schema: Elements, **values: Any) -> None:
+def check_written(path: str | os.PathLike[str], schema: Elements, **values: object) -> None:
     """Check objects that a file is to have as JSON text by the schema that it will be read by.
 
     Parameters

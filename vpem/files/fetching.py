@@ -10,11 +10,11 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.errors import FileError, InputError, Setting, VpemWarning, check_choice
 from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import check_readable
@@ -278,7 +278,7 @@ def _lines(content: bytes) -> bytes:
     return content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n")
 
 
-def _table(content: bytes, wanted: OpenData, path: Path) -> NDArray[Any]:
+def _table(content: bytes, wanted: OpenData, path: Path) -> Floats:
     """Return all columns (M, d + 1), the labels last, or say why they do not fit."""
     columns = len(wanted.feature_names) + 1
     try:

@@ -19,6 +19,7 @@ from vpem.files.hdf5 import describe_element
 from vpem.files.opening import PathLike, advice, read_limit, read_text
 from vpem.files.reading import read_array
 from vpem.files.walking import find
+from vpem.network.schema import Report
 
 if TYPE_CHECKING:
     import h5py
@@ -74,7 +75,7 @@ def _finite(word: str) -> float:
     return number
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> Report:
     """Make a dictionary of an object and refuse a repeated key, which JSON would lose."""
     made = dict(pairs)
     if len(made) < len(pairs):
@@ -84,7 +85,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _is_shallow(value: Any, depth: int) -> bool:
+def _is_shallow(value: object, depth: int) -> bool:
     """Whether lists and objects are nested at most ``depth`` deep."""
     if not isinstance(value, dict | list):
         return True
@@ -126,7 +127,7 @@ def read_json_bytes(group: h5py.Group, name: str) -> NDArray[np.uint8]:
     return values
 
 
-def read_json_element(group: h5py.Group, name: str, deepest: int = DEEPEST) -> dict[str, Any]:
+def read_json_element(group: h5py.Group, name: str, deepest: int = DEEPEST) -> Report:
     """Read an object that `write_json_element` has written.
 
     Parameters
@@ -153,7 +154,7 @@ def read_json_element(group: h5py.Group, name: str, deepest: int = DEEPEST) -> d
     return found
 
 
-def write_json_element(group: h5py.Group, name: str, value: Any) -> None:
+def write_json_element(group: h5py.Group, name: str, value: object) -> None:
     """Write an object as JSON text, stored as bytes.
 
     Parameters

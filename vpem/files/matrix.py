@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from vpem.checks import Floats
 from vpem.errors import FileError, VpemWarning
 from vpem.files.hdf5 import check_matrix, open_file
 from vpem.files.storage import Inflation
@@ -62,7 +62,7 @@ class FileMatrix:
         self.shape: tuple[int, int] = self._dataset.shape
         stored = self._dataset.dtype
         single = stored.kind == "f" and stored.itemsize <= 4
-        self.dtype: np.dtype[Any] = np.dtype(np.float32 if single else np.float64)
+        self.dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
         row_bytes = max(1, self.shape[1] * self.dtype.itemsize)
         self._columns: list[int] | None = None
         self.chunk_rows = self._dataset.chunks[0] if self._dataset.chunks else 1
@@ -87,13 +87,13 @@ class FileMatrix:
         """Size in memory, were it read whole."""
         return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> Floats:
         start, stop, _ = rows.indices(self.shape[0])
         out = np.empty((stop - start, self._dataset.shape[1]), dtype=self.dtype)
         self.read_into(out, start)
         return out if self._columns is None else out[:, self._columns]
 
-    def read_into(self, out: NDArray[Any], start: int) -> None:
+    def read_into(self, out: Floats, start: int) -> None:
         """Fill ``out``, shape (m, columns stored), with the rows from ``start`` on."""
         stop = start + len(out)
         try:
@@ -119,15 +119,15 @@ class FileMatrix:
         chosen.shape = (self.shape[0], len(chosen._columns))
         return chosen
 
-    def arranged(self, blocks: Blocks, scaling: Scaling, dtype: Any) -> FileRows:
+    def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> FileRows:
         """Return the rows in block order, in the units and precision of fitting."""
         return FileRows(self, blocks, scaling, dtype)
 
-    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+    def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
         return np.concatenate([self[int(row) : int(row) + 1] for row in indices])
 
-    def runs(self) -> Iterator[tuple[int, NDArray[Any]]]:
+    def runs(self) -> Iterator[tuple[int, Floats]]:
         """Yield every run of rows with the number of its first."""
         for start in range(0, self.shape[0], self.step):
             yield start, self[start : start + self.step]
@@ -148,15 +148,17 @@ class FileRows:
         As for `MemoryRows`.
     """
 
-    def __init__(self, matrix: FileMatrix, blocks: Blocks, scaling: Scaling, dtype: Any) -> None:
+    def __init__(
+        self, matrix: FileMatrix, blocks: Blocks, scaling: Scaling, dtype: DTypeLike
+    ) -> None:
         self._matrix = matrix
         self._blocks = blocks
         self._scaling = scaling
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="vpem-read")
-        self._held: tuple[slice, NDArray[Any]] | None = None
-        self._next: tuple[slice, Future[NDArray[Any]]] | None = None
+        self._held: tuple[slice, Floats] | None = None
+        self._next: tuple[slice, Future[Floats]] | None = None
         self.n_samples = len(matrix)
-        self.dtype = np.dtype(dtype)
+        self.dtype: np.dtype[np.floating] = np.empty(0, dtype).dtype
         self.step = matrix.step
         as_stored = blocks.in_order and scaling.is_none and matrix.dtype == self.dtype
         self._is_direct = as_stored and matrix.is_whole
@@ -168,7 +170,7 @@ class FileRows:
         """Runs of rows that are read from the file at once."""
         return _pieces(slice(0, self.n_samples), self.step)
 
-    def _load(self, rows: slice, buffer: NDArray[Any]) -> NDArray[Any]:
+    def _load(self, rows: slice, buffer: Floats) -> Floats:
         out = buffer[: rows.stop - rows.start]
         if self._is_direct:
             self._matrix.read_into(out, rows.start)
@@ -176,7 +178,7 @@ class FileRows:
             arrange_into(out, self._matrix[rows], self._blocks, self._scaling)
         return buffer
 
-    def read(self, rows: slice) -> NDArray[Any]:
+    def read(self, rows: slice) -> Floats:
         """Rows of one run, shape (m, d), C-contiguous; the run after it is read meanwhile.
 
         They are there until rows of another run are asked for.
@@ -186,7 +188,7 @@ class FileRows:
         # After the last run the first comes again, for the next sweep.
         return self.read_in(run, rows, _piece_at(whole, self.step, run.stop % self.n_samples))
 
-    def read_in(self, run: slice, rows: slice, following: slice | None) -> NDArray[Any]:
+    def read_in(self, run: slice, rows: slice, following: slice | None) -> Floats:
         """Rows of a run of at most `step` rows, which is read whole; then ``following`` is."""
         if self._held is None or self._held[0] != run:
             if self._held is not None:
@@ -207,7 +209,7 @@ class FileRows:
                 self._next = (following, future)
         return self._held[1][rows.start - run.start : rows.stop - run.start]
 
-    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+    def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
         return self._blocks.arrange(self._scaling.apply(self._matrix.take(indices)), self.dtype)
 
@@ -234,13 +236,13 @@ class FilePart:
         self._rows = rows
         self._following = following
         self.n_samples = rows.stop - rows.start
-        self.dtype = whole.dtype
+        self.dtype: np.dtype[np.floating] = whole.dtype
 
     def runs(self) -> Iterator[slice]:
         """Runs of rows that are read from the file at once."""
         return _pieces(slice(0, self.n_samples), self._whole.step)
 
-    def read(self, rows: slice) -> NDArray[Any]:
+    def read(self, rows: slice) -> Floats:
         """Rows of one run, shape (m, d), C-contiguous."""
         step, first = self._whole.step, self._rows.start
         wanted = slice(first + rows.start, first + rows.stop)
@@ -253,7 +255,7 @@ class FilePart:
             following = None
         return self._whole.read_in(run, wanted, following)
 
-    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+    def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
         return self._whole.take(indices + self._rows.start)
 

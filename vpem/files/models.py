@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +37,14 @@ from vpem.files.hdf5 import (
 from vpem.files.json_text import write_json_element
 from vpem.files.reports import report_elements
 from vpem.network.blocks import Blocks
-from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe
+from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Mapping, Maybe, Report
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.covariances import is_diagonal, is_tied
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
+
+if TYPE_CHECKING:
+    import h5py
 
 __all__ = [
     "Model",
@@ -83,9 +86,9 @@ class Model:
 
     mixture: Mixture
     feature_names: tuple[str, ...]
-    report: dict[str, Any]
+    report: Report
     history: NDArray[np.float64]
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Report = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     root_history: NDArray[np.float64] | None = None
 
@@ -210,7 +213,7 @@ HUB: Elements = {
 }
 
 
-def _read_parts(file: Any) -> Model:
+def _read_parts(file: h5py.File) -> Model:
     whole = read_elements(file, MODEL)
     kind, n_hubs, k = (whole[name] for name in ("covariance_type", "n_hubs", "n_components"))
     dense = not is_diagonal(kind)
@@ -265,7 +268,7 @@ def _check_mixture(mixture: Mixture) -> None:
         raise InputError("a covariance is too near zero")
 
 
-def assembled(model: Model) -> dict[str, NDArray[Any]]:
+def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
     """Return the one mixture a user wants, in the user's order and units.
 
     Raises
@@ -303,11 +306,11 @@ def write_npz(path: PathLike, model: Model, force: bool = False) -> None:
         )
 
 
-def model_as_json(model: Model) -> dict[str, Any]:
+def model_as_json(model: Model) -> Report:
     """Return the whole model as values that JSON can hold: assembled, and hub by hub."""
     mixture = model.mixture
     blocks = mixture.blocks
-    hubs: Sequence[dict[str, Any]] = [
+    hubs: Sequence[Report] = [
         {
             "root": blocks.roots[b],
             "agents": list(blocks.agents[b]),

@@ -8,11 +8,12 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.errors import FileError, InputError, did_you_mean, shorten
 from vpem.files.hdf5 import (
     atomic_write,
@@ -244,7 +245,7 @@ def _read_observers(file: h5py.File, group: h5py.Group, source: str) -> Observat
     )
 
 
-def _read_entries(member: h5py.Group, source: str) -> tuple[NDArray[Any], ...]:
+def _read_entries(member: h5py.Group, source: str) -> tuple[Floats, ...]:
     """Read rows, columns and values of one observer."""
     rows = read_array(member, "rows", ndim=1, kinds="iu")
     columns = read_array(member, "columns", shape=rows.shape, kinds="iu")

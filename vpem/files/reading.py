@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Labels
 from vpem.errors import FileError
 from vpem.files.opening import EXPANSION, advice, read_limit
 from vpem.files.storage import Inflation, check_storage, lengths_of_strings
@@ -188,7 +189,7 @@ def _check_lengths(lengths: Iterator[NDArray[np.uint32]], most: int, where: str)
     return longest
 
 
-def read_column(group: h5py.Group, name: str) -> NDArray[Any]:
+def read_column(group: h5py.Group, name: str) -> Labels:
     """Read a one-dimensional dataset of strings or numbers (true/false values included).
 
     Raises
@@ -275,7 +276,7 @@ def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
     return found
 
 
-def _dataset(group: h5py.Group, name: str) -> Any:
+def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
     """Return the dataset ``name``, refusing what is missing, no dataset, or stored elsewhere."""
     import h5py
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Labels
 from vpem.errors import FileError, VpemError
 from vpem.files.hdf5 import (
     PathLike,
@@ -61,7 +63,7 @@ class _Writer:
     """Takes a state apart into JSON and pools of numbers."""
 
     def __init__(self) -> None:
-        self.pools: dict[str, list[NDArray[Any]]] = {}
+        self.pools: dict[str, list[Labels]] = {}
 
     def plain(self, value: Any) -> Any:
         """Describe a value in JSON; numbers of arrays go to the pools."""
@@ -83,25 +85,25 @@ class _Writer:
             return self._sequence(value)
         raise TypeError(f"a state holds no {type(value).__name__}")
 
-    def _kept(self, array: NDArray[Any]) -> tuple[str, NDArray[Any], list[int]]:
+    def _kept(self, array: Labels) -> tuple[str, Labels, list[int]]:
         name = array.dtype.str[1:]
         if name not in DTYPES:
             raise TypeError(f"a state holds no arrays of {array.dtype}")
         self.pools.setdefault(name, []).append(array.reshape(-1))
         return name, array, list(array.shape)
 
-    def _array(self, value: NDArray[Any]) -> list[Any]:
+    def _array(self, value: Labels) -> list[object]:
         # How numbers lie in memory decides in which order they are added up.
         turned = value.ndim > 1 and value.flags.f_contiguous and not value.flags.c_contiguous
         name, _, shape = self._kept(value.T if turned else value)
         return ["turned" if turned else "array", name, shape]
 
-    def _mapping(self, value: State) -> dict[str, Any]:
+    def _mapping(self, value: State) -> State:
         if not all(isinstance(key, str) for key in value):
             raise TypeError("the keys of a state are strings")
         return {key: self.plain(item) for key, item in value.items()}
 
-    def _sequence(self, value: list[Any] | tuple[Any, ...]) -> list[Any]:
+    def _sequence(self, value: Sequence[object]) -> list[object]:
         if isinstance(value, list) and len(value) > 1 and _alike(value):
             made = np.stack(value)
             name, _, shape = self._kept(made)
@@ -110,7 +112,7 @@ class _Writer:
         return [kind, *map(self.plain, value)]
 
 
-def _alike(values: list[Any]) -> bool:
+def _alike(values: Sequence[object]) -> bool:
     """Whether these are arrays of one shape and type that have numbers, in C order."""
     first = values[0]
     return isinstance(first, np.ndarray) and all(
@@ -126,7 +128,7 @@ def _alike(values: list[Any]) -> bool:
 class _Reader:
     """Puts a state together again."""
 
-    def __init__(self, pools: dict[str, NDArray[Any]]) -> None:
+    def __init__(self, pools: dict[str, Labels]) -> None:
         self.pools = pools
         self.places = dict.fromkeys(pools, 0)
 
@@ -158,7 +160,7 @@ class _Reader:
             return [one.copy() for one in arrays]
         raise ValueError(f"there are no values of kind {kind[:20]!r}")
 
-    def _take(self, name: str, shape: Any) -> NDArray[Any]:
+    def _take(self, name: str, shape: Sequence[int]) -> Labels:
         """Take the next numbers of a pool."""
         if (
             not isinstance(shape, list)
@@ -178,7 +180,7 @@ class _Reader:
         return self.pools[name][begin : begin + count].reshape(shape).copy()
 
 
-def _digest(text: NDArray[np.uint8], pools: dict[str, NDArray[Any]]) -> str:
+def _digest(text: NDArray[np.uint8], pools: dict[str, Labels]) -> str:
     """Sum that changes with any bit of a state."""
     made = hashlib.blake2b(text.tobytes(), digest_size=32)
     for name in sorted(pools):

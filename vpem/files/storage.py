@@ -11,8 +11,8 @@ import os
 import random
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import h5py
 
 __all__ = ["Inflation", "check_storage", "lengths_of_strings", "most_of"]
+
+Lengths = Iterator[NDArray[np.uint32]]
 
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF = 1, 2, 3, 4, 5, 6, 32000
 FILTERS = (DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF)
@@ -109,7 +111,7 @@ def _check_count(dataset: h5py.Dataset, where: str) -> None:
         )
 
 
-def _in_memory(dtype: np.dtype[Any], text: bool) -> int:
+def _in_memory(dtype: np.dtype[np.generic], text: bool) -> int:
     """Return what a value takes once it is read: integers become real numbers, text strings."""
     if text:
         # Most of a string of fixed length may be padding, which takes time but no memory.
@@ -131,7 +133,7 @@ def _stored(dataset: h5py.Dataset, where: str) -> int:
     return stored
 
 
-def _check_filters(plist: Any, each: int, where: str) -> None:
+def _check_filters(plist: h5py.h5p.PropDCID, each: int, where: str) -> None:
     """Refuse filters that are not known, come twice, or claim another size than the chunks'."""
     filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
     codes = [code for code, *_ in filters]
@@ -199,7 +201,7 @@ class Inflation:
         if LZF not in self._codes:
             self._left = self._chosen(chunks)
 
-    def _chosen(self, chunks: list[Any]) -> list[tuple[int, ...]]:
+    def _chosen(self, chunks: Sequence[h5py.h5d.StoreInfo]) -> list[tuple[int, ...]]:
         """Return where the chunks are that will be unpacked with a bound."""
         if SZIP in self._codes:
             return [chunk.chunk_offset for chunk in chunks]
@@ -282,13 +284,13 @@ def _inflate(packed: bytes, most: int) -> bytes | None:
     return content if len(content) <= most else None
 
 
-def _chunks(dataset: h5py.Dataset, where: str) -> list[Any]:
+def _chunks(dataset: h5py.Dataset, where: str) -> list[h5py.h5d.StoreInfo]:
     """Return where the chunks of a dataset are, no more of them than the file can hold."""
     have = os.path.getsize(dataset.file.filename)
-    found: list[Any] = []
+    found: list[h5py.h5d.StoreInfo] = []
     total = 0
 
-    def note(chunk: Any) -> bool | None:
+    def note(chunk: h5py.h5d.StoreInfo) -> bool | None:
         nonlocal total
         total += max(int(chunk.size), 1)
         found.append(chunk)
@@ -324,7 +326,9 @@ def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Iterator[NDArray[np
     return None if offset is None else _lengths_in_file(dataset, offset, width)
 
 
-def _lengths_in_file(dataset: h5py.Dataset, offset: int, width: int) -> Iterator[NDArray[Any]]:
+def _lengths_in_file(
+    dataset: h5py.Dataset, offset: int, width: int
+) -> Iterator[NDArray[np.uint32]]:
     """Read lengths of a dataset that is stored in one piece."""
     with open(dataset.file.filename, "rb") as file:
         file.seek(offset)
@@ -334,7 +338,9 @@ def _lengths_in_file(dataset: h5py.Dataset, offset: int, width: int) -> Iterator
             yield _first_words(part, width)
 
 
-def _lengths_in_chunks(dataset: h5py.Dataset, where: str, width: int) -> Iterator[NDArray[Any]]:
+def _lengths_in_chunks(
+    dataset: h5py.Dataset, where: str, width: int
+) -> Iterator[NDArray[np.uint32]]:
     """Read lengths of a dataset that is stored in chunks."""
     codes = _codes(dataset)
     each = math.prod(dataset.chunks) * width

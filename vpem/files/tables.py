@@ -6,10 +6,9 @@ import csv
 import os
 import sys
 import unicodedata
-from typing import Any, TextIO
+from typing import TextIO
 
-from numpy.typing import NDArray
-
+from vpem.checks import Labels
 from vpem.files.endings import ending_of
 from vpem.files.hdf5 import atomic_write, create, write_column
 
@@ -24,7 +23,7 @@ KEPT = "\t\n\u200c\u200d\u00ad"
 
 def write_columns(
     path: PathLike | None,
-    columns: dict[str, NDArray[Any]],
+    columns: dict[str, Labels],
     kind: str,
     force: bool = False,
     quote_formulas: bool = False,
@@ -67,14 +66,14 @@ def write_columns(
                 write_column(file, name, column)
 
 
-def _write_csv(stream: TextIO, columns: dict[str, NDArray[Any]], quote_formulas: bool) -> None:
+def _write_csv(stream: TextIO, columns: dict[str, Labels], quote_formulas: bool) -> None:
     def plain(text: object) -> str:
         shown = _escaped(str(text))
         return f"'{shown}" if quote_formulas and shown.startswith(FORMULAS) else shown
 
-    def cells(column: NDArray[Any]) -> list[Any]:
+    def cells(column: Labels) -> list[object]:
         # Python's own numbers print with all the digits it takes to read them back.
-        values: list[Any] = column.tolist()
+        values: list[object] = column.tolist()
         return values if column.dtype.kind in "biuf" else list(map(plain, values))
 
     writer = csv.writer(stream, lineterminator="\n")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import Any
 
 from vpem.errors import FileError
 from vpem.files.opening import PathLike, read_text
+from vpem.network.schema import Report
 
 __all__ = ["read_toml"]
 
@@ -32,7 +32,7 @@ PARTS = re.compile(
 STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
-def read_toml(path: PathLike) -> dict[str, Any]:
+def read_toml(path: PathLike) -> Report:
     """Return what a TOML file holds.
 
     Parameters

@@ -199,14 +199,14 @@ def find(group: h5py.Group, name: str) -> Any:
         return node
 
 
-def is_group(item: Any) -> bool:
+def is_group(item: object) -> bool:
     """Whether what `find` returned is a group."""
     import h5py
 
     return isinstance(item, h5py.Group)
 
 
-def _check_link(info: Any, where: str) -> None:
+def _check_link(info: h5py.h5l.LinkInfo, where: str) -> None:
     """Refuse every link that is no hard one."""
     import h5py
 

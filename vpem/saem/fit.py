@@ -14,6 +14,7 @@ from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.fisher import observed_information, standard_errors
 from vpem.saem.individuals import Individuals
@@ -91,8 +92,8 @@ class SaemFit:
     grounds: str
     ledger: Ledger
     model_name: str
-    model_options: dict[str, Any]
-    settings: dict[str, Any]
+    model_options: Report
+    settings: Report
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -273,7 +274,7 @@ def _warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) 
         )
 
 
-def _options_of(sampler: Sampler) -> dict[str, Any]:
+def _options_of(sampler: Sampler) -> Report:
     """Options of a sampler of vpem that results depend on, a codec by its name."""
     if not is_dataclass(sampler):
         return {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +118,7 @@ class Langevin:
         chains.z = z
         return True
 
-    def _refusal(self, model: SaemModel, wrong: NDArray[Any]) -> NumericalError:
+    def _refusal(self, model: SaemModel, wrong: NDArray[np.bool_]) -> NumericalError:
         """Whose chains (chains, n) ran away."""
         who = model.individuals.names[int(wrong.any(axis=0).argmax())]
         return NumericalError(

@@ -24,7 +24,7 @@ from vpem.saem.samplers import Metropolis
 from vpem.saem.saved import SavedSaem, as_saved
 from vpem.saem.streams import Streams
 
-__all__ = ["Curves", "Latents", "Predictor"]
+__all__ = ["Predictor"]
 
 LARGEST = 1 << 22
 """Numbers of draws at once."""
@@ -34,7 +34,6 @@ CHAINS = 10
 
 CURVES = ("linear", "one-compartment")
 """Models of vpem whose latents have curves."""
-
 Maker = Callable[[Individuals], SaemModel]
 
 

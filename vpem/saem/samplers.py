@@ -11,6 +11,7 @@ import numpy as np
 from vpem._core.threads import thread_count
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, check_choice
+from vpem.network.schema import Report
 from vpem.saem.chains import Chains, Sampler, curvature_scales, propose_by_kernel, spread
 from vpem.saem.langevin import Langevin, Mala
 from vpem.saem.models.model import SaemModel, Vector
@@ -107,7 +108,7 @@ class Metropolis:
                     chains.scales[:, j] *= np.exp(gain * (accept.mean(axis=0) - self.target))
 
 
-SAMPLERS: dict[str, Any] = {
+SAMPLERS: Report = {
     "exact": Exact,
     "metropolis": Metropolis,
     "langevin": Langevin,

@@ -21,11 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Labels
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.files.opening import check_readable, open_regular
 from vpem.files.parties.ids import Tokens, checksum, match, read_ids
 from vpem.files.parties.set_intersection import check_common, intersect
+from vpem.network.schema import Report
 from vpem.settings import ALIGNMENTS
 
 __all__ = ["Alignment", "align", "read_key"]
@@ -68,7 +70,7 @@ class Alignment:
     n_complete: int
     rows: dict[int, NDArray[np.intp]]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Report:
         """Return what became of whose rows, as plain values.
 
         Returns
@@ -91,7 +93,7 @@ class Alignment:
 
 
 def align(
-    ids: Mapping[int, NDArray[Any] | int],
+    ids: Mapping[int, Labels | int],
     names: Sequence[str],
     holders: Placement,
     level: str = "none",
@@ -216,7 +218,7 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
 # ---- what all know ------------------------------------------------------------------------------
 
 
-def _warn_of_spelling(facts: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+def _warn_of_spelling(facts: Sequence[Report], names: Sequence[str]) -> None:
     for fact, name in zip(facts, names, strict=True):
         if fact["respelled"]:
             warnings.warn(
@@ -228,7 +230,7 @@ def _warn_of_spelling(facts: Sequence[dict[str, Any]], names: Sequence[str]) -> 
             )
 
 
-def _check_kinds(facts: Sequence[dict[str, Any]], names: Sequence[str], level: str) -> None:
+def _check_kinds(facts: Sequence[Report], names: Sequence[str], level: str) -> None:
     """Raise InputError if ids are missing or cannot be compared."""
     kinds = [fact["kind"] for fact in facts]
     if level != "none" and "none" in kinds:
@@ -251,7 +253,7 @@ def _check_kinds(facts: Sequence[dict[str, Any]], names: Sequence[str], level: s
 def _check_order(
     tokens: dict[int, Tokens],
     sizes: Sequence[int],
-    facts: Sequence[dict[str, Any]],
+    facts: Sequence[Report],
     names: Sequence[str],
     holders: Placement,
 ) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import check_int, check_number
+from vpem.checks import Labels, check_int, check_number
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset
 from vpem.network.holdings import Partition
@@ -56,7 +54,7 @@ def cut(
     n_kept = n_samples - round(drop_ids * n_samples)
     if n_kept < 1:
         raise InputError(f"dropping {drop_ids:g} of {n_samples} rows leaves none; drop fewer")
-    ids: NDArray[Any] = np.arange(n_samples) if dataset.ids is None else dataset.ids
+    ids: Labels = np.arange(n_samples) if dataset.ids is None else dataset.ids
     made = []
     for agent, (name, columns) in enumerate(zip(partition.names, partition.features, strict=True)):
         if not columns.size:

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Labels
 from vpem.errors import InputError
+from vpem.network.schema import Report
 
 __all__ = ["Tokens", "checksum", "match", "read_ids"]
 
@@ -18,9 +20,7 @@ Tokens = NDArray[np.bytes_]
 """Ids, or hashes of them, as bytes of fixed width."""
 
 
-def read_ids(
-    ids: NDArray[Any] | int, name: str, level: str
-) -> tuple[Tokens | None, dict[str, Any]]:
+def read_ids(ids: Labels | int, name: str, level: str) -> tuple[Tokens | None, Report]:
     """Return a party's ids as bytes, and what others may know of them.
 
     Parameters

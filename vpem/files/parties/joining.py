@@ -10,12 +10,10 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import check_memory
+from vpem.checks import Floats, Labels, check_memory
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset
@@ -213,14 +211,17 @@ def join_parties(
     return Dataset(X, names, ids=ids, labels=labels, partition=partition, source=source), found
 
 
-def _common_dtype(held: Mapping[int, Holding]) -> np.dtype[Any]:
+def _common_dtype(held: Mapping[int, Holding]) -> np.dtype[np.floating]:
     kinds = [holding.dtype for holding in held.values()]
     return np.result_type(*kinds) if kinds else np.dtype(np.float32)
 
 
 def _empty(
-    shape: tuple[int, int], dtype: np.dtype[Any], parties: Sequence[Party], holders: Placement
-) -> NDArray[Any]:
+    shape: tuple[int, int],
+    dtype: np.dtype[np.floating],
+    parties: Sequence[Party],
+    holders: Placement,
+) -> Floats:
     """Make room for what this process has of the data, unless there is too little anywhere."""
 
     def check(party: int) -> None:
@@ -232,12 +233,12 @@ def _empty(
     return np.empty(shape, dtype=dtype)
 
 
-def _column(values: NDArray[Any] | None) -> NDArray[Any]:
+def _column(values: Labels | None) -> Labels:
     assert values is not None
     return values
 
 
-def _joined_ids(held: Mapping[int, Holding], found: Alignment) -> NDArray[Any] | None:
+def _joined_ids(held: Mapping[int, Holding], found: Alignment) -> Labels | None:
     """Return what the joined rows are called: as the first party that has them calls them."""
     having = [party for party, holding in held.items() if holding.ids is not None]
     if not having:
@@ -335,7 +336,7 @@ def _check_same_features(parties: Sequence[Party], names: Sequence[Sequence[str]
                 )
 
 
-def _stacked(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+def _stacked(columns: Sequence[Labels | None]) -> Labels | None:
     """Return ids or labels of all parties one after another, if all have them and of one type."""
     there = [column for column in columns if column is not None]
     if len(there) < len(columns) or len({column.dtype.kind == "U" for column in there}) > 1:

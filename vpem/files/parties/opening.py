@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats, Labels
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import FileError, InputError, VpemError, did_you_mean, shorten
 from vpem.files.datasets import Dataset, read_dataset
@@ -45,8 +46,8 @@ class Holding:
     party: Party
     feature_names: tuple[str, ...]
     parts: tuple[Any, ...]
-    ids: NDArray[Any] | None
-    labels: NDArray[Any] | None
+    ids: Labels | None
+    labels: Labels | None
 
     @property
     def n_samples(self) -> int:
@@ -54,11 +55,11 @@ class Holding:
         return sum(len(part) for part in self.parts)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[np.floating]:
         """Precision: float32 only if all its files are."""
         return np.result_type(*(part.dtype for part in self.parts))
 
-    def fill(self, out: NDArray[Any], rows: NDArray[np.intp] | None = None) -> None:
+    def fill(self, out: Floats, rows: NDArray[np.intp] | None = None) -> None:
         """Copy rows into an array, reading each file once from its beginning to its end.
 
         Parameters
@@ -201,9 +202,7 @@ def _arranged(dataset: Dataset, names: Sequence[str], party: Party, first: str) 
     return dataset.X[:, columns]
 
 
-def _chained(
-    columns: Sequence[NDArray[Any] | None], what: str, party: Party
-) -> NDArray[Any] | None:
+def _chained(columns: Sequence[Labels | None], what: str, party: Party) -> Labels | None:
     """Return the ids or labels of a party's files one after another, if all have them."""
     there = [column for column in columns if column is not None]
     if not there:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from vpem.errors import check_choice
+from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel
 
@@ -49,7 +50,7 @@ def model_class(name: str) -> Any:
     return getattr(import_module(module), word)
 
 
-def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def all_options(name: str, options: Mapping[str, Any]) -> Report:
     """Return the options of a model that `make_model` made, defaults too, as JSON can hold them.
 
     Options that are None, because data decide, are left out.
