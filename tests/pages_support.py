@@ -54,8 +54,13 @@ SHELL = re.compile(r"[|&;<>$`*?~(){}\[\]\n#\\]")
 
 def run(command, folder):
     """Run a command in a shell, as a reader would; one of vpem alone without a new process."""
-    if command.startswith("vpem ") and not SHELL.search(command):
-        return inside(shlex.split(command), folder)
+    alone, _, file = command.partition(" > ")
+    if alone.startswith("vpem ") and not SHELL.search(alone + file):
+        done = inside(shlex.split(alone), folder)
+        if file:
+            (Path(folder) / file).write_text(done.stdout, encoding="utf-8")
+            done.stdout = ""
+        return done
     places = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = {
         "PATH": os.pathsep.join(places),

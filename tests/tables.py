@@ -1,4 +1,4 @@
-"""Tables of cases: all rows in one test, or in few rows every pair of values of two arguments."""
+"""Tables of cases: all rows in one test, every pair of values in few rows, or every value once."""
 
 import functools
 import inspect
@@ -35,6 +35,16 @@ def pairs(**axes):
             missing.pop(pair, None)
         rows.append(tuple(some[row[axis]] for axis, some in enumerate(values)))
     return rows
+
+
+def each_once(**axes):
+    """Mark: a test of its own for every row of as few as have every value of every argument.
+
+    For what takes its time, and where arguments have nothing to do with each other.
+    """
+    values = [list(axis) for axis in axes.values()]
+    rows = [[some[row % len(some)] for some in values] for row in range(max(map(len, values)))]
+    return pytest.mark.parametrize(list(axes), rows)
 
 
 def pairwise(**axes):

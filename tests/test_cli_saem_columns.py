@@ -16,9 +16,10 @@ COLUMNS = {"id": "patient", "time": "hours", "value": "conc", "covariates": {"do
 
 
 def renamed(path, **names):
-    """The doses in a table whose columns are called otherwise."""
-    head, _, rest = (ROOT / "data" / "theophylline.csv").read_text().partition("\n")
-    path.write_text(",".join(names.get(word, word) for word in head.split(",")) + "\n" + rest)
+    """The doses of three people in a table whose columns are called otherwise."""
+    head, *rows = (ROOT / "data" / "theophylline.csv").read_text().splitlines()[:34]
+    head = ",".join(names.get(word, word) for word in head.split(","))
+    path.write_text("\n".join([head, *rows]) + "\n")
     return path
 
 
@@ -29,7 +30,7 @@ def home(tmp_path_factory):
     renamed(home / "d.csv", id="patient", time="hours", value="conc", dose="amt")
     renamed(home / "who.csv", id="who", time="hours", value="conc", dose="amt")
     renamed(home / "gave.csv", id="patient", time="hours", value="conc", dose="gave")
-    write_individuals(home / "d.h5", read_individuals(ROOT / "data" / "theophylline.csv"))
+    write_individuals(home / "d.h5", read_individuals(renamed(home / "same.csv")))
     return home
 
 

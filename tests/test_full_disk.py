@@ -21,7 +21,7 @@ WRITERS = (
     "data repack d.h5 -o out.h5",
     "data simulate -n 300 -d 6 -o out.h5",
     "data split d.h5 -o out",
-    *(f"plot m.h5 -o out.{ending}" for ending in ("png", "svg", "pdf")),
+    *(f"plot m.h5 --kind graph -o out.{ending}" for ending in ("png", "svg", "pdf")),
 )
 
 

@@ -21,7 +21,7 @@ from vpem.sums.contraction import Pace, codec_of, compressed_rounds, contraction
 from vpem.sums.gossip import GossipSum
 from vpem.sums.wrappers import Memory
 
-from .tables import each, over, pairwise
+from .tables import each, each_once, over
 
 CODECS = (
     "qsgd:8bits",
@@ -93,7 +93,7 @@ def test_the_mean_is_kept_in_every_round(name, hops, monkeypatch):
             np.testing.assert_allclose(seen, np.broadcast_to(wanted, (16, 80)), rtol=1e-10)
 
 
-@over(name=CODECS, graph=[("complete", 6), ("geometric", 12), ("path", 5)])
+@each_once(name=CODECS, graph=[("complete", 6), ("geometric", 12), ("path", 5)])
 def test_the_error_goes_to_zero(name, graph):
     topology, n = graph
     _, hubs, total = gossip(topology, n, 0, 100, name)
@@ -105,7 +105,7 @@ def test_the_error_goes_to_zero(name, graph):
     assert errors[-1] < 1e-6
 
 
-@over(
+@each_once(
     seed=range(3), topology=["cycle", "complete", "geometric", "tree", "small-world"], name=CODECS
 )
 def test_the_pace_is_stable(name, topology, seed):
@@ -263,7 +263,7 @@ def settled(total, terms, n_sums):
     return found[~silent], terms[~silent].sum(axis=0)
 
 
-@over(name=["qsgd:8bits", "qsgd:4bits", "float16"], seed=range(3))
+@each_once(name=["qsgd:8bits", "qsgd:4bits", "float16"], seed=range(3))
 def test_links_that_fail_under_compression(name, seed):
     _, hubs, total = gossip("geometric", 12, 1, 100, name, seed, faults=Faults(0.2, 0.0, 0.1))
     terms = draw_terms(len(hubs), seed)
@@ -321,7 +321,7 @@ def test_a_compressed_sum_that_falls_apart_is_counted():
 # ---- how fast ----------------------------------------------------------------------------------
 
 
-@over(name=CODECS, seed=range(3))
+@each_once(name=CODECS, seed=range(3))
 def test_what_is_scaled_contracts(name, seed):
     codec = parse_codec(name)
     rng = np.random.default_rng(seed)
@@ -426,7 +426,7 @@ def test_one_block_sends_nothing():
 # ---- fits --------------------------------------------------------------------------------------
 
 
-@pairwise(seed=range(3), graph=[("cycle", 1), ("geometric", 0), ("star", 0)])
+@each_once(seed=range(3), graph=[("cycle", 1), ("geometric", 0), ("star", 0)])
 def test_the_same_fit_with_far_fewer_bytes(overlapping, seed, graph):
     topology, hops = graph
     X = overlapping(seed, n_samples=400, n_features=10, k=2)
@@ -460,7 +460,7 @@ def test_distances_beyond_float16_travel_as_float32(topology):
     assert total.ledger.of_kind("setup")["bytes"] == messages * 80 * 4
 
 
-@over(topology=["star", "cycle"], init=["random", "k-means++", "kmeans"])
+@each_once(topology=["star", "cycle"], init=["random", "k-means++", "kmeans"])
 def test_float16_from_every_start(topology, init, overlapping):
     """What is remembered of distances is of no use to terms, and need not fit into float16."""
     X = 300 * overlapping(0, 80, 6)

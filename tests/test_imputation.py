@@ -26,7 +26,7 @@ from vpem.terms.lowrank.factors import LowRank, descend, fit_rows, objective, sh
 from vpem.terms.lowrank.laws import LAWS, make_law
 from vpem.terms.lowrank.observations import from_matrices
 
-from .tables import each, over, pairwise
+from .tables import each, each_once, over, pairwise
 
 
 def draw(law, seed, shape=(18, 12), rank=2, seen=0.7):
@@ -476,7 +476,7 @@ def test_warnings():
 # ---- hidden entries -----------------------------------------------------------------------------
 
 
-@pairwise(law=LAWS, seed=range(3))
+@each_once(law=LAWS, seed=range(3))
 def test_better_than_column_means(law, seed):
     X = draw(law, seed, shape=(40, 30))
     if law == "bernoulli":

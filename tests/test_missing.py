@@ -36,7 +36,7 @@ from .missing_support import (
     random_mixture,
     with_holes,
 )
-from .tables import each, over
+from .tables import each, each_once, over
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vpem.errors.NotConvergedWarning"),
@@ -76,7 +76,7 @@ def test_terms_are_log_densities_of_what_is_observed(kind, dtype):
             np.testing.assert_allclose(found[b, row], wanted, rtol=tolerance, atol=tolerance)
 
 
-@over(scale=["none", "standard"], kind=COVARIANCE_TYPES)
+@each_once(scale=["none", "standard"], kind=COVARIANCE_TYPES)
 def test_a_fit_reports_the_likelihood_of_what_is_observed(kind, scale):
     X = with_holes(clusters(0), 1)
     weights = np.random.default_rng(2).uniform(0.2, 3, len(X))
@@ -257,7 +257,7 @@ def test_rows_that_a_party_lacks_are_left_out_of_its_update():
             np.testing.assert_allclose(block, cov, rtol=1e-9, atol=1e-12)
 
 
-@over(kind=COVARIANCE_TYPES, init=["random", "k-means++", "kmeans", [4, 40]])
+@each_once(kind=COVARIANCE_TYPES, init=["random", "k-means++", "kmeans", [4, 40]])
 def test_row_split_is_one_agent_with_all_features(kind, init):
     X = with_holes(clusters(9, 80, 3), 10)
     weights = np.random.default_rng(1).uniform(0.5, 2, 80)
@@ -272,7 +272,7 @@ def test_row_split_is_one_agent_with_all_features(kind, init):
         np.testing.assert_allclose(rows.mixture.covariances, one.mixture.covariances, atol=1e-10)
 
 
-@over(kind=COVARIANCE_TYPES, path=["operator", "rounds"])
+@each_once(kind=COVARIANCE_TYPES, path=["operator", "rounds"])
 def test_consensus_on_a_cycle_comes_to_what_the_server_does(kind, path):
     X = with_holes(clusters(11, 120), 12)
     X[:30, :2] = np.nan

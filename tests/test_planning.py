@@ -27,7 +27,7 @@ from vpem.network.ledger import KINDS
 from vpem.sums import forecast
 from vpem.sums.consensus import ConsensusSum, rounds_needed
 
-from .tables import each, over, pairwise
+from .tables import each, each_once, over
 
 CASES = [
     ("cycle", 8, {"hops": 1}),
@@ -53,7 +53,7 @@ def of_fit(told, n_iter):
     }
 
 
-@pairwise(graph=CASES, mixture=[(2, "float64"), (3, "float32")])
+@each_once(graph=CASES, mixture=[(2, "float64"), (3, "float32")])
 def test_the_prediction_is_what_a_fit_sends(graph, mixture, overlapping):
     topology, n, options = graph
     n_components, dtype = mixture
@@ -95,7 +95,7 @@ COMPRESSED = [
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@pairwise(graph=COMPRESSED, mixture=[(2, "float64"), (3, "float32")])
+@each_once(graph=COMPRESSED, mixture=[(2, "float64"), (3, "float32")])
 def test_compressed_messages_have_their_true_size(graph, mixture, overlapping):
     topology, n, options = graph
     n_components, dtype = mixture

@@ -30,7 +30,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
 from .pictures_support import FITS, load, shared_folder
-from .tables import each, over
+from .tables import each, each_once
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,7 @@ def test_a_picture_is_the_same_every_time(home):
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-@pytest.mark.parametrize("kind", ["pairs", "graph"])
+@each_once(ending=["png", "svg", "pdf"], kind=["pairs", "graph"])
 def test_figures_are_drawn_once_to_the_bytes_of_matplotlib(home, kind, ending):
     saved, rows = load(home, "graph")
     made = []
@@ -119,9 +118,12 @@ def refuse_cut(figure):
     assert box.y1 < height + 0.01
 
 
-@over(of_clusters=[False, True], case=[(1, 1), (1, 12), (2, 2), (2, 3), (2, 12), (3, 3), (30, 12)])
-def test_nothing_is_cut_off(case, of_clusters):
-    d, k = case
+@each(
+    ("d", "k", "of_clusters"),
+    [(1, 1, False), (1, 12, False), (2, 12, False), (3, 3, False), (30, 12, False), (2, 2, True),
+     (30, 12, True)],
+)  # fmt: skip
+def test_nothing_is_cut_off(d, k, of_clusters):
     saved, rows = made_of(d, k, of_clusters=of_clusters)
     for kind in ("marginals", "pairs", "responsibilities", "confusion"):
         if (kind == "pairs" and d == 1) or kind not in kinds_of(saved):
@@ -129,7 +131,7 @@ def test_nothing_is_cut_off(case, of_clusters):
         refuse_cut(draw(kind, saved, rows).figure)
 
 
-@over(unit=[1e-7, 0.03, 900.0, 1e6], case=[("marginals", 9), ("pairs", 2), ("pairs", 5)])
+@each_once(unit=[1e-7, 0.03, 900.0, 1e6], case=[("marginals", 9), ("pairs", 2), ("pairs", 5)])
 def test_panels_leave_room_for_numbers_of_any_size(case, unit):
     kind, d = case
     figure = draw(kind, *made_of(d, 3, names="name", unit=unit)).figure
@@ -166,12 +168,11 @@ def test_characters_that_no_picture_can_hold_are_replaced_wherever_they_stand():
         assert f">{letter}\N{REPLACEMENT CHARACTER}<" in drawn
 
 
-@pytest.mark.parametrize("name", FITS)
-def test_nothing_is_cut_off_of_what_fits_told(home, name):
+@each_once(name=[name for name in FITS if name != "one"], kind=["history", "communication"])
+def test_nothing_is_cut_off_of_what_fits_told(home, name, kind):
     saved, _ = load(home, name)
-    for kind in ("history", "graph", "communication"):
-        if (name, kind) != ("one", "communication"):
-            refuse_cut(draw(kind, saved).figure)
+    for one in (kind, "graph"):
+        refuse_cut(draw(one, saved).figure)
 
 
 def test_a_legend_takes_as_many_columns_as_there_is_room_for():

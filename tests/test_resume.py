@@ -12,7 +12,7 @@ from vpem.settings import COVARIANCE_TYPES
 
 from .cli_support import overlapping
 from .resume_support import Breaking, Broken, check_resumes, check_same
-from .tables import pairwise
+from .tables import each_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
@@ -59,7 +59,7 @@ def test_vpem_with_every_sum(name):
         assert np.isnan(found.history).any()
 
 
-@pairwise(kind=COVARIANCE_TYPES, scale=["none", "standard"])
+@each_once(kind=COVARIANCE_TYPES, scale=["none", "standard"])
 def test_vpem_with_every_covariance(kind, scale):
     check_resumes(features(joined("operator"), covariance_type=kind, scale=scale, max_iter=5))
 

@@ -18,6 +18,7 @@ from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import overlapping
 from .resume_support import Breaking, Broken, check_resumes, check_same
+from .tables import each_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
@@ -154,8 +155,7 @@ def test_fedem(name):
         assert found.run.converged
 
 
-@pytest.mark.parametrize("kind", ["diag", "spherical", "tied", "tied-diag"])
-@pytest.mark.parametrize("init", ["k-means++", "kmeans"])
+@each_once(kind=["diag", "spherical", "tied", "tied-diag"], init=["k-means++", "kmeans"])
 def test_fedem_of_other_shapes_and_starts(kind, init):
     check_resumes(fed("vr all", covariance_type=kind, init=init, scale="standard", max_iter=8))
 
@@ -209,8 +209,7 @@ IMPUTE = {
 }
 
 
-@pytest.mark.parametrize("law", ["gaussian", "poisson", "bernoulli"])
-@pytest.mark.parametrize("name", IMPUTE)
+@each_once(law=["gaussian", "poisson", "bernoulli"], name=IMPUTE)
 def test_imputation(law, name):
     observations = seen(law)
     scale = "standard" if (law, name) == ("gaussian", "exact") else "none"

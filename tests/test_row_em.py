@@ -18,7 +18,7 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.row_statistics import Message, RowTerms
 from vpem.terms.scaling import Scaling
 
-from .tables import each, over
+from .tables import each, each_once, over
 
 ROWS = [3, 57, 110]
 
@@ -65,7 +65,7 @@ def assert_same(one, two, tolerance=1e-10):
 # ---- identities ----------------------------------------------------------------------------------
 
 
-@over(kind=COVARIANCE_TYPES, how=[1, 3, 7, 150, "uneven", "mixed"])
+@each_once(kind=COVARIANCE_TYPES, how=[1, 3, 7, 150, "uneven", "mixed"])
 def test_workers_fit_what_pooled_rows_do(kind, how, overlapping):
     X = overlapping(0, 150, 4)
     ours = fit(X, split(150, how), covariance_type=kind)

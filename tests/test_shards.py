@@ -12,7 +12,7 @@ from vpem.files.models import read_model, write_model
 from vpem.fits.shards import join_shards, shard_path, write_shard
 from vpem.network.holdings import from_lists
 
-from .tables import pairwise
+from .tables import each_once
 
 NAMES = ("north", "south", "server room", "relay")
 
@@ -34,7 +34,7 @@ def cut(folder, topology="cycle", covariance_type="full", hops=0, seed=0, **opti
     return fit, paths
 
 
-@pairwise(
+@each_once(
     kind=["full", "diag", "spherical", "tied", "tied-diag"], topology=["cycle", "star", "path"]
 )
 def test_joined_shards_are_the_model(kind, topology, tmp_path):

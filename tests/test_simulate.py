@@ -5,7 +5,7 @@ from scipy.stats import multivariate_normal
 from vpem.errors import InputError
 from vpem.files.simulate import bayes_error, simulate
 
-from .tables import each, pairwise
+from .tables import each, each_once
 
 
 def densities(X, truth):
@@ -13,7 +13,7 @@ def densities(X, truth):
     return np.column_stack([np.log(w) + multivariate_normal(m, c).logpdf(X) for w, m, c in parts])
 
 
-@pairwise(
+@each_once(
     seed=range(3), mixture=[(1, 3, 0.2), (2, 2, 0.45), (6, 4, 0.05), (10, 3, 0.01), (12, 5, 0.7)]
 )
 def test_the_true_mixture_errs_as_often_as_asked(seed, mixture):

@@ -15,6 +15,7 @@ from vpem.pictures.kinds import draw, kinds_of
 from vpem.pictures.saved import saved_of
 
 from .cli_support import overlapping
+from .tables import each_once
 
 # Fits are cut short.
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
@@ -43,8 +44,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("name", MIXTURES)
-@pytest.mark.parametrize("data", [X, FRAME], ids=["matrix", "frame"])
+@each_once(name=MIXTURES, data=[X, FRAME])
 def test_a_mixture_that_is_read_back_is_that_of_the_estimator(tmp_path, name, data):
     model = MIXTURES[name].fit(data)
     path = tmp_path / "m.h5"
