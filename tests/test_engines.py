@@ -17,17 +17,17 @@ from .mpi_support import ROOT, run_ranks
 from .thread_engine import together
 
 
-# Nine ranks share the processors of a small machine: they run the networks, not all else.
+# Many ranks share the processors of a small machine: they run the networks, not all else. The sixth
+# holds nothing.
 @pytest.mark.parametrize(
     ("script", "n_ranks", "how", "found"),
     [
-        ("fits", 1, "all", "compared 43"),
         ("fits", 2, "all", "compared 43"),
-        *(("fits", n, "brief", "compared 16") for n in (4, 5, 9)),
+        *(("fits", n, "brief", "compared 16") for n in (1, 4, 6)),
         ("missing", 2, "all", "compared 24"),
-        ("missing", 7, "brief", "compared 8"),
+        ("missing", 6, "brief", "compared 8"),
         ("rows", 2, "all", "compared 61"),
-        *(("rows", n, "brief", "compared 16") for n in (1, 4, 5, 9)),
+        *(("rows", n, "brief", "compared 16") for n in (1, 4, 6)),
         ("row_states", 2, "all", "checked 17"),
         ("row_states", 3, "brief", "checked 6"),
     ],
