@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from vpem.errors import InputError, Setting
+from vpem.records import Settings, changed, setting
+from vpem.settings import FitSettings, WorkerSettings
+
+from .driver import Output
+from .options import Printing
 
 if TYPE_CHECKING:
     from vpem.pictures.kinds import Data
@@ -15,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ImputationFile",
-    "IndividualOptions",
-    "Output",
+    "IndividualSettings",
     "Request",
-    "RowOptions",
+    "ResultSettings",
+    "RowSettings",
     "StoredFile",
     "refuse_given",
     "reported",
@@ -54,39 +61,52 @@ def stored_at(path: Path) -> StoredFile:
     return found
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options that are about data of one kind, by their names."""
+class RowSettings(Settings, heading="Data", kept=False):
+    """What there is to say about rows of data."""
 
-    def given(self) -> Iterator[str]:
-        """Yield the flags of those that were given."""
-        for one in fields(self):
-            if getattr(self, one.name) != one.default:
-                yield f"--{one.name}"
-
-
-@dataclass(frozen=True)
-class RowOptions(Options):
-    """Options about rows of data."""
-
-    labels: str = "labels"
-    dataset: str | None = None
-    features: str | None = None
-    missing: str = "refuse"
+    labels: str = setting(
+        "labels",
+        "Where the labels are: a dataset inside the HDF5 file, or a text file with one a line.",
+        file="read",
+    )
+    dataset: str | None = changed(WorkerSettings, "dataset")
+    features: str | None = setting(
+        None,
+        "Features that marginals or pairs draw, by name or number (from 0), with commas between. "
+        "Default: those in which components differ most.",
+    )
+    missing: str = changed(FitSettings, "missing")
 
 
-@dataclass(frozen=True)
-class IndividualOptions(Options):
-    """Options about individuals."""
+class IndividualSettings(Settings, heading="Individuals", kept=False):
+    """What there is to say about individuals."""
 
-    individual: list[str] | None = None
-    times: str | None = None
-    population: bool = False
-    latents: bool = False
-    id: str | None = None
-    time: str | None = None
-    value: str | None = None
-    covariates: str | None = None
+    individual: list[str] | None = setting(
+        None,
+        "Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
+        "repeat it.",
+    )
+    times: str | None = setting(
+        None,
+        "Fits of SAEM: when to predict, 0:24:0.5 (from, to, step) or 0,1,2.5. Default: at the "
+        "rows of DATA; without DATA 50 times over those of the fit.",
+    )
+    population: bool = setting(
+        False, "Fits of SAEM: the curve of the mean latents, for individuals without rows."
+    )
+    latents: bool = setting(False, "Fits of SAEM: means and intervals of latents, not curves.")
+    id: str | None = setting(
+        None, "Fits of SAEM: column of a CSV with the individual. Default: as fitted."
+    )
+    time: str | None = setting(None, "Fits of SAEM: column with the time. Default: as fitted.")
+    value: str | None = setting(
+        None, "Fits of SAEM: column with the measurement. Default: as fitted."
+    )
+    covariates: str | None = setting(
+        None,
+        "Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); to predict "
+        "without DATA, with --population, dose=4.5 is the dose.",
+    )
 
     @property
     def columns(self) -> dict[str, str | None]:
@@ -121,7 +141,7 @@ class IndividualOptions(Options):
             ) from None
         return found
 
-    def values(self) -> dict[str, float]:
+    def known_values(self) -> dict[str, float]:
         """Values of covariates: ``dose=4.5,weight=70``."""
         from math import isfinite
 
@@ -144,29 +164,37 @@ class IndividualOptions(Options):
         return found
 
 
-def refuse_given(options: Options, sentence: str) -> None:
+def refuse_given(options: Settings, sentence: str, *without: str) -> None:
     """Refuse the first of the options that were given; the sentence goes on after its name."""
-    from vpem.errors import InputError
+    for one in options.fields():
+        if one.name not in without and getattr(options, one.name) != one.default:
+            raise InputError(Setting(one.name), f" {sentence}")
 
-    for flag in options.given():
-        raise InputError(f"{flag} {sentence}")
 
-
-@dataclass(frozen=True)
-class Output:
+class ResultSettings(Printing, heading="Output", kept=False):
     """Where results go: to a file, or to standard output as CSV or as JSON."""
 
-    path: Path | None = None
-    force: bool = False
-    quote_formulas: bool = False
-    json: bool = False
+    output: Path | None = setting(
+        None,
+        "Write here: .csv or .h5. Default: CSV on stdout.",
+        flags="-o --output",
+        file="written",
+    )
+    force: bool = changed(Output, "force")
+    quote_formulas: bool = setting(
+        False,
+        "In CSV, put an apostrophe before text that begins with =, +, - or @, which spreadsheets "
+        "would compute.",
+    )
+    json: bool = changed(Printing, "json", help="Print one JSON object.")
+    quiet: bool = changed(Printing, "quiet", help="No messages.")
 
     def write(self, columns: Mapping[str, Any], kind: str) -> None:
         """Write a table, unless JSON is all that is wanted."""
         from vpem.files.tables import write_columns
 
-        if self.path is not None or not self.json:
-            write_columns(self.path, dict(columns), kind, self.force, self.quote_formulas)
+        if self.output is not None or not self.json:
+            write_columns(self.output, dict(columns), kind, self.force, self.quote_formulas)
 
 
 @dataclass(frozen=True)
@@ -177,9 +205,9 @@ class Request:
     ----------
     data : Path or None
         What it is used on.
-    rows, individuals : RowOptions, IndividualOptions
+    rows, individuals : RowSettings, IndividualSettings
         More about the data, of either kind.
-    output : Output
+    output : ResultSettings
         Where results go.
     proba : bool
         Whether responsibilities are wanted.
@@ -188,9 +216,9 @@ class Request:
     """
 
     data: Path | None
-    rows: RowOptions = RowOptions()
-    individuals: IndividualOptions = IndividualOptions()
-    output: Output = Output()
+    rows: RowSettings = field(default_factory=RowSettings)
+    individuals: IndividualSettings = field(default_factory=IndividualSettings)
+    output: ResultSettings = field(default_factory=ResultSettings)
     proba: bool = False
     labelled: bool = False
 
@@ -245,7 +273,7 @@ class StoredFile:
         """Print how well data are described."""
         self._refuse("score")
 
-    def sample(self, count: int, seed: int, output: Output) -> None:
+    def sample(self, count: int, seed: int, output: ResultSettings) -> None:
         """Draw rows."""
         self._refuse("sample")
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .kinds import IndividualOptions, Request, StoredFile, refuse_given, reported
+from .kinds import IndividualSettings, Request, StoredFile, refuse_given, reported
 from .output import as_plain, communication, number, plural, print_json, show, table
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SaemFile(StoredFile):
         output.write(columns, kind)
         if output.json:
             head = {"model": saved.model, "n_individuals": report.pop("n_individuals")}
-            path = None if output.path is None else str(output.path)
+            path = None if output.output is None else str(output.output)
             print_json({**head, "output": path, **(report if path is None else {})})
         return len(next(iter(columns.values())))
 
@@ -290,13 +290,13 @@ def _curves(
     predictor: Predictor,
     found: Individuals | None,
     times: list[float] | None,
-    options: IndividualOptions,
+    options: IndividualSettings,
 ) -> Tables:
     """Curves, as a report and as columns."""
     import numpy as np
 
     if options.population:
-        values = options.values() if found is None else None
+        values = options.known_values() if found is None else None
         curves: Curves = predictor.population(times, values, found)
     elif found is None:
         curves = predictor.stored(options.individual, times)

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .kinds import Output, Request, reported
+from .kinds import Request, ResultSettings, reported
 from .of_rows import MOST_ROWS, RowFile
 from .output import number, plural, print_json, show, size, table
 
@@ -90,7 +90,7 @@ class MixtureFile(RowFile):
         )
         show(table(facts, "", ""))
 
-    def sample(self, count: int, seed: int, output: Output) -> None:
+    def sample(self, count: int, seed: int, output: ResultSettings) -> None:
         """Draw rows, each labelled with its component."""
         import numpy as np
 
@@ -99,9 +99,9 @@ class MixtureFile(RowFile):
 
         found = self.stored
         X, labels = found.mixture.sample(count, np.random.default_rng(seed))
-        if output.path is not None and ending_of(output.path) != ".csv":
-            drawn = Dataset(X, found.feature_names, labels=labels, source=str(output.path))
-            write_dataset(output.path, drawn, output.force)
+        if output.output is not None and ending_of(output.output) != ".csv":
+            drawn = Dataset(X, found.feature_names, labels=labels, source=str(output.output))
+            write_dataset(output.output, drawn, output.force)
             return
         columns = dict(zip(found.feature_names, X.T, strict=True))
         name = "component"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -59,10 +58,6 @@ class RowFile(StoredFile):
 
     def load(self, request: Request) -> tuple[Dataset, NDArray[Any]]:
         """Read data, features in the order of the file."""
-        from vpem.errors import check_choice
-        from vpem.settings import MISSINGS
-
-        check_choice("--missing", request.rows.missing, MISSINGS)
         return self._read(request, request.rows.missing == "refuse")
 
     def _read(self, request: Request, complete: bool) -> tuple[Dataset, NDArray[Any]]:
@@ -91,8 +86,7 @@ class RowFile(StoredFile):
         """Read the dataset that it is held against, its columns in the order of the file."""
         self.refuse_individuals(request)
         if request.data is None:
-            about = replace(request.rows, features=None)
-            refuse_given(about, "is about the data: give them after the model")
+            refuse_given(request.rows, "is about the data: give them after the model", "features")
             return None
         from vpem.pictures.samples import EvaluationData
 
@@ -116,9 +110,9 @@ class RowFile(StoredFile):
             report = {
                 "n_samples": len(X),
                 "counts": np.bincount(labels, minlength=self.n_labels),
-                "output": None if output.path is None else str(output.path),
+                "output": None if output.output is None else str(output.output),
             }
-            print_json(report | ({"labels": labels, **own} if output.path is None else {}))
+            print_json(report | ({"labels": labels, **own} if output.output is None else {}))
         return len(labels)
 
     def evaluate(self, request: Request) -> None:
@@ -256,10 +250,8 @@ class ClustersFile(RowFile):
 
     def load(self, request: Request) -> tuple[Dataset, NDArray[Any]]:
         """Read data, which must have all values."""
-        from vpem.errors import InputError, check_choice
-        from vpem.settings import MISSINGS
+        from vpem.errors import InputError
 
-        check_choice("--missing", request.rows.missing, MISSINGS)
         if request.rows.missing != "refuse":
             raise InputError(
                 f"{self.path} holds clusters, which have no density to integrate missing values "

@@ -53,7 +53,15 @@ __all__ = [
     "spread",
 ]
 
-KINDS = {"bool": bool, "Path": Path, "str": str, "Any": str, "int": int, "float": float}
+KINDS: dict[str, Any] = {
+    "list[str]": list[str],
+    "bool": bool,
+    "Path": Path,
+    "str": str,
+    "Any": str,
+    "int": int,
+    "float": float,
+}
 """What a shell makes of a word, by a type of the setting's; the first of them that it has."""
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY

@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
+from vpem.records import changed, setting
+
+from .driver import Output
+from .kinds import IndividualSettings, Request, RowSettings, stored_at
 from .naming import in_options
-from .options import DatasetPath, Force, Json, Quiet
-from .roles import READ, WRITTEN, writes
-from .use import Covariates, FitFile, Id, Time, Value
+from .options import Printing, Without
+from .roles import READ, writes
+from .use import FitFile
 
 __all__ = ["plot", "report"]
 
@@ -22,46 +26,33 @@ OptionalData = Annotated[
         "SAEM."
     ),
 ]
-LabelPlace = Annotated[
-    str,
-    READ,
-    typer.Option(
-        "--labels",
-        help="Where the labels are: a dataset inside the HDF5 file, or a text file with one a "
-        "line.",
-    ),
-]
-FeatureList = Annotated[
-    str | None,
-    typer.Option(
-        "--features",
-        help="Features that marginals or pairs draw, by name or number (from 0), with commas "
-        "between. Default: those in which components differ most.",
-    ),
-]
 
 
-SomeIndividuals = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--individual",
-        help="Fits of SAEM: the curve of this individual of DATA only. Several: repeat it.",
-    ),
-]
+class PictureSettings(Printing, heading="Output", kept=False):
+    """Where a picture goes."""
+
+    output: Path | None = setting(
+        None,
+        "Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
+        flags="-o --output",
+        file="written",
+    )
+    force: bool = changed(Output, "force")
+
+
+class PageSettings(PictureSettings, heading="Output", kept=False):
+    """Where a page goes."""
+
+    output: Path | None = changed(
+        PictureSettings,
+        "output",
+        help="Write here: .html. Default: beside the model, model.html.",
+    )
 
 
 def plot(
     model: FitFile,
     data: OptionalData = None,
-    output: Annotated[
-        Path | None,
-        WRITTEN,
-        typer.Option(
-            "-o",
-            "--output",
-            help="Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
-        ),
-    ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
@@ -70,17 +61,10 @@ def plot(
             "curves, of DATA. Default: history, or traces."
         ),
     ] = None,
-    features: FeatureList = None,
-    labels: LabelPlace = "labels",
-    dataset: DatasetPath = None,
-    individual: SomeIndividuals = None,
-    id: Id = None,
-    time: Time = None,
-    value: Value = None,
-    covariates: Covariates = None,
-    force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    rows: Annotated[RowSettings, Without("missing")],
+    individuals: Annotated[IndividualSettings, Without("times population latents")],
+    target: PictureSettings,
 ) -> None:
     """Draw a model: how the fit went, what was sent, how it fits.
 
@@ -92,10 +76,9 @@ def plot(
 
     Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
     """
-    from .kinds import IndividualOptions, Request, RowOptions, stored_at
     from .output import Screen, print_json
 
-    with Screen(quiet) as screen:
+    with Screen(target.quiet) as screen:
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.kinds import check_kind, draw, kinds_of, next_kinds
 
@@ -103,17 +86,14 @@ def plot(
         saved = stored.saved
         kind = kind or next(iter(kinds_of(saved)))
         labelled = check_kind(kind, saved).labels
+        output = target.output
         if output is None:
             output = beside(model, f"-{kind}.png")
-        check_picture(output, force)
-        rows = RowOptions(labels, dataset, features)
-        individuals = IndividualOptions(
-            individual, id=id, time=time, value=value, covariates=covariates
-        )
+        check_picture(output, target.force)
         given = stored.evaluation_data(Request(data, rows, individuals, labelled=labelled))
-        picture = draw(kind, saved, given, features=features_of(features))
+        picture = draw(kind, saved, given, features=features_of(rows.features))
         next_ones = next_kinds(kind, saved, given)
-        save_picture(output, picture, force=force)
+        save_picture(output, picture, force=target.force)
         for note in picture.notes:
             screen.note(note)
         screen.say(f"wrote {output}")
@@ -123,7 +103,7 @@ def plot(
                 for needs, names in next_ones.items()
             )
             screen.say(f"next, --kind: {listed}")
-        if json:
+        if target.json:
             print_json({
                 "plot": str(output),
                 "kind": kind,
@@ -150,22 +130,10 @@ def report(
     context: typer.Context,
     model: FitFile,
     data: OptionalData = None,
-    output: Annotated[
-        Path | None,
-        WRITTEN,
-        typer.Option(
-            "-o", "--output", help="Write here: .html. Default: beside the model, as model.html."
-        ),
-    ] = None,
-    labels: LabelPlace = "labels",
-    dataset: DatasetPath = None,
-    id: Id = None,
-    time: Time = None,
-    value: Value = None,
-    covariates: Covariates = None,
-    force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    rows: Annotated[RowSettings, Without("features missing")],
+    individuals: Annotated[IndividualSettings, Without("individual times population latents")],
+    target: PageSettings,
 ) -> None:
     """Write a page on a model: how well it fits, with all pictures.
 
@@ -175,29 +143,28 @@ def report(
 
     Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
     """
-    from .kinds import IndividualOptions, Request, RowOptions, stored_at
     from .output import Screen, print_json
 
-    with Screen(quiet) as screen:
+    with Screen(target.quiet) as screen:
         from vpem.files.hdf5 import check_writable
         from vpem.pictures.figure import check_matplotlib
 
+        output = target.output
         if output is None:
             output = beside(model, ".html")
-        check_writable(output, force, "reports")
+        check_writable(output, target.force, "reports")
         check_matplotlib()
         from vpem.pictures.page import write_page
 
         stored = stored_at(model)
-        individuals = IndividualOptions(id=id, time=time, value=value, covariates=covariates)
-        given = stored.evaluation_data(Request(data, RowOptions(labels, dataset), individuals))
+        given = stored.evaluation_data(Request(data, rows, individuals))
         command = stored.command(context.find_root().command)
-        left_out = write_page(output, stored.saved, given, command=command, force=force)
+        left_out = write_page(output, stored.saved, given, command=command, force=target.force)
         screen.say(f"wrote {output}")
         not_drawn = {one: in_options(error) for one, error in left_out.items()}
         for one, why in not_drawn.items():
             screen.note(f"no picture of {one}: {why}")
-        if json:
+        if target.json:
             print_json({
                 "report": str(output),
                 "not_drawn": [": ".join(one) for one in not_drawn.items()],

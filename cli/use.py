@@ -7,80 +7,17 @@ from typing import Annotated
 
 import typer
 
-from .options import DatasetPath, Force, Missing, Quiet, QuoteFormulas
-from .roles import READ, WRITTEN
+from .kinds import IndividualSettings, Request, ResultSettings, RowSettings, stored_at
+from .options import Without
+from .roles import READ
 
-__all__ = [
-    "Covariates",
-    "FitFile",
-    "Id",
-    "Json",
-    "Time",
-    "Value",
-    "evaluate",
-    "predict",
-    "sample",
-    "score",
-]
+__all__ = ["FitFile", "evaluate", "predict", "sample", "score"]
 
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
 FitFile = Annotated[
     Path, READ, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
 ]
 DataFile = Annotated[Path, READ, typer.Argument(help="Dataset with the model's features.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-OneIndividual = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--individual",
-        help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
-        "repeat it.",
-    ),
-]
-Times = Annotated[
-    str | None,
-    typer.Option(
-        help="Fits of SAEM: when to predict, 0:24:0.5 (from, to, step) or 0,1,2.5. Default: at the "
-        "rows of DATA; without DATA 50 times over those of the fit."
-    ),
-]
-Population = Annotated[
-    bool,
-    typer.Option(
-        "--population",
-        help="Fits of SAEM: the curve of the mean latents, for individuals without rows.",
-    ),
-]
-OnlyLatents = Annotated[
-    bool,
-    typer.Option("--latents", help="Fits of SAEM: means and intervals of latents, not curves."),
-]
-Id = Annotated[
-    str | None,
-    typer.Option(
-        "--id", help="Fits of SAEM: column of a CSV with the individual. Default: as fitted."
-    ),
-]
-Time = Annotated[
-    str | None, typer.Option(help="Fits of SAEM: column with the time. Default: as fitted.")
-]
-Value = Annotated[
-    str | None, typer.Option(help="Fits of SAEM: column with the measurement. Default: as fitted.")
-]
-Covariates = Annotated[
-    str | None,
-    typer.Option(
-        help="Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted."
-    ),
-]
-CovariatesOrValues = Annotated[
-    str | None,
-    typer.Option(
-        "--covariates",
-        help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
-        "without DATA, with --population, dose=4.5 is the dose.",
-    ),
-]
 
 
 def predict(
@@ -93,28 +30,13 @@ def predict(
             "without.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        WRITTEN,
-        typer.Option("-o", "--output", help="Write here: .csv or .h5. Default: CSV on stdout."),
-    ] = None,
     proba: Annotated[
         bool, typer.Option("--proba", help="Add the responsibilities of every component.")
     ] = False,
-    missing: Missing = "refuse",
-    dataset: DatasetPath = None,
-    individual: OneIndividual = None,
-    times: Times = None,
-    population: Population = False,
-    latents: OnlyLatents = False,
-    id: Id = None,
-    time: Time = None,
-    value: Value = None,
-    covariates: CovariatesOrValues = None,
-    quote_formulas: QuoteFormulas = False,
-    force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    rows: Annotated[RowSettings, Without("labels features")],
+    individuals: IndividualSettings,
+    results: ResultSettings,
 ) -> None:
     """Assign rows to components or centres; predict individuals.
 
@@ -130,34 +52,25 @@ def predict(
 
     Example: vpem predict growth.h5 data/oxford_boys.csv --individual 7 --times -1:1:0.5
     """
-    from .kinds import IndividualOptions, Output, Request, RowOptions, stored_at
     from .output import Screen, plural
 
-    with Screen(quiet) as screen:
+    with Screen(results.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
-        if output is not None:
-            check_writable(output, force, "results")
-        rows = RowOptions(dataset=dataset, missing=missing)
-        individuals = IndividualOptions(
-            individual, times, population, latents, id, time, value, covariates
-        )
-        target = Output(output, force, quote_formulas, json)
-        count = stored_at(model).predict(Request(data, rows, individuals, target, proba))
-        if output is not None:
-            screen.say(f"wrote {plural(count, 'row')} to {output}")
+        if results.output is not None:
+            check_writable(results.output, results.force, "results")
+        count = stored_at(model).predict(Request(data, rows, individuals, results, proba))
+        if results.output is not None:
+            screen.say(f"wrote {plural(count, 'row')} to {results.output}")
 
 
 def score(
     model: FitFile,
     data: DataFile,
-    missing: Missing = "refuse",
-    dataset: DatasetPath = None,
-    id: Id = None,
-    time: Time = None,
-    value: Value = None,
-    covariates: Covariates = None,
-    json: Json = False,
+    *,
+    rows: Annotated[RowSettings, Without("labels features")],
+    individuals: Annotated[IndividualSettings, Without("individual times population latents")],
+    results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
 ) -> None:
     """Compute log-likelihood, BIC and AIC of data under a model.
 
@@ -166,62 +79,44 @@ def score(
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
-    from .kinds import IndividualOptions, Output, Request, RowOptions, stored_at
     from .output import Screen
 
     with Screen():
-        rows = RowOptions(dataset=dataset, missing=missing)
-        individuals = IndividualOptions(id=id, time=time, value=value, covariates=covariates)
-        stored_at(model).score(Request(data, rows, individuals, Output(json=json)))
+        stored_at(model).score(Request(data, rows, individuals, results))
 
 
 def sample(
     model: ModelFile,
     n: Annotated[int, typer.Option("-n", "--samples", help="Rows to draw.")] = 100,
-    output: Annotated[
-        Path | None,
-        WRITTEN,
-        typer.Option("-o", "--output", help="Write here: .csv or .h5. Default: CSV on stdout."),
-    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
-    quote_formulas: QuoteFormulas = False,
-    force: Force = False,
-    quiet: Quiet = False,
+    *,
+    results: Annotated[ResultSettings, Without("json")],
 ) -> None:
     """Draw rows from a model, each labelled with its component.
 
     Example: vpem sample model.h5 -n 1000 -o drawn.h5
     """
-    from .kinds import Output, stored_at
     from .output import Screen, plural
 
-    with Screen(quiet) as screen:
+    with Screen(results.quiet) as screen:
         from vpem.checks import check_int
         from vpem.files.hdf5 import check_writable
 
         count = check_int("-n", n, least=1)
         check_int("seed", seed, least=0)
-        if output is not None:
-            check_writable(output, force, "results")
-        target = Output(output, force, quote_formulas, json=False)
-        stored_at(model).sample(count, seed, target)
-        if output is not None:
-            screen.say(f"wrote {plural(count, 'row')} to {output}")
+        if results.output is not None:
+            check_writable(results.output, results.force, "results")
+        stored_at(model).sample(count, seed, results)
+        if results.output is not None:
+            screen.say(f"wrote {plural(count, 'row')} to {results.output}")
 
 
 def evaluate(
     model: FitFile,
     data: DataFile,
-    labels: Annotated[
-        str,
-        READ,
-        typer.Option(
-            help="Where the labels are: a dataset inside the HDF5 file, or a text file with one a "
-            "line."
-        ),
-    ] = "labels",
-    dataset: DatasetPath = None,
-    json: Json = False,
+    *,
+    rows: Annotated[RowSettings, Without("features missing")],
+    results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
 ) -> None:
     """Compare components or clusters with labels.
 
@@ -230,9 +125,7 @@ def evaluate(
 
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
-    from .kinds import Output, Request, RowOptions, stored_at
     from .output import Screen
 
     with Screen():
-        rows = RowOptions(labels, dataset)
-        stored_at(model).evaluate(Request(data, rows, output=Output(json=json)))
+        stored_at(model).evaluate(Request(data, rows, output=results))
