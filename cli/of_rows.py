@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .config import key_of
 from .kinds import Request, StoredFile, refuse_given, reported
 from .output import communication, number, plural, print_json, show, table
 
@@ -156,7 +157,7 @@ class RowFile(StoredFile):
             return None
         words = ["vpem", name]
         for parameter in root.commands[name].params:
-            value = options.get(parameter.name)
+            value = options.get(key_of(parameter).replace("-", "_"))
             if parameter.param_type_name == "argument":
                 words += str(value).split(", ") if value is not None else []
             elif value is not None and not _same(value, parameter.default):
