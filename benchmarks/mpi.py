@@ -65,25 +65,26 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
 
 def iteration(m: int) -> float:
     """Seconds an iteration, of two agents on however many ranks there are."""
-    from vpem.engines.mpi import MpiTeam
+    from vpem.engines.mpi import MpiEngine
     from vpem.errors import VpemWarning
-    from vpem.fits.spread import fit_spread, spread
+    from vpem.fits.spread import fit_spread
     from vpem.network.holdings import contiguous
     from vpem.network.topologies import make_graph
     from vpem.sums.connect import connect
+    from vpem.sums.spread import spread
 
     warnings.simplefilter("ignore", VpemWarning)
-    team, partition = MpiTeam(2), contiguous(2 * WIDTH, 2)
-    network = spread(connect(make_graph("star", 2), partition, hops=0), partition, team)
+    engine, partition = MpiEngine(), contiguous(2 * WIDTH, 2)
+    network = spread(connect(make_graph("star", 2), partition, hops=0), engine)
     labels = np.random.default_rng(0).integers(K, size=m)
     parts = [
         np.random.default_rng(1 + agent).standard_normal((m, WIDTH)) + labels[:, None]
-        for agent in team.own
+        for agent in network.agents.own
     ]
     X = np.concatenate(parts, axis=1) if parts else None
     taken = []
     for count in (1, 2, 6):  # the first warms up
-        team.add(np.zeros(1))
+        engine.barrier()
         began = time.perf_counter()
         fit_spread(X, network, n_components=K, init=[0, 1, 2], tol=0.0, max_iter=count, n_threads=1)
         taken.append(time.perf_counter() - began)
@@ -92,19 +93,19 @@ def iteration(m: int) -> float:
 
 def rows_iteration(m: int) -> float:
     """Seconds an iteration of distributed EM, of two workers on however many ranks there are."""
-    from vpem.engines.mpi import MpiTeam
+    from vpem.engines.mpi import MpiEngine
     from vpem.errors import VpemWarning
     from vpem.fits.rows import fit_em
-    from vpem.fits.spread import spread_workers
     from vpem.network.holdings import evenly
     from vpem.network.topologies import make_graph
     from vpem.sums.connect import connect_workers
+    from vpem.sums.spread import spread_workers
 
     warnings.simplefilter("ignore", VpemWarning)
-    team, workers = MpiTeam(2), evenly(m, 2)
-    network = spread_workers(connect_workers(make_graph("star", 2)), team)
+    engine, workers = MpiEngine(), evenly(m, 2)
+    network = spread_workers(connect_workers(make_graph("star", 2)), engine)
     parts = []
-    for worker in team.own:
+    for worker in network.agents.own:
         rng = np.random.default_rng(1 + worker)
         rows = len(workers.rows[worker])
         parts.append(rng.standard_normal((rows, WIDTH)) + rng.integers(K, size=(rows, 1)))
@@ -112,7 +113,7 @@ def rows_iteration(m: int) -> float:
     options: dict[str, Any] = {"n_components": K, "init": [0, 1, 2], "tol": 0.0, "n_threads": 1}
     taken = []
     for count in (1, 2, 12):  # the first warms up
-        team.add(np.zeros(1))
+        engine.barrier()
         began = time.perf_counter()
         fit_em(X, workers, network, max_iter=count, **options)
         taken.append(time.perf_counter() - began)
@@ -121,20 +122,20 @@ def rows_iteration(m: int) -> float:
 
 def one_sum(what: str, m: int) -> float:
     """Seconds of one round, or of one all-reduce, of two ranks' terms."""
-    from vpem.engines.mpi import MpiTeam
-    from vpem.fits.spread import sum_over_ranks
+    from vpem.engines.mpi import MpiEngine
     from vpem.network.topologies import make_graph
     from vpem.sums.connect import connect_workers
+    from vpem.sums.spread import spread_workers
 
     rounds = what == "round"
     how: dict[str, Any] = {"n_rounds": ROUNDS, "acceleration": "none"} if rounds else {}
     graph = make_graph("path" if rounds else "star", 2)
-    team = MpiTeam(2)
-    total = sum_over_ranks(connect_workers(graph, **how), team)
-    terms = np.ones((len(team.own), m, K))
+    engine = MpiEngine()
+    total = spread_workers(connect_workers(graph, **how), engine).total
+    terms = np.ones((len(total.holders.own), m, K))
     chunks = [slice(start, start + CHUNK) for start in range(0, m, CHUNK)]
     for _ in range(2):  # the first warms up
-        team.add(np.zeros(1))
+        engine.barrier()
         began = time.perf_counter()
         for _ in range(1 if rounds else ROUNDS):
             for _ in total.flow(iter(chunks), lambda rows: terms[:, rows]):
@@ -145,11 +146,11 @@ def one_sum(what: str, m: int) -> float:
 
 def main(what: str, m: str) -> None:
     """Measure as a rank; the first prints the seconds."""
-    from vpem.engines.mpi import MPI
+    from vpem.engines.mpi import MpiEngine
 
     measures = {"iteration": iteration, "rows": rows_iteration}
     seconds = measures[what](int(m)) if what in measures else one_sum(what, int(m))
-    if MPI.COMM_WORLD.Get_rank() == 0:
+    if MpiEngine().rank == 0:
         print(seconds)
 
 
