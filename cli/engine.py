@@ -231,12 +231,12 @@ def refuse_for_rows(engine: Engine, **given: Any) -> None:
 def place_parties(
     parties: Sequence[Party], output: Path | None, shards: bool, engine: Engine
 ) -> Placement:
-    """Return who holds which parties, once all were told of the same and none is written over.
+    """Return who holds which parties, once all have the same list and none is written over.
 
     Parameters
     ----------
     parties : sequence of Party
-        All of them, as this process was told.
+        All of them, as this process has them.
     output : path or None
         The model that the first process is going to write, or all in shards.
     shards : bool
@@ -304,7 +304,7 @@ def own_rows(source: Dataset, held: Workers, network: Network) -> Any:
     return read_rows(source.X, [held.rows[worker] for worker in network.agents.own])
 
 
-# ---- what is told -------------------------------------------------------------------------------
+# ---- what is said -------------------------------------------------------------------------------
 
 
 def describe_engine(network: Network) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def read_data(
     memory_limit : str, optional
         Memory for one dataset.
     run : Run
-        Where the command runs, and what became of the rows is told.
+        Where the command runs, and what became of the rows is said.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def read_data(
     }
     joined, found = join_parties(parties, holders=holders, **how)
     alignment = found.describe()
-    for line in told(alignment):
+    for line in lines_of(alignment):
         run.screen.say(line)
     return joined, alignment
 
@@ -153,7 +153,7 @@ def _check_options(files: Sequence[Path], asked: PartySettings, over_rows: bool)
         )
 
 
-def told(alignment: dict[str, Any]) -> list[str]:
+def lines_of(alignment: dict[str, Any]) -> list[str]:
     """Return the lines of a table of what became of each party's rows."""
     outer = alignment["join"] == "outer"
     heads = ("party", "rows", "absent" if outer else "lost")

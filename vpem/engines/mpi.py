@@ -239,7 +239,7 @@ class MpiEngine:
         heard: list[int] = []
         until = time.monotonic() + HEAR_OUT
         while len(heard) < self.size - 1 and time.monotonic() < until:
-            heard += [told for _, told in self._heard(FAILED)]
+            heard += [said for _, said in self._heard(FAILED)]
             time.sleep(0.005)
         return heard == [number] * (self.size - 1)
 

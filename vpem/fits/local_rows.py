@@ -88,7 +88,7 @@ class LocalRows:
 
 
 class SharedRows:
-    """Rows of this process, and those of others when they are told.
+    """Rows of this process, and those of others where all processes ask for them.
 
     Parameters
     ----------

@@ -166,8 +166,8 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     if missing:
         names = next(iter(found.values())).report["agent_names"]
         roots = [hubs[b]["root"] for b in missing]
-        told = ", ".join(str(names[r]) if r < len(names) else f"agent {r}" for r in roots)
-        raise InputError(f"shards are missing: of {told}")
+        whose = ", ".join(str(names[r]) if r < len(names) else f"agent {r}" for r in roots)
+        raise InputError(f"shards are missing: of {whose}")
     blocks = Blocks(
         tuple(np.array(hub["features"], dtype=np.intp) for hub in hubs),
         tuple(hub["root"] for hub in hubs),

@@ -135,9 +135,9 @@ def _open(party: Party, keep_empty: bool) -> Holding:
             raise FileError(f"no file fits {party.path}")
         datasets = [_read(party, file, keep_empty) for file in files]
     except VpemError as error:
-        told = [IN_MANIFESTS.get(getattr(part, "name", ""), part) for part in error.parts]
-        hint = "" if told == list(error.parts) else " (keys of a manifest)"
-        raise type(error)(f"party {party.name!r}: ", *told, hint) from None
+        words = [IN_MANIFESTS.get(getattr(part, "name", ""), part) for part in error.parts]
+        hint = "" if words == list(error.parts) else " (keys of a manifest)"
+        raise type(error)(f"party {party.name!r}: ", *words, hint) from None
     names = datasets[0].feature_names if party.columns is None else party.columns
     parts = tuple(_arranged(dataset, names, party, datasets[0].source) for dataset in datasets)
     ids = [dataset.ids for dataset in datasets]
