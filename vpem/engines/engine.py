@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.errors import VpemError
 
 __all__ = ["Engine", "Neighbours", "Pending", "StalledError"]
@@ -36,9 +37,9 @@ class Neighbours(Protocol):
 
     def ialltoallv(
         self,
-        sent: NDArray[Any],
+        sent: Floats,
         n_sent: Sequence[int],
-        received: NDArray[Any],
+        received: Floats,
         n_received: Sequence[int],
     ) -> Pending:
         """Begin to send each neighbour its run of the values in ``sent``, and to receive others."""
@@ -83,7 +84,7 @@ class Engine(Protocol):
     def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
         """Return the "sum" or the "max" of all processes' arrays, the same to the last bit."""
 
-    def iallreduce(self, values: NDArray[Any]) -> Pending:
+    def iallreduce(self, values: Floats) -> Pending:
         """Begin to add all processes' arrays, in place."""
 
     def neighbours(self, ranks: Sequence[int]) -> Neighbours:

@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from numpy.typing import NDArray
+
+from vpem.checks import Floats
+
 # MPICH's own words at an abort say no more than ours.
 os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from vpem.engines.engine import Engine, StalledError
 from vpem.errors import Setting
@@ -146,7 +149,7 @@ class MpiEngine:
         self._wait(self._comm.Iallreduce(MPI.IN_PLACE, found, op=OPERATIONS[op]))
         return found
 
-    def iallreduce(self, values: NDArray[Any]) -> _Pending:
+    def iallreduce(self, values: Floats) -> _Pending:
         """Begin to add all ranks' arrays, in place."""
         return _Pending(self, self._comm.Iallreduce(MPI.IN_PLACE, values, op=MPI.SUM))
 
@@ -270,9 +273,9 @@ class _Neighbours:
 
     def ialltoallv(
         self,
-        sent: NDArray[Any],
+        sent: Floats,
         n_sent: Sequence[int],
-        received: NDArray[Any],
+        received: Floats,
         n_received: Sequence[int],
     ) -> _Pending:
         """Begin to send each neighbour its run of the values in ``sent``, and to receive others."""

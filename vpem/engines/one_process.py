@@ -8,6 +8,8 @@ from typing import Any, Never
 
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
+
 __all__ = ["OneProcess"]
 
 
@@ -54,7 +56,7 @@ class OneProcess:
         """Return the values."""
         return values
 
-    def iallreduce(self, values: NDArray[Any]) -> _Arrived:
+    def iallreduce(self, values: Floats) -> _Arrived:
         """Leave the values as they are."""
         return _Arrived()
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem import errors
+from vpem.checks import Floats
 from vpem.engines.engine import Engine
 from vpem.engines.one_process import OneProcess
 
@@ -142,12 +143,12 @@ class Placement:
 
     def send_rows(
         self,
-        rows: NDArray[Any] | None,
+        rows: Floats | None,
         shape: tuple[int, int],
-        dtype: np.dtype[Any],
+        dtype: np.dtype[np.floating],
         source: int,
         target: int,
-    ) -> NDArray[Any] | None:
+    ) -> Floats | None:
         """Send rows (m, d) from one agent to another, some at a time; None but at the target."""
         if self.mine(source) == self.mine(target):
             return rows
@@ -177,7 +178,7 @@ class Placement:
         Whatever there is beyond as many as live here is left out.
         """
         parts = self.engine.allgather(values[: len(self.own)])
-        joined: NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        joined: Floats = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if self._order is None:
             return joined
         found = np.empty_like(joined)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import check_data, check_rows, check_weights, row_blocks
+from vpem.checks import Floats, Labels, check_data, check_rows, check_weights, row_blocks
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.files.clusterings import StoredClustering
 from vpem.files.models import current_versions
@@ -19,6 +19,7 @@ from vpem.fits.fingerprint import describe_run
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import _precision
 from vpem.fits.results import SUMMED, NetworkResult
+from vpem.network.schema import Report
 from vpem.settings import CLUSTER_INITS, KmeansSettings
 from vpem.sums.connect import Network
 from vpem.terms.scaling import Scaling
@@ -118,7 +119,7 @@ class Clustering(NetworkResult):
         """Iterations of the restart that was kept."""
         return len(self.history)
 
-    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the clustering in values that JSON can hold; see `NetworkResult.describe`."""
         network, over_rows = self.network, self.split == "rows"
         return {
@@ -160,9 +161,9 @@ class Clustering(NetworkResult):
     def kept(
         self,
         feature_names: Sequence[str],
-        report: dict[str, Any],
-        options: dict[str, Any],
-        ids: NDArray[Any] | None = None,
+        report: Report,
+        options: Report,
+        ids: Labels | None = None,
     ) -> StoredClustering:
         """Return the clustering that a file keeps.
 
@@ -219,7 +220,7 @@ class Wanted:
     centres: NDArray[np.float64] | None
     init: str | None
     restarts: int
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.floating]
     scaling: Scaling
 
     @property
@@ -290,7 +291,7 @@ def prepare(
 
 
 def _check_centres(
-    given: NDArray[Any], n_clusters: int, n_features: int, most: float
+    given: Floats, n_clusters: int, n_features: int, most: float
 ) -> NDArray[np.float64]:
     if given.shape != (n_clusters, n_features) or given.dtype.kind not in "iuf":
         raise InputError(
@@ -343,9 +344,7 @@ def warn_of_outcome(found: Clustering, max_iter: int) -> None:
         )
 
 
-def describe_kmeans(
-    name: str, asked: Wanted, network: Network, how: KmeansSettings
-) -> dict[str, Any]:
+def describe_kmeans(name: str, asked: Wanted, network: Network, how: KmeansSettings) -> Report:
     """Describe a run by what must be the same when it goes on."""
     how = how.changed(dtype=asked.dtype.name, n_threads=thread_count(how.n_threads))
     return describe_run(name, asked.X, asked.row_weights, network, **how.values("method"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vpem.checks import Labels
 from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import find, open_read, read_column
 from vpem.files.opening import check_unpacked, read_text
@@ -39,7 +40,7 @@ class Agreement:
     accuracy: float
     adjusted_rand_index: float
     normalized_mutual_information: float
-    classes: NDArray[Any]
+    classes: Labels
     confusion: NDArray[np.intp]
     mapping: dict[int, Any]
 
@@ -88,7 +89,7 @@ def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreemen
     )
 
 
-def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> NDArray[Any]:
+def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> Labels:
     """Read labels from a text file with one a line, or from a place inside an HDF5 dataset.
 
     Parameters
@@ -112,7 +113,7 @@ def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> NDA
     InputError
         If there is another number of labels.
     """
-    labels: NDArray[Any]
+    labels: Labels
     if os.path.lexists(where):
         lines = read_text(where).split("\n")
         check_unpacked(4 * max(map(len, lines)) * len(lines), where)  # as numpy has text

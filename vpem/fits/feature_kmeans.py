@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
+from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import (
@@ -25,6 +26,7 @@ from vpem.fits.clustering import (
 )
 from vpem.fits.one_shot import one_shot
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
 from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import Lloyd, LloydRuns
@@ -40,11 +42,11 @@ __all__ = ["kmeans_features"]
 
 
 def kmeans_features(
-    X: NDArray[Any] | FileMatrix,
+    X: Floats | FileMatrix,
     network: Network,
     settings: KmeansSettings | None = None,
     *,
-    sample_weight: NDArray[Any] | None = None,
+    sample_weight: Floats | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callback | None = None,
     saver: Saver | None = None,
@@ -165,7 +167,7 @@ def _clustering(
     asked: Wanted,
     terms: FeatureTerms,
     network: Network,
-    outcome: dict[str, Any],
+    outcome: Report,
 ) -> Clustering:
     """Return what the best run comes to, in the user's order of features and units."""
     run, order = best.run, terms.blocks.order

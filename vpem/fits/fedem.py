@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import as_array, check_int, check_number
+from vpem.checks import Floats, as_array, check_int, check_number
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.fedem_setup import ITEM, Setup, codec_of_first, codec_of_moments
@@ -23,7 +23,7 @@ from vpem.fits.results import MixtureResult
 from vpem.network.codecs import Cast, Codec, parse_codec
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Integer, Maybe
+from vpem.network.schema import Integer, Maybe, Report
 from vpem.network.topologies import make_graph
 from vpem.settings import MixtureSettings
 from vpem.steps.fedem import run_fedem
@@ -69,7 +69,7 @@ class FedFit(MixtureResult):
 
     run: FedRun
     workers: Workers
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Report = field(default_factory=dict)
 
     @property
     def n_iter(self) -> int:
@@ -81,7 +81,7 @@ class FedFit(MixtureResult):
         """Log-likelihood per sample of the mixture, on all rows."""
         return self.run.history.objective[-1]
 
-    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`.
 
         The mean field is in the units of fitting.
@@ -129,14 +129,14 @@ class FedFit(MixtureResult):
 
 
 def fit_fedem(
-    X: NDArray[Any],
+    X: Floats,
     workers: Workers,
     network: Network | None = None,
     *,
     n_components: int = 2,
     covariance_type: str = "full",
     known_covariance: Any = None,
-    init: str | Sequence[int] | NDArray[Any] | Mixture = "kmeans",
+    init: str | Sequence[int] | Floats | Mixture = "kmeans",
     max_iter: int = 1000,
     n_epochs: float | None = None,
     tol: float = 1e-10,

@@ -13,6 +13,7 @@ from vpem.fits.local_rows import LocalRows
 from vpem.network.codecs import Cast, Codec, Dither, Natural
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
 from vpem.steps.fedem import first_statistics
 from vpem.steps.held_rows import share_rows, take_rows
 from vpem.steps.row_lloyd import lloyd_rows
@@ -224,7 +225,7 @@ class Setup:
             rows = stream.draw_distinct(model.n_components) if given is None else given
             means = share_rows(parts, self.total, np.argsort(order)[rows], itemsize=self.item)
         else:
-            common: dict[str, Any] = {"n_threads": model.n_threads}
+            common: Report = {"n_threads": model.n_threads}
             total: Any = self.total if self.codec is None else _OwnPlaces(at_server(self.total))
             places = seed_rows(parts, total, model.n_components, stream, **common)
             rows, means = order[places], take_rows(parts, self.total, places)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from vpem.checks import check_memory
 from vpem.errors import InputError
 from vpem.fits.imputation import Imputation
+from vpem.network.schema import Report
 from vpem.terms.lowrank.dealing import Hidden
 from vpem.terms.lowrank.observations import Observations
 
@@ -62,7 +62,7 @@ def iterative_imputer(kept: Observations, seed: int) -> Matrix:
 
 def score_holdout(
     found: Imputation, hidden: Hidden, share: float, seed: int, *, compare: bool = True
-) -> dict[str, Any]:
+) -> Report:
     """Compare imputations of hidden entries with what had been seen there.
 
     Parameters
@@ -92,7 +92,7 @@ def score_holdout(
     def losses(means: Matrix) -> dict[str, float]:
         return found.law.losses(hidden.values, np.clip(means, low, high))
 
-    other: dict[str, Any] = {"skipped": "it was not asked for"}
+    other: Report = {"skipped": "it was not asked for"}
     if compare:
         try:
             other = losses(iterative_imputer(kept, seed).ravel()[hidden.places])

@@ -27,7 +27,7 @@ from vpem.fits.fingerprint import checksum, describe_steps
 from vpem.fits.results import Result
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
-from vpem.network.schema import NOTHING, Array, Schema
+from vpem.network.schema import NOTHING, Array, Report, Schema
 from vpem.network.topologies import make_graph
 from vpem.steps.fedem import FedProgress, FedRun, StepSize, parse_step_size, run_fedem
 from vpem.steps.restarts import OneRun
@@ -163,7 +163,7 @@ class ImputationModel:
             point = self._point = descend(self.law, filled, self.ridge, self._point)
         return point, int(outside.sum())
 
-    def pack(self, parameters: LowRank) -> dict[str, Any]:
+    def pack(self, parameters: LowRank) -> Report:
         """Parameters as arrays."""
         return {"U": parameters.U, "V": parameters.V}
 
@@ -172,11 +172,11 @@ class ImputationModel:
         rows, columns = self.shape
         return {"U": Array("f8", (rows, self.rank)), "V": Array("f8", (columns, self.rank))}
 
-    def unpack(self, state: dict[str, Any]) -> LowRank:
+    def unpack(self, state: Report) -> LowRank:
         """Parameters of these arrays."""
         return LowRank(state["U"], state["V"])
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Report:
         """Return where an M-step that is a descent sets out from."""
         return self.pack(self._point)
 
@@ -184,7 +184,7 @@ class ImputationModel:
         """Return what that must be."""
         return self.packed()
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Report) -> None:
         """Go on from there."""
         self._point = self.unpack(state)
 
@@ -238,7 +238,7 @@ class Imputation(Result):
     run: FedRun
     compress: str | None
     scaling: Scaling
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Report = field(default_factory=dict)
 
     @property
     def n_iter(self) -> int:
@@ -268,7 +268,7 @@ class Imputation(Result):
         found: Matrix = self.fitted.mean(axis=0)
         return found
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Report:
         """Summarize the imputation in values that JSON can hold.
 
         Returns

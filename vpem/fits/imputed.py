@@ -19,6 +19,7 @@ from vpem.files.hdf5 import (
 from vpem.files.imputations import ENCODING, VERSION, Imputed, PathLike, write_imputed
 from vpem.files.json_text import write_json_element
 from vpem.fits.imputation import Imputation
+from vpem.network.schema import Report
 from vpem.terms.lowrank.dealing import Hidden
 
 __all__ = ["imputed_of", "write_imputation"]
@@ -35,7 +36,7 @@ def imputed_of(found: Imputation) -> Imputed:
 def write_imputation(
     path: PathLike,
     found: Any,
-    report: dict[str, Any] | None = None,
+    report: Report | None = None,
     force: bool = False,
     hidden: Hidden | None = None,
     quote_formulas: bool = False,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import row_blocks
+from vpem.checks import Floats, row_blocks
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.terms.matrix import Rows
@@ -64,7 +64,7 @@ class LocalRows:
                 "the rows of its own workers, worker by worker"
             )
 
-    def standard(self, X: NDArray[Any], row_weights: NDArray[np.float64] | None) -> Scaling:
+    def standard(self, X: Floats, row_weights: NDArray[np.float64] | None) -> Scaling:
         """Units as `Scaling.standard` finds them, by sums over all processes; rows weigh alike."""
         d = X.shape[1]
         shift, variance = np.zeros(d), np.zeros(d)
@@ -77,7 +77,7 @@ class LocalRows:
         scale = np.where(scale > 1e-12 * np.maximum(np.abs(shift), 1.0), scale, 1.0)
         return Scaling(shift, scale)
 
-    def constant(self, X: NDArray[Any]) -> NDArray[np.intp]:
+    def constant(self, X: Floats) -> NDArray[np.intp]:
         """Features that have one value in all rows of all processes."""
         if len(X):
             extremes = np.stack([X.max(axis=0), -X.min(axis=0)]).astype(np.float64)
@@ -108,11 +108,11 @@ class SharedRows:
         """Runs of this process's rows."""
         return self._rows.runs()
 
-    def read(self, rows: slice) -> NDArray[Any]:
+    def read(self, rows: slice) -> Floats:
         """A run of this process's rows, shape (m, d), C-contiguous."""
         return self._rows.read(rows)
 
-    def take(self, indices: NDArray[np.intp]) -> NDArray[Any]:
+    def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows of all, by their places worker by worker; all processes ask alike."""
         own = self._here.rows
         inside = (indices >= own.start) & (indices < own.stop)
@@ -126,7 +126,7 @@ class SharedRows:
         return self._rows.part(rows, following)
 
 
-def read_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> NDArray[Any]:
+def read_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> Floats:
     """Read some rows of the data, group by group, and keep no others.
 
     Parameters

@@ -26,10 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
+from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import Clustering, Wanted
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
 from vpem.steps.lloyd import Lloyd
 from vpem.steps.row_lloyd import lloyd_rows
@@ -81,7 +83,7 @@ class OneShot:
     cell_inertia: float
     n_cells: int
 
-    def describe(self, inertia: float) -> dict[str, Any]:
+    def describe(self, inertia: float) -> Report:
         """Describe it and the clustering's inertia in values that JSON can hold."""
         bound = float(self.party_inertia.sum())
         return {
@@ -249,7 +251,7 @@ def _check(asked: Wanted, network: Network) -> None:
 
 
 def _best(
-    data: NDArray[Any],
+    data: Floats,
     weights: NDArray[np.float64] | None,
     how: KmeansSettings,
     number: int,

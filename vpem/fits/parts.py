@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.fits.results import Fit
 from vpem.network.blocks import Blocks
+from vpem.network.schema import Report
 from vpem.sums.connect import Network
 from vpem.terms.covariances import block_views
 from vpem.terms.features import FeatureTerms
@@ -89,7 +89,7 @@ def outline(fit: Fit) -> Fit:
     return replace(fit, mixture=mixture, network=network)
 
 
-def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[dict[str, Any]]) -> Mixture:
+def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) -> Mixture:
     """Join the parts of a mixture that several processes have.
 
     Parameters

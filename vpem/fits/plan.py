@@ -17,6 +17,7 @@ from vpem.network.graph import Graph
 from vpem.network.holdings import Partition
 from vpem.network.hubs import Hub
 from vpem.network.mixing import mixing_matrix, mixing_rate
+from vpem.network.schema import Report
 from vpem.settings import ACCELERATIONS, WEIGHTS, PlanSettings, SumSettings
 from vpem.sums.connect import Network, connect
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
@@ -50,7 +51,7 @@ def plan(
     partition: Partition | Sequence[int],
     settings: PlanSettings | None = None,
     **changes: Any,
-) -> dict[str, Any]:
+) -> Report:
     """Describe a network and what a fit on it will send.
 
     The messages are counted by the methods that a fit calls, on a ledger of its own: the prediction
@@ -162,7 +163,7 @@ def _of_widths(graph: Graph, widths: Sequence[int]) -> Partition:
     return Partition(tuple(parts), names)
 
 
-def _mixing(network: Network) -> dict[str, Any]:
+def _mixing(network: Network) -> Report:
     """How fast each weighting mixes, and what the chosen one reaches in how many rounds."""
     if network.graph.has_server:
         return {"mixing": [], "consensus_errors": [], "rounds_needed": []}
@@ -206,9 +207,9 @@ def _fastest_is_at_hand(graph: Graph) -> bool:
     return there and graph.n_agents <= SMALL
 
 
-def _errors(mixing: Any, hubs: Sequence[Hub], rate: float, n_rounds: int) -> dict[str, Any]:
+def _errors(mixing: Any, hubs: Sequence[Hub], rate: float, n_rounds: int) -> Report:
     """Consensus error after some rounds, with and without acceleration."""
-    found: dict[str, Any] = {}
+    found: Report = {}
     for name in ACCELERATIONS:
         accelerated = name == "chebyshev"
         error = None
@@ -223,9 +224,9 @@ def _errors(mixing: Any, hubs: Sequence[Hub], rate: float, n_rounds: int) -> dic
     return found
 
 
-def _needed(mixing: Any, hubs: Sequence[Hub], rate: float, error: float) -> dict[str, Any]:
+def _needed(mixing: Any, hubs: Sequence[Hub], rate: float, error: float) -> Report:
     """Fewest rounds for an error, with and without acceleration."""
-    found: dict[str, Any] = {}
+    found: Report = {}
     for name in ACCELERATIONS:
         accelerated = name == "chebyshev"
         most = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated, by_bound=True)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import (
+    Floats,
     check_data,
     check_finite,
     check_rows,
@@ -67,7 +68,7 @@ class Prepared:
     row_weights: NDArray[np.float64] | None
     kept: NDArray[np.intp] | None
     rows: NDArray[np.intp] | None
-    precision: np.dtype[Any]
+    precision: np.dtype[np.floating]
     misses: bool = False
 
     def number(self, rows: NDArray[np.intp] | None) -> tuple[int, ...] | None:
@@ -84,7 +85,7 @@ def prepare(
     *,
     sample_weight: Any = None,
     feature_names: Sequence[str] | None = None,
-    dtype: Any = np.float64,
+    dtype: DTypeLike = np.float64,
     missing: str | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
     here: LocalRows | None = None,
@@ -165,7 +166,7 @@ def prepare(
     return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
 
 
-def _precision(dtype: Any) -> np.dtype[Any]:
+def _precision(dtype: DTypeLike) -> np.dtype[np.floating]:
     for known in (np.dtype(np.float64), np.dtype(np.float32)):
         with contextlib.suppress(TypeError):
             if np.dtype(dtype) == known:
@@ -173,7 +174,7 @@ def _precision(dtype: Any) -> np.dtype[Any]:
     raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
 
 
-def _check_precision(weights: NDArray[np.float64], precision: np.dtype[Any]) -> None:
+def _check_precision(weights: NDArray[np.float64], precision: np.dtype[np.floating]) -> None:
     """Refuse positive row weights that a responsibility in this precision cannot be times."""
     limits = np.finfo(precision)
     if weights.min() < limits.tiny / limits.eps or weights.max() > limits.max * limits.eps:
@@ -187,7 +188,7 @@ def _scaling(
     X: Any,
     row_weights: NDArray[np.float64] | None,
     scale: str,
-    precision: np.dtype[Any],
+    precision: np.dtype[np.floating],
     misses: bool = False,
     here: LocalRows | None = None,
 ) -> Scaling:
@@ -202,7 +203,7 @@ def _scaling(
 
 
 def make_terms(
-    data: NDArray[Any] | FileMatrix,
+    data: Floats | FileMatrix,
     row_weights: NDArray[np.float64] | None,
     blocks: Blocks,
     scaling: Scaling,
@@ -229,7 +230,7 @@ def _inspect(
     X: Any,
     feature_names: Sequence[str] | None,
     reg_covar: float,
-    precision: np.dtype[Any],
+    precision: np.dtype[np.floating],
     here: LocalRows | None = None,
 ) -> None:
     """Refuse values whose squares overflow, and warn of constant features."""

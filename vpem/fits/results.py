@@ -6,7 +6,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from vpem.errors import NotConvergedWarning, Setting, VpemWarning, shorten
 from vpem.files.models import Model, current_versions
 from vpem.network.holdings import Workers
+from vpem.network.schema import Report
 from vpem.steps.reinitialise import Recovery
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture
@@ -55,7 +55,7 @@ class Result(ABC):
 
     converged: bool
     seconds: float = 0.0
-    communication: dict[str, Any] = field(default_factory=dict)
+    communication: Report = field(default_factory=dict)
 
     @property
     @abstractmethod
@@ -87,7 +87,7 @@ class NetworkResult(Result):
     total_iterations: int = 0
 
     @abstractmethod
-    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the fit in values that JSON can hold.
 
         Parameters
@@ -142,9 +142,7 @@ class MixtureResult(NetworkResult):
         """Akaike information criterion, from the mean log-likelihood over roots."""
         return self.mixture.aic(self.log_likelihood * self.total_weight)
 
-    def kept(
-        self, feature_names: Sequence[str], report: dict[str, Any], options: dict[str, Any]
-    ) -> Model:
+    def kept(self, feature_names: Sequence[str], report: Report, options: Report) -> Model:
         """Return the model that a file keeps.
 
         Parameters
@@ -168,7 +166,7 @@ class MixtureResult(NetworkResult):
             history if roots else None,
         )
 
-    def _size(self) -> dict[str, Any]:
+    def _size(self) -> Report:
         """What was fitted, in numbers."""
         return {
             "n_components": self.mixture.n_components,
@@ -225,7 +223,7 @@ class Fit(MixtureResult):
         """Log-likelihood per sample of the fitted mixture, mean over roots."""
         return float(self.root_log_likelihood.mean() / self.total_weight)
 
-    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`."""
         network = self.network
         return {
@@ -250,7 +248,7 @@ class Fit(MixtureResult):
             **self._run(),
         }
 
-    def _data(self, feature_names: Sequence[str]) -> dict[str, Any]:
+    def _data(self, feature_names: Sequence[str]) -> Report:
         return {
             "n_samples": self.n_samples,
             "n_features": self.mixture.n_features,
@@ -259,7 +257,7 @@ class Fit(MixtureResult):
             "feature_names": list(feature_names),
         }
 
-    def _network(self) -> dict[str, Any]:
+    def _network(self) -> Report:
         described = self.network.describe(
             "server", "edges", "topology", "positions", *SUMMED, "compress", "faults"
         )
@@ -271,7 +269,7 @@ class Fit(MixtureResult):
             **self.network.describe("consensus_path"),
         }
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> Report:
         return {
             "mixing_weights": self.mixture.assembled_weights.tolist(),
             "converged": self.converged,
@@ -307,7 +305,7 @@ class RowFit(Fit):
     mixtures: list[Mixture] = field(default_factory=list)
     workers: Workers
 
-    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> dict[str, Any]:
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`.
 
         Parameters are those of the first worker, and ``disagreement`` tells how far log-likelihoods

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
+from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
@@ -28,6 +29,7 @@ from vpem.fits.local_rows import LocalRows, check_alone
 from vpem.fits.rows import charge_scaling, n_columns
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
 from vpem.steps.held_rows import share_rows, take_rows
 from vpem.steps.lloyd import Lloyd, LloydRuns
@@ -45,12 +47,12 @@ __all__ = ["kmeans_rows"]
 
 
 def kmeans_rows(
-    X: NDArray[Any],
+    X: Floats,
     workers: Workers,
     network: Network,
     settings: KmeansSettings | None = None,
     *,
-    sample_weight: NDArray[Any] | None = None,
+    sample_weight: Floats | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callback | None = None,
     saver: Saver | None = None,
@@ -209,7 +211,7 @@ class _OverRows:
         return share_rows(parts, total, chosen), chosen
 
     def clustering(
-        self, best: Best[Lloyd], network: Network, n_samples: int, outcome: dict[str, Any]
+        self, best: Best[Lloyd], network: Network, n_samples: int, outcome: Report
     ) -> Clustering:
         """Return what the best run comes to, in the user's rows and units."""
         asked, order, run = self.asked, self.order, best.run

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.matrix import FileRows
+from vpem.network.schema import Report
 from vpem.steps.em import iterate
 from vpem.steps.restarts import Restart
 from vpem.steps.row_em import OverRows, sample_roots
@@ -51,7 +53,7 @@ class RowRestart:
         self.roots: list[FeatureTerms] = []
 
     def run(
-        self, init: Any, given: NDArray[np.intp] | None, stop: dict[str, Any]
+        self, init: Any, given: NDArray[np.intp] | None, stop: Report
     ) -> tuple[Run, NDArray[np.intp] | None]:
         """Run the restart; returns also the rows that it started at."""
         if self.restart.saved is not None:
@@ -113,7 +115,7 @@ class RowRestart:
                 "from disk; raise the memory limit, or start at random rows"
             )
         parts = [part.rows.read(slice(0, part.n_samples)) for part in self.terms.parts]
-        given: dict[str, Any] = {"n_threads": whole.n_threads}
+        given: Report = {"n_threads": whole.n_threads}
         if isinstance(whole, MissingTerms):
             given["observed"] = whole.observed
         places = seed_rows(parts, self.total, self.n_components, self.local, **given)
@@ -124,7 +126,7 @@ class RowRestart:
         return self._from_clusters(parts, centres, given), centres, rows
 
     def _from_clusters(
-        self, parts: list[NDArray[Any]], centres: NDArray[np.float64], given: dict[str, Any]
+        self, parts: list[Floats], centres: NDArray[np.float64], given: Report
     ) -> list[Mixture]:
         """Parameters of the clusters that Lloyd's iterations find from some centres."""
         whole = self.terms.whole

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import as_array, check_int
+from vpem.checks import Floats, as_array, check_int
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import checksum, describe_run
@@ -37,13 +36,13 @@ __all__ = ["charge_scaling", "fit_em", "n_columns"]
 
 
 def fit_em(
-    X: NDArray[Any] | FileMatrix,
+    X: Floats | FileMatrix,
     workers: Workers,
     network: Network,
     settings: FitSettings | None = None,
     *,
     first_restart: int = 0,
-    sample_weight: NDArray[Any] | None = None,
+    sample_weight: Floats | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,18 @@ from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, 
 from vpem.fits.parts import join_parts
 from vpem.fits.results import Fit
 from vpem.network.blocks import Blocks
-from vpem.network.schema import COUNT, FLAG, TEXT, Integer, ListOf, Mapping, Place, Schema, check
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Integer,
+    ListOf,
+    Mapping,
+    Place,
+    Report,
+    Schema,
+    check,
+)
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
@@ -69,7 +79,7 @@ def write_shard(
     place: int,
     agent_names: Sequence[str],
     feature_names: Sequence[str],
-    options: dict[str, Any],
+    options: Report,
     force: bool = False,
 ) -> None:
     """Write the parameters of one hub.
@@ -148,7 +158,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
         If one is no shard, or they are not all the pieces of one fit.
     """
     found: dict[int, Model] = {}
-    first: dict[str, Any] | None = None
+    first: Report | None = None
     for path in paths:
         model = read_model(path)
         shard = _told(path, model)
@@ -202,7 +212,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     return Model(mixture, tuple(names_of), report, history, some.options, some.versions)
 
 
-def _told(path: PathLike, model: Model) -> dict[str, Any]:
+def _told(path: PathLike, model: Model) -> Report:
     """What a shard tells of itself; a file may hold anything there."""
     if "shard" not in model.report:
         raise InputError(
@@ -211,7 +221,7 @@ def _told(path: PathLike, model: Model) -> dict[str, Any]:
         )
     place = Place(f"the shard {path}")
     check(Mapping(some=REPORT), model.report, place)
-    shard: dict[str, Any] = model.report["shard"]
+    shard: Report = model.report["shard"]
     columns = shard["hubs"][shard["number"]]["features"]
     if len(columns) != model.mixture.n_features:
         wanted = f"that of a hub with {model.mixture.n_features} features"
@@ -219,7 +229,7 @@ def _told(path: PathLike, model: Model) -> dict[str, Any]:
     return shard
 
 
-def _part(blocks: Blocks, number: int, model: Model, empty: bool = False) -> dict[str, Any]:
+def _part(blocks: Blocks, number: int, model: Model, empty: bool = False) -> Report:
     mixture = model.mixture
     copies = mixture.n_copies
     nothing = np.empty((copies, 0)) if mixture.is_diagonal else np.empty(0)

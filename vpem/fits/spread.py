@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_data, check_finite
+from vpem.checks import Floats, check_data, check_finite
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.parts import gathered
@@ -26,11 +26,11 @@ __all__ = ["bring", "fit_spread", "own_columns"]
 
 
 def fit_spread(
-    X: NDArray[Any] | FileMatrix | None,
+    X: Floats | FileMatrix | None,
     network: Network,
     settings: FitSettings | None = None,
     *,
-    sample_weight: NDArray[Any] | None = None,
+    sample_weight: Floats | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
@@ -92,11 +92,11 @@ def own_columns(network: Network) -> NDArray[np.intp]:
 
 
 def bring(
-    X: NDArray[Any] | FileMatrix | None,
+    X: Floats | FileMatrix | None,
     network: Network,
     feature_names: Sequence[str] | None = None,
     missing: str = "refuse",
-) -> tuple[NDArray[Any], list[str] | None]:
+) -> tuple[Floats, list[str] | None]:
     """Bring features to the roots of their hubs, hop by hop.
 
     Parameters
@@ -135,7 +135,7 @@ def bring(
     held = np.empty((n_samples, 0)) if X is None else X
     double = n_own > 0 and held.dtype != np.float32
     dtype = np.dtype(f"f{agents.allreduce(np.array([8 if double else 4]), 'max')[0]}")
-    have: dict[int, NDArray[Any]] = {}
+    have: dict[int, Floats] = {}
     names: dict[int, list[str]] = {}
     begin = 0
     for agent in agents.own.tolist():
@@ -155,9 +155,9 @@ def bring(
 
 def _carry(
     network: Network,
-    have: dict[int, NDArray[Any]],
+    have: dict[int, Floats],
     names: dict[int, list[str]],
-    kind: tuple[int, np.dtype[Any]],
+    kind: tuple[int, np.dtype[np.floating]],
 ) -> None:
     """Move what agents have to the processes of their roots, so many rows of this precision."""
     agents, widths = network.agents, network.widths

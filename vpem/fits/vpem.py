@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import check_int
+from vpem.checks import Floats, check_int
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import describe_run
@@ -19,6 +19,7 @@ from vpem.fits.parts import complete, own_start
 from vpem.fits.prepare import Prepared, _scaling, make_terms, prepare
 from vpem.fits.results import Fit, _warn_of_outcome
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
 from vpem.settings import FitSettings
 from vpem.steps import em
 from vpem.steps.batches import fit_batches
@@ -38,12 +39,12 @@ ORDER_OF_BATCHES = 1
 
 
 def fit_vpem(
-    X: NDArray[Any] | FileMatrix,
+    X: Floats | FileMatrix,
     network: Network,
     settings: FitSettings | None = None,
     *,
     first_restart: int = 0,
-    sample_weight: NDArray[Any] | None = None,
+    sample_weight: Floats | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
@@ -169,7 +170,7 @@ class _Attempts:
         stream = RowStream(restart.rng, self.given.row_weights, len(self.given.X))
         start, rows = self._start(restart, stream)
         size, step = self.how.batch_size, self.how.step_size
-        going: dict[str, Any] = {
+        going: Report = {
             "tol": self.how.tol, "max_iter": self.how.max_iter, "callback": self.callback,
             "draw_row": stream.draw, "saver": restart.saver(rows=rows),
         }  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.errors import PartitionedError
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
@@ -64,7 +65,7 @@ def log_likelihood(
     mixture: Mixture,
     factors: Factors,
     statistics: Statistics | None = None,
-    kept: NDArray[Any] | None = None,
+    kept: Floats | None = None,
 ) -> NDArray[np.float64]:
     """Run the E-step in a sum that has begun: log-likelihood (R,) without the constant.
 
@@ -87,8 +88,8 @@ def log_likelihood(
 
 
 def summed(
-    terms: Terms, total: Sum, width: int, local: Callable[[slice], NDArray[Any]]
-) -> Iterator[tuple[slice, NDArray[Any]]]:
+    terms: Terms, total: Sum, width: int, local: Callable[[slice], Floats]
+) -> Iterator[tuple[slice, Floats]]:
     """Take a sum that has begun chunk by chunk, or of all rows at once where it must be.
 
     Parameters

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int
 from vpem.errors import InputError, Setting
-from vpem.network.schema import COUNT, Array, Integer, ListOf, Maybe, Schema
+from vpem.network.schema import COUNT, Array, Integer, ListOf, Maybe, Schema, State
 
 if TYPE_CHECKING:
     from vpem.steps.fedruns import StatisticModel
@@ -83,7 +83,7 @@ class Estimates:
         """Count a pass over all rows that was made elsewhere."""
         self.n_expectations += int(self.model.counts.sum())
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return what is kept from one iteration to the next."""
         known: dict[int, int] = {}
         packed: list[Any] = []
@@ -108,7 +108,7 @@ class Estimates:
             "seen": ListOf(Maybe(Integer(below="S")), len(self._seen)),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self.n_expectations = state["n_expectations"]
         self._last[...] = state["last"]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vpem.checks import check_number
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.ledger import Ledger
+from vpem.network.schema import State
 from vpem.steps.estimates import ELSEWHERE, Estimates
 from vpem.steps.fedem_states import fedem_state, restore_fedem
 from vpem.steps.fedem_sums import Central, Local, statistic_keeper
@@ -217,7 +218,7 @@ class _Loop:
         self.estimates = estimates
         self.rest = rest
         self.parts = (model, keeper, estimates, rest, rng)
-        self.saved: dict[str, Any] | None = None
+        self.saved: State | None = None
 
     def start(self, start: Vector, alpha: float, omega: float) -> _Loop:
         """Send first statistics and memories."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Schema
+from vpem.network.schema import Schema, State
 from vpem.network.topologies import make_graph
 from vpem.steps.fedruns import FedRun
 from vpem.sums.connect import Network
@@ -110,7 +108,7 @@ class Central:
         """Payload bytes sent by workers, and by all."""
         return self.total.bytes_up, self.total.bytes_sent
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return what the sum keeps from one iteration to the next."""
         return self.total.state()
 
@@ -118,7 +116,7 @@ class Central:
         """Return what that must be."""
         return self.total.schema()
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self.total.restore(state)
 
@@ -226,9 +224,9 @@ class Local:
         """Payload bytes sent by workers, twice: there are no others."""
         return self.ledger.bytes, self.ledger.bytes
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return what the sum keeps from one iteration to the next."""
-        found: dict[str, Any] = self.total.state()
+        found: State = self.total.state()
         return found
 
     def schema(self) -> Schema:
@@ -236,7 +234,7 @@ class Local:
         found: Schema = self.total.schema()
         return found
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self.total.restore(state)
 

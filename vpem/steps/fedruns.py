@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, Setting, check_choice
 from vpem.network.codecs import Codec
-from vpem.network.schema import Schema
+from vpem.network.schema import Schema, State
 
 __all__ = [
     "MEMORIES",
@@ -67,22 +67,22 @@ class StatisticModel(Protocol):
 
     # For checkpoints.
 
-    def pack(self, parameters: Any) -> dict[str, Any]:
+    def pack(self, parameters: Any) -> State:
         """Parameters as arrays."""
 
     def packed(self) -> Schema:
         """What these must be."""
 
-    def unpack(self, state: dict[str, Any]) -> Any:
+    def unpack(self, state: State) -> Any:
         """Parameters of these arrays."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """What the next M-step depends on besides its statistic."""
 
     def schema(self) -> Schema:
         """What that must be."""
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from there."""
 
 

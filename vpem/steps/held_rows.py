@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import distances_to
 from vpem._core.missing import marginal_diag
+from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.steps.streams import ROW_BYTES, RowStream
 from vpem.sums.sum import Sum
@@ -26,7 +26,7 @@ class HeldRows:
 
     def __init__(
         self,
-        parts: Sequence[NDArray[Any]],
+        parts: Sequence[Floats],
         stream: RowStream,
         holders: Placement,
         observed: NDArray[np.uint8] | None = None,
@@ -82,7 +82,7 @@ class HeldRows:
             some = slice(begin, begin + CHUNK_ROWS)
             out[:, some] = self.by_observed(points, some, n_threads).T
 
-    def by_observed(self, points: NDArray[np.float64], rows: slice, n_threads: int) -> NDArray[Any]:
+    def by_observed(self, points: NDArray[np.float64], rows: slice, n_threads: int) -> Floats:
         """Squared distances by what is there of rows, times the share of it, (m, L)."""
         assert self.observed is not None
         data, observed = self.rows[rows], self.observed[rows]
@@ -95,7 +95,7 @@ class HeldRows:
             n_threads,
         )  # fmt: skip
         there = observed.sum(axis=1, dtype=np.intp)
-        found: NDArray[Any] = out[0] * (width / np.maximum(there, 1))[:, None].astype(out.dtype)
+        found: Floats = out[0] * (width / np.maximum(there, 1))[:, None].astype(out.dtype)
         return found
 
     def owner(self, row: int) -> int:
@@ -113,7 +113,7 @@ class HeldRows:
         return points
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _joined(parts: Sequence[Floats]) -> Floats:
     """All rows one after the other: the array that the parts are pieces of, or a copy."""
     first = parts[0]
     dtype = first.dtype if first.dtype in (np.float32, np.float64) else np.dtype(np.float64)
@@ -139,14 +139,14 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.ascontiguousarray(np.concatenate(parts), dtype=dtype)
 
 
-def _address(values: NDArray[Any]) -> int:
+def _address(values: Floats) -> int:
     """Where an array begins; quicker than ``ctypes.data``."""
     place: int = values.__array_interface__["data"][0]
     return place
 
 
 def share_rows(
-    parts: Sequence[NDArray[Any]], total: Sum, rows: NDArray[np.intp], *, itemsize: int = 8
+    parts: Sequence[Floats], total: Sum, rows: NDArray[np.intp], *, itemsize: int = 8
 ) -> NDArray[np.float64]:
     """Rows that become centres, which the workers that hold them send to all others.
 
@@ -168,13 +168,11 @@ def share_rows(
     return _unweighed(parts, total).share(total, rows, itemsize)
 
 
-def take_rows(
-    parts: Sequence[NDArray[Any]], total: Sum, rows: NDArray[np.intp]
-) -> NDArray[np.float64]:
+def take_rows(parts: Sequence[Floats], total: Sum, rows: NDArray[np.intp]) -> NDArray[np.float64]:
     """Rows (L, d) that were sent to all before, as `share_rows` gives them."""
     return _unweighed(parts, total).take(rows)
 
 
-def _unweighed(parts: Sequence[NDArray[Any]], total: Sum) -> HeldRows:
+def _unweighed(parts: Sequence[Floats], total: Sum) -> HeldRows:
     stream = RowStream(np.random.default_rng(), None, sum(map(len, parts)))
     return HeldRows(parts, stream, total.holders)

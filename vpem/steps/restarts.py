@@ -241,7 +241,7 @@ class Restarts(_Saving, Generic[R]):
                 f" cannot be {self.max_iter} for those to come; leave it as it was",
             )
 
-    def outcome(self, began: float) -> dict[str, Any]:
+    def outcome(self, began: float) -> State:
         """Say what the best run and all restarts took, since the recipe began."""
         best = self._best
         assert best is not None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import assign_rows
+from vpem.checks import Floats
 from vpem.steps.held_rows import CHUNK_ROWS, HeldRows
 from vpem.steps.lloyd import MOST_LLOYD, Lloyd, iterate_lloyd
 from vpem.steps.saver import Saver
@@ -20,7 +20,7 @@ __all__ = ["lloyd_rows"]
 
 
 def lloyd_rows(
-    parts: Sequence[NDArray[Any]],
+    parts: Sequence[Floats],
     total: Sum,
     centres: NDArray[np.float64],
     stream: RowStream,

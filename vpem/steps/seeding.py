@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.steps.em import summed
 from vpem.steps.held_rows import HeldRows
 from vpem.steps.streams import ROW_BYTES, RowStream
@@ -71,7 +72,7 @@ def _seed(
 
 def summed_distances(
     terms: StartTerms, total: Sum, centres: NDArray[np.float64], kind: str = "setup"
-) -> Iterator[tuple[slice, NDArray[Any]]]:
+) -> Iterator[tuple[slice, Floats]]:
     """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time."""
     total.begin(kind, terms.n_samples, len(centres), terms.itemsize)
     for rows, sums in summed(terms, total, len(centres), partial(terms.distances, centres)):
@@ -93,7 +94,7 @@ class _OverFeatures:
         self.total = total
         self.stream = stream
         self.nearest: NDArray[Any] | None = None
-        self.trials: list[NDArray[Any]] = []
+        self.trials: list[Floats] = []
 
     def look(self, rows: Sequence[int]) -> int:
         terms, total, nearest = self.terms, self.total, self.nearest
@@ -132,7 +133,7 @@ class _OverFeatures:
 
 
 def seed_rows(
-    parts: Sequence[NDArray[Any]],
+    parts: Sequence[Floats],
     total: Sum,
     n_components: int,
     stream: RowStream,
@@ -185,7 +186,7 @@ class _OverRows:
         self.stream = stream
         self.n_threads = n_threads
         self.trials = self.sums = self.remaining = np.empty(0)
-        self.nearest: NDArray[np.float64] | None = None
+        self.nearest: NDArray[Any] | None = None
 
     def look(self, rows: Sequence[int]) -> int:
         held = self.held

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
+
+from vpem.checks import Floats
 
 __all__ = ["ROW_BYTES", "PlacedStream", "RowStream"]
 
@@ -47,12 +47,12 @@ class RowStream:
             return min(int(place * self.n_samples), self.n_samples - 1)
         return self._at(np.cumsum(self.row_weights), place)
 
-    def weigh(self, values: NDArray[Any], rows: slice | None = None) -> NDArray[Any]:
+    def weigh(self, values: Floats, rows: slice | None = None) -> Floats:
         """Multiply values of all rows, or of some, by the rows' weights."""
         if self.row_weights is None:
             return values
         weights = self.row_weights if rows is None else self.row_weights[rows]
-        weighed: NDArray[Any] = values * weights.astype(values.dtype)
+        weighed: Floats = values * weights.astype(values.dtype)
         return weighed
 
     @staticmethod

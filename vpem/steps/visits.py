@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.errors import PartitionedError
 from vpem.network.schema import COUNT, Array, Schema, State
 from vpem.steps.em import log_likelihood
@@ -91,7 +91,7 @@ class Visits:
         later = self.batches[order[place + 1]] if place + 1 < len(order) else None
         return self.terms.part(self.batches[order[place]], later)
 
-    def look(self, number: int, part: Terms, kept: NDArray[Any] | None = None) -> Statistics:
+    def look(self, number: int, part: Terms, kept: Floats | None = None) -> Statistics:
         """E-step on a batch for which a sum has begun: statistics about the current means."""
         run = self.run
         fresh = self.terms.empty(run.mixture.means, self.total.n_roots)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int
+from vpem.checks import Floats, check_int
 from vpem.network.ledger import Ledger
-from vpem.network.schema import COUNT, Array, Maybe, Schema
+from vpem.network.schema import COUNT, Array, Maybe, Schema, State
 from vpem.sums.contraction import codec_of, contraction
 from vpem.sums.counted import SUM_KIND, AtServer, charge_of
 from vpem.sums.quantizer import Quantizer
@@ -91,7 +91,7 @@ class CompressedServerSum(AtServer):
         counted._number, counted._terms, counted._total = 0, None, None
         return counted
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return the memories, and how many sums there were."""
         return {"number": self._number, "kind": self._kind, "up": self._terms, "down": self._total}
 
@@ -100,7 +100,7 @@ class CompressedServerSum(AtServer):
         up, down = Array("f8", (self.n_blocks, "V")), Array("f8", (1, "V"))
         return {"number": COUNT, "kind": SUM_KIND, "up": Maybe(up), "down": Maybe(down)}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self._number, self._kind = state["number"], state["kind"]
         self._terms, self._total = state["up"], state["down"]
@@ -115,13 +115,13 @@ class CompressedServerSum(AtServer):
         self._coder = codec_of(kind, self.codec)
         self._number += 1
 
-    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K).
 
         Compressed sums take all rows at once.
         """
         if self.n_blocks == 1:
-            exact: NDArray[Any] = terms.sum(axis=0, keepdims=True)
+            exact: Floats = terms.sum(axis=0, keepdims=True)
             return exact
         flat = flattened(terms)
         if self._terms is None or self._total is None or self._terms.shape != flat.shape:

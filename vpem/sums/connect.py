@@ -24,6 +24,7 @@ from vpem.network.hubs import Hub, find_hubs
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.routes import charge_features, charge_hubs, find_routes
+from vpem.network.schema import State
 from vpem.network.spectrum import estimate_rate
 from vpem.settings import SumSettings
 from vpem.sums.compressed_server import CompressedServerSum
@@ -131,7 +132,7 @@ class Network:
         """Number of features of each agent."""
         return tuple(len(columns) for columns in self.features)
 
-    def describe(self, *names: str) -> dict[str, Any]:
+    def describe(self, *names: str) -> State:
         """Describe the network in values that JSON can hold.
 
         Parameters
@@ -284,7 +285,7 @@ def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Netw
         consensus_tol=how.consensus_tol if automatic else None,
         rate_messages=sent,
     )
-    common: dict[str, Any] = {
+    common: State = {
         "n_threads": threads, "routes": find_routes(graph, hubs), "diameter": reach
     }  # fmt: skip
     accelerated = rounds.accelerated

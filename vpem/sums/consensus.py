@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
+from vpem.checks import Floats
 from vpem.errors import InputError, check_choice
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_bound, chebyshev_steps
@@ -49,17 +50,17 @@ class _Layout:
         self.indices = mixing.indices.astype(np.int32)
         self.weights = np.ascontiguousarray(mixing.data, dtype=np.float64)
 
-    def spread(self, terms: NDArray[Any]) -> NDArray[Any]:
+    def spread(self, terms: Floats) -> NDArray[Any]:
         """Start every agent at ``N Q[b] / |H_b|`` of its hub: (B, V) to (N, V)."""
         scale = (self.n_agents / self.sizes).astype(terms.dtype)
         return np.ascontiguousarray((terms * scale[:, None])[self.hub_of])
 
-    def run(self, states: NDArray[Any], steps: NDArray[np.float64], n_threads: int) -> None:
+    def run(self, states: Floats, steps: NDArray[np.float64], n_threads: int) -> None:
         """Run rounds in place, as many as there are steps."""
         weights = self.weights.astype(states.dtype, copy=False)
         consensus_rounds(self.indptr, self.indices, weights, states, steps, n_threads)
 
-    def run_plain(self, states: NDArray[Any], n_rounds: int, n_threads: int) -> None:
+    def run_plain(self, states: Floats, n_rounds: int, n_threads: int) -> None:
         """Run plain rounds in place."""
         for done in range(0, n_rounds, ROUNDS_AT_ONCE):
             self.run(states, np.ones(min(ROUNDS_AT_ONCE, n_rounds - done)), n_threads)
@@ -162,7 +163,7 @@ class ConsensusSum(_OverHubs):
         self.mix = self._as_matrix()
         self.values_per_item = n_agents if path == "rounds" else n_hubs
 
-    def _run(self, states: NDArray[Any]) -> None:
+    def _run(self, states: Floats) -> None:
         """Run all rounds in place."""
         if self.rate is None:
             self._layout.run_plain(states, self.n_rounds, self.n_threads)
@@ -191,18 +192,18 @@ class ConsensusSum(_OverHubs):
             return np.ones((1, self._layout.n_hubs))
         return self.operator if self.path == "operator" else None
 
-    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, (B, m, K).
 
         Shape (1, m, K) where the operator is all ones to rounding.
         """
         if self._exact:
-            total: NDArray[Any] = terms.sum(axis=0, keepdims=True)
+            total: Floats = terms.sum(axis=0, keepdims=True)
             return total
         flat = terms.reshape(len(terms), -1)
         if self.path == "operator":
             assert self.operator is not None
-            mixed: NDArray[Any] = self.operator.astype(flat.dtype, copy=False) @ flat
+            mixed: Floats = self.operator.astype(flat.dtype, copy=False) @ flat
             return mixed.reshape(terms.shape)
         states = self._layout.spread(flat)
         self._run(states)

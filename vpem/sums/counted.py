@@ -10,9 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Choice, Schema
+from vpem.network.schema import Choice, Schema, State
 from vpem.sums.sum import Sum
 
 __all__ = [
@@ -59,13 +60,13 @@ class Counted:
         """Who finds the sum, all of them here."""
         return Placement.here(self.n_roots)
 
-    def reduce(self, terms: NDArray[Any], rows: slice) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs."""
         raise NotImplementedError
 
     def flow(
-        self, chunks: Iterator[slice], local: Callable[[slice], NDArray[Any]]
-    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+    ) -> Iterator[tuple[slice, Floats]]:
         """`reduce` what is local in one chunk after the other."""
         for rows in chunks:
             yield rows, self.reduce(local(rows), rows)
@@ -76,7 +77,7 @@ class Counted:
         counted.ledger = ledger
         return counted
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return what is kept from one sum to the next: nothing."""
         return {}
 
@@ -84,7 +85,7 @@ class Counted:
         """Return what that must be."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from what was kept."""
 
     @property
@@ -92,7 +93,7 @@ class Counted:
         """Payload bytes counted up to now."""
         return 0 if self.ledger is None else self.ledger.bytes
 
-    def _send(self, kind: str, size: int | NDArray[Any], **how: Any) -> None:
+    def _send(self, kind: str, size: int | NDArray[np.integer], **how: Any) -> None:
         """Count messages; ``how`` as in `Ledger.send`."""
         if self.ledger is not None:
             self.ledger.send(kind, size, **how)
@@ -204,7 +205,7 @@ class AtServer(Counted):
         every[self.holders.own] = True
         return every if senders is None else every[senders]
 
-    def _send(self, kind: str, size: int | NDArray[Any], **how: Any) -> None:
+    def _send(self, kind: str, size: int | NDArray[np.integer], **how: Any) -> None:
         """Count messages, if there is anything to add."""
         if not self._alone:
             super()._send(kind, size, **how)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import PartitionedError
 from vpem.network.ledger import Ledger
+from vpem.network.schema import State
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network
 from vpem.sums.gossip import GossipSum
@@ -35,7 +36,7 @@ def communication(
     n_components: int,
     itemsize: int,
     batch_size: int | None = None,
-) -> dict[str, Any]:
+) -> State:
     """Count what a fit will send, on ledgers of its own.
 
     Parameters

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
-from vpem.checks import check_int, check_number
+from vpem.checks import Floats, check_int, check_number
 from vpem.errors import InputError, PartitionedError
 from vpem.network.faults import Faults, Links, Weather
 from vpem.network.graph import Graph
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
-from vpem.network.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema
+from vpem.network.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema, State
 from vpem.sums.consensus import _Layout, _OverHubs
 from vpem.sums.contraction import Pace, codec_of, contraction, find_pace
 from vpem.sums.counted import SUM_KIND
@@ -154,7 +154,7 @@ class GossipSum(_OverHubs):
         counted._number, counted._memory, counted._weather = 0, None, None
         return counted
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return the memory of compressed sums, and how many sums there were."""
         memory = None if self._memory is None else dict(vars(self._memory))
         return {"number": self._number, "kind": self._kind, "memory": memory}
@@ -169,7 +169,7 @@ class GossipSum(_OverHubs):
         }
         return {"number": COUNT, "kind": SUM_KIND, "memory": Maybe(memory)}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self._number, self._kind = state["number"], state["kind"]
         self._memory = None if state["memory"] is None else _Memory(**state["memory"])
@@ -279,7 +279,7 @@ class GossipSum(_OverHubs):
 
     # ---- the sum -------------------------------------------------------------------------------
 
-    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, (B, m, K).
 
         Compressed sums take all rows at once.
@@ -294,16 +294,16 @@ class GossipSum(_OverHubs):
         states = self._run_compressed(flattened(terms))
         return unflattened(states[self._layout.roots], terms)
 
-    def _spread(self, flat: NDArray[Any], informed: NDArray[np.bool_]) -> NDArray[Any]:
+    def _spread(self, flat: Floats, informed: NDArray[np.bool_]) -> NDArray[Any]:
         """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V)."""
         layout = self._layout
         awake = self._all if self.faults is None or self._weather is None else self._weather.awake
         sizes = np.bincount(layout.hub_of[informed], minlength=layout.n_hubs)
         scale = np.where(informed, awake.sum() / np.maximum(sizes, 1)[layout.hub_of], 0.0)
-        spread: NDArray[Any] = flat[layout.hub_of] * scale[:, None].astype(flat.dtype)
+        spread: Floats = flat[layout.hub_of] * scale[:, None].astype(flat.dtype)
         return spread
 
-    def _run(self, states: NDArray[Any]) -> None:
+    def _run(self, states: Floats) -> None:
         """Run uncompressed rounds in place."""
         if self.faults is None:
             self._layout.run_plain(states, self.n_rounds, self.n_threads)
@@ -312,7 +312,7 @@ class GossipSum(_OverHubs):
         for up in self._weather.up:
             self._mix(states, up)
 
-    def _mix(self, states: NDArray[Any], up: NDArray[np.bool_] | None) -> None:
+    def _mix(self, states: Floats, up: NDArray[np.bool_] | None) -> None:
         """Run one round in place, with the weights of the links that are up."""
         if up is None:
             self._layout.run(states, ONE_ROUND, self.n_threads)

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
+from vpem.checks import Floats
 from vpem.engines.engine import Neighbours
 from vpem.engines.placement import Placement
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
-from vpem.network.schema import COUNT, Mapping, Schema
+from vpem.network.schema import COUNT, Mapping, Schema, State
 from vpem.sums.consensus import _OverHubs
 from vpem.sums.counted import AtServer, Counted
 
@@ -33,7 +34,7 @@ ALIGNED = 64
 IN_FLIGHT = 2
 """Chunks of rows that are under way at a time."""
 
-Flying = Generator[None, None, NDArray[Any]]
+Flying = Generator[None, None, Floats]
 """Goes on where what it has sent for should be there; returns a sum."""
 
 
@@ -64,7 +65,7 @@ class _Flight:
 
     def __init__(self, rows: slice, work: Flying) -> None:
         self.rows = rows
-        self.result: NDArray[Any] | None = None
+        self.result: Floats | None = None
         self._work = work
 
     def go_on(self) -> bool:
@@ -88,11 +89,11 @@ class _OverEngine(Counted):
     charge: str
     """Kind that messages are counted as."""
 
-    def _sum(self, terms: NDArray[Any]) -> Flying:
+    def _sum(self, terms: Floats) -> Flying:
         """Sum terms (B, m, K) of this process's hubs."""
         raise NotImplementedError
 
-    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
         flight = _Flight(rows, self._sum(terms))
         while not flight.go_on():
@@ -101,8 +102,8 @@ class _OverEngine(Counted):
         return flight.result
 
     def flow(
-        self, chunks: Iterator[slice], local: Callable[[slice], NDArray[Any]]
-    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+    ) -> Iterator[tuple[slice, Floats]]:
         """Sum what is local in one chunk after the other, two of them under way at a time."""
         ahead: _Flight | None = None
         for rows in chunks:
@@ -121,7 +122,7 @@ class _OverEngine(Counted):
             assert ahead.result is not None
             yield ahead.rows, ahead.result
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return what went up to now, as this process sent it."""
         return {"delivered": dict(self.traffic.delivered), "on_wire": dict(self.traffic.on_wire)}
 
@@ -129,7 +130,7 @@ class _OverEngine(Counted):
         """Return what that must be."""
         return {"delivered": Mapping(COUNT), "on_wire": Mapping(COUNT)}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from what went."""
         for name in ("delivered", "on_wire"):
             counted = getattr(self.traffic, name)
@@ -160,8 +161,8 @@ class ServerOverEngine(_OverEngine, AtServer):
             # Nothing has to be waited for between terms and responsibilities.
             self.mix = np.ones((1, holders.n_agents))
 
-    def _sum(self, terms: NDArray[Any]) -> Flying:
-        total: NDArray[Any] = np.ascontiguousarray(terms.sum(axis=0, keepdims=True))
+    def _sum(self, terms: Floats) -> Flying:
+        total: Floats = np.ascontiguousarray(terms.sum(axis=0, keepdims=True))
         if self.holders.engine.size > 1:
             request = self.holders.engine.iallreduce(total)
             yield
@@ -313,7 +314,7 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
             return repeat(1.0, self.n_rounds)
         return iter(chebyshev_steps(self.rate, self.n_rounds).tolist())
 
-    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
         found = super().reduce(terms, rows)
         if not self._some_follow:
@@ -321,7 +322,7 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         first = self.roots.bcast(found[:1] if self.roots.mine(0) else None)
         return found if len(found) else np.asarray(first)
 
-    def _sum(self, terms: NDArray[Any]) -> Flying:
+    def _sum(self, terms: Floats) -> Flying:
         flat = terms.reshape(len(terms), int(np.prod(terms.shape[1:])))
         n_values, kind = flat.shape[1], self.charge
         row_bytes = n_values * flat.itemsize
@@ -377,7 +378,7 @@ class _Exchange:
         self._n_received = [len(rows) for rows in received]
         self.n_sent = len(self._sent)
 
-    def run(self, states: NDArray[Any], n_values: int) -> Generator[None]:
+    def run(self, states: Floats, n_values: int) -> Generator[None]:
         """Send and receive these rows; goes on where they should be there."""
         out = np.ascontiguousarray(states[self._sent, :n_values])
         into = np.empty((len(self._received), n_values), dtype=states.dtype)
@@ -392,7 +393,7 @@ class _Exchange:
         states[self._received, :n_values] = into
 
 
-def _aligned(n_rows: int, n_values: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _aligned(n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> Floats:
     """Zeros where the vectors of a round want them; a few values more a row."""
     width = -(-n_values // ROUND_WIDTH) * ROUND_WIDTH
     memory = np.zeros(n_rows * width + ALIGNED, dtype=dtype)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.sums.counted import AtServer
 
 __all__ = ["ServerSum"]
@@ -31,7 +32,7 @@ class ServerSum(AtServer):
         self.values_per_item = n_blocks
         self.mix = np.ones((1, n_blocks))
 
-    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K)."""
-        total: NDArray[Any] = terms.sum(axis=0, keepdims=True)
+        total: Floats = terms.sum(axis=0, keepdims=True)
         return total

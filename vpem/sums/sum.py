@@ -8,9 +8,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Schema
+from vpem.network.schema import Schema, State
 
 __all__ = ["Sum"]
 
@@ -60,12 +61,12 @@ class Sum(Protocol):
         PartitionedError where the network falls apart meanwhile.
         """
 
-    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, or one for all."""
 
     def flow(
-        self, chunks: Iterator[slice], local: Callable[[slice], NDArray[Any]]
-    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+    ) -> Iterator[tuple[slice, Floats]]:
         """`reduce` what is local in one chunk after the other."""
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
@@ -74,11 +75,11 @@ class Sum(Protocol):
         Or what one of them has, the ``source``.
         """
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """What is kept from one sum to the next; of this process."""
 
     def schema(self) -> Schema:
         """What that must be."""
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from what was kept, which has been checked."""

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Keys, draw_keys
-from vpem.network.schema import Schema
+from vpem.network.schema import Schema, State
 from vpem.sums.counted import AtServer, charge_of
 from vpem.sums.quantizer import Quantizer
 
@@ -100,7 +101,7 @@ class Wrapper:
         self.server.charge = charge_of(kind)
         self.broadcast(n_samples * n_components * itemsize)
 
-    def reduce(self, terms: NDArray[Any], rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (a, m, K), all rows at once: shape (1, m, K)."""
         flat = flattened(terms)
         if self.holders.apart:
@@ -108,8 +109,8 @@ class Wrapper:
         return unflattened(self.add(flat), terms)
 
     def flow(
-        self, chunks: Iterator[slice], local: Callable[[slice], NDArray[Any]]
-    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+    ) -> Iterator[tuple[slice, Floats]]:
         """`reduce` what is local in one chunk after the other."""
         for rows in chunks:
             yield rows, self.reduce(local(rows), rows)
@@ -133,7 +134,7 @@ class Wrapper:
         """Let all senders know what is decided, or what one of them has."""
         self.server.agree(kind, size, source)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return what the sum inside keeps; memories are kept by who asked for them."""
         return self.server.state()
 
@@ -141,7 +142,7 @@ class Wrapper:
         """Return what that must be."""
         return self.server.schema()
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self.server.restore(state)
 
@@ -347,7 +348,7 @@ def short_keys(rng: np.random.Generator, n_messages: int) -> Keys:
     return rng.integers(1 << 63, size=n_messages, dtype=np.uint64)
 
 
-def flattened(terms: NDArray[Any]) -> Vector:
+def flattened(terms: Floats) -> Vector:
     """Terms (B, m, K) as a float64 vector of each block (B, K m).
 
     Component by component, so that a bucket of a codec holds values of one.
@@ -358,7 +359,7 @@ def flattened(terms: NDArray[Any]) -> Vector:
     )
 
 
-def unflattened(flat: Vector, terms: NDArray[Any]) -> NDArray[Any]:
+def unflattened(flat: Vector, terms: Floats) -> Floats:
     """Vectors (R, K m) as sums (R, m, K) in the type and shape of terms (B, m, K)."""
     m, n_components = terms.shape[1:]
     turned = flat.reshape(len(flat), n_components, m).transpose(0, 2, 1)

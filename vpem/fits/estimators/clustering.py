@@ -19,6 +19,7 @@ from vpem.fits.estimators.on_graph import OnGraph
 from vpem.fits.estimators.row_estimators import workers_of
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.row_kmeans import kmeans_rows
+from vpem.network.schema import Report
 from vpem.settings import SPLITS, KmeansSettings, SumSettings
 from vpem.sums.connect import connect, connect_workers
 from vpem.terms.nearest import nearest
@@ -168,7 +169,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         names = getattr(self, "feature_names_in_", None)
         sums = self._settings(SumSettings, seed=seed)
         how = self._settings(KmeansSettings, seed=seed, dtype=data.dtype)
-        given: dict[str, Any] = {
+        given: Report = {
             "sample_weight": None if sample_weight is None else np.asarray(sample_weight),
             "feature_names": None if names is None else list(names),
         }

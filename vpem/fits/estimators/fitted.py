@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from vpem.checks import check_int
+from vpem.checks import Floats, check_int
 from vpem.files.models import Model
 from vpem.fits.estimators.on_graph import OnGraph
 from vpem.fits.results import MixtureResult
@@ -62,7 +62,7 @@ class FittedMixture(DensityMixin, OnGraph):
             raise AttributeError("covariances_ is there after fit")
         return self.mixture_.assembled_covariances
 
-    def _fitted(self, X: ArrayLike) -> tuple[Mixture, NDArray[Any]]:
+    def _fitted(self, X: ArrayLike) -> tuple[Mixture, Floats]:
         check_is_fitted(self, "mixture_")
         return self.mixture_, self._validate(X, reset=False)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import check_weights
+from vpem.checks import Floats, check_weights
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.results import Fit
@@ -292,7 +292,7 @@ class VPEM(FittedMixture):
             data, weights = data[weights > 0], weights[weights > 0]
         return self._step(data, weights, size)
 
-    def _fit(self, data: NDArray[Any], sample_weight: Any, **options: Any) -> VPEM:
+    def _fit(self, data: Floats, sample_weight: Any, **options: Any) -> VPEM:
         """Fit anew, on the graph and with the hubs that the parameters ask for."""
         seed = self._seed()
         partition = self._partition_of(self.agents, data.shape[1])
@@ -330,7 +330,7 @@ class VPEM(FittedMixture):
         self.lower_bound_ = mean_over_roots(fit.history[-1]) / fit.total_weight
         return self
 
-    def _step(self, data: NDArray[Any], weights: NDArray[np.float64] | None, size: float) -> VPEM:
+    def _step(self, data: Floats, weights: NDArray[np.float64] | None, size: float) -> VPEM:
         """One batch of a stream after the first."""
         network: Network = self.fit_.network
         mixture = self.mixture_

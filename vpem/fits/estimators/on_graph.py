@@ -7,16 +7,17 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from vpem.checks import check_data, check_int
+from vpem.checks import Floats, check_data, check_int
 from vpem.errors import InputError
 from vpem.files.datasets import default_names
 from vpem.network.graph import Graph, from_networkx
 from vpem.network.holdings import Partition, contiguous, from_lists
+from vpem.network.schema import Report
 from vpem.network.topologies import make_graph
 from vpem.records import Settings
 from vpem.terms.missing_patterns import check_missing
@@ -43,7 +44,7 @@ class OnGraph(BaseEstimator):
     graph: Any
     random_state: Any
 
-    def _validate(self, X: ArrayLike, *, reset: bool) -> NDArray[Any]:
+    def _validate(self, X: ArrayLike, *, reset: bool) -> Floats:
         data = validate_data(
             self,
             X,
@@ -87,7 +88,7 @@ class OnGraph(BaseEstimator):
         names = getattr(self, "feature_names_in_", None)
         return default_names(n_features) if names is None else tuple(map(str, names))
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> Report:
         """Return the parameters as JSON can hold them: the type's name of what it cannot."""
         return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.errors import InputError
+from vpem.network.schema import Report
 from vpem.terms.mixture import Mixture
 
 __all__ = [
@@ -31,7 +31,7 @@ def higher_is_better(criterion: str) -> bool:
     return criterion == "heldout"
 
 
-def entropy(mixture: Mixture, X: NDArray[Any], missing: str = "refuse") -> float:
+def entropy(mixture: Mixture, X: Floats, missing: str = "refuse") -> float:
     """Entropy of the responsibilities, summed over rows: how much the components overlap.
 
     Parameters
@@ -124,7 +124,7 @@ class Choice:
     passed_over: list[int]
 
 
-def choose(cells: Sequence[dict[str, Any]], criterion: str) -> Choice:
+def choose(cells: Sequence[Report], criterion: str) -> Choice:
     """Choose the best of the cells of a grid.
 
     Parameters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from vpem.files.hdf5 import PathLike, check_writable
 from vpem.files.states import read_state, write_state
 from vpem.fits.fingerprint import checksum, describe_run
 from vpem.fits.selection.trials import Problem, Result, result_schema
-from vpem.network.schema import PLAIN, Choice, Mapping, Place, check
+from vpem.network.schema import PLAIN, Choice, Mapping, Place, Report, check
 from vpem.sums.connect import Network
 
 __all__ = ["Record", "facts_of"]
@@ -27,7 +26,7 @@ STATE = {"kind": Choice((KIND,)), "facts": Mapping(PLAIN), "results": Mapping(Ma
 """What is kept; results are checked once it is known to be of the same search."""
 
 
-def facts_of(problem: Problem) -> dict[str, Any]:
+def facts_of(problem: Problem) -> Report:
     """What must be the same when a search goes on: data, agents and options, not the grid."""
     network = problem.networks[min(problem.networks)]
     options = {name: value for name, value in problem.options.items() if name != "feature_names"}
@@ -77,7 +76,7 @@ class Record:
         If it is no such file, is damaged, or cannot be written.
     """
 
-    def __init__(self, path: PathLike | None, facts: dict[str, Any], force: bool = False) -> None:
+    def __init__(self, path: PathLike | None, facts: Report, force: bool = False) -> None:
         self.path = None if path is None else Path(path)
         self.facts = facts
         self.results: dict[str, Result] = {}
@@ -112,7 +111,7 @@ class Record:
             write_state(self.path, {"kind": KIND, "facts": self.facts, "results": self.results})
 
 
-def _difference(then: dict[str, Any], now: dict[str, Any]) -> str | None:
+def _difference(then: Report, now: Report) -> str | None:
     """Say what is not the same any more; None where everything is."""
     for name in dict.fromkeys([*now, *then]):
         one, other = then.get(name), now.get(name)

@@ -16,6 +16,7 @@ from vpem.fits.selection.criteria import CRITERIA, Choice, choose, compare_folds
 from vpem.fits.selection.jobs import run_trials
 from vpem.fits.selection.record import Record
 from vpem.fits.selection.trials import Cell, Problem, Result, Trial, folds_of
+from vpem.network.schema import Report
 from vpem.settings import FitSettings, SumSettings
 
 __all__ = ["Selection", "check_problem", "grid", "search", "trials_of", "without_repeats"]
@@ -42,7 +43,7 @@ class Selection:
 
     criterion: str
     grid: list[Cell]
-    cells: list[dict[str, Any]]
+    cells: list[Report]
     choice: Choice
 
 
@@ -185,7 +186,7 @@ def search(
     return Selection(criterion, list(wanted), found, choice)
 
 
-def summary(cell: Cell, problem: Problem, results: Sequence[Result]) -> dict[str, Any]:
+def summary(cell: Cell, problem: Problem, results: Sequence[Result]) -> Report:
     """Say what a cell came to.
 
     Parameters
@@ -204,7 +205,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Result]) -> dict[str
         root. A cell fails if any of its trials does, and has not converged if the restart that is
         kept, or any fold, has not.
     """
-    told: dict[str, Any] = {
+    told: Report = {
         "n_components": cell.n_components,
         "hops": cell.hops,
         "stands_for_hops": list(cell.stands_for or (cell.hops,)),

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int
+from vpem.checks import Floats, check_int
 from vpem.errors import InputError, NotConvergedWarning, VpemError, VpemWarning
 from vpem.fits.results import Fit
 from vpem.fits.rows import fit_em
 from vpem.fits.selection.criteria import entropy
 from vpem.fits.vpem import fit_vpem
 from vpem.network.holdings import Workers
-from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, Integer, ListOf, Number, Schema
+from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, Integer, ListOf, Number, Report, Schema
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture
 
@@ -32,7 +32,7 @@ __all__ = ["Cell", "Problem", "Trial", "folds_of", "name_hops", "result_schema"]
 ORDER_OF_FOLDS = 2
 """Sets the stream that deals rows out to folds apart from those of starts and batches."""
 
-Result = dict[str, Any]
+Result = Report
 """What is kept of a trial: plain values."""
 
 
@@ -175,11 +175,11 @@ class Problem:
         How the networks were asked for: what tells a search from others besides.
     """
 
-    X: NDArray[Any]
+    X: Floats
     networks: dict[int, Network]
     workers: Workers | None
-    options: dict[str, Any]
-    asked: dict[str, Any] = field(default_factory=dict)
+    options: Report
+    asked: Report = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -286,7 +286,7 @@ class Problem:
         return {"status": "failed", "reason": f"the {what} is not finite", "refused": False}
 
 
-def score(mixture: Mixture, X: NDArray[Any], missing: str) -> tuple[float, int]:
+def score(mixture: Mixture, X: Floats, missing: str) -> tuple[float, int]:
     """Return the total log-likelihood of rows, and how many of them have a value, as `vpem score`.
 
     Parameters
