@@ -257,9 +257,29 @@ class StoredFile:
         why = self.instead.get(command, f"which 'vpem {command}' cannot use")
         raise InputError(f"{self.path} holds {self.holds}, {why}")
 
-    def show(self, as_json: bool) -> None:
-        """Print what is in it."""
+    def as_json(self) -> dict[str, Any]:
+        """Return all that is in it as values that JSON can hold."""
         self._refuse("model show")
+
+    def show(self) -> None:
+        """Print what there is to say of it."""
+        from vpem.pictures.contents import Table
+        from vpem.pictures.page import contents_of
+
+        from .output import show, table
+
+        contents = contents_of(self.saved)
+        printed: list[Any] = [contents.title, contents.lead]
+        for section in contents.sections:
+            for item in section.items:
+                if isinstance(item, Table):
+                    title = item.caption or section.heading
+                    right = tuple(item.heads[1:]) if item.numbers else ()
+                    heads = item.heads or ("",) * len(item.rows[0])
+                    printed.append(table(item.rows, *heads, title=title, right=right))
+                else:
+                    printed += [item] if isinstance(item, str) else item.lines
+        show(*printed)
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         """Write it for another program."""

@@ -42,10 +42,14 @@ def show(
     Example: vpem model show model.h5
     """
     from .kinds import stored_at
-    from .output import Screen
+    from .output import Screen, print_json
 
     with Screen():
-        stored_at(model).show(json)
+        stored = stored_at(model)
+        if json:
+            print_json(stored.as_json())
+        else:
+            stored.show()
 
 
 @app.command("export")

@@ -7,22 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .kinds import IndividualSettings, Request, StoredFile, refuse_given, reported
-from .output import as_plain, communication, number, plural, print_json, show, table
+from .output import as_plain, number, print_json, show, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rich.table import Table
-
     from vpem.saem.curves import Curves
     from vpem.saem.individuals import Individuals
     from vpem.saem.prediction import Predictor
     from vpem.saem.saved import SavedSaem
 
 __all__ = ["SaemFile"]
-
-MOST_ROWS = 50
-"""Parameters, latents and individuals that are printed; --json has them all."""
 
 Tables = tuple[dict[str, Any], dict[str, Any]]
 """A report, and columns."""
@@ -165,14 +158,11 @@ class SaemFile(StoredFile):
         )
         show(table(facts, "", ""))
 
-    def show(self, as_json: bool) -> None:
-        """Print estimates with standard errors, and shrinkage."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the whole fit."""
         from vpem.saem.formats.fits import saem_as_json
 
-        if as_json:
-            print_json(saem_as_json(self.stored))
-        else:
-            show(*_tables(self.stored))
+        return saem_as_json(self.stored)
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         """Write the whole fit as JSON, or its arrays as a NumPy archive."""
@@ -197,93 +187,6 @@ class SaemFile(StoredFile):
                 arrays[name] = np.array(getattr(saved, name), dtype=np.str_)
             with open(temporary, "wb") as binary:
                 np.savez(binary, **arrays)
-
-
-def _tables(saved: SavedSaem) -> list[Table | str]:
-    """Return the whole, the estimates, the latents."""
-    from math import isfinite
-
-    made: list[Table | str] = [table(_facts(saved), "", "")]
-    lines = [
-        (name, number(estimate), number(error if isfinite(error) else None, 3))
-        for (name, estimate), error in zip(
-            saved.estimates.items(), saved.standard_errors.tolist(), strict=True
-        )
-    ]
-    heads = ("parameter", "estimate", "standard error")
-    made.append(table(lines[:MOST_ROWS], *heads, title="Estimates", right=heads[1:]))
-    if len(lines) > MOST_ROWS:
-        made.append(f"... and {plural(len(lines) - MOST_ROWS, 'more parameter')} (see --json)\n")
-    if saved.discrete:
-        return made
-    shares = list(zip(saved.latents, (f"{one:.3f}" for one in saved.shrinkage), strict=True))
-    about = ("latent", "shrinkage")
-    made.append(table(shares[:MOST_ROWS], *about, title="Individuals", right=about[1:]))
-    return made
-
-
-def _facts(saved: SavedSaem) -> list[tuple[str, object]]:
-    """Return what was fitted, to what, how and how well; settings may hold anything."""
-    settings, likelihood = saved.settings, saved.log_likelihood
-    value = f"{likelihood.value:.3f}"
-    if likelihood.error:
-        value += f", Monte Carlo error {likelihood.error:.2g}"
-    tol = reported(settings, "tol", float)
-    options = ", ".join(f"{name} {_words(value)}" for name, value in saved.model_options.items())
-    devices = reported(settings, "devices", int)
-    try:
-        names = [f"device {place}" for place in range(min(devices or 0, len(saved.names)))]
-        sent = communication(saved.communication, names)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        sent = "?"
-    rows = reported(settings, "n_rows", int)
-    return [
-        ("model", f"{saved.model if saved.model != 'own' else saved.model_class}, "
-                  f"{plural(len(saved.parameters), 'parameter')}"
-                  f"{f' ({options})' if options else ''}"),
-        ("fitted to", f"{plural(len(saved.names), 'individual')}, "
-                      f"{'? rows' if rows is None else plural(rows, 'row')} of "
-                      f"{reported(settings, 'data', str) or '?'}"),
-        ("devices", _known(devices)),
-        ("algorithm", _algorithm(settings)),
-        ("log-likelihood", value),
-        ("iterations", f"{saved.n_iter}, of which {_known(reported(settings, 'burn_in', int))} "
-                       "burn-in"),
-        *([("converged", _whether(saved))] if tol is None or tol > 0 else []),
-        ("communication", sent),
-        ("seed", _known(reported(settings, "seed", int))),
-        ("versions", ", ".join(f"{name} {text}" for name, text in saved.versions.items())),
-    ]  # fmt: skip
-
-
-def _algorithm(settings: Mapping[str, Any]) -> str:
-    """Say in a line how it was fitted."""
-    chains = reported(settings, "n_chains", int)
-    parts = [
-        f"sampler {reported(settings, 'sampler', str) or '?'}",
-        "? chains" if chains is None else plural(chains, "chain"),
-    ]
-    if reported(settings, "average", str) == "models":
-        parts.append(f"models averaged over {reported(settings, 'shares', str) or '?'}")
-    if reported(settings, "codec", str):
-        feedback = reported(settings, "feedback", str) or "?"
-        parts.append(f"statistics by {settings['codec']}, feedback {feedback}")
-    return ", ".join(parts)
-
-
-def _whether(saved: SavedSaem) -> str:
-    """Say whether a fit converged, and on what grounds, which older files do not hold."""
-    grounds = f": {_words(saved.grounds, 200)}" if saved.grounds else ""
-    return f"{'yes' if saved.converged else 'no'}{grounds}"
-
-
-def _known(value: int | None) -> str:
-    return "?" if value is None else str(value)
-
-
-def _words(value: Any, most: int = 40) -> str:
-    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _curves(

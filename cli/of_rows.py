@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .config import key_of
 from .kinds import Request, StoredFile, refuse_given, reported
-from .output import communication, number, plural, print_json, show, table
+from .output import number, print_json, show, table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     Assigned = tuple[NDArray[Any], dict[str, NDArray[Any]], dict[str, NDArray[Any]]]
     """Labels of rows, columns that go with them, and what JSON has of these."""
 
-__all__ = ["MOST_ROWS", "ClustersFile", "RowFile"]
-
-MOST_ROWS = 50
-"""Rows of a table that is printed; --json has them all."""
+__all__ = ["ClustersFile", "RowFile"]
 
 COMMANDS = {
     "vp-em": "fit",
@@ -39,8 +36,6 @@ COMMANDS = {
 class RowFile(StoredFile):
     """A mixture, or clusters."""
 
-    noun: ClassVar[str]
-    """What rows are assigned to."""
     needs_values: ClassVar[bool]
     """Whether rows that lack values cannot be assigned."""
 
@@ -164,36 +159,6 @@ class RowFile(StoredFile):
                 words += [parameter.opts[-1]] if value is True else [parameter.opts[-1], str(value)]
         return shlex.join(words)
 
-    def sent(self) -> str:
-        """Return what the fit has sent; a file may hold anything there."""
-        report = self.stored.report
-        try:
-            return communication(report["communication"], self.holders())
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            return "?"
-
-    def holders(self) -> list[str]:
-        """Names of workers or agents, where the file has them."""
-        report = self.stored.report
-        listed = reported(report, "agent_names", list) or reported(report, "worker_names", list)
-        return [str(name) for name in listed or []]
-
-    def versions(self) -> str:
-        """Write of which software it is."""
-        return ", ".join(f"{name} {text}" for name, text in self.stored.versions.items())
-
-    def features(self, first: list[tuple[str, ...]], values: NDArray[Any], title: str) -> list[Any]:
-        """Return a table of components or clusters, feature by feature."""
-        names = self.stored.feature_names
-        shown = min(len(names), MOST_ROWS)
-        lines = [(names[j], *(number(value) for value in values[:, j])) for j in range(shown)]
-        noun = self.noun
-        heads = tuple(f"{noun} {k}" for k in range(len(values)))
-        made: list[Any] = [table([*first, *lines], "", *heads, title=title, right=heads)]
-        if len(names) > shown:
-            made.append(f"... and {plural(len(names) - shown, 'more feature')} (see --json)")
-        return made
-
 
 def _same(value: Any, default: Any) -> bool:
     """Whether an option has the value that it has by itself; a flag that is off has."""
@@ -230,7 +195,6 @@ class ClustersFile(RowFile):
     """What `vpem kmeans` has written."""
 
     holds = "clusters"
-    noun = "cluster"
     needs_values = True
     instead: ClassVar = {
         "sample": "from which no rows are drawn; fit a mixture with 'vpem fit'",
@@ -299,36 +263,18 @@ class ClustersFile(RowFile):
         values = (number(value, 10) for value in report.values())
         show(table(zip(names, values, strict=True), "", ""))
 
-    def show(self, as_json: bool) -> None:
-        """Print sizes and centres."""
+    def as_json(self) -> dict[str, Any]:
+        """Return centres, sizes, and what was reported."""
         import numpy as np
 
         found = self.stored
-        report = found.report
-        sizes = np.bincount(found.labels, minlength=self.n_labels)
-        inertia = reported(report, "inertia", float)
-        if as_json:
-            print_json({
-                "encoding": "vpem-clustering",
-                "feature_names": list(found.feature_names),
-                "centres": found.centres.tolist(),
-                "cluster_sizes": sizes.tolist(),
-                "inertia": inertia,
-                "report": report,
-                "options": found.options,
-                "versions": found.versions,
-            })  # fmt: skip
-            return
-        units = "" if found.scaling is None else " (of standardized features)"
-        inertia = float(found.distances.sum()) if inertia is None else inertia
-        facts = (
-            ("clusters", f"{plural(self.n_labels, 'cluster')}, "
-                         f"{plural(len(found.feature_names), 'feature')}"),
-            ("fitted to", f"{plural(len(found.labels), 'row')} of "
-                          f"{reported(report, 'data', str) or '?'}"),
-            ("inertia", number(inertia, 10) + units),
-            ("communication", self.sent()),
-            ("versions", self.versions()),
-        )  # fmt: skip
-        first = [("rows", *(str(size) for size in sizes))]
-        show(table(facts, "", ""), *self.features(first, found.centres, "Centres"))
+        return {
+            "encoding": "vpem-clustering",
+            "feature_names": list(found.feature_names),
+            "centres": found.centres.tolist(),
+            "cluster_sizes": np.bincount(found.labels, minlength=self.n_labels).tolist(),
+            "inertia": reported(found.report, "inertia", float),
+            "report": found.report,
+            "options": found.options,
+            "versions": found.versions,
+        }

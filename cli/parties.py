@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .driver import Run
 
-__all__ = ["DataFiles", "PartySettings", "joined_by", "read_data"]
+__all__ = ["DataFiles", "PartySettings", "read_data"]
 
 DataFiles = Annotated[
     list[Path],
@@ -169,22 +169,3 @@ def lines_of(alignment: dict[str, Any]) -> list[str]:
     complete = f", {alignment['complete']} of them complete" if outer else ""
     lines.append(f"{alignment['rows']} rows together{complete} (align {alignment['level']})")
     return lines
-
-
-def joined_by(report: dict[str, Any]) -> str | None:
-    """Return in a line how the rows of parties were joined; a file may hold anything there."""
-    from .output import plural
-
-    try:
-        alignment = report["alignment"]
-        outer = alignment["join"] == "outer"
-        lost = [
-            f"{party['name']} {'lacks' if outer else 'lost'} "
-            f"{int(party['absent' if outer else 'lost'])} of "
-            f"{int(alignment['rows'] if outer else party['rows'])}"
-            for party in alignment["parties"]
-        ]
-        rows = plural(int(alignment["rows"]), "row")
-        return f"{rows} aligned by {alignment['level']}: {', '.join(lost)}"
-    except (KeyError, TypeError, ValueError):
-        return None

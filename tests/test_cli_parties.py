@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from vpem import choose_parties, read_dataset, read_model
+from vpem.files.clusterings import StoredClustering
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.network.holdings import Partition
+from vpem.pictures.saved import saved_of
 
 from .cli_support import ROOT, done, listing, make_data, run
 from .missing_support import observed_scores
@@ -227,9 +229,10 @@ def test_the_model_knows_its_parties(capsys, five):
 
 @pytest.mark.parametrize("alignment", [3, {}, {"join": "inner", "rows": "many", "parties": [1]}])
 def test_a_model_may_say_anything_of_its_parties(alignment):
-    from vpem_cli.parties import joined_by
-
-    assert joined_by({"alignment": alignment}) is None
+    report = {"alignment": alignment}
+    labels = np.zeros(1, dtype=np.int32)
+    stored = StoredClustering(np.zeros((1, 1)), labels, np.zeros(1), ("a",), report=report)
+    assert saved_of("m.h5", stored).alignment() is None
 
 
 def test_rows_that_some_parties_lack(capsys, five):

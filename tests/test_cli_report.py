@@ -13,8 +13,9 @@ import vpem_cli
 from vpem.files.datasets import read_dataset, write_dataset
 from vpem.files.models import read_model, write_model
 from vpem.fits.evaluation import compare
-from vpem.pictures.fit_page import _warnings
-from vpem.pictures.html import table, text
+from vpem.pictures.contents import Table
+from vpem.pictures.html import show_item, text
+from vpem.pictures.page import contents_of
 from vpem.pictures.saved import read_saved
 from vpem_cli.app import command
 from vpem_cli.kinds import stored_at
@@ -94,7 +95,7 @@ def test_the_page_says_what_the_model_says(home, written):
 def test_what_did_not_converge_is_warned_of(home, written):
     assert "has not converged: it still changed after 6 iterations" in Page(written[0]).words
     saved = read_saved(fitted(home, "one"))
-    assert _warnings(saved) == "<p>None were given.</p>"
+    assert contents_of(saved).sections[0].items == ["No warnings were given."]
 
 
 def test_the_page_needs_nothing_else(written):
@@ -175,7 +176,7 @@ def test_text_of_a_page_is_escaped_and_in_one_line():
     assert (
         text("<a href='x'>&\n\x00") == "&lt;a href=&#x27;x&#x27;&gt;&amp; \N{REPLACEMENT CHARACTER}"
     )
-    assert '<th scope="row">&lt;</th><td class="n">&gt;</td>' in table([("<", ">")])
+    assert '<th scope="row">&lt;</th><td class="n">&gt;</td>' in show_item(Table([("<", ">")]))
 
 
 @pytest.mark.parametrize("name", ["rows", "fedem", "kmeans", "grid", "star"])

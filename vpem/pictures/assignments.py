@@ -143,7 +143,7 @@ def draw_confusion(saved: SavedFit, rows: EvaluationData) -> Picture:
     )
     figure.suptitle(f"{figures} (outlined: matched)", fontsize=10)
     plain = figures.replace("\n", " ")
-    return Picture(figure, f"EvaluationData of {n_labels} labels in {k} {noun}s: {plain}.", notes)
+    return Picture(figure, f"Rows of {n_labels} labels in {k} {noun}s: {plain}.", notes)
 
 
 def _outline_matches(axes: Axes, agreement: Agreement, order: NDArray[np.intp]) -> None:

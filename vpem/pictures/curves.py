@@ -66,16 +66,9 @@ def draw_history(saved: SavedFit) -> Picture:
         f"{'' if n == 1 else 's'}" + (f", {roots} {noun}s" if roots > 1 else ""),
         fontsize=11,
     )
-    first, last = _mean(history.values)[[0, -1]]
+    first, last = history.means()[[0, -1]]
     alt = f"Curves of the {history.quantity}, from {first:.6g} to {last:.6g} in {n} steps."
     return Picture(figure, alt, notes)
-
-
-def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean over roots that were heard; nan where none was."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.asarray(np.nanmean(values, axis=1))
 
 
 def _spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -101,7 +94,7 @@ def _lines(axes: Axes, across: NDArray[Any], history: History, noun: str) -> Non
     """Draw a line a root; one for all where they could not be told apart, a band for many."""
     values = history.values
     n, roots = values.shape
-    mean, spread = _mean(values), float(_spread(values).max())
+    mean, spread = history.means(), float(_spread(values).max())
     height, middle = _height(values)
     axes.set_ylim(middle - 0.55 * height, middle + 0.55 * height)
     axes.ticklabel_format(axis="y", useOffset=False)
@@ -188,7 +181,7 @@ def _against_bytes(axes: Axes, history: History, saved: SavedFit) -> None:
 
 
 def _change(axes: Axes, history: History, saved: SavedFit) -> None:
-    change = np.abs(np.diff(_mean(history.values)))
+    change = np.abs(np.diff(history.means()))
     there = np.isfinite(change) & (change > 0)
     axes.set(xlabel=_x_of(history), ylabel=f"change of {history.quantity.split(' per')[0]}")
     _whole_numbers(axes, history)
@@ -237,6 +230,6 @@ def _say_end(axes: Axes, history: History, saved: SavedFit) -> None:
     """Say in the panel that is left how it ended."""
     converged = saved.reported("converged", bool)
     end = "" if converged is None else "converged" if converged else "not converged"
-    value = _mean(history.values)[-1]
+    value = history.means()[-1]
     lines = [f"last {history.quantity.split(' (')[0]}", f"{value:.7g}", end]
     axes.text(0.5, 0.5, "\n".join(lines), ha="center", va="center", transform=axes.transAxes)

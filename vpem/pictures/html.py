@@ -1,34 +1,23 @@
-"""The frame of a page: one HTML file that needs nothing else, and what stands in it."""
+"""What is said of a fit as HTML: one file that needs nothing else."""
 
 from __future__ import annotations
 
 import base64
 import io
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 import vpem
 from vpem.errors import printable
+from vpem.pictures.contents import Contents, Listing, Table
 from vpem.pictures.figure import render
-from vpem.pictures.style import said_bytes
-from vpem.pictures.traffic import MEANINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Contents",
-    "as_source",
-    "fill_page",
-    "list_warnings",
-    "sent_by_phase",
-    "show_picture",
-    "table",
-    "text",
-]
+__all__ = ["as_source", "fill_page", "show_item", "show_picture", "text"]
 
 LARGEST_SVG = 1 << 20
 """Bytes beyond which a drawing is kept as dots."""
@@ -93,46 +82,44 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What a page says: ``sections`` have a name, a heading and HTML each."""
-
-    title: str
-    lead: str
-    sections: Sequence[tuple[str, str, str]]
-
-
 def text(value: object) -> str:
     """Return any value as text of a page: escaped, in one line, without control characters."""
     return escape(printable(value), quote=True)
 
 
-def table(
-    rows: Iterable[Sequence[object]],
-    heads: Sequence[str] = (),
-    caption: str = "",
-    numbers: bool = True,
-) -> str:
-    """Return a table whose first column names its rows."""
-    kind = ' class="n"' if numbers else ""
+def _table(table: Table) -> str:
+    kind = ' class="n"' if table.numbers else ""
     parts = ["<div class='wide'><table>"]
-    if caption:
-        parts.append(f"<caption>{text(caption)}</caption>")
-    if heads:
-        cells = [f'<th scope="col">{text(heads[0])}</th>']
-        cells += [f'<th scope="col"{kind}>{text(head)}</th>' for head in heads[1:]]
+    if table.caption:
+        parts.append(f"<caption>{text(table.caption)}</caption>")
+    if table.heads:
+        cells = [f'<th scope="col">{text(table.heads[0])}</th>']
+        cells += [f'<th scope="col"{kind}>{text(head)}</th>' for head in table.heads[1:]]
         parts.append(f"<thead><tr>{''.join(cells)}</tr></thead>")
     parts.append("<tbody>")
-    for first, *others in rows:
+    for first, *others in table.rows:
         cells = [f'<th scope="row">{text(first)}</th>']
         cells += [f"<td{kind}>{text(cell)}</td>" for cell in others]
         parts.append(f"<tr>{''.join(cells)}</tr>")
     return "".join([*parts, "</tbody></table></div>"])
 
 
-def fill_page(contents: Contents) -> str:
-    """Return the page; sections that are empty are left out."""
-    there = [section for section in contents.sections if section[2]]
+def show_item(item: Table | Listing | str) -> str:
+    """Return a table, a list or a sentence as HTML."""
+    if isinstance(item, Table):
+        return _table(item)
+    if isinstance(item, Listing):
+        items = "".join(f"<li>{text(line)}</li>" for line in item.lines)
+        return f"<ul class='warnings'>{items}</ul>"
+    return f"<p>{text(item)}</p>"
+
+
+def fill_page(contents: Contents, more: Sequence[tuple[str, str, str]]) -> str:
+    """Return the page; ``more`` are sections as name, heading and HTML. Empty ones are left out."""
+    sections = [
+        (one.name, one.heading, "".join(map(show_item, one.items))) for one in contents.sections
+    ]
+    there = [section for section in [*sections, *more] if section[2]]
     return PAGE.format(
         title=text(contents.title),
         lead=text(contents.lead),
@@ -145,33 +132,6 @@ def fill_page(contents: Contents) -> str:
             for key, head, body in there
         ),
     )
-
-
-def list_warnings(said: Sequence[str]) -> str:
-    """Return warnings as a list, each once; or that there are none."""
-    if not said:
-        return "<p>None were given.</p>"
-    unique = list(dict.fromkeys(said))
-    return f"<ul class='warnings'>{''.join(f'<li>{text(one)}</li>' for one in unique)}</ul>"
-
-
-def sent_by_phase(kinds: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a table of messages, bytes and rounds by kind, with their sums."""
-    if not kinds:
-        return "<p>Nothing was sent.</p>"
-    made = [
-        (
-            MEANINGS.get(kind, kind),
-            f"{counted['messages']:,.0f}",
-            said_bytes(counted["bytes"]),
-            f"{counted['rounds']:,.0f}",
-        )
-        for kind, counted in kinds.items()
-    ]
-    totals = [sum(counted[name] for counted in kinds.values())
-              for name in ("messages", "bytes", "rounds")]  # fmt: skip
-    made.append(("all", f"{totals[0]:,.0f}", said_bytes(totals[1]), f"{totals[2]:,.0f}"))
-    return table(made, ["phase", "messages", "payload", "rounds"], "By phase")
 
 
 def show_picture(title: str, source: str, alt: str, about: str, notes: Sequence[str]) -> str:

@@ -9,25 +9,37 @@ from typing import Any
 
 from vpem.errors import VpemError
 from vpem.files.hdf5 import atomic_write
+from vpem.pictures.contents import Contents
 from vpem.pictures.figure import check_matplotlib
-from vpem.pictures.fit_page import contents_of_fit
-from vpem.pictures.html import Contents, as_source, fill_page, show_picture, text
+from vpem.pictures.fit_contents import contents_of_fit
+from vpem.pictures.html import as_source, fill_page, show_picture, text
 from vpem.pictures.kinds import Data, draw, kinds_of
 from vpem.pictures.reported import Saved
-from vpem.pictures.saem_page import contents_of_latents
+from vpem.pictures.saem_contents import contents_of_latents
 from vpem.pictures.saved import SavedClusters, SavedLatents, SavedMixture
 
-__all__ = ["write_page"]
+__all__ = ["contents_of", "write_page"]
 
 MOST_CURVES = 12
 """Individuals whose curves are drawn."""
 
-CONTENTS: dict[type[Saved], Callable[[Any, Any, str | None], Contents]] = {
+CONTENTS: dict[type[Saved], Callable[[Any, Any], Contents]] = {
     SavedMixture: contents_of_fit,
     SavedClusters: contents_of_fit,
     SavedLatents: contents_of_latents,
 }
-"""What a page says of each kind of file, in words and tables."""
+"""What is said of each kind of file, in words and tables."""
+
+
+def contents_of(saved: Saved, data: Data | None = None) -> Contents:
+    """Return what there is to say of a fit, and of data that it is held against.
+
+    Raises
+    ------
+    InputError
+        If the data do not fit the model.
+    """
+    return CONTENTS[type(saved)](saved, data)
 
 
 def write_page(
@@ -66,11 +78,17 @@ def write_page(
         If the file exists and ``force`` is False, or cannot be written.
     """
     check_matplotlib()
-    contents = CONTENTS[type(saved)](saved, data, command)
+    contents = contents_of(saved, data)
+    if data is None:
+        lead = f"{contents.lead} No data were given to hold it against."
+        contents = replace(contents, lead=lead)
     pictures, left_out = _pictures(saved, data)
-    sections = [*contents.sections, ("pictures", "Pictures", pictures)]
+    more = [("pictures", "Pictures", pictures)]
+    if command is not None:
+        said = f"<p>Paths as they were given:</p><p><code>{text(command)}</code></p>"
+        more.insert(0, ("command", "The command", said))
     with atomic_write(path, force, "reports") as temporary:
-        temporary.write_text(fill_page(replace(contents, sections=sections)), encoding="utf-8")
+        temporary.write_text(fill_page(contents, more), encoding="utf-8")
     return left_out
 
 

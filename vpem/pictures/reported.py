@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -47,6 +48,12 @@ class History:
     quantity: str
     tol: float | None = None
     mean_field: Vector | None = None
+
+    def means(self) -> Vector:
+        """Mean over roots that were heard, (n,); nan where none was."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return np.asarray(np.nanmean(self.values, axis=1))
 
 
 @dataclass(frozen=True)
@@ -191,6 +198,23 @@ class SavedFit(Saved):
         value = self.report.get(name)
         good = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
         return value if good else None
+
+    def alignment(self) -> str | None:
+        """Return in a line how the rows of parties were joined; None where they were not."""
+        try:
+            alignment = self.report["alignment"]
+            outer = alignment["join"] == "outer"
+            lost = [
+                f"{party['name']} {'lacks' if outer else 'lost'} "
+                f"{int(party['absent' if outer else 'lost'])} of "
+                f"{int(alignment['rows'] if outer else party['rows'])}"
+                for party in alignment["parties"]
+            ]
+            count = int(alignment["rows"])
+        except (KeyError, TypeError, ValueError):
+            return None
+        rows = f"{count} row{'' if count == 1 else 's'}"
+        return f"{rows} aligned by {alignment['level']}: {', '.join(lost)}"
 
     # ---- who took part ---------------------------------------------------------------------------
 

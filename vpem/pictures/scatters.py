@@ -101,7 +101,7 @@ def draw_pairs(
     legend = _legend_of_pairs(figure, saved, parts, X is not None, inside=n > 2)
     place_panels(figure, (n - 1, n - 1), (0.7, 0.2, legend + 0.5, 0.18), (0.15, 0.18))
     listed = ", ".join(saved.feature_names[j] for j in columns)
-    alt = f"EvaluationData and components for every pair of {listed}."
+    alt = f"Rows and components for every pair of {listed}."
     return Picture(figure, alt, notes)
 
 

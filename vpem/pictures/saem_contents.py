@@ -1,4 +1,4 @@
-"""What a page says of a fit of SAEM."""
+"""What there is to say of a fit of SAEM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vpem.pictures.html import Contents, list_warnings, sent_by_phase, table, text
+from vpem.pictures.contents import (
+    Contents,
+    Fact,
+    Listing,
+    Section,
+    Table,
+    facts,
+    sent_by_phase,
+)
 from vpem.pictures.reported import counted_by_kind
 from vpem.pictures.saved import SavedLatents
 from vpem.pictures.style import said_bytes
@@ -19,6 +27,8 @@ from vpem.saem.saved import SavedSaem
 
 __all__ = ["contents_of_latents"]
 
+Items = list[Table | Listing | str]
+
 MOST_ROWS = 60
 """Parameters, or latents, of a table."""
 
@@ -26,18 +36,16 @@ FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""
 
 
-def contents_of_latents(
-    saved: SavedLatents, individuals: Individuals | None, command: str | None
-) -> Contents:
-    """Return what a page says of a fit of SAEM, whose command is not known."""
+def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) -> Contents:
+    """Return what there is to say of a fit of SAEM, and of individuals that it is held against."""
     fit = saved.stored
     sections = [
-        ("warnings", "Warnings", _warnings(fit)),
-        ("fitted", "What was fitted", _fitted(fit)),
-        ("quality", "How well", _quality(fit, individuals)),
-        ("parameters", "Estimates", _estimates(fit)),
-        ("latents", "Latents of individuals", _latents(fit)),
-        ("sent", "What was sent", _sent(fit)),
+        Section("warnings", "Warnings", _warnings(fit)),
+        Section("fitted", "What was fitted", [facts(_fitted(fit))]),
+        Section("quality", "How well", _quality(fit, individuals)),
+        Section("parameters", "Estimates", _estimates(fit)),
+        Section("latents", "Latents of individuals", _latents(fit)),
+        Section("sent", "What was sent", _sent(fit)),
     ]
     n, p = len(fit.names), len(fit.parameters)
     title = (
@@ -68,7 +76,7 @@ def _asked(saved: SavedSaem) -> bool:
     return saved.settings.get("tol") != 0
 
 
-def _warnings(saved: SavedSaem) -> str:
+def _warnings(saved: SavedSaem) -> Items:
     """What a reader must know before believing the rest."""
     said = []
     if _asked(saved) and not saved.converged:
@@ -77,7 +85,7 @@ def _warnings(saved: SavedSaem) -> str:
             f"{f': {saved.grounds}' if saved.grounds else ''}."
         )
     if not np.isfinite(saved.standard_errors).all():
-        told = (
+        why = (
             "There are no standard errors: the observed information is not positive definite at "
             "the estimates"
         )
@@ -85,20 +93,20 @@ def _warnings(saved: SavedSaem) -> str:
             name for name, share in zip(saved.latents, saved.shrinkage, strict=True) if share > FLAT
         ]
         if flat and not saved.discrete:
-            told += f"; between individuals {' and '.join(flat)} hardly var"
-            told += "y" if len(flat) > 1 else "ies"
-        said.append(f"{told}.")
-    return list_warnings(said)
+            why += f"; between individuals {' and '.join(flat)} hardly var"
+            why += "y" if len(flat) > 1 else "ies"
+        said.append(f"{why}.")
+    return [Listing(said) if said else "No warnings were given."]
 
 
-def _fitted(saved: SavedSaem) -> str:
+def _fitted(saved: SavedSaem) -> list[Fact]:
     settings = saved.settings
     options = "; ".join(
         f"{name.replace('_', ' ')} "
         f"{', '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in saved.model_options.items()
     )
-    facts: list[tuple[str, object]] = [
+    found: list[Fact] = [
         ("data", _setting(saved, "data")),
         ("size", f"{len(saved.names)} individuals, {_setting(saved, 'n_rows')} rows"),
         ("model", _model(saved)),
@@ -109,24 +117,24 @@ def _fitted(saved: SavedSaem) -> str:
     ]
     moves = settings.get("sampler_options")
     if isinstance(moves, dict) and moves:
-        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in moves.items())
-        facts.append(("sampler's options", told))
-    facts += [
+        listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in moves.items())
+        found.append(("sampler's options", listed))
+    found += [
         ("chains of an individual", _setting(saved, "n_chains")),
         ("the server averages", _setting(saved, "average")),
     ]
     if settings.get("codec"):
-        facts.append(
+        found.append(
             (
                 "statistics sent by",
                 f"{_setting(saved, 'codec')}, feedback {_setting(saved, 'feedback')}",
             )
         )
     if settings.get("participation") != 1:
-        facts.append(("participation", _setting(saved, "participation")))
+        found.append(("participation", _setting(saved, "participation")))
     versions = ", ".join(f"{name} {value}" for name, value in saved.versions.items())
-    facts += [("seed", _setting(saved, "seed")), ("versions", versions or "not said")]
-    return table(facts, numbers=False)
+    found += [("seed", _setting(saved, "seed")), ("versions", versions or "not said")]
+    return found
 
 
 def _with_error(value: float, error: float) -> str:
@@ -134,11 +142,11 @@ def _with_error(value: float, error: float) -> str:
     return f"{_number(value, 9)}{exact}"
 
 
-def _quality(saved: SavedSaem, individuals: Individuals | None) -> str:
+def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
     likelihood = saved.log_likelihood
     p, n = len(saved.parameters), len(saved.names)
     converged = "not asked for" if not _asked(saved) else "yes" if saved.converged else "no"
-    facts: list[tuple[str, object]] = [
+    found: list[Fact] = [
         ("log-likelihood (nats)", _with_error(likelihood.value, likelihood.error)),
         ("BIC, of individuals (less is better)", _number(p * math.log(n) - 2 * likelihood.value)),
         ("AIC (less is better)", _number(2 * p - 2 * likelihood.value)),
@@ -147,40 +155,40 @@ def _quality(saved: SavedSaem, individuals: Individuals | None) -> str:
     ]
     least = float(np.min(likelihood.effective))
     if math.isfinite(least):
-        facts.append(("fewest effective draws of an individual", f"{least:.0f}"))
+        found.append(("fewest effective draws of an individual", f"{least:.0f}"))
     rates = saved.acceptance
     if rates is not None:
-        facts.append((
+        found.append((
             "accepted moves",
             f"{rates.mean():.2f}, {rates.min():.2f} to {rates.max():.2f} of an individual's",
         ))  # fmt: skip
-    body = table(facts, caption="As the fit reported", numbers=False)
+    items: Items = [facts(found, "As the fit reported")]
     if individuals is None:
-        return body + "<p>No data were given to hold it against.</p>"
-    facts = [
+        return items
+    found = [
         ("data", individuals.source),
         ("size", f"{individuals.n_individuals} individuals, {individuals.n_rows} rows"),
     ]
     if saved.model != OWN:
         score = Predictor(saved).score(individuals)
-        facts.append(("log-likelihood (nats)", _with_error(score.value, score.error)))
-    return body + table(facts, caption="Held against these data", numbers=False)
+        found.append(("log-likelihood (nats)", _with_error(score.value, score.error)))
+    return [*items, facts(found, "Held against these data")]
 
 
-def _estimates(saved: SavedSaem) -> str:
+def _estimates(saved: SavedSaem) -> Items:
     rows = [
         (name, _number(estimate), _number(error, 3))
         for (name, estimate), error in zip(
             saved.estimates.items(), saved.standard_errors.tolist(), strict=True
         )
     ]
-    body = table(rows[:MOST_ROWS], ["parameter", "estimate", "standard error"])
-    return body + _more(len(rows), "parameters")
+    heads = ("parameter", "estimate", "standard error")
+    return [Table(rows[:MOST_ROWS], heads), *_more(len(rows), "parameters")]
 
 
-def _latents(saved: SavedSaem) -> str:
+def _latents(saved: SavedSaem) -> Items:
     if saved.discrete:
-        return ""
+        return []
     rows: list[Sequence[object]] = []
     for j, name in enumerate(saved.latents):
         means = saved.means[:, j]
@@ -189,24 +197,24 @@ def _latents(saved: SavedSaem) -> str:
             f"{saved.shrinkage[j]:.3f}",
         ))  # fmt: skip
     heads = ["latent", "least mean", "median mean", "most mean", "shrinkage"]
-    told = (
-        "<p>Conditional means over individuals. Shrinkage is near 0 where the rows tell the "
-        "latent, near 1 where the population does.</p>"
+    what = (
+        "Conditional means over individuals. Shrinkage is near 0 where the rows determine the "
+        "latent, near 1 where the population does."
     )
-    return table(rows[:MOST_ROWS], heads) + told + _more(len(rows), "latents")
+    return [Table(rows[:MOST_ROWS], heads), what, *_more(len(rows), "latents")]
 
 
-def _more(count: int, what: str) -> str:
+def _more(count: int, what: str) -> Items:
     left = count - MOST_ROWS
-    return f"<p>{left} more {what} are in the file.</p>" if left > 0 else ""
+    return [f"{left} more {what} are in the file."] if left > 0 else []
 
 
-def _sent(saved: SavedSaem) -> str:
+def _sent(saved: SavedSaem) -> Items:
     kinds = counted_by_kind(saved.communication)
     if kinds is None:
-        return f"<p>{text('The file does not say what was sent.')}</p>"
-    body = sent_by_phase(kinds)
+        return ["The file does not say what was sent."]
+    items: Items = [sent_by_phase(kinds)]
     if kinds and saved.n_iter > 1:
         each = int(saved.bytes[-1] - saved.bytes[0]) / (saved.n_iter - 1)
-        body += f"<p>An iteration took {text(said_bytes(each))}, in the mean.</p>"
-    return body
+        items.append(f"An iteration took {said_bytes(each)}, in the mean.")
+    return items

@@ -1,0 +1,270 @@
+"""What there is to say of a mixture or of clusters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import VpemError, shorten
+from vpem.pictures.assignments import agreement_of
+from vpem.pictures.contents import (
+    Contents,
+    Fact,
+    Listing,
+    Section,
+    Table,
+    facts,
+    sent_by_phase,
+)
+from vpem.pictures.reported import History, SavedFit, numbers
+from vpem.pictures.samples import EvaluationData
+from vpem.pictures.style import said_bytes
+
+__all__ = ["contents_of_fit"]
+
+MOST_FEATURES = 60
+"""Rows of the table of means."""
+
+MOST_LINKS = 10
+
+MOST_HUBS = 50
+
+MOST_POINTS = 8
+"""Of a curve."""
+
+Items = list[Table | Listing | str]
+
+
+def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
+    """Return what there is to say of a fit, and of rows that it is held against."""
+    sections = [
+        Section("warnings", "Warnings", _warnings(saved)),
+        Section("fitted", "What was fitted", [facts(_fitted(saved))]),
+        Section("quality", "How well", _quality(saved, rows)),
+        Section("hubs", "Hubs", _hubs(saved)),
+        Section("parameters", saved.heading, _means(saved)),
+        Section("sent", "What was sent", _sent(saved)),
+    ]
+    name = os.path.basename(saved.path)
+    k, d = saved.n_components, len(saved.feature_names)
+    title = f"{name}: {k} {saved.noun}{'' if k == 1 else 's'}, {d} feature{'' if d == 1 else 's'}"
+    return Contents(title, _lead(saved), sections)
+
+
+ALGORITHMS = {
+    "vp-em": "VP-EM over split features",
+    "em-rows": "distributed EM over split rows",
+    "fedem": "FedEM over split rows",
+    "vr-fedem": "VR-FedEM over split rows",
+    "k-means": "k-means",
+}
+
+
+def _lead(saved: SavedFit) -> str:
+    algorithm = saved.reported("algorithm", str)
+    kind = ALGORITHMS.get(algorithm or "", algorithm or "a Gaussian mixture")
+    if algorithm == "k-means":
+        kind += f" over split {saved.report.get('split', 'data')}"
+    return f"Fitted by {kind}."
+
+
+def _number(value: object, digits: int = 7) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "not said"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def _counted(count: object, noun: str) -> str:
+    """Write "1 row", "3 rows", or "? rows" of what a file does not say."""
+    if isinstance(count, bool) or not isinstance(count, int):
+        return f"? {noun}s"
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _warnings(saved: SavedFit) -> Items:
+    """What a reader must know before believing the rest; also that there is nothing."""
+    said = [str(one) for one in saved.reported("warnings", list) or []]
+    converged = saved.reported("converged", bool)
+    if converged is False and saved.report.get("participation") is None:
+        steps = saved.reported("n_iter", int)
+        said.insert(0, f"The fit has not converged: it still changed after {steps} iterations.")
+    for name, what in (
+        ("recoveries", "components collapsed and were placed anew"),
+        ("partitions", "iterations found the network fallen apart and changed nothing"),
+        ("reseeded", "empty clusters were placed anew"),
+    ):
+        listed = saved.reported(name, list) or []
+        if listed:
+            said.append(f"{len(listed)} {what}.")
+    return [Listing(list(dict.fromkeys(said))) if said else "No warnings were given."]
+
+
+def _fitted(saved: SavedFit) -> list[Fact]:
+    report, options = saved.report, saved.stored.options
+    over_rows = saved.over_rows
+    d = len(saved.feature_names)
+    found: list[Fact] = [
+        ("data", saved.reported("data", str) or "not said"),
+        ("size", f"{_counted(report.get('n_samples'), 'row')}, {_counted(d, 'feature')}"),
+    ]
+    alignment = saved.alignment()
+    if alignment is not None:
+        found.append(("parties", alignment))
+    count = report.get("n_workers" if over_rows else "n_agents")
+    holders = _counted(count, "worker" if over_rows else "agent")
+    found.append(("split", f"{'rows' if over_rows else 'features'} over {holders}"))
+    held = numbers(report.get("worker_rows"))
+    if held is not None and held.size:
+        found.append(("rows of a worker", f"{held.min():.0f} to {held.max():.0f}"))
+    found.append(("topology", saved.reported("topology", str) or "not said"))
+    hubs = saved.reported("hubs", list)
+    if not over_rows:
+        found.append(("hops", _number(report.get("hops"))))
+        if hubs is not None:
+            found.append(("hubs", len(hubs)))
+    found.append(("sum", _summed(saved)))
+    for name in ("compress", "participation", "step_size", "batch_size"):
+        if report.get(name) is not None:
+            found.append((name.replace("_", " "), report[name]))
+    found += saved.size()
+    for name in ("scale", "missing", "init"):
+        if options.get(name) is not None:
+            found.append((name, options[name]))
+    found.append(("seed", _number(options.get("seed", report.get("seed")))))
+    versions = ", ".join(f"{name} {value}" for name, value in saved.stored.versions.items())
+    found.append(("versions", versions or "not said"))
+    return found
+
+
+def _summed(saved: SavedFit) -> str:
+    report = saved.report
+    if report.get("rounds") is None:
+        return "at the server" if report.get("server") is not None else "not said"
+    parts = [f"{_counted(report['rounds'], 'round')} between neighbours"]
+    if report.get("acceleration") == "chebyshev":
+        parts[0] += " (Chebyshev)"
+    if report.get("weights"):
+        parts.append(f"{report['weights']} mixing weights")
+    if isinstance(report.get("mixing_rate"), float):
+        parts.append(f"mixing rate {report['mixing_rate']:.4f}")
+    if isinstance(report.get("consensus_error"), int | float):
+        parts.append(f"consensus error {report['consensus_error']:.2g}")
+    return ", ".join(parts)
+
+
+def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
+    report = saved.report
+    found: list[Fact] = []
+    found += [(what, _number(report.get(name), 9)) for name, what in saved.judged_by.items()]
+    found.append(("iterations", _number(report.get("n_iter"))))
+    converged = saved.reported("converged", bool)
+    found.append(("converged", "not said" if converged is None else "yes" if converged else "no"))
+    if isinstance(report.get("seconds"), float):
+        found.append(("seconds", f"{report['seconds']:.3g}"))
+    items: Items = [facts(found, "As the fit reported")]
+    if rows is not None:
+        what, value = saved.score(rows.X)
+        found = [("data", rows.where), ("rows", len(rows)), (what, f"{value:.9g}")]
+        items.append(facts([*found, *_agreement(saved, rows)], "Held against these data"))
+    return items
+
+
+def _agreement(saved: SavedFit, rows: EvaluationData) -> list[Fact]:
+    """Say how well rows agree with their labels, where these have any."""
+    if rows.labels is None:
+        return []
+    try:
+        found = agreement_of(saved, rows)
+    except VpemError as error:
+        return [("labels", str(error))]
+    return [
+        ("accuracy, best one-to-one mapping", f"{found.accuracy:.4f}"),
+        ("adjusted Rand index", f"{found.adjusted_rand_index:.4f}"),
+        ("normalized mutual information", f"{found.normalized_mutual_information:.4f}"),
+    ]
+
+
+def _hubs(saved: SavedFit) -> Items:
+    """List hubs, where features are split and the file says who formed them."""
+    try:
+        hubs, holder = saved.hubs(), saved.agents_of_features()
+        names = saved.node_names(saved.graph().n_nodes)
+    except VpemError:
+        return []
+    made = []
+    for number, hub in enumerate(hubs[:MOST_HUBS]):
+        held = [] if holder is None else np.flatnonzero(np.isin(holder, hub.agents)).tolist()
+        features = shorten((saved.feature_names[j] for j in held), 6)
+        agents = shorten((names[agent] for agent in hub.agents), 12)
+        made.append((str(number), names[hub.root], agents, features))
+    table = Table(made, ("hub", "root", "agents", "features"), numbers=False)
+    return _with_more([table] if made else [], len(hubs) - MOST_HUBS, "hubs")
+
+
+def _with_more(items: Items, left: int, what: str) -> Items:
+    """Say how many of these are in the file besides."""
+    return [*items, f"{left} more {what} are in the file."] if left > 0 else items
+
+
+def _means(saved: SavedFit) -> Items:
+    d = len(saved.feature_names)
+    k = saved.n_components
+    means, first = saved.parts().means, saved.summaries()
+    made: list[Sequence[object]] = [(name, *values) for name, values in first.items()]
+    heads = [saved.centre, *(f"{saved.noun} {c}" for c in range(k))]
+    for j in range(min(d, MOST_FEATURES)):
+        made.append((saved.feature_names[j], *(f"{value:.6g}" for value in means[:, j])))
+    return _with_more([Table(made, heads)], d - MOST_FEATURES, "features")
+
+
+def _sent(saved: SavedFit) -> Items:
+    try:
+        kinds = saved.sent_by_kind()
+    except VpemError as error:
+        return [str(error)]
+    items: Items = [sent_by_phase(kinds)]
+    total = sum(counted["bytes"] for counted in kinds.values())
+    if not total:
+        return items
+    setup = kinds.get("setup", {}).get("bytes", 0.0)
+    said = f"The setup took {said_bytes(setup)}, {100 * setup / total:.3g} % of all."
+    try:
+        history = saved.history()
+    except VpemError:
+        return [*items, said, *_busiest(saved)]
+    steps = int(history.iteration[-1] - history.iteration[0])
+    if history.sent is None or steps < 1:
+        return [*items, said, *_busiest(saved)]
+    each = float(history.sent[-1] - history.sent[0]) / steps
+    said += f" An iteration took {said_bytes(each)}, in the mean over those after the first."
+    return [*items, said, _curve(history, history.sent), *_busiest(saved)]
+
+
+def _curve(history: History, sent: NDArray[np.float64]) -> Table:
+    """Return some points of what was reached by how many bytes."""
+    shown = np.unique(np.linspace(0, len(sent) - 1, MOST_POINTS).round().astype(int))
+    means = history.means()
+    rows = [(str(history.iteration[at]), f"{means[at]:.8g}", said_bytes(sent[at])) for at in shown]
+    name = history.quantity[:1].upper() + history.quantity.split(" per")[0][1:]
+    heads = ("iteration", history.quantity, "sent by then")
+    return Table(rows, heads, f"{name} against bytes")
+
+
+def _busiest(saved: SavedFit) -> Items:
+    """List the links that carried most."""
+    try:
+        links = saved.links()
+        names = saved.node_names(saved.graph().n_nodes)
+    except VpemError as error:
+        return [str(error)]
+    total = links.total
+    listed = [
+        (f"{names[links.ends[at, 0]]} - {names[links.ends[at, 1]]}", said_bytes(total[at]))
+        for at in np.argsort(-total, kind="stable")[:MOST_LINKS]
+        if total[at]
+    ]
+    caption = f"Busiest of {len(total)} links, both directions"
+    return [Table(listed, ("link", "payload"), caption)]
