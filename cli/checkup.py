@@ -12,7 +12,10 @@ import subprocess
 import sys
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
 
 __all__ = [
     "Problems",
@@ -81,10 +84,10 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def processors(problems: Problems) -> dict[str, Any]:
+def processors(problems: Problems) -> Report:
     """Processors there are and may be used, and the threads that kernels start."""
     wanted = os.environ.get("OMP_NUM_THREADS")
-    found: dict[str, Any] = {
+    found: Report = {
         "there": os.cpu_count(),
         "usable": None,
         "limit": None,
@@ -114,7 +117,7 @@ def processors(problems: Problems) -> dict[str, Any]:
     return found
 
 
-def blas() -> list[dict[str, Any]]:
+def blas() -> list[Report]:
     """BLAS and OpenMP libraries that this process has loaded."""
     try:
         import_module("scipy.linalg.cython_blas")
@@ -125,9 +128,9 @@ def blas() -> list[dict[str, Any]]:
     return [{key: one.get(key) for key in keys} for one in controller.info()]
 
 
-def kernels(problems: Problems) -> dict[str, Any]:
+def kernels(problems: Problems) -> Report:
     """How the kernels are built, which instructions they use, and whether they agree with NumPy."""
-    found: dict[str, Any] = {"built": [], "openmp": None, "instructions": None,
+    found: Report = {"built": [], "openmp": None, "instructions": None,
                              "machine": instructions_there(), "largest_error": None,
                              "waiting": None}  # fmt: skip
     folder = Path(__file__).parent
@@ -242,9 +245,9 @@ def self_check() -> float:
     return worst if np.array_equal(decoded[0], decoded[1]) else float("inf")
 
 
-def extras(problems: Problems) -> dict[str, dict[str, Any]]:
+def extras(problems: Problems) -> dict[str, Report]:
     """What adds something to vpem: its version, or how to get it; a broken one is a problem."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Report] = {}
     for name, (module, extra, what) in EXTRAS.items():
         version = _version(name)
         found[name] = {"version": version, "for": what, "install": f"pip install 'vpem[{extra}]'"}
@@ -259,11 +262,11 @@ def extras(problems: Problems) -> dict[str, dict[str, Any]]:
     return found
 
 
-def mpi(problems: Problems) -> dict[str, Any]:
+def mpi(problems: Problems) -> Report:
     """The MPI library of mpi4py, and the launcher: those of another MPI do not go together."""
     beside = Path(sys.executable).parent
     launcher = shutil.which("mpiexec") or shutil.which("mpiexec", path=str(beside))
-    found: dict[str, Any] = {"library": None, "mpiexec": launcher, "launcher": None}
+    found: Report = {"library": None, "mpiexec": launcher, "launcher": None}
     if _version("mpi4py") is None:
         return found
     # In a process of its own: what does not go together may end it.
@@ -312,7 +315,7 @@ def _output(*words: str) -> str | None:
     return found.stdout
 
 
-def surroundings(problems: Problems, known: set[str]) -> dict[str, Any]:
+def surroundings(problems: Problems, known: set[str]) -> Report:
     """Terminal, temporary folder, and variables that are meant for vpem.
 
     Parameters
@@ -325,7 +328,7 @@ def surroundings(problems: Problems, known: set[str]) -> dict[str, Any]:
     import tempfile
 
     size = shutil.get_terminal_size()
-    found: dict[str, Any] = {
+    found: Report = {
         "terminal": {
             "stdout": sys.stdout.isatty(),
             "stderr": sys.stderr.isatty(),

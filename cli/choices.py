@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vpem.records import Settings, refuse_both, setting
 from vpem.settings import MixtureSettings
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
     from vpem.network.holdings import Partition
+    from vpem.network.schema import Report
     from vpem.settings import GraphSettings, HoldingSettings
     from vpem.terms.mixture import Mixture
 
@@ -134,7 +135,7 @@ def stored_graph(source: Dataset, parts: Partition, graph: GraphSettings) -> Gra
     return from_edges(source.edges, parts.n_agents, parts.names, topology="dataset")
 
 
-def how_summed(report: dict[str, Any]) -> str:
+def how_summed(report: Report) -> str:
     """Say in a line how the sums were taken."""
     from .output import plural
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
 
 __all__ = [
     "FILE",
@@ -60,7 +63,7 @@ def variable_of(path: tuple[str, ...], param: Any) -> str:
     return "_".join(("vpem", *path, key_of(param))).upper().replace("-", "_")
 
 
-def variables(path: tuple[str, ...], command: Any) -> dict[str, Any]:
+def variables(path: tuple[str, ...], command: Any) -> Report:
     """Options of a command that variables may set, by the names of these."""
     return {
         variable_of(path, param): param
@@ -81,7 +84,7 @@ def path_of(context: Any) -> tuple[str, ...]:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def read_config(path: Path, context: Any) -> dict[str, Any]:
+def read_config(path: Path, context: Any) -> Report:
     """Read a file of options and return those of the command of a context.
 
     Parameters
@@ -113,13 +116,11 @@ def read_config(path: Path, context: Any) -> dict[str, Any]:
     return found.get(path_of(context), {})
 
 
-def _tables(
-    content: dict[str, Any], group: Any, path: tuple[str, ...]
-) -> dict[tuple[str, ...], dict[str, Any]]:
+def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Report]:
     """Check all tables of a file, and return the values of every command in it."""
     from vpem.errors import InputError, did_you_mean
 
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    found: dict[tuple[str, ...], Report] = {}
     for name, value in content.items():
         table = ".".join((*path, name))
         member = group.commands.get(name)
@@ -141,7 +142,7 @@ def _tables(
     return found
 
 
-def _values(content: dict[str, Any], command: Any, table: str) -> dict[str, Any]:
+def _values(content: Report, command: Any, table: str) -> Report:
     """Check the table of one command."""
     from vpem.errors import InputError
 
@@ -150,7 +151,7 @@ def _values(content: dict[str, Any], command: Any, table: str) -> dict[str, Any]
     known = {key_of(param): param for param in command.params}
     known |= {opt[2:]: param for param in command.params for opt in param.opts if opt[:2] == "--"}
     known = {key: param for key, param in known.items() if key not in NOT_IN_FILES}
-    found: dict[str, Any] = {}
+    found: Report = {}
     for name, value in content.items():
         key = name.replace("_", "-")
         param = known.get(key)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
     from vpem.network.holdings import Partition
+    from vpem.network.schema import Report
 
 __all__ = ["app"]
 
@@ -244,7 +245,7 @@ def _size(dataset: Dataset, count_missing: bool = False) -> str:
     return ", ".join(parts)
 
 
-def _describe(dataset: Dataset) -> dict[str, Any]:
+def _describe(dataset: Dataset) -> Report:
     """Return everything that `describe` shows, as plain values."""
     import numpy as np
 
@@ -292,7 +293,7 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _agents(partition: Partition, names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _agents(partition: Partition, names: tuple[str, ...]) -> list[Report]:
     """Return name and features of each agent."""
     return [
         {"name": name, "features": [names[column] for column in part]}
@@ -300,7 +301,7 @@ def _agents(partition: Partition, names: tuple[str, ...]) -> list[dict[str, Any]
     ]
 
 
-def _tables(summary: dict[str, Any]) -> list[Table]:
+def _tables(summary: Report) -> list[Table]:
     """Return the tables of `describe`: the whole, agents, labels, features."""
     from vpem.errors import shorten
 
@@ -336,7 +337,7 @@ def _tables(summary: dict[str, Any]) -> list[Table]:
     return tables
 
 
-def _share(summary: dict[str, Any]) -> str:
+def _share(summary: Report) -> str:
     """Return how many values are missing, and their share."""
     count = summary["n_missing"]
     if not count:
@@ -345,7 +346,7 @@ def _share(summary: dict[str, Any]) -> str:
     return f"{count} ({100 * share:.2g} %)"
 
 
-def _notes(feature: dict[str, Any]) -> str:
+def _notes(feature: Report) -> str:
     """Return what is unusual about a feature."""
     notes = ["constant"] if feature["constant"] else []
     if feature["missing"]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from .options import Json
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
 
 __all__ = ["doctor"]
 
@@ -36,7 +39,7 @@ def doctor(context: typer.Context, json: Json = False) -> None:
     with warnings.catch_warnings():
         # What libraries say of themselves when they are loaded is nobody's problem here.
         warnings.simplefilter("ignore")
-        found: dict[str, Any] = {
+        found: Report = {
             "libraries": checkup.libraries(problems),
             "processors": checkup.processors(problems),
             "blas": checkup.blas(),
@@ -56,7 +59,7 @@ def doctor(context: typer.Context, json: Json = False) -> None:
         raise typer.Exit(2)
 
 
-def _show(found: dict[str, Any], problems: list[tuple[bool, str]]) -> None:
+def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
     """Print problems, then facts."""
     from .output import clean, plural, show, table
 

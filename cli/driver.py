@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -16,6 +16,9 @@ from .engine import EngineSettings, engine_of, tell_warnings
 from .options import Printing
 from .output import Progress, Screen, print_json
 from .roles import Role
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
 
 __all__ = ["Output", "Run"]
 
@@ -107,7 +110,7 @@ class Run:
         if self.engine.rank > 0:
             raise typer.Exit(self._code(converged))
 
-    def end(self, report: dict[str, Any], converged: bool, show: Callable[[], None]) -> None:
+    def end(self, report: Report, converged: bool, show: Callable[[], None]) -> None:
         """Print a report, or show it as tables, and exit with the code of its outcome."""
         if self.out.json:
             print_json(report)

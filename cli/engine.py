@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.files.parties.manifest import Party
     from vpem.network.holdings import Workers
+    from vpem.network.schema import Report
     from vpem.sums.connect import Network
     from vpem.sums.over_engine import ConsensusOverEngine, ServerOverEngine
 
@@ -307,7 +308,7 @@ def own_rows(source: Dataset, held: Workers, network: Network) -> Any:
 # ---- what is said -------------------------------------------------------------------------------
 
 
-def describe_engine(network: Network) -> dict[str, Any]:
+def describe_engine(network: Network) -> Report:
     """Say what a fit ran on, for its report."""
     engine = network.agents.engine
     if not engine.apart:

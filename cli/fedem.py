@@ -36,6 +36,7 @@ from .workers import WorkerFile, WorkersOption, graph_of, workers_of
 
 if TYPE_CHECKING:
     from vpem.fits.fedem import FedFit
+    from vpem.network.schema import Report
 
 __all__ = ["fedem"]
 
@@ -337,8 +338,8 @@ _OPTIONS = (
 def _write(
     output: Path,
     found: FedFit,
-    report: dict[str, Any],
-    options: dict[str, Any],
+    report: Report,
+    options: Report,
     names: tuple[str, ...],
     force: bool,
 ) -> None:
@@ -348,7 +349,7 @@ def _write(
     write_model(output, found.kept(names, report, options), force)
 
 
-def _name(report: dict[str, Any]) -> str:
+def _name(report: Report) -> str:
     """Say in a line which algorithm this was."""
     parts = ["VR-FedEM" if report["variance_reduction"] else "FedEM"]
     parts.append(f"step {report['step_size']}")
@@ -362,7 +363,7 @@ def _name(report: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _show(report: dict[str, Any]) -> None:
+def _show(report: Report) -> None:
     """Print what a reader wants to know."""
     from .output import communication, each, number, plural, show, size, table
 

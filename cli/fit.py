@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
     from vpem.fits.results import Fit
+    from vpem.network.schema import Report
 
 __all__ = ["fit"]
 
@@ -124,14 +125,14 @@ class _Task:
         if run.shards and out.output is not None:
             check_shards(out.output, self.network, self.names, out.force)
 
-    def fit(self) -> tuple[Fit, dict[str, Any]]:
+    def fit(self) -> tuple[Fit, Report]:
         """Fit; and what there is to report of the engine."""
         from vpem.fits.rows import fit_em
         from vpem.fits.spread import fit_spread
 
         network = self.network
         with self.run.working(Progress) as progress:
-            common: dict[str, Any] = {
+            common: Report = {
                 "feature_names": self.source.feature_names,
                 "callback": progress,
                 "saver": self.run.saver,
@@ -166,7 +167,7 @@ def _refuse_what_ranks_cannot(
         raise InputError("--shards are named after --output; give it")
 
 
-def _show(report: dict[str, Any], names: Sequence[str]) -> None:
+def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from .output import communication, each, number, plural, show, table
 

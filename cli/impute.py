@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vpem.fits.imputation import Imputation
+    from vpem.network.schema import Report
 
 __all__ = ["impute"]
 
@@ -274,7 +275,7 @@ class _Progress(Progress):
             yield f"penalized log-likelihood an entry {self.objective:.6f}"
 
 
-def _show(report: dict[str, Any], fit: Imputation) -> None:
+def _show(report: Report, fit: Imputation) -> None:
     """Print what a reader wants to know."""
     from .output import communication, number, plural, show, table
 
@@ -315,7 +316,7 @@ def _show(report: dict[str, Any], fit: Imputation) -> None:
     show(*tables)
 
 
-def _holdout(scores: dict[str, Any]) -> list[Any]:
+def _holdout(scores: Report) -> list[Any]:
     """Return the table of errors on hidden entries, and why one was not found."""
     from .output import number, plural, table
 

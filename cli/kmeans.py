@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
     from vpem.fits.clustering import Clustering
+    from vpem.network.schema import Report
 
 
 __all__ = ["kmeans"]
@@ -101,7 +102,7 @@ def _cluster(
     sums: SumSettings,
     how: KmeansSettings,
     run: Run,
-) -> tuple[Clustering, Sequence[str], dict[str, Any]]:
+) -> tuple[Clustering, Sequence[str], Report]:
     """Cluster rows or features; the names of who holds them, and what there is of the engine."""
     from vpem.fits.feature_kmeans import kmeans_features
     from vpem.fits.row_kmeans import kmeans_rows
@@ -110,7 +111,7 @@ def _cluster(
 
     sums = sums.changed(seed=graph.graph_seed)
     with run.working(_Progress) as progress:
-        common: dict[str, Any] = {
+        common: Report = {
             "feature_names": source.feature_names, "callback": progress, "saver": run.saver
         }  # fmt: skip
         if held.split == "rows":
@@ -166,7 +167,7 @@ class _Progress(Progress):
         yield f"{plural(progress.changed, 'row')} changed"
 
 
-def _show(report: dict[str, Any], names: Sequence[str]) -> None:
+def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from .output import communication, number, show, table
 

@@ -6,11 +6,14 @@ import inspect
 from collections.abc import Callable, Iterator, MutableMapping
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from .options import spread
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
 
 __all__ = ["Members", "tree"]
 
@@ -28,7 +31,7 @@ class Members(MutableMapping[str, Any]):
 
     def __init__(self, makers: dict[str, Callable[[], Any]], helps: dict[str, str]) -> None:
         self._makers = makers
-        self._made: dict[str, Any] = {}
+        self._made: Report = {}
         self.helps = helps
 
     def __getitem__(self, name: str) -> Any:

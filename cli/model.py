@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
+    from vpem.network.schema import Report
 
 __all__ = ["app"]
 
@@ -174,7 +175,7 @@ def best(
         )
 
 
-def _judged(file: Path, model: Model) -> dict[str, Any]:
+def _judged(file: Path, model: Model) -> Report:
     """Return what a model is judged and compared by; a file may hold anything there."""
     import math
 
@@ -204,7 +205,7 @@ def _judged(file: Path, model: Model) -> dict[str, Any]:
     }
 
 
-def _check_comparable(one: dict[str, Any], other: dict[str, Any], criterion: str) -> None:
+def _check_comparable(one: Report, other: Report, criterion: str) -> None:
     """Raise InputError unless both models are of the same data, and can be judged so."""
     from vpem.errors import InputError
 

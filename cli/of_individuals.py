@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from .kinds import IndividualSettings, Request, StoredFile, refuse_given, reported
 from .output import as_plain, number, print_json, show, table
 
 if TYPE_CHECKING:
+    from vpem.network.schema import Report
     from vpem.saem.curves import Curves
     from vpem.saem.individuals import Individuals
     from vpem.saem.prediction import Predictor
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SaemFile"]
 
-Tables = tuple[dict[str, Any], dict[str, Any]]
+Tables = tuple[Report, Report]
 """A report, and columns."""
 
 
@@ -158,7 +159,7 @@ class SaemFile(StoredFile):
         )
         show(table(facts, "", ""))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Report:
         """Return the whole fit."""
         from vpem.saem.formats.fits import saem_as_json
 
@@ -182,7 +183,7 @@ class SaemFile(StoredFile):
                     json.dump(as_plain(saem_as_json(saved)), stream, allow_nan=False)
                     stream.write("\n")
                 return
-            arrays: dict[str, Any] = {name: getattr(saved, name) for name in ARRAYS}
+            arrays: Report = {name: getattr(saved, name) for name in ARRAYS}
             for name in ("parameters", "latents", "names"):
                 arrays[name] = np.array(getattr(saved, name), dtype=np.str_)
             with open(temporary, "wb") as binary:
@@ -235,7 +236,7 @@ def _latents(predictor: Predictor, found: Individuals | None, wanted: list[str] 
 
     given = predictor.stored_latents(wanted) if found is None else predictor.latents(found)
     sds = np.sqrt(np.maximum(np.einsum("nii->ni", given.covariances), 0.0))
-    columns: dict[str, Any] = {"id": np.array(given.names, dtype=np.str_)}
+    columns: Report = {"id": np.array(given.names, dtype=np.str_)}
     latents = predictor.saved.latents
     for j, name in enumerate(latents):
         columns[name] = given.means[:, j]
@@ -277,7 +278,7 @@ def _classes(predictor: Predictor, found: Individuals | None, proba: bool) -> Ta
     names = np.array(found.names, dtype=np.str_)
     more = {f"proba_{k}": column for k, column in enumerate(shares.T)} if proba else {}
     counts = np.bincount(labels, minlength=shares.shape[1])
-    report: dict[str, Any] = {"n_individuals": len(names), "counts": counts, "labels": labels}
+    report: Report = {"n_individuals": len(names), "counts": counts, "labels": labels}
     if proba:
         report["proba"] = shares
     return report, {"id": names, "label": labels, **more}

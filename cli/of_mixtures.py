@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .kinds import Request, ResultSettings
 from .of_rows import RowFile
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from vpem.checks import Floats
     from vpem.files.models import Model
+    from vpem.network.schema import Report
 
     from .of_rows import Assigned
 
@@ -39,11 +41,11 @@ class MixtureFile(RowFile):
         """Components."""
         return self.stored.mixture.n_components
 
-    def labels(self, X: NDArray[Any]) -> NDArray[np.intp]:
+    def labels(self, X: Floats) -> NDArray[np.intp]:
         """Most responsible component of each row."""
         return self.stored.mixture.predict(X)
 
-    def assign(self, X: NDArray[Any], missing: str, proba: bool) -> Assigned:
+    def assign(self, X: Floats, missing: str, proba: bool) -> Assigned:
         """Most responsible component of each row, and responsibilities if they are wanted."""
         shares = self.stored.mixture.predict_proba(X, missing=missing)
         if not proba:
@@ -114,7 +116,7 @@ class MixtureFile(RowFile):
         write = write_npz if ending_of(output) == ".npz" else write_json
         write(output, self.stored, force)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Report:
         """Return the assembled mixture, hubs, and what was reported."""
         from vpem.files.models import model_as_json
 

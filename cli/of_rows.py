@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from vpem.checks import Floats, Labels
     from vpem.files.clusterings import StoredClustering
     from vpem.files.datasets import Dataset
+    from vpem.network.schema import Report
     from vpem.pictures.samples import EvaluationData
 
-    Assigned = tuple[NDArray[Any], dict[str, NDArray[Any]], dict[str, NDArray[Any]]]
+    Assigned = tuple[Labels, dict[str, Labels], dict[str, Floats]]
     """Labels of rows, columns that go with them, and what JSON has of these."""
 
 __all__ = ["ClustersFile", "RowFile"]
@@ -45,18 +47,18 @@ class RowFile(StoredFile):
         """Components or clusters."""
 
     @abstractmethod
-    def labels(self, X: NDArray[Any]) -> NDArray[np.intp]:
+    def labels(self, X: Floats) -> NDArray[np.intp]:
         """Component or cluster of each row."""
 
     @abstractmethod
-    def assign(self, X: NDArray[Any], missing: str, proba: bool) -> Assigned:
+    def assign(self, X: Floats, missing: str, proba: bool) -> Assigned:
         """Assign rows to components or clusters."""
 
-    def load(self, request: Request) -> tuple[Dataset, NDArray[Any]]:
+    def load(self, request: Request) -> tuple[Dataset, Floats]:
         """Read data, features in the order of the file."""
         return self._read(request, request.rows.missing == "refuse")
 
-    def _read(self, request: Request, complete: bool) -> tuple[Dataset, NDArray[Any]]:
+    def _read(self, request: Request, complete: bool) -> tuple[Dataset, Floats]:
         from vpem.checks import available_memory, check_finite
         from vpem.files.datasets import read_dataset
         from vpem.files.matrix import FileMatrix
@@ -173,7 +175,7 @@ def _data(request: Request) -> Path:
     return request.data
 
 
-def _read_labels(request: Request, source: Dataset) -> NDArray[Any]:
+def _read_labels(request: Request, source: Dataset) -> Labels:
     """Read labels from the dataset, another place in its file, or a text file."""
     import numpy as np
 
@@ -213,7 +215,7 @@ class ClustersFile(RowFile):
         """Clusters."""
         return len(self.stored.centres)
 
-    def load(self, request: Request) -> tuple[Dataset, NDArray[Any]]:
+    def load(self, request: Request) -> tuple[Dataset, Floats]:
         """Read data, which must have all values."""
         from vpem.errors import InputError
 
@@ -224,13 +226,13 @@ class ClustersFile(RowFile):
             )
         return super().load(request)
 
-    def labels(self, X: NDArray[Any]) -> NDArray[np.intp]:
+    def labels(self, X: Floats) -> NDArray[np.intp]:
         """Cluster of the nearest centre of each row."""
         import numpy as np
 
         return self.stored.assign(X)[0].astype(np.intp)
 
-    def assign(self, X: NDArray[Any], missing: str, proba: bool) -> Assigned:
+    def assign(self, X: Floats, missing: str, proba: bool) -> Assigned:
         """Nearest centre of each row, and its distance."""
         import numpy as np
 
@@ -263,7 +265,7 @@ class ClustersFile(RowFile):
         values = (number(value, 10) for value in report.values())
         show(table(zip(names, values, strict=True), "", ""))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Report:
         """Return centres, sizes, and what was reported."""
         import numpy as np
 

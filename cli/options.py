@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import Field
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -20,6 +20,9 @@ from vpem.records import Settings, about, setting
 
 from .roles import READ, WRITTEN, Role
 from .sources import is_given
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
 
 __all__ = [
     "Acceleration",
@@ -53,7 +56,7 @@ __all__ = [
     "spread",
 ]
 
-KINDS: dict[str, Any] = {
+KINDS: Report = {
     "list[str]": list[str],
     "bool": bool,
     "Path": Path,
@@ -93,7 +96,7 @@ class Given:
         What models keep: values of settings by the words of their options.
     """
 
-    def __init__(self, context: typer.Context, record: dict[str, Any]) -> None:
+    def __init__(self, context: typer.Context, record: Report) -> None:
         self._context = context
         self.record = record
 
@@ -142,7 +145,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def command(**values: Any) -> Any:
-        made: dict[str, Any] = {
+        made: Report = {
             name: record(**{one: _read(record, one, values[one]) for one in kept})
             for name, (record, kept) in records.items()
         }
@@ -158,9 +161,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _recorded(
-    made: dict[str, Any], records: dict[str, tuple[type[Settings], list[str]]]
-) -> dict[str, Any]:
+def _recorded(made: Report, records: dict[str, tuple[type[Settings], list[str]]]) -> Report:
     """Return what models keep of records: plain values by the words of their options."""
     found = {}
     for name, (record, kept) in records.items():

@@ -19,6 +19,8 @@ from .progress import Progress, take_away
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from vpem.network.schema import Report
+
 __all__ = [
     "Progress",
     "Screen",
@@ -151,7 +153,7 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
-def communication(sent: dict[str, Any], names: Sequence[str]) -> str:
+def communication(sent: Report, names: Sequence[str]) -> str:
     """Write in a line what a fit has sent, and over which link most."""
     if not sent.get("messages"):
         return "nothing was sent"

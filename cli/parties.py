@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.files.datasets import Dataset
+    from vpem.network.schema import Report
     from vpem.settings import HoldingSettings
 
     from .driver import Run
@@ -61,7 +62,7 @@ def read_data(
     missing: bool,
     memory_limit: str | None,
     run: Run,
-) -> tuple[Dataset, dict[str, Any] | None]:
+) -> tuple[Dataset, Report | None]:
     """Read the one dataset, or join those of the parties.
 
     Parameters
@@ -106,7 +107,7 @@ def read_data(
     holders = place_parties(parties, run.out.output, run.shards, run.engine)
     if over_rows:
         return stack_parties(parties, keep_empty=missing, holders=holders), None
-    how: dict[str, Any] = {
+    how: Report = {
         "level": asked.align or "none",
         "key": asked.align_key,
         "keep_missing": asked.missing_parties,
@@ -153,7 +154,7 @@ def _check_options(files: Sequence[Path], asked: PartySettings, over_rows: bool)
         )
 
 
-def lines_of(alignment: dict[str, Any]) -> list[str]:
+def lines_of(alignment: Report) -> list[str]:
     """Return the lines of a table of what became of each party's rows."""
     outer = alignment["join"] == "outer"
     heads = ("party", "rows", "absent" if outer else "lost")

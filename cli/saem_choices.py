@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vpem.network.holdings import Workers
+    from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
     from vpem.saem.samplers import Sampler
 
@@ -69,7 +70,7 @@ def _numbers_of(flag: str, text: str, kind: type, like: str) -> list[Any]:
         ) from None
 
 
-def model_options_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def model_options_of(model: str, given: Mapping[str, Any]) -> Report:
     """Return the options of a model, as the library takes them.
 
     Parameters

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vpem.network.holdings import Workers
+    from vpem.network.schema import Report
     from vpem.saem.fit import SaemFit
 
 __all__ = ["SaemCounter", "report_of", "show_report", "write_individual_table"]
@@ -49,7 +50,7 @@ class SaemCounter(Progress):
             yield "burn-in"
 
 
-def _individuals(fit: SaemFit, device_of: list[str]) -> list[dict[str, Any]]:
+def _individuals(fit: SaemFit, device_of: list[str]) -> list[Report]:
     """Latents of every individual: mean, sd and interval; or probabilities of components."""
     import numpy as np
 
@@ -58,7 +59,7 @@ def _individuals(fit: SaemFit, device_of: list[str]) -> list[dict[str, Any]]:
     odds = _odds(fit)
     told = []
     for one, name in enumerate(model.individuals.names):
-        facts: dict[str, Any] = {
+        facts: Report = {
             "id": name,
             "rows": int(model.individuals.counts[one]),
             "device": device_of[one],
@@ -105,7 +106,7 @@ def _advice(fit: SaemFit) -> str:
     )
 
 
-def report_of(fit: SaemFit, held: Workers, screen: Screen) -> dict[str, Any]:
+def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
     """Return all that is told of a fit, for `print_json`.
 
     Parameters
@@ -185,7 +186,7 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas
     from vpem.files.tables import write_columns
 
     model, given = fit.model, fit.given
-    columns: dict[str, Any] = {
+    columns: Report = {
         "id": np.array(model.individuals.names, dtype=np.str_),
         "rows": model.individuals.counts,
     }
@@ -205,7 +206,7 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas
     write_columns(path, columns, "vpem-saem-individuals", force, quote_formulas)
 
 
-def _algorithm(settings: dict[str, Any]) -> str:
+def _algorithm(settings: Report) -> str:
     """Say in a line how it was fitted."""
     moves = settings["sampler_options"]
     parts = [settings["sampler"], plural(settings["n_chains"], "chain")]
@@ -224,14 +225,14 @@ def _algorithm(settings: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _iterations(report: dict[str, Any]) -> str:
+def _iterations(report: Report) -> str:
     """Say in a line how many iterations there were."""
     settings = report["settings"]
     parts = [f"{report['iterations']}, of which {settings['burn_in']} burn-in"]
     return ", ".join([*parts, f"{number(report['seconds'], 3)} s"])
 
 
-def show_report(report: dict[str, Any]) -> None:
+def show_report(report: Report) -> None:
     """Print what a reader wants to know."""
     settings = report["settings"]
     sizes, rates = report["device_individuals"], report["acceptance"]

@@ -15,6 +15,7 @@ from .workers import graph_of, workers_of
 if TYPE_CHECKING:
     from vpem.fits.selection.search import Selection
     from vpem.network.holdings import Workers
+    from vpem.network.schema import Report
     from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
     from vpem.sums.connect import Network
 
@@ -129,7 +130,7 @@ class Task:
             self._warnings[number] = read + screen.warnings[before:]
         return networks, None, parts.names
 
-    def write(self, found: Selection, chosen: int, record: dict[str, Any]) -> None:
+    def write(self, found: Selection, chosen: int, record: Report) -> None:
         """Fit one of the models as `vpem fit` does, on one thread, and write it."""
         from vpem.files.models import write_model
 

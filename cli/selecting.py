@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Result, Trial
+    from vpem.network.schema import Report
 
 __all__ = ["NAMES", "SearchProgress", "Stopped", "Stopping", "cell_name", "show_selection"]
 
@@ -121,7 +122,7 @@ class SearchProgress(Progress):
         return [*parts, f"about {span(left)} to go", f"last: {trial}"]
 
 
-def cell_name(cell: dict[str, Any], over_rows: bool) -> str:
+def cell_name(cell: Report, over_rows: bool) -> str:
     """Name a model of the grid."""
     from vpem.fits.selection.trials import name_hops
 
@@ -129,7 +130,7 @@ def cell_name(cell: dict[str, Any], over_rows: bool) -> str:
     return f"K = {cell['n_components']}{hops}, {cell['covariance_type']}"
 
 
-def _status(cell: dict[str, Any]) -> str:
+def _status(cell: Report) -> str:
     """Say in a few words how a model came out."""
     parts = [cell["status"]]
     if cell["status"] != "failed" and cell["recoveries"]:
@@ -139,7 +140,7 @@ def _status(cell: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def show_selection(found: Selection, report: dict[str, Any]) -> None:
+def show_selection(found: Selection, report: Report) -> None:
     """Print the table of all models, and what was chosen."""
     criterion, choice = found.criterion, found.choice
     held = criterion == "heldout"
@@ -195,7 +196,7 @@ def _fitting(title: str, heads: list[str], spare: list[str], rows: list[dict[str
         heads.remove(spare.pop(0))
 
 
-def _numbers(cell: dict[str, Any], held: bool) -> dict[str, str]:
+def _numbers(cell: Report, held: bool) -> dict[str, str]:
     told = {"params": str(cell["n_parameters"]), "iterations": str(cell["n_iter"])}
     if held:
         return {
@@ -211,7 +212,7 @@ def _numbers(cell: dict[str, Any], held: bool) -> dict[str, str]:
     }
 
 
-def _facts(found: Selection, report: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(found: Selection, report: Report) -> list[tuple[str, str]]:
     """What is said below the table."""
     cells, choice, criterion = found.cells, found.choice, found.criterion
     over_rows, held = report["split"] == "rows", criterion == "heldout"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .roles import writes
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit
+    from vpem.network.schema import Report
     from vpem.sums.connect import Network
 
 __all__ = ["check_shards", "write_shards"]
@@ -32,7 +33,7 @@ def write_shards(
     found: Fit,
     names: Sequence[str],
     feature_names: Sequence[str],
-    options: dict[str, Any],
+    options: Report,
     force: bool,
 ) -> Fit:
     """Write the parameters of this process's hubs, a file each; what a report needs of the fit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from vpem.network.graph import Graph
     from vpem.network.holdings import Partition
+    from vpem.network.schema import Report
 
 __all__ = ["app"]
 
@@ -171,7 +172,7 @@ def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Grap
     )
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(found: Report) -> None:
     """Print what a reader wants to know."""
     from .choices import how_summed
     from .output import number, plural, show, table
@@ -200,7 +201,7 @@ def _show(found: dict[str, Any]) -> None:
     show(*tables)
 
 
-def _hubs(hubs: list[dict[str, Any]], names: list[str]) -> list[Table | str]:
+def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
     from vpem.errors import shorten
 
     from .output import plural, table
@@ -221,11 +222,11 @@ def _hubs(hubs: list[dict[str, Any]], names: list[str]) -> list[Table | str]:
     return made
 
 
-def _mixing(found: dict[str, Any]) -> list[Table | str]:
+def _mixing(found: Report) -> list[Table | str]:
     """Tables of mixing rates, errors after rounds, rounds for errors."""
     from .output import table
 
-    def told(row: dict[str, Any], name: str, digits: str) -> str:
+    def told(row: Report, name: str, digits: str) -> str:
         return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
 
     chosen = found["weights"]
@@ -266,7 +267,7 @@ def _mixing(found: dict[str, Any]) -> list[Table | str]:
     ]  # fmt: skip
 
 
-def _messages(found: dict[str, Any], names: list[str]) -> list[Table | str]:
+def _messages(found: Report, names: list[str]) -> list[Table | str]:
     """Tables of what the setup, one batch, one iteration and the last E-step send, and where most.
 
     Means are rounded.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure
 from vpem.pictures.reported import History, SavedFit
 from vpem.pictures.style import colour, line, marker, of_bytes, tidy, whole_numbers
@@ -79,7 +80,7 @@ def _spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.isfinite(found), found, 0.0)
 
 
-def _marks(n: int, number: int = 0) -> dict[str, Any]:
+def _marks(n: int, number: int = 0) -> Report:
     return {"marker": marker(number), "markersize": 3.5} if n <= MARKED else {}
 
 
@@ -90,7 +91,7 @@ def _height(values: NDArray[np.float64]) -> tuple[float, float]:
     return max(high - low, LEAST_HEIGHT * abs(middle), 1e-12), middle
 
 
-def _lines(axes: Axes, across: NDArray[Any], history: History, noun: str) -> None:
+def _lines(axes: Axes, across: NDArray[np.number], history: History, noun: str) -> None:
     """Draw a line a root; one for all where they could not be told apart, a band for many."""
     values = history.values
     n, roots = values.shape

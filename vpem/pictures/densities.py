@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Labels
 from vpem.errors import InputError, did_you_mean
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
@@ -153,7 +154,7 @@ def _draw_marginal(
     parts: Parts,
     j: int,
     values: NDArray[np.float64] | None,
-    labels: NDArray[Any] | None,
+    labels: Labels | None,
 ) -> None:
     """Draw one feature: histogram, the density of the mixture, and of each component."""
     tallest = 0.0
@@ -207,7 +208,7 @@ def halo() -> list[Any]:
 def _stack(
     axes: Axes,
     values: NDArray[np.float64],
-    labels: NDArray[Any],
+    labels: Labels,
     k: int,
     edges: NDArray[np.float64],
 ) -> None:

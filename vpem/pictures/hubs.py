@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
+from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.style import COLOURS
 
@@ -192,8 +193,8 @@ def _legend(hubs: Sequence[Hub], names: Sequence[str], graph: Graph) -> list[Lin
     from matplotlib.lines import Line2D
 
     def mark(marker: str, colour: str, label: str, width: float = 0.8) -> Line2D:
-        shape: dict[str, Any] = {"marker": marker, "markersize": 9, "linestyle": ""}
-        edge: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": width}
+        shape: Report = {"marker": marker, "markersize": 9, "linestyle": ""}
+        edge: Report = {"markeredgecolor": "black", "markeredgewidth": width}
         return Line2D([], [], label=label, markerfacecolor=colour, **shape, **edge)
 
     if not hubs:

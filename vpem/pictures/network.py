@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.hubs import draw_hubs
 from vpem.pictures.reported import SavedFit
@@ -107,7 +108,7 @@ def _draw_blocks(
     for part, number in zip(parts, numbers, strict=True):
         width = len(part)
         box = (begin - 0.5, begin - 0.5)
-        style: dict[str, Any] = {
+        style: Report = {
             "facecolor": COLOURS[number % len(COLOURS)],
             "edgecolor": "black",
             "linewidth": 0.5,

@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.clusterings import StoredClustering
 from vpem.files.models import Model
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.ledger import KINDS
+from vpem.network.schema import Report
 
 __all__ = ["History", "Links", "Parts", "Saved", "SavedFit", "counted_by_kind", "numbers"]
 
@@ -143,11 +145,11 @@ class SavedFit(Saved):
         """Return the parts in the user's units."""
 
     @abstractmethod
-    def assign(self, X: NDArray[Any]) -> NDArray[np.intp]:
+    def assign(self, X: Floats) -> NDArray[np.intp]:
         """Component or cluster of each row, (M,)."""
 
     @abstractmethod
-    def score(self, X: NDArray[Any]) -> tuple[str, float]:
+    def score(self, X: Floats) -> tuple[str, float]:
         """Return what data are judged by, and how well they do."""
 
     @abstractmethod
@@ -167,7 +169,7 @@ class SavedFit(Saved):
         """Return the hubs that a report lists."""
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """What the fit reported."""
         return self.stored.report
 
@@ -278,7 +280,7 @@ class SavedFit(Saved):
         return None
 
     @property
-    def communication(self) -> dict[str, Any]:
+    def communication(self) -> Report:
         """What the ledger counted."""
         return self.reported("communication", dict) or {}
 
@@ -313,7 +315,7 @@ class SavedFit(Saved):
         return Links(ends, found)
 
 
-def counted_by_kind(communication: dict[str, Any]) -> dict[str, dict[str, float]] | None:
+def counted_by_kind(communication: Report) -> dict[str, dict[str, float]] | None:
     """Messages, bytes and rounds of each kind that sent anything; None where that is not said."""
     listed = communication.get("by_kind")
     found: dict[str, dict[str, float]] = {}

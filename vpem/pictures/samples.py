@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vpem.checks import Floats, Labels
 
 __all__ = ["EvaluationData", "choose_rows", "spread_features"]
 
@@ -28,8 +29,8 @@ class EvaluationData:
         The file, for messages.
     """
 
-    X: NDArray[Any]
-    labels: NDArray[Any] | None
+    X: Floats
+    labels: Labels | None
     where: str
 
     def __len__(self) -> int:

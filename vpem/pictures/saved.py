@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.errors import FileError
 from vpem.files import clusterings, models
 from vpem.files.clusterings import StoredClustering, read_clustering
@@ -73,11 +74,11 @@ class SavedMixture(SavedFit):
         full = np.broadcast_to(one["covariances"], (k, d, d))
         return Parts(one["weights"], one["means"], np.diagonal(full, axis1=1, axis2=2), full)
 
-    def assign(self, X: NDArray[Any]) -> NDArray[np.intp]:
+    def assign(self, X: Floats) -> NDArray[np.intp]:
         """Most responsible component of each row, (M,)."""
         return self.mixture.predict(X, missing="marginalize")
 
-    def score(self, X: NDArray[Any]) -> tuple[str, float]:
+    def score(self, X: Floats) -> tuple[str, float]:
         """Log-likelihood per sample."""
         scores = self.mixture.score_samples(X, missing="marginalize")
         return "log-likelihood per sample (nats)", float(scores.mean())
@@ -161,11 +162,11 @@ class SavedClusters(SavedFit):
         sizes = np.bincount(self.stored.labels, minlength=self.n_components)
         return Parts(sizes / max(int(sizes.sum()), 1), self.stored.centres)
 
-    def assign(self, X: NDArray[Any]) -> NDArray[np.intp]:
+    def assign(self, X: Floats) -> NDArray[np.intp]:
         """Cluster of the nearest centre of each row, (M,)."""
         return self.stored.assign(X)[0].astype(np.intp)
 
-    def score(self, X: NDArray[Any]) -> tuple[str, float]:
+    def score(self, X: Floats) -> tuple[str, float]:
         """Inertia."""
         return "inertia", float(self.stored.assign(X)[1].sum())
 

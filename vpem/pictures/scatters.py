@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Labels
 from vpem.errors import InputError
 from vpem.pictures.densities import TAIL, halo, pick_features
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
@@ -128,7 +129,7 @@ def _draw_pair(
     x: int,
     y: int,
     X: NDArray[np.float64] | None,
-    labels: NDArray[Any] | None,
+    labels: Labels | None,
 ) -> None:
     from matplotlib.patches import Ellipse
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vpem.fits.selection.search import Selection
 from vpem.fits.selection.trials import name_hops
+from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure
 from vpem.pictures.style import colour, line, marker, tidy, whole_numbers
 
@@ -96,7 +97,7 @@ def _draw_choice(axes: Axes, selection: Selection, places: dict[int, tuple[float
     )  # fmt: skip
 
 
-def _line(cell: dict[str, Any]) -> Line:
+def _line(cell: Report) -> Line:
     """Say to which line a cell belongs."""
     return tuple(cell["stands_for_hops"]), cell["covariance_type"]
 
@@ -176,7 +177,7 @@ def _draw_hidden(
             _mark(axes, (x, y), number, converged, 6 * above, 0.01 * above)
 
 
-def _spread(cell: dict[str, Any], criterion: str) -> tuple[float, float]:
+def _spread(cell: Report, criterion: str) -> tuple[float, float]:
     """Return from where to where the bar of a cell goes."""
     if criterion == "heldout":
         return (
@@ -204,5 +205,5 @@ def _title(selection: Selection) -> str:
     return ";  ".join(parts)
 
 
-def _folds(cells: list[dict[str, Any]]) -> list[float]:
+def _folds(cells: list[Report]) -> list[float]:
     return next(cell["folds"] for cell in cells if "folds" in cell)

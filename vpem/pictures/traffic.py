@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError
+from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.style import COLOURS, HATCHES, of_bytes, said_bytes, tidy, whole_numbers
@@ -90,7 +91,7 @@ def _nothing(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, fontsize=9)
 
 
-def _style(kind: str) -> dict[str, Any]:
+def _style(kind: str) -> Report:
     number = SHADES.get(kind, 7)
     hatch = HATCHES[list(SHADES).index(kind) % len(HATCHES)] if kind in SHADES else "++"
     return {"facecolor": COLOURS[number], "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
@@ -136,7 +137,7 @@ def _when(
     unit, name = of_bytes(history.sent)
     setup = min(kinds.get("setup", {}).get("bytes", 0.0), float(history.sent[0]))
     sent = history.sent / unit
-    style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(sent) == 1 else {}
+    style: Report = {"marker": "o", "markersize": 3} if len(sent) == 1 else {}
     axes.fill_between(history.iteration, setup / unit, sent, color="#D3E8F5", linewidth=0)
     axes.plot(history.iteration, sent, color=COLOURS[6], label="all by then", **style)
     if setup:
@@ -183,7 +184,7 @@ def _agents(
     unit, name = of_bytes(out + into)
     noun = "worker" if saved.over_rows else "agent"
     axes.set_title(f"by {noun}", fontsize=10)
-    bars: dict[str, Any] = {"edgecolor": "black", "linewidth": 0.4}
+    bars: Report = {"edgecolor": "black", "linewidth": 0.4}
     if len(out) <= BARS_OF_AGENTS:
         places = np.arange(len(out))
         axes.barh(places, out[order] / unit, color=COLOURS[6], label="sent", **bars)
