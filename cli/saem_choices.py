@@ -5,51 +5,160 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import InputError, Setting
+from vpem.records import Settings, setting
+from vpem.settings import SAEM_MODELS, SAMPLERS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vpem.network.holdings import Workers
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
-    from vpem.saem.samplers import Sampler
+    from vpem.settings import SaemSettings
+
+    from .options import Given
 
 __all__ = [
-    "check_flow",
-    "check_outputs",
+    "ColumnSettings",
+    "DeviceSettings",
+    "ModelSettings",
+    "SamplerSettings",
+    "check_start",
     "devices_of",
     "individuals_of",
     "model_options_of",
     "needed_covariates",
     "rows_of_names",
-    "sampler_of_options",
+    "sampler_options_of",
     "start_of",
     "words_of",
 ]
 
-MODEL_FLAGS = {
-    "slopes": ("--slopes", ("linear",)),
-    "error": ("--error", ("one-compartment",)),
-    "random": ("--random", ("one-compartment",)),
-    "covariance": ("--covariance", ("one-compartment",)),
-    "spread": ("--spread", ("one-compartment",)),
-    "first": ("--first", ("one-compartment",)),
-    "groups": ("--groups", ("bifactor",)),
-    "n_components": ("--components", ("gmm",)),
-    "rows": ("--init-individuals", ("gmm",)),
-    "reg_covar": ("--reg-covar", ("gmm",)),
-}
-"""Options of models: what the user types, and which models take them."""
 
-SAMPLER_FLAGS = {
-    "n_steps": "--sampler-steps",
-    "target": "--target",
-    "step": "--step-size",
-    "decay": "--step-decay",
-    "precondition": "--no-precondition",
-    "codec": "--gradient-compress",
-    "n_threads": "--threads",
+def _of(model: str) -> Any:
+    """Say that an option is for one of the models."""
+    return (lambda given: given["model"] != model, (f" is for the model {model}; leave it out",))
+
+
+class ModelSettings(Settings, heading="Model", kept=False):
+    """Which model, and the options of each."""
+
+    model: str = setting(
+        "linear", "linear (random intercept and slopes), one-compartment (one oral dose, absorbed "
+        "and eliminated at rates of first order), bifactor (a general and group factors; the time "
+        "of a row is its item), gmm (mixture; the time of a row is its feature).",
+        choices=SAEM_MODELS,
+    )  # fmt: skip
+    slopes: str | None = setting(
+        None, "linear: covariates with a random slope, with commas between, or none. Default: "
+        "time.", idle=_of("linear"),
+    )  # fmt: skip
+    error: str | None = setting(
+        None, "one-compartment: constant or proportional residual error. Default: constant.",
+        choices=("constant", "proportional"), idle=_of("one-compartment"),
+    )  # fmt: skip
+    random: str | None = setting(
+        None, "one-compartment: which vary between individuals, of ka,cl,ke, or none. Default: "
+        "all.", idle=_of("one-compartment"),
+    )  # fmt: skip
+    covariance: str | None = setting(
+        None, "one-compartment: diagonal or full, of those that vary. Default: diagonal.",
+        choices=("diagonal", "full"), idle=_of("one-compartment"),
+    )  # fmt: skip
+    spread: float | None = setting(
+        None, "one-compartment: sd that the logarithms of the others keep. Default: 0.05.",
+        least=1e-6, idle=_of("one-compartment"),
+    )  # fmt: skip
+    first: str | None = setting(
+        None, "one-compartment: log ka, log cl and log ke to begin with: 0.5,-3.2,-2.5. Default: "
+        "read from each curve.", idle=_of("one-compartment"),
+    )  # fmt: skip
+    groups: str | None = setting(
+        None, "bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.", idle=_of("bifactor")
+    )
+    components: int | None = setting(
+        None, "gmm: components. Default: 2.", flags="-k --components", least=1, idle=_of("gmm")
+    )
+    init_individuals: str | None = setting(
+        None, "gmm: individuals whose values are the first means, with commas between. Default: "
+        "evenly spaced ones.", heading="Start", idle=_of("gmm"),
+    )  # fmt: skip
+    reg_covar: float | None = setting(
+        None, "gmm: added to variances. Default: 1e-6.", least=0.0, idle=_of("gmm")
+    )
+
+
+class ColumnSettings(Settings, heading="Individuals", kept=False):
+    """Which columns of a table are what."""
+
+    id: str | None = setting(None, "Column of a CSV with the individual. Default: id.")
+    time: str | None = setting(None, "Column with the time. Default: time.")
+    value: str | None = setting(None, "Column with the measurement. Default: value.")
+    covariates: str | None = setting(
+        None, "Other columns to read, with commas between; dose=amt reads the column amt as the "
+        "dose. Default: those that the model needs.",
+    )  # fmt: skip
+
+
+class DeviceSettings(Settings, heading="Network", kept=False):
+    """Who holds which individuals."""
+
+    devices: int | None = setting(
+        None, "Split the individuals into this many runs, nearly equal. Default: 1.", least=1
+    )
+    device_individuals: Path | None = setting(
+        None, 'Individuals of each device, JSON: {"name": ["individual", ...], ...}.', file="read"
+    )
+
+
+class SamplerSettings(Settings, heading="Sampler", kept=False):
+    """Which sampler, and its options: those of `vpem.saem.samplers` by their names in a shell."""
+
+    sampler: str = setting(
+        "auto", "exact (independent draws: linear, bifactor, gmm), metropolis, langevin "
+        "(unadjusted: biased by its step), mala (adjusted). auto: exact where the model has it, "
+        "metropolis for others or with --sampler-steps or --target.", choices=SAMPLERS,
+    )  # fmt: skip
+    sampler_steps: int | None = setting(
+        None, "Steps of the sampler an iteration. Default: 5 (metropolis: sweeps; mala), 10 "
+        "(langevin).", least=1, most=10_000,
+    )  # fmt: skip
+    target: float | None = setting(
+        None, "Acceptance rate that moves are adapted to in the burn-in. Default: 0.44 "
+        "(metropolis), 0.574 (mala).", least=0.05, most=0.95,
+    )  # fmt: skip
+    step_size: float | None = setting(
+        None, "Step of langevin, or first of mala, in units of the curvature's variances. Default: "
+        "0.5, 1.", least=1e-12, most=1e6,
+    )  # fmt: skip
+    step_decay: float | None = setting(
+        None, "langevin: after the burn-in its step falls with this power; 0: stays. Default: 1/3.",
+        least=0.0, most=1e6,
+    )  # fmt: skip
+    no_precondition: bool = setting(
+        False, "langevin, mala: steps of one size for all latents, in their own units."
+    )
+    gradient_compress: str | None = setting(
+        None, "langevin: codec of the gradients of latents, such as qsgd:4bits. Default: numbers "
+        "as they are.", heading="Messages and faults",
+    )  # fmt: skip
+    threads: int | None = setting(
+        None, "Threads of samplers that are not exact; results do not depend on it. Default: all "
+        "processors.", heading="Running", least=1, most=1024,
+    )  # fmt: skip
+
+
+PARAMETER_OF = {
+    "sampler_steps": "n_steps",
+    "target": "target",
+    "step_size": "step",
+    "step_decay": "decay",
+    "no_precondition": "precondition",
+    "gradient_compress": "codec",
+    "threads": "n_threads",
 }
-"""Options of samplers, and what the user types."""
+"""Parameters of samplers by the settings of a shell."""
 
 
 def words_of(text: str) -> list[str]:
@@ -58,175 +167,98 @@ def words_of(text: str) -> list[str]:
     return [] if words == ["none"] else words
 
 
-def _numbers_of(flag: str, text: str, kind: type, like: str) -> list[Any]:
+def _numbers_of(name: str, text: str, kind: type, like: str) -> list[Any]:
     """Read numbers with commas between."""
-    from vpem.errors import InputError
-
     try:
         return [kind(word) for word in text.split(",")]
     except ValueError:
         raise InputError(
-            f"{flag} must be numbers with commas between, such as {like}, got {text!r}"
+            Setting(name), f" must be numbers with commas between, such as {like}, got {text!r}"
         ) from None
 
 
-def model_options_of(model: str, given: Mapping[str, Any]) -> Report:
-    """Return the options of a model, as the library takes them.
-
-    Parameters
-    ----------
-    model : str
-        Name of the model.
-    given : mapping
-        By the library's names, as the user typed them; None where nothing was.
-    """
+def model_options_of(given: ModelSettings) -> Report:
+    """Return the options of a model that were given, as the library takes them."""
     from math import isfinite
 
-    from vpem.checks import check_int, check_number
-    from vpem.errors import InputError, check_choice
-    from vpem.saem.models.one_compartment import ERRORS
+    from vpem.errors import check_choice
 
-    taken = {name: value for name, value in given.items() if value is not None}
-    for name in taken:
-        flag, models = MODEL_FLAGS[name]
-        if model not in models:
-            raise InputError(f"{flag} is for the model {' and '.join(models)}, not {model}")
+    taken = given.values("model", "components", "init_individuals")
+    taken = {name: value for name, value in taken.items() if value is not None}
     if "slopes" in taken:
         taken["slopes"] = words_of(taken["slopes"])
         if len(set(taken["slopes"])) < len(taken["slopes"]):
-            raise InputError(f"--slopes must differ from each other, got {given['slopes']!r}")
-    if "error" in taken:
-        check_choice("--error", taken["error"], ERRORS)
-    if "covariance" in taken:
-        check_choice("--covariance", taken["covariance"], ("diagonal", "full"))
+            raise InputError(
+                Setting("slopes"), f" must differ from each other, got {given.slopes!r}"
+            )
     if "random" in taken:
         taken["random"] = words_of(taken["random"])
         for word in taken["random"]:
-            check_choice("--random", word, ("ka", "cl", "ke"))
-    if "spread" in taken:
-        check_number("--spread", taken["spread"], least=1e-6)
+            check_choice("random", word, ("ka", "cl", "ke"))
     if "first" in taken:
         like = "0.5,-3.2,-2.5"
-        taken["first"] = _numbers_of("--first", taken["first"], float, like)
+        taken["first"] = _numbers_of("first", taken["first"], float, like)
         if len(taken["first"]) != 3 or not all(map(isfinite, taken["first"])):
             raise InputError(
-                f"--first must be log ka, log cl and log ke, such as {like}, got {given['first']!r}"
+                Setting("first"),
+                f" must be log ka, log cl and log ke, such as {like}, got {given.first!r}",
             )
     if "groups" in taken:
-        taken["groups"] = _numbers_of("--groups", taken["groups"], int, "0,0,0,1,1,1")
-    elif model == "bifactor":
+        taken["groups"] = _numbers_of("groups", taken["groups"], int, "0,0,0,1,1,1")
+    elif given.model == "bifactor":
         raise InputError(
             "--model bifactor needs --groups: the group of each item, such as 0,0,0,1,1,1"
         )
-    if model == "gmm":
-        taken["n_components"] = check_int("--components", taken.get("n_components", 2), least=1)
-    if "reg_covar" in taken:
-        check_number("--reg-covar", taken["reg_covar"], least=0)
+    if given.model == "gmm":
+        taken["n_components"] = given.components or 2
     return taken
 
 
-def sampler_of_options(name: str, model: str, given: Mapping[str, Any]) -> Sampler:
-    """Make the sampler for a model; ``given`` as for `model_options_of`."""
+def sampler_options_of(model: str, moves: SamplerSettings, given: Given) -> Report:
+    """Return the sampler for a model, its options and a codec of gradients, as recipes do."""
     from vpem._core.threads import thread_count
-    from vpem.checks import check_int, check_number
-    from vpem.errors import InputError, check_choice
     from vpem.network.codecs import parse_codec
     from vpem.saem.models.catalogue import model_class
-    from vpem.saem.samplers import AUTO, SAMPLERS, sampler_of, usual_sampler
+    from vpem.saem.samplers import AUTO, SAMPLERS, usual_sampler
 
     known = {one: set(kind.__dataclass_fields__) for one, kind in SAMPLERS.items()}
-    check_choice("--sampler", name, (AUTO, *SAMPLERS))
-    taken = {one: value for one, value in given.items() if value is not None}
-    asked = name
+    options = moves.values("sampler").items()
+    taken = {one: value for one, value in options if given.has(one) and value is not None}
+    asked = name = moves.sampler
     if name == AUTO:
-        name = usual_sampler(model_class(model), taken)
+        name = usual_sampler(model_class(model), {PARAMETER_OF[one]: None for one in taken})
     for one in taken:
-        if one not in known[name] and (asked != AUTO or one != "n_threads"):
-            others = [other for other in SAMPLERS if one in known[other]]
+        parameter = PARAMETER_OF[one]
+        if parameter not in known[name] and (asked != AUTO or one != "threads"):
+            others = [other for other in SAMPLERS if parameter in known[other]]
             kinds = "sampler" if len(others) == 1 else "samplers"
             advice = f"; give --sampler {others[0]}" if asked == AUTO else ""
             raise InputError(
-                f"{SAMPLER_FLAGS[one]} is for the {kinds} {' and '.join(others)}, not {name}"
-                f"{advice}"
+                Setting(one), f" is for the {kinds} {' and '.join(others)}, not {name}{advice}"
             )
-    if "n_steps" in taken:
-        check_int("--sampler-steps", taken["n_steps"], least=1, most=10_000)
-    if "target" in taken:
-        check_number("--target", taken["target"], least=0.05, most=0.95)
-    if "step" in taken:
-        check_number("--step-size", taken["step"], least=1e-12, most=1e6)
-    if "decay" in taken:
-        check_number("--step-decay", taken["decay"], least=0, most=1e6)
-    if "n_threads" in taken:
-        check_int("--threads", taken["n_threads"], least=1, most=1024)
-    if "codec" in taken:
-        taken["codec"] = parse_codec(taken["codec"])
+    found = {PARAMETER_OF[one]: value for one, value in taken.items()}
+    if "precondition" in found:
+        found["precondition"] = not found["precondition"]
+    found.pop("n_threads", None)
     if "n_threads" in known[name]:
-        taken["n_threads"] = thread_count(taken.get("n_threads"))
-    else:
-        taken.pop("n_threads", None)
-    return sampler_of(name, **taken)
+        found["n_threads"] = thread_count(moves.threads)
+    codec = found.pop("codec", None)
+    gradients = None if codec is None else parse_codec(codec)
+    return {"sampler": asked, "sampler_options": found, "gradient_codec": gradients}
 
 
-def check_flow(given: Mapping[str, Any]) -> int:
-    """Check numbers and choices that do not depend on data; return the iterations of burn-in."""
-    from vpem.checks import check_int, check_number
-    from vpem.errors import InputError, check_choice
+def check_start(how: SaemSettings, strict: bool) -> None:
+    """Refuse numbers of iterations without a decreasing step, and what can never converge."""
     from vpem.saem.saem import burn_in_of
-    from vpem.settings import AVERAGES, FEEDBACKS, SHARES
 
-    iterations = check_int("--iterations", given["iterations"], least=1)
-    burn_in = check_int("--burn-in", burn_in_of(iterations, given["burn_in"]), least=0)
-    if burn_in >= iterations:
+    burn_in = burn_in_of(how.n_iter, how.burn_in)
+    if burn_in >= how.n_iter:
         raise InputError(
             f"--burn-in must be below --iterations, else no step decreases, got {burn_in} of "
-            f"{iterations}"
+            f"{how.n_iter}"
         )
-    if given["chains"] is not None:
-        check_int("--chains", given["chains"], least=1, most=10_000)
-    check_number("--decay", given["decay"], least=0.5, most=1, above=True)
-    check_choice("--average", given["average"], AVERAGES)
-    feedback = given["feedback"]
-    if feedback is not None:
-        check_choice("--feedback", feedback, FEEDBACKS)
-    check_number("--participation", given["participation"], least=0, most=1, above=True)
-    check_number("--participation", given["participation"], least=1e-6, most=1)
-    check_number("--tol", given["tol"], least=0)
-    check_int("--window", given["window"], least=1)
-    check_int("--conditional-draws", given["conditional_draws"], least=2)
-    check_int("--importance-draws", given["importance_draws"], least=10)
-    check_number("--level", given["level"], least=0.01, most=0.999)
-    check_int("--seed", given["seed"], least=0, most=2**64 - 1)
-    if given["shares"] is not None:
-        check_choice("--shares", given["shares"], SHARES)
-        if given["average"] != "models":
-            raise InputError("--shares weighs models: it needs --average models")
-    if given["average"] == "models" and given["compress"] is not None:
-        raise InputError(
-            "--average models sends models exactly: leave out --compress, or average statistics"
-        )
-    if given["average"] == "models" and feedback not in (None, "none"):
-        raise InputError("--feedback is about statistics: it needs --average statistics")
-    if feedback not in (None, "none") and given["compress"] is None:
-        raise InputError(f"--feedback {feedback} is about a codec's error: it needs --compress")
-    if given["strict"] and given["tol"] == 0:
+    if strict and how.tol == 0:
         raise InputError("--strict needs a --tol above 0: without it nothing can converge")
-    return burn_in
-
-
-def check_outputs(
-    output: Path | None, individuals: Path | None, traces: Path | None, force: bool
-) -> None:
-    """Check that all results can be written."""
-    from vpem.files.hdf5 import check_writable
-    from vpem.pictures.figure import check_picture
-
-    if output is not None:
-        check_writable(output, force, "fits of SAEM")
-    if individuals is not None:
-        check_writable(individuals, force, "results")
-    if traces is not None:
-        check_picture(traces, force)
 
 
 def individuals_of(
@@ -253,7 +285,7 @@ def individuals_of(
     """
     from dataclasses import replace
 
-    from vpem.errors import InputError, MissingColumnError
+    from vpem.errors import MissingColumnError
     from vpem.saem.formats.individuals import read_individuals
 
     given = {name: column for name, column in columns.items() if column is not None}
@@ -300,8 +332,6 @@ def _remembered(fitted: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, st
 
 def _covariates_of(text: str | None) -> dict[str, str]:
     """Columns of covariates by their names, as the user typed them: ``dose=amt,weight``."""
-    from vpem.errors import InputError
-
     found: dict[str, str] = {}
     for word in [] if text is None else words_of(text):
         name, _, column = word.partition("=")
@@ -321,18 +351,16 @@ def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:
     return [name for name in options.get("slopes", ()) if name != "time"]
 
 
-def devices_of(found: Individuals, number: int | None, file: Path | None) -> Workers:
+def devices_of(found: Individuals, given: DeviceSettings) -> Workers:
     """Choose who holds which individuals."""
-    from vpem.checks import check_int
-    from vpem.errors import InputError
     from vpem.network.holdings import evenly
     from vpem.saem.formats.devices import read_devices
 
-    if number is not None and file is not None:
+    if given.devices is not None and given.device_individuals is not None:
         raise InputError("give --devices or --device-individuals, not both")
-    if file is not None:
-        return read_devices(file, found.names)
-    number = check_int("--devices", 1 if number is None else number, least=1)
+    if given.device_individuals is not None:
+        return read_devices(given.device_individuals, found.names)
+    number = given.devices or 1
     if number > found.n_individuals:
         raise InputError(
             f"--devices must be at most the {found.n_individuals} individuals of {found.source}, "
@@ -343,7 +371,7 @@ def devices_of(found: Individuals, number: int | None, file: Path | None) -> Wor
 
 def rows_of_names(found: Individuals, text: str) -> list[int]:
     """Return the numbers of individuals whose names were typed with commas between."""
-    from vpem.errors import InputError, did_you_mean
+    from vpem.errors import did_you_mean
 
     place = {name: row for row, name in enumerate(found.names)}
     for word in words_of(text):
@@ -357,7 +385,6 @@ def rows_of_names(found: Individuals, text: str) -> list[int]:
 
 def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:
     """Return the estimates (p,) of a model file, if its parameters are those of this model."""
-    from vpem.errors import InputError
     from vpem.saem.formats.fits import read_saem
     from vpem.saem.models.catalogue import make_model
 

@@ -46,6 +46,8 @@ MISSINGS = ("refuse", "marginalize")
 DTYPES = ("float64", "float32")
 SPLITS = ("features", "rows")
 METHODS = ("lloyd", "grid")
+SAEM_MODELS = ("linear", "one-compartment", "bifactor", "gmm")
+SAMPLERS = ("auto", "exact", "metropolis", "langevin", "mala")
 AVERAGES = ("statistics", "models")
 SHARES = ("individuals", "devices")
 FEEDBACKS = ("none", "change", "error", "memory")
@@ -244,40 +246,58 @@ class KmeansSettings(Settings, heading="Model"):
     n_threads: int | None = changed(SumSettings, "n_threads")
 
 
-class SaemSettings(Settings, heading="Algorithm"):
-    """SAEM: see `vpem.fit_saem`."""
+class SaemSettings(Settings, heading="Method"):
+    """Stochastic approximation EM: see `vpem.fit_saem`."""
 
     n_chains: int | None = setting(None, "Chains of each individual. Default: 4, or up to 50 where "
-        "latents are drawn exactly, which costs little.", flags="--chains", least=1, most=10_000)
-    n_iter: int = setting(1000, "Most iterations.", flags="--iterations --max-iter", least=1)
+        "latents are drawn exactly, which costs little.", flags="--chains", heading="Sampler",
+        least=1, most=10_000)
+    n_iter: int = setting(1000, "Most iterations.", flags="--iterations --max-iter",
+        heading="Stopping", least=1)
     burn_in: int | None = setting(None, "Iterations of step 1, in which samplers adapt. Default: "
         "200, or two fifths of fewer than 500.", least=0)
     decay: float = setting(0.7, "After the burn-in the k-th step is k^-D; D above 0.5 and at most "
-        "1.")
+        "1.", least=0.5, most=1.0, above=True)
     average: str = setting("statistics", "What the server averages: statistics, or models of the "
-        "devices (biased where devices differ).", choices=AVERAGES)
-    shares: str = setting("individuals", "With --average models, what counts alike: individuals or "
-        "devices.", choices=SHARES)
-    codec: Any = setting(None, "Compress statistics, by a codec such as topk:0.1 or qsgd:4bits.",
-        flags="--compress")
-    feedback: str | None = setting(None, "What devices do about the error of a codec. Default: "
-        "memory with a codec, else none.", choices=FEEDBACKS)
+        "devices (biased where devices differ).", heading="Network", choices=AVERAGES)
+    shares: str = setting("individuals", "With --average models, what counts alike: individuals "
+        "or devices.", heading="Network", choices=SHARES,
+        idle=(lambda given: given["average"] != "models",
+              (" weighs models: it needs ", Setting("average", "models"))))
+    codec: Any = setting(None, "Codec of the statistics that devices send: qsgd:8bits, "
+        "natural:12bits, topk:0.1, randk:0.1, blockp:64, float32. Default: numbers as they are.",
+        flags="--compress", heading="Messages and faults", words=CODECS)
+    feedback: str | None = setting(None, "What devices do about a codec's error. memory: send how "
+        "far they are from what the server has of them; error: from what it has of all, and add "
+        "what was left out to the next; change: as error, but add nothing; none: send statistics "
+        "as they are, which loses the fit with coarse codecs. Default: memory with --compress.",
+        heading="Messages and faults", choices=FEEDBACKS)
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
-        least=1e-6, most=1)
+        heading="Messages and faults", least=1e-6, most=1.0)
     tol: float = setting(0.1, "Stop when every parameter is nearer to where it settles than this "
-        "part of its standard error; 0: never.", least=0)
-    window: int = setting(50, "Iterations from one look at that to the next.", least=1)
+        "part of its standard error; 0: never.", heading="Stopping", least=0.0)
+    window: int = setting(50, "Iterations from one look at that to the next.", heading="Stopping",
+        least=1)
     n_conditional: int = setting(200, "Draws of each chain at the estimates: individuals, "
-        "intervals, standard errors.", flags="--conditional-draws", least=2)
+        "intervals, standard errors.", flags="--conditional-draws",
+        heading="Draws at the estimates", least=2)
     n_importance: int = setting(5000, "Draws of each individual for the log-likelihood.",
-        flags="--importance-draws", least=10)
-    level: float = setting(0.95, "Probability of the intervals of individuals.", least=0.01,
-        most=0.999)
-    seed: int = setting(0, "Seeds samplers, codecs and participation.", least=0, most=2**64 - 1)
+        flags="--importance-draws", heading="Draws at the estimates", least=10)
+    level: float = setting(0.95, "Probability of the intervals of individuals.",
+        heading="Draws at the estimates", least=0.01, most=0.999)
+    seed: int = setting(0, "Seeds samplers, codecs and participation.", heading="Start", least=0,
+        most=2**64 - 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.5 < self.decay <= 1:
-            raise InputError(Setting("decay"), " must be above 0.5 and at most 1, else steps do "
-                f"not average noise out, got {self.decay!r}")
+        codec, feedback = self.codec is not None, self.feedback not in (None, "none")
+        if self.average == "models" and codec:
+            raise InputError(Setting("average", "models"), " sends models exactly: leave out ",
+                Setting("codec"), ", or average statistics")
+        if self.average == "models" and feedback:
+            raise InputError(Setting("feedback"), " is about statistics: it needs ",
+                Setting("average", "statistics"))
+        if feedback and not codec:
+            raise InputError(Setting("feedback", self.feedback), " is about a codec's error: it "
+                "needs ", Setting("codec"))
 # fmt: on
