@@ -18,12 +18,9 @@ __all__ = ["CHOICES", "complete_values", "listed_in", "words_of"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "acceleration": settings.ACCELERATIONS,
-    "average": ("statistics", "models"),
     "compress": settings.CODECS,
     "copies": ("auto", "observers", "fewest"),
     "covariance": settings.COVARIANCE_TYPES,
-    "error": ("constant", "proportional"),
-    "feedback": ("memory", "error", "change", "none"),
     "init": settings.INITS,
     "kind": (
         "history", "graph", "sparsity", "communication", "marginals", "pairs", "responsibilities",
@@ -35,13 +32,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "criterion": ("bic", "aic", "icl", "heldout"),
     "data fetch name": ("htru2",),
     "data import missing": ("refuse", "keep"),
-    "model": ("linear", "one-compartment", "bifactor", "gmm"),
     "model best criterion": ("log-likelihood", "bic", "aic"),
     "rounds": ("auto",),
-    "saem covariance": ("diagonal", "full"),
-    "sampler": ("auto", "exact", "metropolis", "langevin", "mala"),
     "scale": settings.SCALES,
-    "shares": ("individuals", "devices"),
     "impute split": ("random", "rows"),
     "topology": settings.TOPOLOGIES,
     "topology describe source": settings.TOPOLOGIES,

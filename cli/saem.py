@@ -29,7 +29,6 @@ from .saem_choices import (
 )
 
 if TYPE_CHECKING:
-    from vpem.network.holdings import Workers
     from vpem.saem.fit import SaemFit
     from vpem.saem.individuals import Individuals
 
@@ -120,9 +119,7 @@ def _fit(
         return SaemCounter(quiet, burn_in_of(how.n_iter, how.burn_in), unkept)
 
     with run.working(progress_of) as progress:
-        return fit_saem(
-            source, model, how, callback=progress, announce=progress.announce, **given
-        )
+        return fit_saem(source, model, how, callback=progress, announce=progress.announce, **given)
 
 
 def _check_outputs(out: SaemOutput) -> None:

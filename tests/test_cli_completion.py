@@ -123,8 +123,6 @@ def from_the_library():
     from vpem.fits import imputation
     from vpem.fits.selection import criteria
     from vpem.pictures import kinds
-    from vpem.saem import samplers as sampling
-    from vpem.saem.models import catalogue, one_compartment
     from vpem.steps import fedem
     from vpem.terms.lowrank import dealing, laws
     from vpem_cli import model
@@ -132,12 +130,7 @@ def from_the_library():
     return {
         "criterion": criteria.CRITERIA,
         "data fetch name": fetching.OPEN,
-        "error": one_compartment.ERRORS,
-        "feedback": settings.FEEDBACKS,
         "kind": tuple(kinds.KINDS),
-        "model": catalogue.MODELS,
-        "saem covariance": ("diagonal", "full"),
-        "sampler": (sampling.AUTO, *sampling.SAMPLERS),
         "copies": imputation.COPIES,
         "data import missing": importers.MISSINGS,
         "impute split": dealing.SPLITS,
@@ -154,6 +147,18 @@ def test_choices_are_those_of_the_library():
     assert set(CHOICES) - set(wanted) - own == {"rounds"}
     for name, words in wanted.items():
         assert set(CHOICES[name]) == set(words), name
+
+
+def test_choices_of_settings_are_those_of_the_library():
+    from vpem.records import about
+    from vpem.saem.models import catalogue, one_compartment
+    from vpem.saem.samplers import AUTO, SAMPLERS
+    from vpem_cli.saem_choices import ModelSettings
+
+    assert tuple(catalogue.MODELS) == settings.SAEM_MODELS
+    assert (AUTO, *SAMPLERS) == settings.SAMPLERS
+    error = ModelSettings.__dataclass_fields__["error"]
+    assert about(error).choices == tuple(one_compartment.ERRORS)
 
 
 def test_codecs_are_read_and_of_every_kind():

@@ -295,7 +295,7 @@ def test_units_fit_what_varies():
         ({"devices": 27}, "27"),
         ({"devices": evenly(25, 2)}, "devices hold 25 individuals"),
         ({"sampler": "gibs"}, "sampler must be one of"),
-        ({"decay": 0.5}, "decay must be above 0.5"),
+        ({"decay": 0.5}, "decay must be a number above 0.5"),
         ({"burn_in": 1001}, "burn_in must be an integer"),
         ({"participation": 0}, "participation must be"),
         ({"tol": -1}, "tol must be a finite number of at least 0"),

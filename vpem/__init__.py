@@ -24,6 +24,7 @@ _HOMES = {
     "Graph": "vpem.network.graph",
     "InputError": "vpem.errors",
     "KmeansSettings": "vpem.settings",
+    "SaemSettings": "vpem.settings",
     "Mixture": "vpem.terms.mixture",
     "Model": "vpem.files.models",
     "NotConvergedWarning": "vpem.errors",
