@@ -300,7 +300,7 @@ def test_units_fit_what_varies():
         ({"participation": 0}, "participation must be"),
         ({"tol": -1}, "tol must be a finite number of at least 0"),
         ({"average": "model"}, "did you mean 'models'"),
-        ({"average": "models", "codec": "topk:0.5"}, "averaged models are sent exactly"),
+        ({"average": "models", "codec": "topk:0.5"}, "sends models exactly"),
         ({"feedback": "some"}, "feedback must be one of"),
         ({"codec": "topk:2"}, "topk"),
         ({"gradient_codec": "qsgd:4bits"}, "takes no codec"),
