@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from vpem.saem.prediction import Predictor
     from vpem.saem.saved import SavedSaem
 
+    Tables = tuple[Report, Report]
+
 __all__ = ["SaemFile"]
 
-Tables = tuple[Report, Report]
 """A report, and columns."""
 
 

@@ -241,7 +241,7 @@ def test_hubs_of_unequal_size_weigh_alike_in_the_sum():
         ({"hops": 1.5}, "hops"),
         ({"n_rounds": 0}, "rounds"),
         ({"weights": "metro"}, "did you mean 'metropolis'"),
-        ({"path": "fast"}, "consensus must be one of auto"),
+        ({"consensus": "fast"}, "consensus must be one of auto"),
         ({"n_threads": 0}, "threads"),
     ],
 )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import math
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +26,8 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
-from vpem.files.opening import open_text, read_limit
+from vpem.files.long_csv import LONGEST_NAME, NUMBER, finite_number, read_cells
+from vpem.files.opening import read_limit
 from vpem.terms.lowrank.observations import Observations, from_matrices, from_triplets
 
 if TYPE_CHECKING:
@@ -41,9 +39,7 @@ PathLike = str | os.PathLike[str]
 ENCODING = "vpem-observations"
 VERSION = "0.1.0"
 COLUMNS = ("observer", "row", "column", "value")
-LONGEST_NAME = 4096
 MOST_OBSERVERS = 1 << 20
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def read_observations(path: PathLike, dataset: str | None = None) -> Observations:
@@ -85,35 +81,18 @@ def _read_csv(path: PathLike) -> Observations:
     source = os.fspath(path)
     texts: tuple[list[str], list[str], list[str]] = ([], [], [])
     values: list[float] = []
-    try:
-        with open_text(path) as stream:
-            reader = csv.reader(stream, strict=True)
-            places = _header(next(reader, []), source)
-            for fields in reader:
-                if not "".join(fields).strip() and len(fields) < 2:
-                    continue
-                if len(fields) != len(places):
-                    number = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-                    raise InputError(
-                        f"{source}: line {reader.line_num} has {number}, the header {len(places)}"
-                    )
-                cells = [fields[place].strip() for place in places]
-                values.append(_value(cells[3], source, reader.line_num))
-                for what, text, into in zip(COLUMNS, cells, texts, strict=False):
-                    if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
-                        raise InputError(
-                            f"{source}: line {reader.line_num} names no {what} that can be used, "
-                            f"got {text[:40]!r}"
-                        )
-                    into.append(text)
-    except UnicodeDecodeError:
-        raise FileError(f"{source} is not UTF-8 text; save it as UTF-8") from None
-    except csv.Error as error:
-        raise FileError(f"{source}: line {reader.line_num} is no CSV: {error}") from None
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
+    for where, cells in read_cells(path, lambda header: _places(header, source)):
+        value = finite_number(cells[3])
+        if value is None:
+            raise InputError(
+                f"{where} has the value {cells[3][:40]!r}, which is no finite number; leave out "
+                "the lines of what was not seen"
+            )
+        values.append(value)
+        for what, text, into in zip(COLUMNS, cells, texts, strict=False):
+            if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
+                raise InputError(f"{where} names no {what} that can be used, got {text[:40]!r}")
+            into.append(text)
     if not values:
         raise InputError(f"{source} has a header but no entries")
     (names, observers), (row_names, rows), (column_names, columns) = map(_numbered, texts)
@@ -129,7 +108,7 @@ def _read_csv(path: PathLike) -> Observations:
     )
 
 
-def _header(fields: list[str], source: str) -> list[int]:
+def _places(fields: list[str], source: str) -> list[int]:
     """Places of observer, row, column and value in the header."""
     found = [field.strip().lower() for field in fields]
     if sorted(found) == sorted(COLUMNS):
@@ -146,22 +125,10 @@ def _header(fields: list[str], source: str) -> list[int]:
     )
 
 
-def _value(text: str, source: str, line: int) -> float:
-    """Read a value; what is missing has no line."""
-    if _NUMBER.fullmatch(text):
-        number = float(text)
-        if math.isfinite(number):
-            return number
-    raise InputError(
-        f"{source}: line {line} has the value {text[:40]!r}, which is no finite number; leave out "
-        "the lines of what was not seen"
-    )
-
-
 def _numbered(texts: list[str]) -> tuple[list[str], NDArray[np.intp]]:
     """Return names in order and the number of each text's."""
     different = set(texts)
-    if all(_NUMBER.fullmatch(text) for text in different):
+    if all(NUMBER.fullmatch(text) for text in different):
         names = sorted(different, key=lambda text: (float(text), text))
     else:
         names = sorted(different)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +24,7 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
-from vpem.files.opening import open_text
+from vpem.files.long_csv import LONGEST_NAME, finite_number, read_cells
 from vpem.saem.individuals import Individuals, from_long
 
 __all__ = ["read_individuals", "write_individuals"]
@@ -34,9 +32,7 @@ __all__ = ["read_individuals", "write_individuals"]
 PathLike = str | os.PathLike[str]
 ENCODING = "vpem-individuals"
 VERSION = "0.1.0"
-LONGEST_NAME = 4096
 MOST_COLUMNS = 1024
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MISSING = ("", "NA", "NaN", "nan", ".")
 
 
@@ -85,40 +81,24 @@ def _read_csv(
     source = os.fspath(path)
     ids: list[str] = []
     numbers: list[list[float]] = []
-    try:
-        with open_text(path) as stream:
-            reader = csv.reader(stream, strict=True)
-            header = [field.strip() for field in next(reader, [])]
-            others = _columns(header, three, covariates, source)
-            places = [header.index(name) for name in (*three, *others)]
-            for fields in reader:
-                if not "".join(fields).strip() and len(fields) < 2:
-                    continue
-                where = f"{source}: line {reader.line_num}"
-                if len(fields) != len(header):
-                    count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-                    raise InputError(f"{where} has {count}, the header {len(header)}")
-                cells = [fields[place].strip() for place in places]
-                if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:
-                    raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
-                ids.append(cells[0])
-                numbers.append(
-                    [_number(cell, name, name in others, where) for name, cell in
-                     zip((*three[1:], *others), cells[1:], strict=True)]
-                )  # fmt: skip
-    except UnicodeDecodeError:
-        raise FileError(f"{source} is not UTF-8 text; save it as UTF-8") from None
-    except csv.Error as error:
-        raise FileError(f"{source}: line {reader.line_num} is no CSV: {error}") from None
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
+    others: list[str] = []
+
+    def places(header: list[str]) -> list[int]:
+        names = [field.strip() for field in header]
+        others.extend(_columns(names, three, covariates, source))
+        return [names.index(name) for name in (*three, *others)]
+
+    for where, cells in read_cells(path, places):
+        if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:
+            raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
+        ids.append(cells[0])
+        named = zip((*three[1:], *others), cells[1:], strict=True)
+        numbers.append([_number(cell, name, name in others, where) for name, cell in named])
     if not ids:
         raise InputError(f"{source} has a header but no rows")
     table = np.array(numbers)
-    named = {name: table[:, 2 + place] for place, name in enumerate(others)}
-    found = from_long(np.array(ids, dtype=object), table[:, 0], table[:, 1], named, source)
+    read = {name: table[:, 2 + place] for place, name in enumerate(others)}
+    found = from_long(np.array(ids, dtype=object), table[:, 0], table[:, 1], read, source)
     return replace(found, columns=dict(zip(("id", "time", "value"), three, strict=True)))
 
 
@@ -148,8 +128,9 @@ def _columns(
 def _number(text: str, column: str, may_miss: bool, where: str) -> float:
     if may_miss and text in _MISSING:
         return math.nan
-    if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
-        return float(text)
+    number = finite_number(text)
+    if number is not None:
+        return number
     advice = "leave out such columns" if may_miss else "leave out lines of what was not measured"
     raise InputError(f"{where} has {text[:40]!r} for {column!r}, no finite number; {advice}")
 
