@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vpem import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.network.ledger import Ledger
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps import em
-from vpem.steps.batches import check_step_size
 
 from .batch_support import (  # noqa: F401
     KEPT,
@@ -23,7 +21,7 @@ from .batch_support import (  # noqa: F401
     start_of,
     terms_of,
 )
-from .tables import each, over
+from .tables import over
 
 
 class Direct:
@@ -489,16 +487,3 @@ def test_batches_reach_what_em_over_all_rows_reaches(seed, step_size, overlappin
     )
     tolerance = 1e-4 if step_size is None else 0.02
     assert abs(ours.log_likelihood[0] - whole.log_likelihood[0]) / 1500 < tolerance
-
-
-@each("size", [0.5, 0, 1.01, -1, np.nan, "0.6", True, None])
-def test_step_sizes_out_of_range(size):
-    with pytest.raises(InputError, match=r"step_size must be a number above 0.5 and at most 1"):
-        check_step_size(size)
-
-
-@each("size", [0, -1, 2.5, "10", None])
-def test_batch_sizes_out_of_range(size, overlapping):
-    network = joined("star")
-    with pytest.raises(InputError, match="batch_size must be an integer of at least 1"):
-        run(terms_of(overlapping(0, 50, 6), network), network.total, batch_size=size)

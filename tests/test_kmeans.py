@@ -23,7 +23,7 @@ from vpem.files.clusterings import StoredClustering, read_clustering, write_clus
 from vpem.fits.one_shot import proven_factor
 from vpem.network.holdings import Workers, contiguous, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
-from vpem.steps.held_rows import share_rows
+from vpem.steps.held_rows import HeldRows
 from vpem.steps.seeding import seed_rows
 from vpem.steps.starts import draw_start
 from vpem.steps.streams import RowStream
@@ -237,14 +237,14 @@ def test_parts_may_be_pieces_of_other_arrays(M):
     wanted = X.reshape(3, M, 6)
     total = workers_on("star", 3).total
     for parts in (np.split(X, 3), list(wanted), [X[i * M :][:M].copy() for i in range(3)]):
-        np.testing.assert_array_equal(share_rows(parts, total, np.arange(3 * M)), X)
+        np.testing.assert_array_equal(HeldRows(parts, total).share(np.arange(3 * M)), X)
     backwards = np.split(X, 3)[::-1]
-    found = share_rows(backwards, total, np.arange(3 * M))
+    found = HeldRows(backwards, total).share(np.arange(3 * M))
     np.testing.assert_array_equal(found, wanted[::-1].reshape(-1, 6))
     narrow = [part[:, 2:3] for part in np.split(X, 3)]
-    np.testing.assert_array_equal(share_rows(narrow, total, np.arange(3 * M)), X[:, 2:3])
+    np.testing.assert_array_equal(HeldRows(narrow, total).share(np.arange(3 * M)), X[:, 2:3])
     alone = workers_on("star", 1).total
-    np.testing.assert_array_equal(share_rows([X[:, 1:3]], alone, np.arange(2)), X[:2, 1:3])
+    np.testing.assert_array_equal(HeldRows([X[:, 1:3]], alone).share(np.arange(2)), X[:2, 1:3])
 
 
 def test_rows_are_numbered_as_the_user_has_them(digits):

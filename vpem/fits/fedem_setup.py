@@ -15,7 +15,7 @@ from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.steps.fedem import first_statistics
-from vpem.steps.held_rows import share_rows, take_rows
+from vpem.steps.held_rows import HeldRows
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.seeding import seed_rows
 from vpem.steps.streams import ROW_BYTES, RowStream
@@ -223,12 +223,12 @@ class Setup:
         order = self.workers.order
         if given is not None or init == "random":
             rows = stream.draw_distinct(model.n_components) if given is None else given
-            means = share_rows(parts, self.total, np.argsort(order)[rows], itemsize=self.item)
+            means = HeldRows(parts, self.total).share(np.argsort(order)[rows], self.item)
         else:
             common: Report = {"n_threads": model.n_threads}
             total: Any = self.total if self.codec is None else _OwnPlaces(at_server(self.total))
             places = seed_rows(parts, total, model.n_components, stream, **common)
-            rows, means = order[places], take_rows(parts, self.total, places)
+            rows, means = order[places], HeldRows(parts, self.total).take(places)
             if init == "kmeans":
                 run = lloyd_rows(parts, self._lloyd(means), means, stream, kind="setup", **common)
                 hard = np.zeros((self.workers.n_workers, model.size))

@@ -31,7 +31,7 @@ from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
-from vpem.steps.held_rows import share_rows, take_rows
+from vpem.steps.held_rows import HeldRows
 from vpem.steps.lloyd import Lloyd, LloydRuns
 from vpem.steps.restarts import Best, Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
@@ -203,12 +203,12 @@ class _OverRows:
         if asked.init == "k-means++":
             # Each row was sent to all when it was drawn.
             chosen = seed_rows(parts, total, k, stream, n_threads=self.threads)
-            return take_rows(parts, total, chosen), chosen
+            return HeldRows(parts, total).take(chosen), chosen
         if asked.rows is None:
             chosen = stream.draw_distinct(k)
         else:
             chosen = np.argsort(self.order)[asked.rows]
-        return share_rows(parts, total, chosen), chosen
+        return HeldRows(parts, total).share(chosen), chosen
 
     def clustering(
         self, best: Best[Lloyd], network: Network, n_samples: int, outcome: Report

@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from vpem.checks import check_int
-from vpem.errors import InputError, Setting, check_choice
+from vpem.errors import check_choice
 from vpem.network.schema import FLAG, Array, Schema, State
 from vpem.steps.em import expect
 from vpem.steps.incremental import Incremental
@@ -24,40 +23,13 @@ from vpem.sums.sum import Sum
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import BatchTerms
 
-__all__ = ["KEEPS", "STEP_SIZE", "check_batches", "check_step_size", "fit_batches"]
+__all__ = ["KEEPS", "STEP_SIZE", "fit_batches"]
 
 KEEPS = ("auto", "statistics", "responsibilities")
 """What incremental EM remembers of a batch."""
 
 STEP_SIZE = 0.6
 """Exponent of the steps where none is given, as Cappe and Moulines advise."""
-
-
-def check_step_size(step_size: float) -> float:
-    """Return the exponent of the steps, or raise InputError if it is not in (0.5, 1]."""
-    if isinstance(step_size, bool) or not isinstance(step_size, int | float | np.number):
-        size = np.nan
-    else:
-        size = float(step_size)
-    if not 0.5 < size <= 1:
-        raise InputError(
-            Setting("step_size"),
-            f" must be a number above 0.5 and at most 1, got {step_size!r}; try {STEP_SIZE:g}",
-        )
-    return size
-
-
-def check_batches(batch_size: object, step_size: float | None) -> tuple[int | None, float | None]:
-    """Return the rows of a batch and the exponent of its steps, or raise InputError."""
-    if step_size is not None:
-        step_size = check_step_size(step_size)
-        if batch_size is None:
-            raise InputError(
-                Setting("step_size"),
-                " is how far the statistics move toward a batch's, but there are no batches; give ",
-                Setting("batch_size"),
-            )
-    return None if batch_size is None else check_int("batch_size", batch_size, least=1), step_size
 
 
 def fit_batches(
@@ -142,7 +114,7 @@ def fit_batches(
     many as would vary as much, were all batches worth the same. A hub that never had enough takes
     one at the end of the pass, from all rows.
     """
-    size = min(check_int("batch_size", batch_size, least=1), terms.n_samples)
+    size = min(batch_size, terms.n_samples)
     check_choice("keep", keep, KEEPS)
     edges = [*range(0, terms.n_samples, size), terms.n_samples]
     batches = [slice(begin, end) for begin, end in pairwise(edges)]
@@ -151,7 +123,7 @@ def fit_batches(
     if step_size is None:
         fitting = Incremental(visits, start, keep, STEP_SIZE)
     else:
-        fitting = Stochastic(visits, check_step_size(step_size))
+        fitting = Stochastic(visits, step_size)
     saver = saver or NoSaver()
     passes = _Passes(visits, fitting, rng)
     passes.begin(start, saver, max_iter)

@@ -11,27 +11,39 @@ from numpy.typing import NDArray
 from vpem._core.assign import distances_to
 from vpem._core.missing import marginal_diag
 from vpem.checks import Floats
-from vpem.engines.placement import Placement
-from vpem.steps.streams import ROW_BYTES, RowStream
+from vpem.steps.streams import ROW_BYTES
 from vpem.sums.sum import Sum
 
-__all__ = ["CHUNK_ROWS", "HeldRows", "share_rows", "take_rows"]
+__all__ = ["CHUNK_ROWS", "HeldRows"]
 
 CHUNK_ROWS = 1 << 14
 """Rows that miss values are assigned so many a time."""
 
 
 class HeldRows:
-    """Rows of the workers of this process; rows of all workers are numbered worker by worker."""
+    """Rows of the workers of this process; rows of all workers are numbered worker by worker.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray of shape (m_i, d)
+        Rows of each worker.
+    total : Sum
+        Counted sum among the workers.
+    weights : ndarray of shape (M,), optional
+        Of the rows of all workers.
+    observed : ndarray of shape (M, d), optional
+        1 where a value is there, where values are missing.
+    """
 
     def __init__(
         self,
         parts: Sequence[Floats],
-        stream: RowStream,
-        holders: Placement,
+        total: Sum,
+        weights: NDArray[np.float64] | None = None,
         observed: NDArray[np.uint8] | None = None,
     ) -> None:
-        self.holders = holders
+        self.total = total
+        self.holders = holders = total.holders
         widths = np.array([part.shape[1] for part in parts[:1]] or [0])
         width = int(holders.allreduce(widths, "max")[0])
         self.rows = _joined(parts or [np.empty((0, width))])
@@ -45,7 +57,6 @@ class HeldRows:
         """Where the rows of each worker of all processes end."""
         self.own = holders.own
         self.first = int(self.ends[self.own[0]] - every[self.own[0]]) if len(self.own) else 0
-        weights = stream.row_weights
         self.weights = np.empty(0)
         self.lightest = 1.0
         if weights is not None:
@@ -65,7 +76,7 @@ class HeldRows:
         return found
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
-        """Some rows, in every process, shape (L, d)."""
+        """Some rows, in every process, shape (L, d), which all know already."""
         places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
         found = np.zeros((len(places), self.rows.shape[1]))
         found[here] = self.rows[places[here]]
@@ -103,13 +114,13 @@ class HeldRows:
         return int(np.searchsorted(self.ends, row, side="right"))
 
     def share(
-        self, total: Sum, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8
+        self, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8
     ) -> NDArray[np.float64]:
-        """Rows (L, d) that those who hold them send to all; see `share_rows`."""
+        """Rows (L, d) that those who hold them send to all; in 4 bytes a number, as float32."""
         points = self.take(rows).astype(f"f{itemsize}").astype(np.float64)
         size = ROW_BYTES + itemsize * points.shape[1]
         for row in rows:
-            total.agree("flooding", size, self.owner(int(row)))
+            self.total.agree("flooding", size, self.owner(int(row)))
         return points
 
 
@@ -143,36 +154,3 @@ def _address(values: Floats) -> int:
     """Where an array begins; quicker than ``ctypes.data``."""
     place: int = values.__array_interface__["data"][0]
     return place
-
-
-def share_rows(
-    parts: Sequence[Floats], total: Sum, rows: NDArray[np.intp], *, itemsize: int = 8
-) -> NDArray[np.float64]:
-    """Rows that become centres, which the workers that hold them send to all others.
-
-    Parameters
-    ----------
-    parts : sequence of ndarray of shape (m_i, d)
-        Rows of each worker.
-    total : Sum
-        Counted sum among the workers.
-    rows : ndarray of shape (L,)
-        Numbers of the rows, counted worker by worker.
-    itemsize : {8, 4}
-        Bytes of a number that is sent: with 4 all take the rows as float32 has them.
-
-    Returns
-    -------
-    ndarray of shape (L, d)
-    """
-    return _unweighed(parts, total).share(total, rows, itemsize)
-
-
-def take_rows(parts: Sequence[Floats], total: Sum, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Rows (L, d) that were sent to all before, as `share_rows` gives them."""
-    return _unweighed(parts, total).take(rows)
-
-
-def _unweighed(parts: Sequence[Floats], total: Sum) -> HeldRows:
-    stream = RowStream(np.random.default_rng(), None, sum(map(len, parts)))
-    return HeldRows(parts, stream, total.holders)

@@ -23,7 +23,7 @@ from vpem.network.schema import (
     Schema,
     State,
     check,
-)
+)  # fmt: skip
 from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.steps.streams import RowStream
 from vpem.sums.sum import Sum

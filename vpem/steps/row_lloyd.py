@@ -66,7 +66,7 @@ def lloyd_rows(
     -------
     Lloyd
     """
-    held = HeldRows(parts, stream, total.holders, observed)
+    held = HeldRows(parts, total, stream.row_weights, observed)
     if observed is None:
         clusters = _Clusters(held, total, kind, n_threads)
     else:
@@ -111,7 +111,7 @@ class _Clusters:
         return np.flatnonzero(empty)
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
-        run.centres[:, clusters] = self.held.share(self.total, rows)
+        run.centres[:, clusters] = self.held.share(rows)
 
     def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
         """Move the centres to the means."""

@@ -24,7 +24,7 @@ from vpem.network.schema import (
     Schema,
     State,
     check,
-)
+)  # fmt: skip
 from vpem.steps.reinitialise import Recovery, Reinitialiser
 from vpem.steps.saver import Saver, check_length
 from vpem.sums.sum import Sum

@@ -173,7 +173,7 @@ def seed_rows(
     ndarray of shape (K,)
         Numbers of the rows, counted worker by worker.
     """
-    held = HeldRows(parts, stream, total.holders, observed)
+    held = HeldRows(parts, total, stream.row_weights, observed)
     return _seed(_OverRows(held, total, stream, n_threads), total, n_components, stream, n_trials)
 
 
@@ -190,7 +190,7 @@ class _OverRows:
 
     def look(self, rows: Sequence[int]) -> int:
         held = self.held
-        points = held.share(self.total, rows)
+        points = held.share(rows)
         self.trials = np.empty((len(points), len(held.rows)))
         held.distances(points, self.trials, self.n_threads)
         if self.nearest is not None:

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_weights
+from vpem.checks import Floats, check_number, check_weights
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.results import Fit
 from vpem.fits.vpem import fit_vpem
 from vpem.network.ledger import Ledger
 from vpem.settings import FitSettings, SumSettings
-from vpem.steps.batches import STEP_SIZE, check_step_size
+from vpem.steps.batches import STEP_SIZE
 from vpem.steps.runs import mean_over_roots
 from vpem.steps.stochastic import step
 from vpem.steps.streams import RowStream
@@ -268,7 +268,8 @@ class VPEM(FittedMixture):
         VpemWarning
             If components collapsed and were placed anew.
         """
-        size = check_step_size(STEP_SIZE if self.step_size is None else self.step_size)
+        size = STEP_SIZE if self.step_size is None else self.step_size
+        size = check_number("step_size", size, least=0.5, most=1.0, above=True)
         if self.compress is not None:
             raise InputError(
                 "compressed sums send how terms differ from those of the iteration before, but "
