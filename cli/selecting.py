@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from vpem.fits.selection.search import Selection
-    from vpem.fits.selection.trials import Result, Trial
+    from vpem.fits.selection.trials import Outcome, Trial
     from vpem.network.schema import Report
 
 __all__ = ["NAMES", "SearchProgress", "Stopped", "Stopping", "cell_name", "show_selection"]
@@ -103,7 +103,7 @@ class SearchProgress(Progress):
         self.to_do = to_do
         self.began = self.last_line = time.monotonic()
 
-    def __call__(self, trial: Trial, result: Result) -> None:  # type: ignore[override]
+    def __call__(self, trial: Trial, result: Outcome) -> None:  # type: ignore[override]
         """Take note of a trial that is over."""
         self.done += 1
         self.failed += result["status"] == "failed"

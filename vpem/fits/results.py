@@ -26,6 +26,7 @@ __all__ = [
     "NetworkResult",
     "Result",
     "RowFit",
+    "warn_of_outcome",
 ]
 
 LARGEST_DISAGREEMENT = 1e-3
@@ -333,7 +334,8 @@ class RowFit(Fit):
         }
 
 
-def _warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
+def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
+    """Warn of roots that disagree, collapsed components, and fits that did not converge."""
     apart = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
     if fit.network.consensus_error is None and apart > LARGEST_DISAGREEMENT:
         warnings.warn(

@@ -16,7 +16,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import checksum, describe_run
 from vpem.fits.local_rows import LocalRows, SharedRows, check_alone
 from vpem.fits.prepare import Prepared, _scaling, make_terms, prepare
-from vpem.fits.results import RowFit, _warn_of_outcome
+from vpem.fits.results import RowFit, warn_of_outcome
 from vpem.fits.row_starts import RowRestart
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers
@@ -153,7 +153,7 @@ def fit_em(
         workers=workers,
         **restarts.outcome(began),
     )
-    _warn_of_outcome(fit, how.max_iter, how.tol)
+    warn_of_outcome(fit, how.max_iter, how.tol)
     return fit
 
 

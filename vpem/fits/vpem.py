@@ -17,7 +17,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import describe_run
 from vpem.fits.parts import complete, own_start
 from vpem.fits.prepare import Prepared, _scaling, make_terms, prepare
-from vpem.fits.results import Fit, _warn_of_outcome
+from vpem.fits.results import Fit, warn_of_outcome
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
@@ -149,7 +149,7 @@ def fit_vpem(
         free_energy=run.free_energy,
         **restarts.outcome(began),
     )
-    _warn_of_outcome(fit, how.max_iter, how.tol)
+    warn_of_outcome(fit, how.max_iter, how.tol)
     return fit
 
 

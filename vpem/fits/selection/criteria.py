@@ -14,7 +14,7 @@ from vpem.terms.mixture import Mixture
 
 __all__ = [
     "CRITERIA",
-    "Choice",
+    "Chosen",
     "choose",
     "compare_folds",
     "entropy",
@@ -105,7 +105,7 @@ def compare_folds(folds: Sequence[float], best: Sequence[float]) -> tuple[float,
 
 
 @dataclass(frozen=True)
-class Choice:
+class Chosen:
     """Which of several models is best.
 
     Attributes
@@ -124,7 +124,7 @@ class Choice:
     passed_over: list[int]
 
 
-def choose(cells: Sequence[Report], criterion: str) -> Choice:
+def choose(cells: Sequence[Report], criterion: str) -> Chosen:
     """Choose the best of the cells of a grid.
 
     Parameters
@@ -159,4 +159,4 @@ def choose(cells: Sequence[Report], criterion: str) -> Choice:
         least = cells[best]["heldout"] - cells[best]["standard_error"]
         near = [number for number in sure if cells[number]["heldout"] >= least]
         one = min(near, key=lambda number: (cells[number]["n_parameters"], badness(number)))
-    return Choice(best, one, passed)
+    return Chosen(best, one, passed)

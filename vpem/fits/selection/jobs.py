@@ -13,7 +13,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
 
-from vpem.fits.selection.trials import Problem, Result, Trial
+from vpem.fits.selection.trials import Outcome, Problem, Trial
 
 __all__ = ["one_thread", "run_trials"]
 
@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 def run_trials(
     problem: Problem, trials: Sequence[Trial], n_jobs: int
-) -> Iterator[tuple[Trial, Result]]:
+) -> Iterator[tuple[Trial, Outcome]]:
     """Do trials and yield the result of each as soon as it is there.
 
     Parameters
@@ -126,7 +126,7 @@ class _Process:
         with suppress(OSError):
             self.answers.send(trial)
 
-    def answer(self) -> Result | None:
+    def answer(self) -> Outcome | None:
         """Return its result, or None where the process is no more."""
         try:
             result = self.answers.recv()
@@ -137,7 +137,7 @@ class _Process:
             raise RuntimeError(result)
         return dict(result)
 
-    def lost(self) -> Result:
+    def lost(self) -> Outcome:
         """Return what there is to say of a trial whose process has ended."""
         code = self._process.exitcode
         how = f"with code {code}"

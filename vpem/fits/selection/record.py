@@ -12,7 +12,7 @@ from vpem.errors import FileError, InputError, Setting
 from vpem.files.hdf5 import PathLike, check_writable
 from vpem.files.states import read_state, write_state
 from vpem.fits.fingerprint import checksum, describe_run
-from vpem.fits.selection.trials import Problem, Result, result_schema
+from vpem.fits.selection.trials import Outcome, Problem, result_schema
 from vpem.network.schema import PLAIN, Choice, Mapping, Place, Report, check
 from vpem.sums.connect import Network
 
@@ -79,7 +79,7 @@ class Record:
     def __init__(self, path: PathLike | None, facts: Report, force: bool = False) -> None:
         self.path = None if path is None else Path(path)
         self.facts = facts
-        self.results: dict[str, Result] = {}
+        self.results: dict[str, Outcome] = {}
         if self.path is None:
             return
         check_writable(self.path, True, "checkpoints")
@@ -104,7 +104,7 @@ class Record:
                 Setting("force", True),
             )
 
-    def add(self, key: str, result: Result) -> None:
+    def add(self, key: str, result: Outcome) -> None:
         """Keep the result of a trial."""
         self.results[key] = result
         if self.path is not None:

@@ -12,10 +12,10 @@ import numpy as np
 from vpem.checks import check_int
 from vpem.errors import check_choice
 from vpem.fits.prepare import prepare
-from vpem.fits.selection.criteria import CRITERIA, Choice, choose, compare_folds, over_folds
+from vpem.fits.selection.criteria import CRITERIA, Chosen, choose, compare_folds, over_folds
 from vpem.fits.selection.jobs import run_trials
 from vpem.fits.selection.record import Record
-from vpem.fits.selection.trials import Cell, Problem, Result, Trial, folds_of
+from vpem.fits.selection.trials import Cell, Outcome, Problem, Trial, folds_of
 from vpem.network.schema import Report
 from vpem.settings import FitSettings, SumSettings
 
@@ -37,14 +37,14 @@ class Selection:
         What was fitted.
     cells : list of dict
         What each cell came to; see `summary`.
-    choice : Choice
+    choice : Chosen
         Which is best.
     """
 
     criterion: str
     grid: list[Cell]
     cells: list[Report]
-    choice: Choice
+    choice: Chosen
 
 
 def grid(
@@ -125,7 +125,7 @@ def search(
     n_folds: int = 5,
     n_jobs: int = 1,
     record: Record | None = None,
-    tell: Callable[[Trial, Result], None] | None = None,
+    tell: Callable[[Trial, Outcome], None] | None = None,
     whole: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Selection:
     """Fit every cell of a grid, and find the best.
@@ -164,7 +164,7 @@ def search(
     check_problem(problem, criterion, n_init, n_folds)
     check_int("n_jobs", n_jobs, least=1)
     wanted = {cell: trials_of(cell, criterion, n_init, n_folds) for cell in cells}
-    done: dict[str, Result] = {} if record is None else dict(record.results)
+    done: dict[str, Outcome] = {} if record is None else dict(record.results)
     to_do = [trial for trials in wanted.values() for trial in trials if trial.key not in done]
     for trial, result in run_trials(problem, to_do, n_jobs):
         with whole():
@@ -186,7 +186,7 @@ def search(
     return Selection(criterion, list(wanted), found, choice)
 
 
-def summary(cell: Cell, problem: Problem, results: Sequence[Result]) -> Report:
+def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
     """Say what a cell came to.
 
     Parameters
@@ -248,7 +248,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Result]) -> Report:
     }
 
 
-def _failed(results: Sequence[Result]) -> Iterator[str]:
+def _failed(results: Sequence[Outcome]) -> Iterator[str]:
     """Why trials failed, with which of them, if there are several."""
     for number, one in enumerate(results):
         if one["status"] == "failed":

@@ -32,7 +32,7 @@ __all__ = ["Cell", "Problem", "Trial", "folds_of", "name_hops", "result_schema"]
 ORDER_OF_FOLDS = 2
 """Sets the stream that deals rows out to folds apart from those of starts and batches."""
 
-Result = Report
+Outcome = Report
 """What is kept of a trial: plain values."""
 
 
@@ -51,7 +51,7 @@ RESULTS: dict[str, dict[str, Schema]] = {
 """What there is in the result of a trial that is kept, besides how long it took."""
 
 
-def result_schema(key: str, result: Result) -> Schema:
+def result_schema(key: str, result: Outcome) -> Schema:
     """Say what the result of the trial of this key is, given the ``status`` it has."""
     kind = "fold" if "/fold " in key else "restart"
     own = RESULTS["failed" if str(result.get("status")) == "failed" else kind]
@@ -206,7 +206,7 @@ class Problem:
         return fit_em(X, self.workers if rows is None else self.workers.of_rows(rows), network,
                       **given)  # fmt: skip
 
-    def run(self, trial: Trial) -> Result:
+    def run(self, trial: Trial) -> Outcome:
         """Do a trial on one thread; what cannot be fitted is a result too.
 
         Returns
@@ -239,7 +239,7 @@ class Problem:
         ]
         return found
 
-    def _on_all_rows(self, trial: Trial) -> Result:
+    def _on_all_rows(self, trial: Trial) -> Outcome:
         """Fit to all rows from one restart, and judge the model on them."""
         fit = self.fit(trial.cell, n_init=1, first_restart=trial.number, n_threads=1)
         mixture = fit.mixture
@@ -259,7 +259,7 @@ class Problem:
             "bic",
         )
 
-    def _on_a_fold(self, trial: Trial) -> Result:
+    def _on_a_fold(self, trial: Trial) -> Outcome:
         """Fit to all rows but those of a fold, and judge the model on these."""
         M = len(self.X)
         held = folds_of(M, trial.n_folds, self.seed)[trial.number]
@@ -278,7 +278,7 @@ class Problem:
         )
 
     @staticmethod
-    def _checked(found: Result, name: str) -> Result:
+    def _checked(found: Outcome, name: str) -> Outcome:
         """Return a result whose numbers are finite, or say that they are not."""
         if np.isfinite(found[name]):
             return found
@@ -302,7 +302,7 @@ def score(mixture: Mixture, X: Floats, missing: str) -> tuple[float, int]:
     return float(mixture.score_samples(X, missing=missing).sum()), used
 
 
-def _of_fit(fit: Fit) -> Result:
+def _of_fit(fit: Fit) -> Outcome:
     """What is kept of any fit."""
     return {
         "status": "converged" if fit.converged else "not converged",
