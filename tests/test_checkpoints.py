@@ -69,9 +69,9 @@ def test_what_goes_in_comes_out(tmp_path):
 
 def test_very_many_small_arrays(tmp_path):
     rng = np.random.default_rng(0)
-    many = [rng.standard_normal(n) for n in rng.integers(0, 4, size=100_000)]
-    alike = [rng.standard_normal(3) for _ in range(100_000)]
-    empty = [np.empty(0)] * 100_000
+    many = [rng.standard_normal(n) for n in rng.integers(0, 4, size=30_000)]
+    alike = [rng.standard_normal(3) for _ in range(30_000)]
+    empty = [np.empty(0)] * 30_000
     write_state(tmp_path / "many", {"many": many, "alike": alike, "empty": empty})
     with h5py.File(tmp_path / "many") as file:
         assert len(file["numbers"]) == 1

@@ -19,6 +19,7 @@ from vpem.saem.saved import as_saved
 
 from .cli_support import ROOT, done, listing, run
 from .pictures_support import fitted, shared_folder
+from .tables import each_once
 
 BOYS = ROOT / "data" / "oxford_boys.csv"
 QUICK = {"n_iter": 20, "burn_in": 10, "tol": 0.0, "n_conditional": 10, "n_importance": 20}
@@ -98,11 +99,12 @@ def test_columns_of_other_names(capsys, home, tmp_path):
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("name", ["factors", "mixture", "own"])
-def test_traces_of_every_model(capsys, home, tmp_path, name):
-    result = done(capsys, "plot", home / f"{name}.h5", "-o", tmp_path / "t.pdf")
+@each_once(name=["factors", "mixture", "own"], picture=[("pdf", b"%PDF-"), ("png", b"\x89PNG")])
+def test_traces_of_every_model(capsys, home, tmp_path, name, picture):
+    ending, begin = picture
+    result = done(capsys, "plot", home / f"{name}.h5", "-o", tmp_path / f"t.{ending}")
     assert "next" not in result.err
-    assert (tmp_path / "t.pdf").read_bytes().startswith(b"%PDF-")
+    assert (tmp_path / f"t.{ending}").read_bytes().startswith(begin)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from vpem.terms.lowrank.factors import LowRank, descend, fit_rows, objective, sh
 from vpem.terms.lowrank.laws import LAWS, make_law
 from vpem.terms.lowrank.observations import from_matrices
 
-from .tables import each, each_once, over, pairwise
+from .tables import each, each_once, over
 
 
 def draw(law, seed, shape=(18, 12), rank=2, seen=0.7):
@@ -263,7 +263,7 @@ def test_means_outside_the_law_are_moved_to_its_edge(law, low, high):
     np.testing.assert_array_equal(point.theta, other.theta)
 
 
-@pairwise(
+@each_once(
     law=LAWS,
     options=[
         {"compress": "qsgd:8bits"},
@@ -347,11 +347,9 @@ def test_noise_does_not_outgrow_safe_steps(codec, p):
     assert growth(min(1.0, 3 * step), p, omega) > growth(step, p, omega) or step > 0.9
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(
-    ("p", "codec"), [(0.8, None), (0.5, None), (0.2, None), (1.0, "randk:0.5")], ids=str
-)
-def test_defaults_come_to_rest_where_all_who_take_part_do(law, p, codec):
+@each_once(law=LAWS, noise=[(0.8, None), (0.5, None), (0.2, None), (1.0, "randk:0.5")])
+def test_defaults_come_to_rest_where_all_who_take_part_do(law, noise):
+    p, codec = noise
     ridge = 1.5 if law == "bernoulli" else 3.0
     for seed in range(2):
         rng = np.random.default_rng(seed)

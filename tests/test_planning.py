@@ -180,7 +180,7 @@ def faulty(topology, n, options, seed, overlapping, max_iter):
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@over(graph=FAULTS, seed=[0, 1, 2])
+@each_once(graph=FAULTS, seed=[0, 1, 2])
 def test_where_something_fails_means_are_told(graph, seed, overlapping, monkeypatch):
     topology, n, options = graph
     monkeypatch.setattr(forecast, "MOST_DRAWN", 60)

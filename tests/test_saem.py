@@ -267,12 +267,13 @@ def test_steps_are_one_and_then_fall():
 
 
 def test_flat_parameters_stop_the_run(boys):
-    fit = fit_saem(boys, sampler="exact", n_iter=2000, burn_in=50, tol=0.05, window=20)
+    options = {"sampler": "exact", "window": 20, "n_chains": 10}
+    fit = fit_saem(boys, n_iter=2000, burn_in=50, tol=0.05, **options)
     assert fit.converged
     assert fit.n_iter < 2000
     assert len(fit.trace) == fit.n_iter + 1
     with pytest.warns(NotConvergedWarning, match="has not converged in 60 iterations"):
-        short = fit_saem(boys, sampler="exact", n_iter=60, burn_in=10, tol=1e-9, window=20)
+        short = fit_saem(boys, n_iter=60, burn_in=10, tol=1e-9, **options)
     assert not short.converged
 
 
@@ -327,7 +328,7 @@ def test_a_model_of_ones_own(boys):
     class Own(LinearModel):
         pass
 
-    fit = fit_saem(boys, Own, sampler="exact", n_iter=60, burn_in=30, tol=0.0)
+    fit = fit_saem(boys, Own, sampler="exact", n_iter=60, burn_in=30, tol=0.0, n_chains=5)
     assert isinstance(fit.model, Own)
     with pytest.raises(InputError, match="no Gaussian posterior"):
         fit_saem(read_individuals(DATA / "theophylline.csv"), OneCompartmentModel, sampler="exact")

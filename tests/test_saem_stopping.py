@@ -119,7 +119,7 @@ def test_a_direction_of_which_rows_say_nothing_has_an_error():
 # ---- runs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_start_far_off_has_not_converged_after_few_iterations(seed):
     far = [180.0, 3.0, 500.0, 0.0, 50.0, 20.0]
     options = {"start": far, "burn_in": 0, "window": 4, "seed": seed, **QUICK}

@@ -19,7 +19,7 @@ from vpem.saem.models.one_compartment import OneCompartmentModel
 from vpem.saem.samplers import Exact, Langevin
 from vpem.saem.streams import Streams
 
-from .tables import each, pairwise
+from .tables import each, each_once
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 QUICK = {"n_iter": 40, "burn_in": 20, "tol": 0.0, "n_conditional": 60, "n_importance": 200}
@@ -31,7 +31,7 @@ def rescaled(data, time=1.0, value=1.0, dose=1.0, since=0.0, above=0.0):
     return from_long(ids, time * data.times + since, value * data.values + above, covariates)
 
 
-@pairwise(
+@each_once(
     sampler=["exact", "metropolis", "mala"], units=[(525600, 1), (1e-6, 1), (1, 1e-6), (1e3, 1e6)]
 )
 def test_units_of_a_linear_model_do_not_matter(sampler, units):
