@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vpem.records import Settings, setting
+from vpem.settings import HoldingSettings
+
+from .choices import partition_of
 from .fetch import fetch
+from .options import Printing, Without
 from .roles import READ, WRITTEN
 from .split import split
 
@@ -35,50 +40,42 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")]
 
 
+class TableSettings(Settings, heading="Data", kept=False):
+    """What the columns of a table are."""
+
+    label_column: str | None = setting(
+        None, "Column of known classes: its name, or its number (-1 is the last)."
+    )
+    id_column: str | None = setting(None, "Column that names the rows: its name or number.")
+    worker_column: str | None = setting(
+        None, "Column that says which worker holds each row: its name or number."
+    )
+    no_header: bool = setting(False, "The first row is data, not names.")
+    delimiter: str | None = setting(
+        None, "Character between fields, or 'tab'; found in the first line if absent."
+    )
+    drop_columns: list[str] | None = setting(
+        None, "Column to leave out; may be repeated.", flags="--drop-column"
+    )
+    missing: str = setting(
+        "refuse",
+        "Empty cells of features: refuse, or keep them as missing values (NaN), for 'vpem fit "
+        "--missing marginalize'.",
+        choices=("refuse", "keep"),
+    )
+
+
 @app.command("import")
 def import_(
     source: Annotated[
         Path, READ, typer.Argument(help="A .csv, .tsv, .txt (also .gz) or .parquet file.")
     ],
     output: Output,
-    label_column: Annotated[
-        str | None,
-        typer.Option(help="Column of known classes: its name, or its number (-1 is the last)."),
-    ] = None,
-    id_column: Annotated[
-        str | None, typer.Option(help="Column that names the rows: its name or number.")
-    ] = None,
-    worker_column: Annotated[
-        str | None,
-        typer.Option(help="Column that says which worker holds each row: its name or number."),
-    ] = None,
-    no_header: Annotated[
-        bool, typer.Option("--no-header", help="The first row is data, not names.")
-    ] = False,
-    delimiter: Annotated[
-        str | None,
-        typer.Option(help="Character between fields, or 'tab'; found in the first line if absent."),
-    ] = None,
-    drop_column: Annotated[
-        list[str] | None, typer.Option(help="Column to leave out; may be repeated.")
-    ] = None,
-    missing: Annotated[
-        str,
-        typer.Option(
-            help="Empty cells of features: refuse, or keep them as missing values (NaN), for 'vpem "
-            "fit --missing marginalize'."
-        ),
-    ] = "refuse",
-    agents: Annotated[
-        int | None, typer.Option(help="Divide the features among so many agents, in order.")
-    ] = None,
-    partition: Annotated[
-        Path | None,
-        READ,
-        typer.Option(help="JSON file that says which agent holds which features."),
-    ] = None,
     force: Force = False,
-    quiet: Quiet = False,
+    *,
+    table: TableSettings,
+    held: Annotated[HoldingSettings, Without("split workers worker_rows dataset")],
+    printing: Annotated[Printing, Without("json")],
 ) -> None:
     """Turn a CSV or Parquet table into a dataset.
 
@@ -88,36 +85,22 @@ def import_(
     """
     from .output import Screen
 
-    with Screen(quiet) as screen:
+    with Screen(printing.quiet) as screen:
         from dataclasses import replace
 
-        from vpem.errors import InputError
         from vpem.files.datasets import write_dataset
         from vpem.files.hdf5 import check_writable
-        from vpem.files.holdings import read_partition
         from vpem.files.importers import read_table
-        from vpem.network.holdings import contiguous
 
-        if agents is not None and partition is not None:
-            raise InputError("give --agents or --partition, not both")
         check_writable(output, force, "datasets")
+        how = table.values("no_header", "drop_columns")
         dataset = read_table(
-            source,
-            label_column=label_column,
-            id_column=id_column,
-            worker_column=worker_column,
-            header=not no_header,
-            delimiter=delimiter,
-            drop_columns=drop_column or (),
-            missing=missing,
+            source, header=not table.no_header, drop_columns=table.drop_columns or (), **how
         )
-        if agents is not None:
-            dataset = replace(dataset, partition=contiguous(dataset.n_features, agents))
-        elif partition is not None:
-            chosen = read_partition(partition, dataset.n_features, dataset.feature_names)
-            dataset = replace(dataset, partition=chosen)
+        if held.agents is not None or held.partition is not None:
+            dataset = replace(dataset, partition=partition_of(dataset, held))
         write_dataset(output, dataset, force)
-        screen.say(f"wrote {output}: {_size(dataset, missing == 'keep')}")
+        screen.say(f"wrote {output}: {_size(dataset, table.missing == 'keep')}")
 
 
 @app.command()

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import DatasetPath, Force, Json, Quiet
+from vpem.settings import HoldingSettings
+
+from .choices import partition_of
+from .options import Force, Printing, Without
 from .roles import FOLDER, READ, writes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vpem.files.datasets import Dataset
 
 __all__ = ["split"]
 
@@ -20,27 +28,17 @@ def split(
         FOLDER,
         typer.Option("--output", "-o", help="Folder for the files; made if it is not there."),
     ],
-    agents: Annotated[
-        int | None,
-        typer.Option(
-            help="Divide the features among so many parties, in order. Default: the partition "
-            "stored in the dataset."
-        ),
-    ] = None,
-    partition: Annotated[
-        Path | None, READ, typer.Option(help="JSON file that says which party gets which features.")
-    ] = None,
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="Put each party's rows in an order of its own.")
     ] = False,
     drop_ids: Annotated[
         float, typer.Option(help="Share of the rows that each party lacks, drawn for each anew.")
     ] = 0.0,
-    dataset: DatasetPath = None,
     seed: Annotated[int, typer.Option(help="Seeds --shuffle and --drop-ids.")] = 0,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    *,
+    held: Annotated[HoldingSettings, Without("split workers worker_rows")],
+    printing: Printing,
 ) -> None:
     """Cut a dataset into one file a party, with ids.
 
@@ -51,66 +49,63 @@ def split(
     """
     from .output import Screen, plural, print_json
 
-    with Screen(quiet) as screen:
-        from vpem.errors import FileError, InputError
-        from vpem.files.datasets import read_dataset, write_dataset
-        from vpem.files.hdf5 import check_writable
-        from vpem.files.holdings import read_partition
+    with Screen(printing.quiet) as screen:
+        from vpem.errors import InputError
+        from vpem.files.datasets import read_dataset
         from vpem.files.parties.cutting import cut, file_stems
         from vpem.network.holdings import contiguous
 
-        if agents is not None and partition is not None:
-            raise InputError("give --agents or --partition, not both")
-        whole = read_dataset(source, dataset)
-        if agents is not None:
-            names = [f"party{number}" for number in range(max(agents, 0))]
-            held = contiguous(whole.n_features, agents, names=names)
-        elif partition is not None:
-            held = read_partition(partition, whole.n_features, whole.feature_names)
-        elif whole.partition is not None:
-            held = whole.partition
-        else:
+        whole = read_dataset(source, held.dataset)
+        if held.agents is not None:
+            names = [f"party{number}" for number in range(held.agents)]
+            parties = contiguous(whole.n_features, held.agents, names=names)
+        elif held.partition is None and whole.partition is None:
             raise InputError(
                 f"{source} does not say which party gets which features; give --agents N or "
                 "--partition FILE"
             )
-        parts = cut(whole, held, shuffle=shuffle, drop_ids=drop_ids, seed=seed)
-        files = [output / f"{stem}.h5" for stem in file_stems(held.names)]
-        writes("--output", *files)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(f"folder {output} cannot be made: {error.strerror}") from None
-        for file in files:
-            check_writable(file, force, "datasets")
-        new = [file for file in files if not file.exists()]
-        try:
-            for file, part in zip(files, parts, strict=True):
-                write_dataset(file, part, force)
-        except BaseException:
-            for file in new:
-                file.unlink(missing_ok=True)
-            raise
+        else:
+            parties = partition_of(whole, held)
+        parts = cut(whole, parties, shuffle=shuffle, drop_ids=drop_ids, seed=seed)
+        files = [output / f"{stem}.h5" for stem in file_stems(parties.names)]
+        _write(output, files, parts, force)
         for file, part in zip(files, parts, strict=True):
             screen.say(
                 f"wrote {file}: {plural(part.n_samples, 'row')}, "
                 f"{plural(part.n_features, 'feature')}"
             )
-    if json:
-        print_json(
+    if printing.json:
+        listed = [
             {
-                "source": str(source),
-                "seed": seed,
-                "shuffled": shuffle,
-                "drop_ids": drop_ids,
-                "parties": [
-                    {
-                        "name": file.stem,
-                        "file": str(file),
-                        "rows": part.n_samples,
-                        "features": list(part.feature_names),
-                    }
-                    for file, part in zip(files, parts, strict=True)
-                ],
+                "name": file.stem,
+                "file": str(file),
+                "rows": part.n_samples,
+                "features": list(part.feature_names),
             }
-        )
+            for file, part in zip(files, parts, strict=True)
+        ]
+        how = {"seed": seed, "shuffled": shuffle, "drop_ids": drop_ids}
+        print_json({"source": str(source), **how, "parties": listed})
+
+
+def _write(folder: Path, files: Sequence[Path], parts: Sequence[Dataset], force: bool) -> None:
+    """Write all files, or none."""
+    from vpem.errors import FileError
+    from vpem.files.datasets import write_dataset
+    from vpem.files.hdf5 import check_writable
+
+    writes("--output", *files)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"folder {folder} cannot be made: {error.strerror}") from None
+    for file in files:
+        check_writable(file, force, "datasets")
+    new = [file for file in files if not file.exists()]
+    try:
+        for file, part in zip(files, parts, strict=True):
+            write_dataset(file, part, force)
+    except BaseException:
+        for file in new:
+            file.unlink(missing_ok=True)
+        raise

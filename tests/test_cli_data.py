@@ -1,14 +1,17 @@
+import io
 import json
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from typer import Exit
 
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
-from vpem_cli.data import app
+from vpem_cli.app import command
 from vpem_cli.naming import in_options
 
 DATA = Path(__file__).parents[1] / "data"
@@ -16,7 +19,19 @@ PEOPLE = "name,age,height,sick\nann,30,1.7,yes\nbob,41,1.8,no\ncid,52,1.9,no\n"
 
 
 def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+    """Run a command of `vpem data`; the error is kept, not told."""
+    root, error, code = command(), None, 0
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            with root.make_context("vpem", ["data", *map(str, words)]) as context:
+                root.invoke(context)
+        except Exit as end:
+            code = end.exit_code
+        except Exception as raised:
+            error = raised
+    texts = {"stdout": out.getvalue(), "stderr": err.getvalue()}
+    return SimpleNamespace(exception=error, exit_code=code, output="".join(texts.values()), **texts)
 
 
 def works(*words):
@@ -84,7 +99,7 @@ def test_import_with_a_partition_file(csv, tmp_path, target):
     ("options", "sentence"),
     [
         ([], "hold text"),
-        (["--agents", "2", "--partition", "x.json"], "give --agents or --partition, not both"),
+        (["--agents", "2", "--partition", "x.json"], "give agents or partition, not both"),
         (["--label-column", "sick", "--id-column", "name", "--agents", "3"], "3 agents cannot"),
         (["--label-column", "sik"], "did you mean 'sick'"),
     ],
