@@ -17,7 +17,7 @@ from vpem.files.clusterings import StoredClustering
 from vpem.files.models import current_versions
 from vpem.fits.fingerprint import describe_run
 from vpem.fits.local_rows import LocalRows
-from vpem.fits.prepare import _precision
+from vpem.fits.prepare import precision_of
 from vpem.fits.results import SUMMED, NetworkResult
 from vpem.network.schema import Report
 from vpem.settings import CLUSTER_INITS, KmeansSettings
@@ -247,7 +247,7 @@ def prepare(
         If data or an option cannot be used.
     """
     n_clusters, init = how.n_clusters, how.init
-    precision = _precision(how.dtype)
+    precision = precision_of(how.dtype)
     data = check_data(X, n_features, feature_names, least_rows=int(here is None))
     weights = None
     n_samples = n_positive = len(data) if here is None else here.n_samples

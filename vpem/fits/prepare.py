@@ -32,7 +32,9 @@ from vpem.terms.scaling import Scaling
 if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
 
-__all__ = ["LARGEST_VALUE", "MARGINALIZE", "Prepared", "make_terms", "prepare"]
+__all__ = [
+    "LARGEST_VALUE", "MARGINALIZE", "Prepared", "make_terms", "precision_of", "prepare", "units_of",
+]  # fmt: skip
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
 """Advice where values are missing."""
@@ -95,7 +97,7 @@ def prepare(
     ``some`` tells whether any process has each of some flags, where features are in several. With
     ``here`` X has the rows of this process's workers, and others have more.
     """
-    precision = _precision(dtype)
+    precision = precision_of(dtype)
     misses = False
 
     def finite(data: Any, names: Sequence[str] | None) -> None:
@@ -166,7 +168,8 @@ def prepare(
     return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
 
 
-def _precision(dtype: DTypeLike) -> np.dtype[np.floating]:
+def precision_of(dtype: DTypeLike) -> np.dtype[np.floating]:
+    """Return the precision to compute in, or raise InputError if it is neither of the two."""
     for known in (np.dtype(np.float64), np.dtype(np.float32)):
         with contextlib.suppress(TypeError):
             if np.dtype(dtype) == known:
@@ -184,7 +187,7 @@ def _check_precision(weights: NDArray[np.float64], precision: np.dtype[np.floati
         )
 
 
-def _scaling(
+def units_of(
     X: Any,
     row_weights: NDArray[np.float64] | None,
     scale: str,

@@ -15,7 +15,7 @@ from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import checksum, describe_run
 from vpem.fits.local_rows import LocalRows, SharedRows, check_alone
-from vpem.fits.prepare import Prepared, _scaling, make_terms, prepare
+from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import RowFit, warn_of_outcome
 from vpem.fits.row_starts import RowRestart
 from vpem.network.blocks import Blocks
@@ -168,7 +168,7 @@ def _terms(given: Prepared, held: Workers, here: LocalRows | None, how: FitSetti
             )
         data = data[order]
         weights = None if weights is None else weights[order]
-    scaling = _scaling(data, weights, how.scale, given.precision, given.misses, here)
+    scaling = units_of(data, weights, how.scale, given.precision, given.misses, here)
     blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
     whole = make_terms(data, weights, blocks, scaling, given, how)
     if here is None:

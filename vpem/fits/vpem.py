@@ -16,7 +16,7 @@ from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fingerprint import describe_run
 from vpem.fits.parts import complete, own_start
-from vpem.fits.prepare import Prepared, _scaling, make_terms, prepare
+from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import Fit, warn_of_outcome
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
@@ -120,7 +120,7 @@ def fit_vpem(
     if saver is not None:
         facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
         saver.begin(describe_run("vp-em", given.X, given.row_weights, network, **facts))
-    scaling = _scaling(given.X, given.row_weights, how.scale, given.precision, given.misses)
+    scaling = units_of(given.X, given.row_weights, how.scale, given.precision, given.misses)
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
         complete(terms, network)
