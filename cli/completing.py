@@ -27,7 +27,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "confusion", "traces", "curves",
     ),
     "law": ("gaussian", "poisson", "bernoulli"),
-    "memory": ("first", "zero", "none"),
     "missing": settings.MISSINGS,
     "criterion": ("bic", "aic", "icl", "heldout"),
     "data fetch name": ("htru2",),
@@ -38,7 +37,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "impute split": ("random", "rows"),
     "topology": settings.TOPOLOGIES,
     "topology describe source": settings.TOPOLOGIES,
-    "weighting": ("rows", "workers"),
     "weights": settings.WEIGHTS,
 }  # fmt: skip
 """Words that options take, by the option's name; a command's own by its words and that name."""

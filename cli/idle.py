@@ -41,28 +41,12 @@ class Idle:
     why: str
 
 
-def _starts_somewhere(given: Values) -> bool:
-    return given.get("init_rows") is not None or given.get("init_model") is not None
-
-
 IDLE = (
-    Idle(
-        ("fedem",),
-        ("init",),
-        _starts_somewhere,
-        "finds a start, but --init-rows or --init-model says from where; leave it out",
-    ),
     Idle(
         ("select",),
         ("folds", "one_standard_error"),
         lambda given: given["criterion"] != "heldout",
         "is for --criterion heldout; leave it out",
-    ),
-    Idle(
-        ("fedem",),
-        ("consensus_tol",),
-        lambda given: given["rounds"] != "auto",
-        "is what --rounds auto reaches, but --rounds says how many there are; leave one out",
     ),
 )
 """The table of them."""

@@ -123,7 +123,6 @@ def from_the_library():
     from vpem.fits import imputation
     from vpem.fits.selection import criteria
     from vpem.pictures import kinds
-    from vpem.steps import fedem
     from vpem.terms.lowrank import dealing, laws
     from vpem_cli import model
 
@@ -135,9 +134,7 @@ def from_the_library():
         "data import missing": importers.MISSINGS,
         "impute split": dealing.SPLITS,
         "law": laws.LAWS,
-        "memory": fedem.MEMORIES,
         "model best criterion": model.CRITERIA,
-        "weighting": fedem.WEIGHTINGS,
     }
 
 

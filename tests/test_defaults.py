@@ -81,7 +81,6 @@ SPELT = {
 """What a default means that a door has to spell otherwise."""
 
 DIFFER = {
-    ("fedem", "n_threads"): "run_fedem has threads of a codec, which its caller settles",
     ("features", "graph_seed"): "None is the seed of the fit, which a network alone has not",
 }
 """Settings of a family that share a name and are not the same."""
@@ -133,7 +132,6 @@ LACKING = {
     ("fedem", "eigenvalue"): "corrections need no estimate of the mixing rate",
     ("fedem", "floor"): "experts set it, in Python",
     ("fedem", "hops"): "workers show nobody their rows",
-    ("fedem", "n_iter"): "run_fedem is given what max_iter is to others",
     ("fedem", "path"): "of tests: both ways give the same",
     ("imputation", "alpha"): "experts set it, in Python",
     ("imputation", "memory"): "experts set it, in Python",

@@ -202,7 +202,7 @@ def test_the_mean_of_the_memories_is_kept(X, codec, memory):
     run_fedem(
         model,
         start,
-        n_iter=25,
+        max_iter=25,
         step_size=0.2,
         codec=codec and parse_codec(codec),
         participation=0.6,
@@ -219,7 +219,7 @@ def test_the_mean_of_the_memories_is_kept(X, codec, memory):
 def test_noise_vanishes_with_memories_and_not_without(codec):
     values = 10 * np.random.default_rng(0).normal(size=(8, 40))
     model = Toy(values, pieces=(slice(0, 10), slice(10, 40)))
-    common = {"n_iter": 400, "step_size": 0.1, "participation": 0.5}
+    common = {"max_iter": 400, "step_size": 0.1, "participation": 0.5}
     codec = codec and parse_codec(codec)
     ours = run_fedem(
         model, np.zeros(40), codec=codec, rng=np.random.default_rng(1), memory="zero", **common
@@ -238,7 +238,7 @@ def test_alpha_is_set_by_the_codec():
     model = Toy(np.ones((4, 32)))
     for name in CODECS[1:]:
         codec = parse_codec(name)
-        ours = run_fedem(model, np.zeros(32), n_iter=1, codec=codec, rng=np.random.default_rng(0))
+        ours = run_fedem(model, np.zeros(32), max_iter=1, codec=codec, rng=np.random.default_rng(0))
         wanted = 1.0 if name.startswith("topk") else 1 / (1 + codec.variance(32))
         assert ours.alpha == pytest.approx(wanted)
 
@@ -248,7 +248,7 @@ def test_pieces_have_scales_of_their_own():
     small, large = np.full(8, 1e-6), np.full(8, 1e6)
     values = np.tile(np.r_[small, large], (3, 1))
     codec = parse_codec("qsgd:8bits")
-    common = {"n_iter": 1, "step_size": 1.0, "codec": codec, "memory": "none"}
+    common = {"max_iter": 1, "step_size": 1.0, "codec": codec, "memory": "none"}
     apart = Toy(values, pieces=(slice(0, 8), slice(8, 16)))
     found = run_fedem(apart, np.zeros(16), rng=np.random.default_rng(0), **common)
     np.testing.assert_allclose(found.statistic[:8], small, rtol=0.1)
@@ -268,7 +268,7 @@ def test_bytes_are_those_of_the_messages(codec):
     ours = run_fedem(
         model,
         np.zeros(30),
-        n_iter=6,
+        max_iter=6,
         codec=codec,
         participation=0.6,
         memory="zero",
@@ -290,11 +290,11 @@ def test_bytes_are_those_of_the_messages(codec):
 def test_first_memories_are_sent_once():
     model = Toy(np.arange(12.0).reshape(4, 3))
     ledger = Ledger(make_graph("star", 4))
-    ours = run_fedem(model, np.zeros(3), n_iter=0, ledger=ledger, rng=np.random.default_rng(0))
+    ours = run_fedem(model, np.zeros(3), max_iter=0, ledger=ledger, rng=np.random.default_rng(0))
     assert ledger.of_kind("setup") == {"messages": 4, "bytes": 96, "rounds": 1}
     assert ours.history.epochs == [1.0]
     np.testing.assert_allclose(ours.memories, model.values)
-    own = run_fedem(model, model.values, n_iter=0, rng=np.random.default_rng(0))
+    own = run_fedem(model, model.values, max_iter=0, rng=np.random.default_rng(0))
     assert own.history.bytes_up == [96]
     np.testing.assert_allclose(own.statistic, model.values.mean(axis=0))
     np.testing.assert_allclose(own.memory, 0, atol=1e-15)
@@ -304,16 +304,16 @@ def test_epochs_count_conditional_expectations():
     rows = [12, 12, 30]
     model = Toy(np.ones((3, 2)), counts=rows)
     common = {"memory": "zero", "rng": np.random.default_rng(0)}
-    full = run_fedem(model, np.zeros(2), n_iter=4, **common)
+    full = run_fedem(model, np.zeros(2), max_iter=4, **common)
     assert full.epochs == pytest.approx(4.0)
-    some = run_fedem(model, np.zeros(2), n_iter=4, batch_size=20, **common)
+    some = run_fedem(model, np.zeros(2), max_iter=4, batch_size=20, **common)
     assert some.epochs == pytest.approx(4 * (12 + 12 + 20) / 54)
     # A pass, then two batches an iteration, in outer loops of 3; 12 rows are less than 20.
     reduced = run_fedem(
-        model, np.zeros(2), n_iter=6, batch_size=20, variance_reduction=True, inner=3, **common
+        model, np.zeros(2), max_iter=6, batch_size=20, variance_reduction=True, inner=3, **common
     )
     assert reduced.epochs == pytest.approx(2 * (54 + 2 * (12 + 12 + 40)) / 54)
-    stopped = run_fedem(model, np.zeros(2), n_iter=100, n_epochs=7.5, **common)
+    stopped = run_fedem(model, np.zeros(2), max_iter=100, n_epochs=7.5, **common)
     assert stopped.n_iter == 8
 
 
@@ -329,7 +329,7 @@ def test_records_are_free_and_as_often_as_asked(X):
 def test_mean_field_is_the_distance_to_the_workers_mean(X):
     model = mixture_model(X)
     start = first_statistics(model, model.start(model.X[ROWS]))
-    ours = run_fedem(model, start, n_iter=3, step_size=0.3, rng=np.random.default_rng(0))
+    ours = run_fedem(model, start, max_iter=3, step_size=0.3, rng=np.random.default_rng(0))
     full = np.full(7, 1 / 7) @ first_statistics(model, ours.parameters)
     wanted = ((full - ours.statistic) ** 2).sum()
     assert ours.history.mean_field[-1] == pytest.approx(wanted, rel=1e-12)
@@ -349,7 +349,7 @@ def test_spider_corrects_the_last_estimate_by_two_batches():
             return rows.mean() + parameters
 
     model = Linear(np.zeros((4, 1)), counts=[9] * 4)
-    common = {"n_iter": 12, "step_size": 0.3, "memory": "zero", "participation": 0.7}
+    common = {"max_iter": 12, "step_size": 0.3, "memory": "zero", "participation": 0.7}
     exact = run_fedem(model, np.zeros(1), rng=np.random.default_rng(2), **common)
     assert exact.epochs < 12
 
@@ -443,7 +443,7 @@ def test_links_that_fail(X):
 
 def test_a_network_that_falls_apart_for_good_is_given_up():
     network = connect_workers(make_graph("path", 7), link_failure=0.9, n_rounds=2)
-    common = {"n_iter": 40, "memory": "zero", "rng": np.random.default_rng(0)}
+    common = {"max_iter": 40, "memory": "zero", "rng": np.random.default_rng(0)}
     with pytest.raises(NumericalError, match="fell apart in 20 iterations"):
         run_fedem(Toy(np.ones((7, 3))), np.zeros(3), network=network, **common)
 
@@ -513,7 +513,7 @@ def test_networks_that_make_no_sense(X):
 @each("start", [np.zeros(3), np.zeros((2, 2)), np.full(2, np.nan)])
 def test_starts_that_do_not_fit(start):
     with pytest.raises(InputError, match="the start must be finite"):
-        run_fedem(Toy(np.ones((4, 2))), start, n_iter=1, rng=np.random.default_rng(0))
+        run_fedem(Toy(np.ones((4, 2))), start, max_iter=1, rng=np.random.default_rng(0))
 
 
 def test_step_sizes():

@@ -20,6 +20,7 @@ _HOMES = {
     "FedMissEM": "vpem.fits.estimators.completion",
     "FileError": "vpem.errors",
     "Fit": "vpem.fits.vpem",
+    "FedMixtureSettings": "vpem.settings",
     "FitSettings": "vpem.settings",
     "Graph": "vpem.network.graph",
     "InputError": "vpem.errors",

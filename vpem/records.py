@@ -124,10 +124,10 @@ class Settings:
         """Return the record with other values."""
         return replace(self, **changes)
 
-    def into(self, record: type[T]) -> T:
-        """Return another record, of the settings that both have."""
+    def into(self, record: type[T], **changes: Any) -> T:
+        """Return another record, of the settings that both have, with changes."""
         shared = {one.name for one in record.fields()}
-        return record(**{name: value for name, value in self if name in shared})
+        return record(**{name: value for name, value in self if name in shared} | changes)
 
     def values(self, *without: str) -> dict[str, Any]:
         """Return the values by name, but for some."""

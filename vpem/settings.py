@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "FedMixtureSettings",
+    "FedSettings",
     "FitSettings",
     "GraphSettings",
     "HoldingSettings",
@@ -51,6 +53,8 @@ SAMPLERS = ("auto", "exact", "metropolis", "langevin", "mala")
 AVERAGES = ("statistics", "models")
 SHARES = ("individuals", "devices")
 FEEDBACKS = ("none", "change", "error", "memory")
+WEIGHTINGS = ("rows", "workers")
+MEMORIES = ("first", "zero", "none")
 ALIGNMENTS = ("none", "ids", "hmac", "psi")
 CODECS = ("natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",
           "randk:0.1", "float64", "float32", "float16")
@@ -300,4 +304,54 @@ class SaemSettings(Settings, heading="Method"):
         if feedback and not codec:
             raise InputError(Setting("feedback", self.feedback), " is about a codec's error: it "
                 "needs ", Setting("codec"))
+
+
+class FedSettings(Settings, heading="Method"):
+    """FedEM, whatever its statistics are of: see `vpem.steps.fedem.run_fedem`."""
+
+    step_size: Any = setting("constant:0.5", "G or constant:G; or decreasing:G,A: G k^-A in "
+        "iteration k, A 0.5 if not given; 0 < G <= 1.")
+    participation: float = setting(1.0, "Probability that a worker takes part in an iteration.",
+        heading="Messages and faults", least=0.0, most=1.0, above=True)
+    batch_size: int | None = setting(None, "Rows a worker draws of its own in an iteration. "
+        "Default: all; with --variance-reduction the square root of the mean number of rows.",
+        least=1)
+    variance_reduction: bool = setting(False, "VR-FedEM.")
+    inner: int | None = setting(None, "Iterations of an outer loop of VR-FedEM. Default: as many "
+        "as cost one pass.", least=1)
+    memory: str = setting("first", "What the workers' memories start from: first (their first "
+        "corrections), zero, or none: there are none.", choices=MEMORIES)
+    alpha: float | None = setting(None, "Step of the memories. Default: 1/(1 + omega) of the "
+        "codec.", least=0.0, most=1.0)
+    weighting: str = setting("rows", "What a mean over workers counts alike: rows, or workers.",
+        choices=WEIGHTINGS)
+    max_iter: int = changed(FitSettings, "max_iter", least=0)
+    n_epochs: float | None = setting(None, "Stop after the iteration that reaches so many epochs; "
+        "as many conditional expectations as rows are one, and the start takes one.",
+        flags="--epochs", heading="Stopping", least=0.0, above=True)
+    tol: float = setting(1e-10, "Stop when the squared norm of the mean correction is at most this "
+        "part of the statistic's, several times in a row where anything is drawn or quantized; 0: "
+        "never.", heading="Stopping", least=0.0)
+    record_every: int = setting(1, "Iterations from one record of objective and mean field to the "
+        "next; a record takes a pass over all rows, which counts as no epoch.", heading="Output",
+        least=1)
+    n_threads: int | None = changed(SumSettings, "n_threads")
+
+
+class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
+    """FedEM of a mixture: see `vpem.fit_fedem`."""
+
+    compress: str | None = changed(SumSettings, "compress", help="Codec of what workers send. "
+        "Recommended, with --step-size 1: qsgd:6bits:32, or qsgd:4bits:32 with a shared covariance "
+        "(tied). Others: qsgd:8bits, natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error "
+        "feedback), float32. The setup is then sent in few bits too. Default: numbers as they are.")
+    covariance_type: str = changed(MixtureSettings, "covariance_type", help="full, diag, "
+        "spherical; tied, tied-diag, tied-spherical for one shared by all components, with far "
+        "smaller messages.")
+    floor: float | None = setting(None, "Least variance in any direction relative to the "
+        "features' own, to which smaller ones, which noise can ask for, are raised and counted. "
+        "Default: 1e-4, and 0 where nothing is noisy, which is EM.", least=0.0, most=1.0)
+    seed: int = changed(MixtureSettings, "seed", help="Seeds start, workers, batches, codec, and "
+        "random graphs.")
+    max_iter: int = changed(FitSettings, "max_iter")
 # fmt: on

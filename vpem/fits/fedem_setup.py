@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem._core.threads import thread_count
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.fits.local_rows import LocalRows
@@ -14,6 +15,7 @@ from vpem.network.codecs import Cast, Codec, Dither, Natural
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
+from vpem.settings import FedMixtureSettings
 from vpem.steps.fedem import first_statistics
 from vpem.steps.held_rows import HeldRows
 from vpem.steps.row_lloyd import lloyd_rows
@@ -127,6 +129,27 @@ class Setup:
             deviations = np.sqrt(np.diagonal(second))
             units = np.where(deviations > 1e-12 * np.maximum(np.abs(shift), 1), deviations, 1.0)
         return Scaling(shift, units), second / np.outer(units, units)
+
+    def model(self, how: FedMixtureSettings, known_covariance: Any) -> MixtureStatistics:
+        """Return the statistics of the mixture, in units that all workers agree on."""
+        assert how.floor is not None
+        scaling, second = self.units(how.scale, how.weighting)
+        model = MixtureStatistics(
+            scaling.apply(self.rows),
+            self.here.runs,
+            how.n_components,
+            how.covariance_type,
+            scaling=scaling,
+            second=second,
+            reg_covar=how.reg_covar,
+            known=known_covariance,
+            floor=how.floor,
+            n_threads=thread_count(how.n_threads),
+            counts=self.workers.counts,
+        )
+        model.add_up = lambda value: float(self.holders.allreduce(np.array([float(value)]))[0])
+        model.radius = self.largest(model.radius)
+        return model
 
     def largest(self, radius: float) -> float:
         """Return how far out the farthest row is: a number from every worker."""

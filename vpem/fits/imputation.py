@@ -549,7 +549,7 @@ def fit_imputation(
         run = run_fedem(
             model,
             model.start,
-            n_iter=max_iter,
+            max_iter=max_iter,
             step_size=step_size,
             codec=codec,
             alpha=alpha,

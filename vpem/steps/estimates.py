@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int
 from vpem.errors import InputError, Setting
 from vpem.network.schema import COUNT, Array, Integer, ListOf, Maybe, Schema, State
 
@@ -54,9 +53,7 @@ class Estimates:
         self.rng = rng
         self.reduced = reduced
         held = model.counts[model.counts > 0]
-        if batch_size is not None:
-            batch_size = check_int("batch_size", batch_size, least=1)
-        elif reduced:
+        if batch_size is None and reduced:
             batch_size = ceil(sqrt(held.mean()))
         self.batch_size = batch_size
         if inner is not None and not reduced:
@@ -67,7 +64,7 @@ class Estimates:
         self.inner = 0
         if reduced and batch_size is not None:
             pass_of_batches = max(2, ceil(held.mean() / (2 * batch_size)))
-            self.inner = pass_of_batches if inner is None else check_int("inner", inner, least=1)
+            self.inner = pass_of_batches if inner is None else inner
         n_kept = len(model.counts) if reduced else 0
         self._last: NDArray[np.float64] = np.zeros((n_kept, model.size))
         self._seen: list[Any] = [None] * len(model.counts)

@@ -8,7 +8,6 @@ are is a `StatisticModel`, *how* they travel and who keeps their mean is in `vpe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -16,18 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_number
+from vpem._core.threads import thread_count
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
+from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import State
+from vpem.settings import FedSettings
 from vpem.steps.estimates import ELSEWHERE, Estimates
 from vpem.steps.fedem_states import fedem_state, restore_fedem
 from vpem.steps.fedem_sums import Central, Local, statistic_keeper
 from vpem.steps.fedruns import (
-    MEMORIES,
-    WEIGHTINGS,
     FedHistory,
-    FedOptions,
     FedProgress,
     FedRun,
     StatisticModel,
@@ -41,10 +39,7 @@ from vpem.sums.connect import Network
 from vpem.sums.quantizer import Basis, Quantizer
 
 __all__ = [
-    "MEMORIES",
-    "WEIGHTINGS",
     "FedHistory",
-    "FedOptions",
     "FedProgress",
     "FedRun",
     "StatisticModel",
@@ -68,18 +63,22 @@ def first_statistics(model: StatisticModel, parameters: Any) -> Vector:
 def run_fedem(
     model: StatisticModel,
     start: Vector | None,
-    options: FedOptions | None = None,
+    settings: FedSettings | None = None,
     *,
+    codec: Codec | None = None,
+    first_codec: Codec | None = None,
     basis: Basis | None = None,
     network: Network | None = None,
     ledger: Ledger | None = None,
     rng: np.random.Generator,
-    n_threads: int = 1,
     callback: Callable[[FedProgress], None] | None = None,
     saver: Saver | None = None,
     **changes: Any,
 ) -> FedRun:
     """Run FedEM, or VR-FedEM with ``variance_reduction``.
+
+    VR-FedEM (SPIDER): a worker corrects its last statistic by the difference of two minibatches,
+    and begins anew with all its rows in every outer loop.
 
     Parameters
     ----------
@@ -89,8 +88,17 @@ def run_fedem(
         A statistic that all know; or each worker's own at parameters that all know
         (`first_statistics`): these are sent once, the mean of what is received is the start, and
         one epoch is counted.
-    options : FedOptions, optional
-        How; by default with its defaults.
+    settings : FedSettings, optional
+        None: the defaults. Where anything is drawn or quantized, corrections must be below ``tol``
+        in so many iterations in a row (`vpem.steps.resting.looks_needed`): noise that stays above
+        it ends nothing. Steps may be a function too (`parse_step_size`).
+    codec : Codec, optional
+        How workers send corrections to the server; None: as float64. A codec that is biased by
+        more than rounding needs memories, and takes ``alpha = 1`` and ``H`` the mean of the
+        memories as they become, without ``1/p``: error feedback, EF21 of Richtarik et al. 2021.
+    first_codec : Codec, optional
+        How workers send their first statistics or corrections to the server; None: as float64. Its
+        noise is on all of the statistic, so that it should be finer than that of corrections.
     basis : Basis, optional
         Units in which codecs work, on the vector as one piece, and norms are taken for ``tol``;
         None: on the model's pieces as they are.
@@ -102,14 +110,12 @@ def run_fedem(
         Where messages are counted; one of its own otherwise.
     rng : Generator
         Draws the active workers, the minibatches and the codec's keys.
-    n_threads : int
-        Of the codec.
     callback : callable, optional
         Told of every iteration.
     saver : Saver, optional
         Is offered the state in every iteration; the random stream and the ledger are part of it.
     **changes
-        Options that are others.
+        Settings that differ: see `vpem.settings.FedSettings`.
 
     Returns
     -------
@@ -122,20 +128,18 @@ def run_fedem(
     NumericalError
         If a statistic is no longer finite, or the network falls apart for long.
     """
-    options = FedOptions(**changes) if options is None else replace(options, **changes)
-    weights = _weights(model.counts, options.weighting)
-    first = Quantizer(options.first_codec, model.pieces, n_threads, basis)
-    later = Quantizer(options.codec, model.pieces, n_threads, basis)
-    alpha = _memory_step(options.alpha, options.memory, later)
+    how = FedSettings.of(settings, **changes)
+    weights = _weights(model.counts, how.weighting)
+    n_threads = thread_count(how.n_threads)
+    first = Quantizer(first_codec, model.pieces, n_threads, basis)
+    later = Quantizer(codec, model.pieces, n_threads, basis)
+    alpha = _memory_step(how.alpha, how.memory, later)
     among = np.flatnonzero(model.counts)
-    keeper = statistic_keeper(
-        network, ledger, weights, first, later, options.participation, among, rng
-    )
-    estimates = Estimates(model, options.batch_size, options.variance_reduction, options.inner, rng)
-    noisy = later.omega > 0 or options.participation < 1 or estimates.batch_size is not None
-    looks = looks_needed(noisy or keeper.is_noisy, options.participation, estimates.inner)
-    rest = Rest(options.tol, looks, basis)
-    loop = _Loop(model, options, weights, keeper, estimates, rest, rng)
+    keeper = statistic_keeper(network, ledger, weights, first, later, how.participation, among, rng)
+    estimates = Estimates(model, how.batch_size, how.variance_reduction, how.inner, rng)
+    noisy = later.omega > 0 or how.participation < 1 or estimates.batch_size is not None
+    looks = looks_needed(noisy or keeper.is_noisy, how.participation, estimates.inner)
+    loop = _Loop(model, how, weights, keeper, estimates, Rest(how.tol, looks, basis), rng)
     saver = saver or NoSaver()
     if saver.saved is None:
         assert start is not None
@@ -176,7 +180,6 @@ def _memory_step(alpha: float | None, memory: str, quantizer: Quantizer) -> floa
         return 0.0
     if alpha is None:
         return 1.0 if quantizer.biased else 1 / (1 + quantizer.omega)
-    alpha = check_number("alpha", alpha, least=0.0, most=1.0)
     if alpha == 0:
         raise InputError(
             Setting("alpha"),
@@ -202,7 +205,7 @@ class _Loop:
     def __init__(
         self,
         model: StatisticModel,
-        options: FedOptions,
+        how: FedSettings,
         weights: Vector,
         keeper: Central | Local,
         estimates: Estimates,
@@ -210,9 +213,9 @@ class _Loop:
         rng: np.random.Generator,
     ) -> None:
         self.model = model
-        self.options = options
-        self.steps = parse_step_size(options.step_size)
-        self.most_epochs = inf if options.n_epochs is None else options.n_epochs
+        self.how = how
+        self.steps = parse_step_size(how.step_size)
+        self.most_epochs = inf if how.n_epochs is None else how.n_epochs
         self.weights = weights
         self.keeper = keeper
         self.estimates = estimates
@@ -243,7 +246,7 @@ class _Loop:
         """Put a run together again, in the middle of an iteration."""
         self.run = restore_fedem(saver, *self.parts)
         self.run.alpha, self.run.omega = alpha, omega
-        check_length(self.run.n_iter, self.options.n_iter)
+        check_length(self.run.n_iter, self.how.max_iter)
         self.keeper.remember(self.run)
         self.saved = saver.saved
         return self
@@ -251,7 +254,7 @@ class _Loop:
     def iterate(self, saver: Saver, callback: Callable[[FedProgress], None] | None) -> FedRun:
         """Iterate to the end."""
         run, saved = self.run, self.saved
-        for iteration in range(run.n_iter + (saved is None), self.options.n_iter + 1):
+        for iteration in range(run.n_iter + (saved is None), self.how.max_iter + 1):
             if saved is not None:
                 # The statistic of this iteration was saved: what is left to do follows.
                 n_active, step, saved = saved["active"], saved["step"], None
@@ -260,12 +263,12 @@ class _Loop:
                 state = partial(fedem_state, run, n_active, step, *self.parts)
                 saver.offer(state, last=self._is_last())
             self._maximize()
-            if self.options.tol > 0:
+            if self.how.tol > 0:
                 self.keeper.agree()
             last = self._is_last()
             if last:
                 self.keeper.finish(self.model.size)
-            if last or iteration % self.options.record_every == 0:
+            if last or iteration % self.how.record_every == 0:
                 self._record()
             if callback is not None:
                 callback(self._progress(n_active, step))
@@ -277,7 +280,7 @@ class _Loop:
 
     def _first(self, start: Vector) -> tuple[Vector, Vector]:
         """Statistics (R, P) and memories (n, P) to start from."""
-        model, keeper, remembered = self.model, self.keeper, self.options.memory == "first"
+        model, keeper, remembered = self.model, self.keeper, self.how.memory == "first"
         shape = (len(model.counts), model.size)
         start = np.asarray(start, dtype=np.float64)
         if start.shape not in (shape, shape[1:]) or not np.isfinite(start).all():
@@ -338,7 +341,7 @@ class _Loop:
     def _is_last(self) -> bool:
         """Whether this is the last iteration."""
         run = self.run
-        enough = run.n_iter == self.options.n_iter or self.estimates.epochs >= self.most_epochs
+        enough = run.n_iter == self.how.max_iter or self.estimates.epochs >= self.most_epochs
         return run.converged or enough
 
     def _maximize(self) -> None:

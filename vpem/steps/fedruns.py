@@ -9,16 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int, check_number
-from vpem.errors import InputError, Setting, check_choice
-from vpem.network.codecs import Codec
+from vpem.errors import InputError, Setting
 from vpem.network.schema import Schema, State
 
 __all__ = [
-    "MEMORIES",
-    "WEIGHTINGS",
     "FedHistory",
-    "FedOptions",
     "FedProgress",
     "FedRun",
     "StatisticModel",
@@ -29,12 +24,6 @@ __all__ = [
 Vector = NDArray[np.float64]
 StepSize = Callable[[int], float]
 """The step of each iteration, which are counted from 1."""
-
-WEIGHTINGS = ("rows", "workers")
-"""Means over workers: each row counts alike, or each worker."""
-
-MEMORIES = ("first", "zero", "none")
-"""What the memories of the workers start from; "none": there are none."""
 
 
 class StatisticModel(Protocol):
@@ -148,84 +137,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-@dataclass(frozen=True)
-class FedOptions:
-    """How FedEM runs.
-
-    Attributes
-    ----------
-    n_iter : int
-        Most iterations; with variance reduction, inner ones.
-    n_epochs : float or None
-        Stop after the iteration that reaches so many epochs.
-    step_size : str, float or callable
-        See `parse_step_size`.
-    codec : Codec or None
-        How workers send corrections to the server; None: as float64. A codec that is biased by
-        more than rounding needs memories, and takes ``alpha = 1`` and ``H`` the mean of the
-        memories as they become, without ``1/p``: error feedback, EF21 of Richtarik et al. 2021.
-    first_codec : Codec or None
-        How workers send their first statistics or corrections to the server; None: as float64. Its
-        noise is on all of the statistic, so that it should be finer than that of corrections.
-    alpha : float or None
-        Step of the memories; None: ``1/(1 + omega)`` of the codec.
-    participation : float
-        Probability p that a worker is active in an iteration, above 0 and at most 1.
-    batch_size : int or None
-        Rows a worker draws of its own in an iteration, without replacement; None: all of them, or
-        with variance reduction the square root of the mean number of rows.
-    variance_reduction : bool
-        SPIDER: a worker corrects its last statistic by the difference of two minibatches, and
-        begins anew with all its rows in every outer loop.
-    inner : int or None
-        Iterations of an outer loop; None: as many as cost one more pass over the rows.
-    weighting : {"rows", "workers"}
-        What the mean over workers counts alike.
-    memory : {"first", "zero", "none"}
-        Memories start at the workers' first corrections (as they are received), at zero, or there
-        are none.
-    tol : float
-        Stop when the squared norm of ``H`` is at most this part of that of the statistic, for
-        every root; 0: never. Where anything is drawn or quantized, in so many iterations in a row
-        (`vpem.steps.resting.looks_needed`): noise that stays above it ends nothing.
-    record_every : int
-        Iterations from one record of objective and mean field to the next; a record costs a pass.
-
-    Raises
-    ------
-    InputError
-        If an option is out of range.
-    """
-
-    n_iter: int
-    n_epochs: float | None = None
-    step_size: str | float | StepSize = "constant:0.5"
-    codec: Codec | None = None
-    first_codec: Codec | None = None
-    alpha: float | None = None
-    participation: float = 1.0
-    batch_size: int | None = None
-    variance_reduction: bool = False
-    inner: int | None = None
-    weighting: str = "rows"
-    memory: str = "first"
-    tol: float = 1e-10
-    record_every: int = 1
-
-    def __post_init__(self) -> None:
-        check_int("n_iter", self.n_iter, least=0)
-        check_int("record_every", self.record_every, least=1)
-        check_number("tol", self.tol, least=0.0)
-        if self.n_epochs is not None and check_number("n_epochs", self.n_epochs, least=0.0) == 0:
-            raise InputError(
-                Setting("n_epochs"), " must be above 0, got 0: the start alone takes one"
-            )
-        check_number("participation", self.participation, least=0.0, most=1.0, above=True)
-        parse_step_size(self.step_size)
-        check_choice("weighting", self.weighting, WEIGHTINGS)
-        check_choice("memory", self.memory, MEMORIES)
 
 
 @dataclass

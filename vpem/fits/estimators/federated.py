@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.estimators.row_estimators import workers_of
 from vpem.fits.fedem import fit_fedem
+from vpem.settings import FedMixtureSettings, SumSettings
 from vpem.sums.connect import connect_workers
 
 __all__ = ["FedEM"]
@@ -201,46 +202,19 @@ class FedEM(FittedMixture):
         seed = self._seed()
         workers = workers_of(self.workers, len(data))
         graph = self._graph(workers.n_workers, seed)
-        network = connect_workers(
-            graph,
-            n_rounds=self.n_rounds,
-            weights=self.weights,
-            acceleration=self.acceleration,
-            consensus_tol=self.consensus_tol,
-            link_failure=self.link_failure,
-            stragglers=self.stragglers,
-            # Of the rounds there; at a server FedEM compresses its corrections itself.
-            compress=None if graph.has_server else self.compress,
-            seed=seed,
-            n_threads=self.n_threads,
-        )
+        # On a graph the codec is of its rounds; at a server FedEM compresses corrections itself.
+        of_rounds = None if graph.has_server else self.compress
         names = getattr(self, "feature_names_in_", None)
         fit = fit_fedem(
             data,
             workers,
-            network,
-            n_components=self.n_components,
-            covariance_type=self.covariance_type,
+            connect_workers(graph, self._settings(SumSettings, seed=seed, compress=of_rounds)),
+            self._settings(
+                FedMixtureSettings,
+                seed=seed,
+                compress=self.compress if graph.has_server else None,
+            ),
             known_covariance=self.known_covariance,
-            init=self.init,
-            max_iter=self.max_iter,
-            n_epochs=self.n_epochs,
-            tol=self.tol,
-            compress=self.compress if graph.has_server else None,
-            step_size=self.step_size,
-            alpha=self.alpha,
-            participation=self.participation,
-            batch_size=self.batch_size,
-            variance_reduction=self.variance_reduction,
-            inner=self.inner,
-            weighting=self.weighting,
-            memory=self.memory,
-            reg_covar=self.reg_covar,
-            floor=self.floor,
-            scale=self.scale,
-            record_every=self.record_every,
-            seed=seed,
-            n_threads=self.n_threads,
             feature_names=None if names is None else list(names),
         )
         self.fit_ = fit
