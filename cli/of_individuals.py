@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from vpem.saem.saved import SavedSaem
 
     Tables = tuple[Report, Report]
+    """A report, and columns."""
 
 __all__ = ["SaemFile"]
-
-"""A report, and columns."""
 
 
 class SaemFile(StoredFile):
