@@ -132,17 +132,12 @@ class RowFile(StoredFile):
                 "mapping": found.mapping,
             })  # fmt: skip
             return
-        facts = (
-            ("accuracy, best one-to-one mapping", f"{found.accuracy:.4f}"),
-            ("adjusted Rand index", f"{found.adjusted_rand_index:.4f}"),
-            ("normalized mutual information", f"{found.normalized_mutual_information:.4f}"),
-        )
         heads = tuple(
             f"{c} = {found.mapping[c]}" if c in found.mapping else str(c) for c in range(k)
         )
         counts = ((label, *row) for label, row in zip(found.classes, found.confusion, strict=True))
         title = "Rows of each label in each component"
-        show(table(facts, "", ""), table(counts, "label", *heads, title=title, right=heads))
+        show(table(found.facts(), "", ""), table(counts, "label", *heads, title=title, right=heads))
 
     def command(self, root: Any) -> str | None:
         """Return the command that fitted it, made of its options; None where it is not known."""

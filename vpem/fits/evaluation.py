@@ -44,6 +44,14 @@ class Agreement:
     confusion: NDArray[np.intp]
     mapping: dict[int, Any]
 
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the figures as a reader wants them, each with its name."""
+        return [
+            ("accuracy, best one-to-one mapping", f"{self.accuracy:.4f}"),
+            ("adjusted Rand index", f"{self.adjusted_rand_index:.4f}"),
+            ("normalized mutual information", f"{self.normalized_mutual_information:.4f}"),
+        ]
+
 
 def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreement:
     """Compare clusters with labels.

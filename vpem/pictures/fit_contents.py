@@ -177,14 +177,9 @@ def _agreement(saved: SavedFit, rows: EvaluationData) -> list[Fact]:
     if rows.labels is None:
         return []
     try:
-        found = agreement_of(saved, rows)
+        return [*agreement_of(saved, rows).facts()]
     except VpemError as error:
         return [("labels", str(error))]
-    return [
-        ("accuracy, best one-to-one mapping", f"{found.accuracy:.4f}"),
-        ("adjusted Rand index", f"{found.adjusted_rand_index:.4f}"),
-        ("normalized mutual information", f"{found.normalized_mutual_information:.4f}"),
-    ]
 
 
 def _hubs(saved: SavedFit) -> Items:
