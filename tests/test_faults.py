@@ -9,7 +9,7 @@ import pytest
 from vpem import InputError, connect, find_hubs, fit_vpem, make_graph, mixing_matrix, mixing_rate
 from vpem.errors import PartitionedError, VpemWarning
 from vpem.network.distances import diameter
-from vpem.network.faults import Faults, Links, Weather, failing_rounds
+from vpem.network.faults import DrawnFaults, Faults, Links, failing_rounds
 from vpem.network.graph import Graph, from_edges
 from vpem.network.holdings import contiguous
 from vpem.network.hubs import Hub
@@ -63,11 +63,11 @@ def test_nothing_fails_by_default():
 def test_links_fail_as_often_as_was_asked(seed):
     graph = make_graph("geometric", 30, seed=seed)
     rng = np.random.default_rng(seed)
-    weather = Faults(link_failure=0.3, stragglers=0.2).draw(graph, 2000, rng, dropout=True)
-    assert weather.awake.all()
+    drawn = Faults(link_failure=0.3, stragglers=0.2).draw(graph, 2000, rng, dropout=True)
+    assert drawn.awake.all()
     # Neither the link nor one of its ends.
-    assert weather.up.mean() == pytest.approx(0.7 * 0.8**2, abs=0.01)
-    together = (weather.up[:, 0] & weather.up[:, -1]).mean()
+    assert drawn.up.mean() == pytest.approx(0.7 * 0.8**2, abs=0.01)
+    together = (drawn.up[:, 0] & drawn.up[:, -1]).mean()
     assert together == pytest.approx((0.7 * 0.8**2) ** 2, abs=0.05)
 
 
@@ -76,10 +76,10 @@ def test_silent_agents_and_their_links(seed):
     graph = make_graph("geometric", 60, seed=seed)
     faults = Faults(agent_dropout=0.3)
     rng = np.random.default_rng(seed)
-    weather = faults.draw(graph, 5, rng, dropout=True)
-    assert 5 < (~weather.awake).sum() < 32
-    both = weather.awake[graph.edges].all(axis=1)
-    np.testing.assert_array_equal(weather.up, np.broadcast_to(both, weather.up.shape))
+    drawn = faults.draw(graph, 5, rng, dropout=True)
+    assert 5 < (~drawn.awake).sum() < 32
+    both = drawn.awake[graph.edges].all(axis=1)
+    np.testing.assert_array_equal(drawn.up, np.broadcast_to(both, drawn.up.shape))
     assert faults.draw(graph, 5, rng, dropout=False).awake.all()
 
 
@@ -123,7 +123,7 @@ def test_the_mean_is_kept_in_every_round(seed, hops, monkeypatch):
 
     def watched(self, states, up):
         mix(self, states, up)
-        seen.append(states[self._weather.awake].sum(axis=0).copy())
+        seen.append(states[self._drawn.awake].sum(axis=0).copy())
 
     monkeypatch.setattr(GossipSum, "_mix", watched)
     total = begun(total, "estep")
@@ -131,7 +131,7 @@ def test_the_mean_is_kept_in_every_round(seed, hops, monkeypatch):
     silent = np.zeros(len(hubs), bool) if total.silent is None else total.silent
     taken = terms[~silent].sum(axis=0).ravel()
     assert len(seen) == 8
-    for mean in np.array(seen) / total._weather.awake.sum():
+    for mean in np.array(seen) / total._drawn.awake.sum():
         np.testing.assert_allclose(mean, taken, rtol=1e-12)
 
 
@@ -155,7 +155,7 @@ def test_many_rounds_give_the_sum_of_those_who_take_part(seed, hops):
     for _ in range(4):
         begun(total, "estep")
         silent = np.zeros(len(hubs), bool) if total.silent is None else total.silent
-        awake = total._weather.awake
+        awake = total._drawn.awake
         np.testing.assert_array_equal(silent, [not awake[hub.root] for hub in hubs])
         found = total.reduce(terms)
         wanted = np.broadcast_to(terms[~silent].sum(axis=0), found.shape)
@@ -171,9 +171,9 @@ def test_rounds_by_their_definition(seed):
     _, total = gossip(graph, 0, 6, Faults(0.3, 0.1, 0.1), seed)
     terms = draw_terms(12, seed)
     found = begun(total, "estep").reduce(terms)
-    awake = total._weather.awake
+    awake = total._drawn.awake
     states = awake.sum() * terms * awake[:, None, None]
-    for up in total._weather.up:
+    for up in total._drawn.up:
         mixing = mixing_matrix(Graph(12, graph.edges[up], "custom")).toarray()
         states = np.tensordot(mixing, states, axes=1)
     np.testing.assert_allclose(found, states, rtol=1e-12)
@@ -201,7 +201,7 @@ def test_the_term_of_a_hub_goes_where_its_root_reaches():
     awake = np.array([True, True, False, True, True])
     informed = total._find_informed(awake)
     np.testing.assert_array_equal(informed, [True, True, False, False, False])
-    total._weather = Weather(awake, np.ones((3, 4), bool))
+    total._drawn = DrawnFaults(awake, np.ones((3, 4), bool))
     starts = total._spread(np.ones((1, 1)), informed)[:, 0]
     np.testing.assert_allclose(starts, [2, 2, 0, 0, 0])
     assert starts[awake].mean() == 1
@@ -228,13 +228,13 @@ def test_parts_of_a_network_are_named():
     graph = from_edges([("a", "b"), ("b", "c"), ("c", "d")], names=["a", "b", "c", "d"])
     up = np.array([[True, False, False], [False, False, True]])
     with pytest.raises(PartitionedError, match=r"2 parts .* 2 rounds: \('a', 'b'\), \('c', 'd'\)"):
-        Weather(np.ones(4, bool), up).check_whole(graph)
-    Weather(np.ones(4, bool), np.array([[True, False, True], [False, True, False]])).check_whole(
-        graph
-    )
-    Weather(np.array([False, True, True, False]), up | True).check_whole(graph)
+        DrawnFaults(np.ones(4, bool), up).check_whole(graph)
+    DrawnFaults(
+        np.ones(4, bool), np.array([[True, False, True], [False, True, False]])
+    ).check_whole(graph)
+    DrawnFaults(np.array([False, True, True, False]), up | True).check_whole(graph)
     with pytest.raises(PartitionedError, match=r"\('a'\), \('c', 'd'\)"):
-        Weather(np.array([True, False, True, True]), up[1:]).check_whole(graph)
+        DrawnFaults(np.array([True, False, True, True]), up[1:]).check_whole(graph)
 
 
 def test_a_sum_whose_network_falls_apart_is_refused():
@@ -244,7 +244,7 @@ def test_a_sum_whose_network_falls_apart_is_refused():
     with pytest.raises(PartitionedError, match="parts"):
         counted.begin("estep", 7, 2, 8)
     assert counted._number == 1
-    assert counted.ledger.of_kind("estep")["messages"] == 2 * counted._weather.up.sum()
+    assert counted.ledger.of_kind("estep")["messages"] == 2 * counted._drawn.up.sum()
     for kind in ("setup", "check"):
         fresh = total.on(Ledger(graph))
         with pytest.raises(PartitionedError, match="parts"):
@@ -270,12 +270,12 @@ def test_messages_over_links_that_are_up_are_counted(seed):
     hubs, total = gossip(graph, 1, 6, Faults(0.3, 0.05, 0.1), seed)
     total = begun(total.on(Ledger(graph)), "setup")
     ledger, size = total.ledger, 7 * 2 * 8
-    weather = total._weather
+    drawn = total._drawn
     told = 20 - len(hubs)
     rounds = total._number * (6 + total.routes.hops)
     found = ledger.of_kind("setup")
     if total._number == 1:
-        wanted = told + 2 * int(weather.up.sum())
+        wanted = told + 2 * int(drawn.up.sum())
         assert found == {"messages": wanted, "bytes": wanted * size, "rounds": rounds}
     flooding = ledger.of_kind("flooding")
     wanted = 2 * graph.n_edges * diameter(graph) * total._number
@@ -336,7 +336,7 @@ def test_silent_agents_take_no_part_in_agreements():
             total.begin("estep", 5, 2, 8)
         except PartitionedError:
             continue
-        awake = total._weather.awake
+        awake = total._drawn.awake
         total.agree("stopping")
         links = sum(awake[a] and awake[b] for a, b in graph.edges)
         assert total.ledger.of_kind("stopping")["messages"] == 2 * 3 * links

@@ -17,7 +17,7 @@ from vpem.network.mixing import chebyshev_steps, mixing_rate
 from vpem.network.routes import find_routes
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import ConsensusSum
-from vpem.sums.contraction import Pace, codec_of, compressed_rounds, contraction, find_pace
+from vpem.sums.contraction import RoundSteps, codec_of, compressed_rounds, contraction, stable_steps
 from vpem.sums.gossip import GossipSum
 from vpem.sums.wrappers import Memory
 
@@ -298,7 +298,7 @@ def test_missed_messages_are_sent_when_the_link_is_up_again(seed):
     terms = draw_terms(len(hubs), seed)
     total.begin("check", *SHAPE, 8)
     total.reduce(terms)
-    ups = total._weather.up
+    ups = total._drawn.up
     size = total.codec.message_size(80)
     found = total.ledger.of_kind("estep")
     assert found["messages"] == 2 * ups.sum()
@@ -313,7 +313,7 @@ def test_a_compressed_sum_that_falls_apart_is_counted():
     total = total.on(Ledger(graph))
     with pytest.raises(PartitionedError):
         total.begin("estep", *SHAPE, 8)
-    messages = 2 * int(total._weather.up.sum())
+    messages = 2 * int(total._drawn.up.sum())
     assert total.ledger.of_kind("estep")["messages"] == messages
     assert total.ledger.of_kind("estep")["bytes"] == messages * 160
 
@@ -345,28 +345,28 @@ def test_a_codec_that_may_lose_all_is_refused():
 
 
 def test_the_pace_by_noise_and_gap():
-    exact = find_pace(0.9, 0.0)
+    exact = stable_steps(0.9, 0.0)
     assert exact.step == 1
     assert exact.rate == pytest.approx(0.9)
-    assert 0 < find_pace(0.99, 0.1).rate < 0.99
-    assert find_pace(0.99, 9.0).rate == 0
-    steps = [find_pace(0.9, omega).step for omega in (5.0, 10.0, 100.0)]
+    assert 0 < stable_steps(0.99, 0.1).rate < 0.99
+    assert stable_steps(0.99, 9.0).rate == 0
+    steps = [stable_steps(0.9, omega).step for omega in (5.0, 10.0, 100.0)]
     assert steps == sorted(steps, reverse=True)
-    assert find_pace(0.9, 0.0, fixed=False) == Pace(1.0, 0.0)
+    assert stable_steps(0.9, 0.0, fixed=False) == RoundSteps(1.0, 0.0)
 
 
 @over(rate=[0.3, 0.9, 0.99, 0.9999], omega=[0.0, 0.01, 0.3, 2.0, 20.0])
 def test_rounds_reach_the_fall(rate, omega):
     n_rounds = compressed_rounds(rate, omega)
-    pace = find_pace(rate, omega)
-    assert pace.fall(rate, n_rounds) <= 1e-4
+    stable = stable_steps(rate, omega)
+    assert stable.fall(rate, n_rounds) <= 1e-4
     left = np.sqrt(omega / (1 + omega))
-    assert n_rounds == 1 or max(pace.fall(rate, n_rounds - 1), left ** (n_rounds - 1)) > 1e-4
-    if pace.rate and n_rounds < 100:
+    assert n_rounds == 1 or max(stable.fall(rate, n_rounds - 1), left ** (n_rounds - 1)) > 1e-4
+    if stable.rate and n_rounds < 100:
         before, here = 1.0, rate
-        for step in chebyshev_steps(pace.rate, n_rounds)[1:]:
+        for step in chebyshev_steps(stable.rate, n_rounds)[1:]:
             before, here = here, step * (rate * here - before) + before
-        assert pace.fall(rate, n_rounds) == pytest.approx(here, rel=1e-6)
+        assert stable.fall(rate, n_rounds) == pytest.approx(here, rel=1e-6)
 
 
 # ---- at a server -------------------------------------------------------------------------------

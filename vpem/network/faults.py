@@ -11,7 +11,7 @@ from vpem.checks import check_number
 from vpem.errors import InputError, PartitionedError, Setting, shorten
 from vpem.network.graph import Graph
 
-__all__ = ["Faults", "Links", "Weather", "failing_rounds"]
+__all__ = ["DrawnFaults", "Faults", "Links", "failing_rounds"]
 
 
 MOST_DRAWN = 10**9
@@ -73,7 +73,7 @@ class Faults:
 
     def draw(
         self, graph: Graph, n_rounds: int, rng: np.random.Generator, *, dropout: bool
-    ) -> Weather:
+    ) -> DrawnFaults:
         """Draw what is up in each round of one sum; agents fall silent only with ``dropout``."""
         n, edges = graph.n_agents, graph.edges
         if n_rounds * (n + len(edges)) > MOST_DRAWN:
@@ -86,11 +86,11 @@ class Faults:
         late = rng.random((n_rounds, n)) < self.stragglers
         down = late | silent
         up &= ~(down[:, edges[:, 0]] | down[:, edges[:, 1]])
-        return Weather(~silent, up)
+        return DrawnFaults(~silent, up)
 
 
 @dataclass(frozen=True)
-class Weather:
+class DrawnFaults:
     """What is up in the rounds of one sum.
 
     Attributes

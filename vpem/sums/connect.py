@@ -29,7 +29,7 @@ from vpem.network.spectrum import estimate_rate
 from vpem.settings import SumSettings
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
-from vpem.sums.contraction import FALL, compressed_rounds, contraction, find_pace
+from vpem.sums.contraction import FALL, compressed_rounds, contraction, stable_steps
 from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
@@ -398,7 +398,7 @@ def _compressed_rounds(codec: Codec, rate: float, accelerated: bool) -> int:
     n_rounds = compressed_rounds(rate, omega)
     if accelerated:
         return n_rounds
-    fall = 1.0 - find_pace(rate, omega, fixed=False).step * (1.0 - rate)
+    fall = 1.0 - stable_steps(rate, omega, fixed=False).step * (1.0 - rate)
     return max(n_rounds, ceil(log(FALL) / log(fall)) if 0 < fall < 1 else 1)
 
 

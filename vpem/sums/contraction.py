@@ -1,4 +1,4 @@
-"""How compressed rounds go: how much of a message is believed, and how far a round moves."""
+"""How much of a compressed message is believed, and by what steps rounds are stable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vpem.errors import InputError
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
 
-__all__ = ["Pace", "codec_of", "compressed_rounds", "contraction", "find_pace"]
+__all__ = ["RoundSteps", "codec_of", "compressed_rounds", "contraction", "stable_steps"]
 
 NOISE_PER_GAP = 1.5
 """Acceleration stays stable while ``sqrt(1 - rate^2)`` is at least this times ``sqrt(omega)``."""
@@ -72,8 +72,8 @@ def contraction(codec: Codec, n_values: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How compressed rounds go.
+class RoundSteps:
+    """By what steps compressed rounds go.
 
     Attributes
     ----------
@@ -96,8 +96,8 @@ class Pace:
         return float(np.exp(slow - fast) * (1 + np.exp(-2 * slow)) / (1 + np.exp(-2 * fast)))
 
 
-def find_pace(rate: float, omega: float, *, fixed: bool = True) -> Pace:
-    """Return the fastest pace that is stable under the noise of the messages.
+def stable_steps(rate: float, omega: float, *, fixed: bool = True) -> RoundSteps:
+    """Return the fastest steps that are stable under the noise of the messages.
 
     Where noise is small against the spectral gap rounds are accelerated by Chebyshev's
     polynomials; for a bound below ``rate`` where it is not so small, which accelerates less. With
@@ -120,8 +120,8 @@ def find_pace(rate: float, omega: float, *, fixed: bool = True) -> Pace:
     if fixed and 0 < rate < 1:
         gap = max(np.sqrt(1.0 - rate**2), NOISE_PER_GAP * np.sqrt(omega))
         if gap < 1:
-            return Pace(1.0, float(np.sqrt(1.0 - gap**2)))
-    return Pace(1.0 / (1.0 + CAUTION * omega * (1.0 + rate)), 0.0)
+            return RoundSteps(1.0, float(np.sqrt(1.0 - gap**2)))
+    return RoundSteps(1.0 / (1.0 + CAUTION * omega * (1.0 + rate)), 0.0)
 
 
 def compressed_rounds(rate: float, omega: float, *, fall: float = FALL) -> int:
@@ -130,21 +130,21 @@ def compressed_rounds(rate: float, omega: float, *, fall: float = FALL) -> int:
     Parameters
     ----------
     rate, omega : float
-        As for `find_pace`.
+        As for `stable_steps`.
     fall : float
         By what the rounds of one sum reduce the distance to the mean, below 1.
     """
-    pace = find_pace(rate, omega)
+    stable = stable_steps(rate, omega)
     if rate <= 0 and omega == 0:
         return 1
     # What a message leaves behind falls no faster than by this a round.
     left = sqrt(omega / (1.0 + omega))
     least = ceil(log(fall) / log(left)) if left > 0 else 1
     high = 1
-    while pace.fall(rate, high) > fall:
+    while stable.fall(rate, high) > fall:
         high *= 2
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if pace.fall(rate, middle) <= fall else (middle, high)
+        low, high = (low, middle) if stable.fall(rate, middle) <= fall else (middle, high)
     return max(high, least)

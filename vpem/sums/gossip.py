@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from vpem._core.consensus import consensus_rounds
 from vpem.checks import Floats, check_int, check_number
 from vpem.errors import InputError, PartitionedError
-from vpem.network.faults import Faults, Links, Weather
+from vpem.network.faults import DrawnFaults, Faults, Links
 from vpem.network.graph import Graph
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
 from vpem.network.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema, State
 from vpem.sums.consensus import _Layout, _OverHubs
-from vpem.sums.contraction import Pace, codec_of, contraction, find_pace
+from vpem.sums.contraction import RoundSteps, codec_of, contraction, stable_steps
 from vpem.sums.counted import SUM_KIND
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.wrappers import Channel, Compressed, Memory, flattened, short_keys, unflattened
@@ -80,7 +80,7 @@ class GossipSum(_OverHubs):
         How messages are written; None sends numbers as they are.
     step : float, optional
         Weight of what the neighbours say in compressed rounds, which are then plain. None takes
-        `find_pace`.
+        `stable_steps`.
     accelerated : bool
         Whether compressed rounds are accelerated where the codec's noise allows it and no links
         fail.
@@ -139,7 +139,7 @@ class GossipSum(_OverHubs):
         self._links = Links(graph)
         self._number = 0
         self._kind = "setup"
-        self._weather: Weather | None = None
+        self._drawn: DrawnFaults | None = None
         self._open: NDArray[np.bool_] | None = None
         self._missed: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._memory: _Memory | None = None
@@ -151,7 +151,7 @@ class GossipSum(_OverHubs):
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
-        counted._number, counted._memory, counted._weather = 0, None, None
+        counted._number, counted._memory, counted._drawn = 0, None, None
         return counted
 
     def state(self) -> State:
@@ -213,33 +213,33 @@ class GossipSum(_OverHubs):
                 self._count(kind, size, self.n_rounds, self.n_rounds)
             return
         rng = np.random.default_rng([self.seed, self._number])
-        weather = self.faults.draw(self.graph, self.n_rounds, rng, dropout=kind == "estep")
-        self._weather = weather
-        roots_awake = weather.awake[self._layout.roots]
+        drawn = self.faults.draw(self.graph, self.n_rounds, rng, dropout=kind == "estep")
+        self._drawn = drawn
+        roots_awake = drawn.awake[self._layout.roots]
         self.silent = None if roots_awake.all() else ~roots_awake
-        self._informed = self._find_informed(weather.awake)
-        failure = self._find_failure(weather)
+        self._informed = self._find_informed(drawn.awake)
+        failure = self._find_failure(drawn)
         if self.ledger is not None:
-            self._count_flooding(weather.awake)
+            self._count_flooding(drawn.awake)
             if self.codec is None:
                 told = self._informed[self.ledger.targets[self._down]]
-                times = weather.up.sum(axis=0)[self._links.edge_of_link]
+                times = drawn.up.sum(axis=0)[self._links.edge_of_link]
                 self._count(kind, size, times, self.n_rounds, told)
             elif failure is not None:
                 # Sent in vain: what has no answer is not computed.
                 assert self._coder is not None
                 sent = self._coder.message_size(n_values)
-                times = weather.up.sum(axis=0)[self._links.edge_of_link]
+                times = drawn.up.sum(axis=0)[self._links.edge_of_link]
                 self._send(self._charged, sent, times=times, rounds=self.n_rounds)
         if failure is not None:
             raise failure
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Count one agreement by flooding among the agents that took part in the last sum."""
-        if self.ledger is None or self.faults is None or self._weather is None:
+        if self.ledger is None or self.faults is None or self._drawn is None:
             super().agree(kind, size)
             return
-        links = self._links_awake(self._weather.awake)
+        links = self._links_awake(self._drawn.awake)
         self._send(kind, size, links=links, times=self.diameter, rounds=self.diameter)
 
     def _links_awake(self, awake: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -255,15 +255,15 @@ class GossipSum(_OverHubs):
         size = ceil(self.graph.n_agents / 8)
         self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
 
-    def _find_failure(self, weather: Weather) -> PartitionedError | None:
+    def _find_failure(self, drawn: DrawnFaults) -> PartitionedError | None:
         """Return what keeps a sum from having an answer."""
-        if not weather.awake[self._layout.roots].any():
+        if not drawn.awake[self._layout.roots].any():
             return PartitionedError("the roots of all hubs are silent during a sum")
         if self._layout.n_hubs == 1 and self.codec is None:
             # The root alone has all there is to sum.
             return None
         try:
-            weather.check_whole(self.graph)
+            drawn.check_whole(self.graph)
         except PartitionedError as error:
             return error
         return None
@@ -297,7 +297,7 @@ class GossipSum(_OverHubs):
     def _spread(self, flat: Floats, informed: NDArray[np.bool_]) -> NDArray[Any]:
         """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V)."""
         layout = self._layout
-        awake = self._all if self.faults is None or self._weather is None else self._weather.awake
+        awake = self._all if self.faults is None or self._drawn is None else self._drawn.awake
         sizes = np.bincount(layout.hub_of[informed], minlength=layout.n_hubs)
         scale = np.where(informed, awake.sum() / np.maximum(sizes, 1)[layout.hub_of], 0.0)
         spread: Floats = flat[layout.hub_of] * scale[:, None].astype(flat.dtype)
@@ -308,8 +308,8 @@ class GossipSum(_OverHubs):
         if self.faults is None:
             self._layout.run_plain(states, self.n_rounds, self.n_threads)
             return
-        assert self._weather is not None
-        for up in self._weather.up:
+        assert self._drawn is not None
+        for up in self._drawn.up:
             self._mix(states, up)
 
     def _mix(self, states: Floats, up: NDArray[np.bool_] | None) -> None:
@@ -324,24 +324,24 @@ class GossipSum(_OverHubs):
     def _run_compressed(self, flat: NDArray[np.float64]) -> NDArray[np.float64]:
         """Run the rounds of a compressed sum from where the one before ended."""
         assert self._coder is not None
-        weather = self._weather if self.faults is not None else None
+        drawn = self._drawn if self.faults is not None else None
         inputs = self._spread(flat, self._informed & self._is_root)
-        memory = self._remember(inputs, self._all if weather is None else weather.awake)
+        memory = self._remember(inputs, self._all if drawn is None else drawn.awake)
         self._missed = memory.missed
         believed, omega = contraction(self._coder, flat.shape[1])
-        pace = find_pace(self.rate, omega, fixed=weather is None and self.accelerated)
+        stable = stable_steps(self.rate, omega, fixed=drawn is None and self.accelerated)
         if self.step is not None:
-            pace = Pace(self.step, 0.0)
-        steps = chebyshev_steps(pace.rate, self.n_rounds)
+            stable = RoundSteps(self.step, 0.0)
+        steps = chebyshev_steps(stable.rate, self.n_rounds)
         copies = self._copies(memory, believed)
         before = memory.states
         for number, step in enumerate(steps):
-            up = self._open = None if weather is None else weather.up[number]
+            up = self._open = None if drawn is None else drawn.up[number]
             copies.send(memory.states if copies.active is None else memory.states[copies.active])
             moves = memory.copies.copy()
             self._mix(moves, up)
             moves -= memory.copies
-            moves *= pace.step
+            moves *= stable.step
             moves += memory.states
             if step != 1.0:
                 moves *= step
@@ -360,8 +360,8 @@ class GossipSum(_OverHubs):
             channel.active = np.flatnonzero(memory.awake)
 
         def keys(n_messages: int) -> Keys:
-            drawn = short_keys(rng, n_agents)
-            return drawn if channel.active is None else drawn[channel.active]
+            keys_of_all = short_keys(rng, n_agents)
+            return keys_of_all if channel.active is None else keys_of_all[channel.active]
 
         quantizer = Quantizer(self._coder, n_values, self.n_threads)
         return Memory(Compressed(channel, quantizer, keys), believed, memory.copies)
