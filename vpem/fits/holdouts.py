@@ -70,7 +70,7 @@ def score_holdout(
     found : Imputation
         Made without the hidden entries.
     hidden : Hidden
-        From `vpem.terms.lowrank.observations.hide`.
+        From `vpem.terms.lowrank.dealing.hide`.
     share : float
         Of the entries that was asked for.
     seed : int
