@@ -28,7 +28,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
     "law": ("gaussian", "poisson", "bernoulli"),
     "missing": settings.MISSINGS,
-    "criterion": ("bic", "aic", "icl", "heldout"),
     "data fetch name": ("htru2",),
     "data import missing": ("refuse", "keep"),
     "model best criterion": ("log-likelihood", "bic", "aic"),

@@ -14,15 +14,23 @@ from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
     from vpem.fits.selection.search import Selection
+    from vpem.fits.selection.trials import Cell
     from vpem.network.holdings import Workers
     from vpem.network.schema import Report
-    from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
+    from vpem.settings import (
+        FitSettings,
+        GraphSettings,
+        HoldingSettings,
+        SelectSettings,
+        SumSettings,
+    )
     from vpem.sums.connect import Network
 
     from .driver import Run
     from .output import Screen
+    from .select import SelectOutput
 
-__all__ = ["Asked", "Task", "warn_of"]
+__all__ = ["Asked", "Search", "Task", "warn_of"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,7 @@ class Task:
         if asked.parties.missing_parties:
             how = how.changed(missing="marginalize")
         self.data, self.how, self.graph, self.run = ", ".join(map(str, data)), how, graph, run
+        self.split = asked.held.split
         self.source, self.alignment = read_data(
             data, asked.parties, asked.held, how.missing == "marginalize", None, run
         )
@@ -159,3 +168,125 @@ class Task:
             }
         )
         write_model(out.output, fit.kept(features, report, options), out.force)
+
+
+class Search:
+    """A search in its processes, what is kept of it, and what there is to say of it.
+
+    Parameters
+    ----------
+    task : Task
+        Data and settings of the fits.
+    cells : sequence of Cell
+        The grid.
+    asked : SelectSettings
+        How models are judged.
+    out : SelectOutput
+        Where results go.
+    """
+
+    def __init__(
+        self, task: Task, cells: list[Cell], asked: SelectSettings, out: SelectOutput
+    ) -> None:
+        from vpem._core.threads import processors
+        from vpem.fits.selection.record import Record, facts_of
+        from vpem.fits.selection.search import trials_of
+
+        self.task, self.cells, self.asked, self.out = task, cells, asked, out
+        self.n_jobs = processors() if asked.n_jobs is None else asked.n_jobs
+        self.record = Record(out.kept_in, facts_of(task.problem), out.force)
+        restarts = task.how.n_init
+        self.wanted = [
+            t for cell in cells for t in trials_of(cell, asked.criterion, restarts, asked.n_folds)
+        ]
+        self.n_kept = self._finished()
+
+    def _finished(self) -> int:
+        return sum(trial.key in self.record.results for trial in self.wanted)
+
+    def _kept(self) -> str:
+        """Say what has been kept when the search is ended."""
+        if self.out.kept_in is None:
+            return "nothing was kept (give --state or --output)"
+        if not self._finished():
+            return "no fit was over yet"
+        return f"{self._so_far()}: give the same command to go on"
+
+    def _so_far(self) -> str:
+        from .output import plural
+
+        return f"{self._finished()} of {plural(len(self.wanted), 'fit')} are in {self.out.kept_in}"
+
+    def run(self, options: Report) -> Selection:
+        """Fit what is not kept, choose, and write what is asked for.
+
+        Parameters
+        ----------
+        options : dict
+            What the model keeps of how it was asked for.
+        """
+        from vpem.fits.selection.search import search
+
+        from .selecting import SearchProgress, Stopping
+
+        asked, out = self.asked, self.out
+        if self.n_kept:
+            self.task.run.screen.say(f"{self._so_far()} already")
+        kept = out.kept_in or out.output or out.json
+        progress = SearchProgress(out.quiet, None if kept else "--state FILE or --output FILE")
+        with Stopping(self._kept) as stopping:
+            progress.start(len(self.wanted) - self.n_kept)
+            try:
+                found = search(
+                    self.task.problem,
+                    self.cells,
+                    criterion=asked.criterion,
+                    n_init=self.task.how.n_init,
+                    n_folds=asked.n_folds,
+                    n_jobs=self.n_jobs,
+                    record=self.record,
+                    tell=progress,
+                    whole=stopping.whole,
+                )
+            finally:
+                progress.close()
+            warn_of(self.task.run.screen, found, self.chosen(found))
+            if out.output is not None:
+                self.task.write(found, self.chosen(found), options)
+            if out.plot is not None:
+                from vpem.pictures.figure import save_picture
+                from vpem.pictures.selection import draw_selection
+
+                save_picture(out.plot, draw_selection(found), force=out.force)
+        return found
+
+    def chosen(self, found: Selection) -> int:
+        """Return which model is taken: the best, or a smaller one that is as good."""
+        small = found.choice.one_standard_error
+        return found.choice.best if small is None or not self.asked.one_standard_error else small
+
+    def describe(self, found: Selection) -> Report:
+        """Return what there is to say, but for the model, warnings and time."""
+        asked, out, choice, source = self.asked, self.out, found.choice, self.task.source
+        held_out = asked.criterion == "heldout"
+        return {
+            "criterion": asked.criterion,
+            "better": "higher" if held_out else "lower",
+            "best": choice.best,
+            "one_standard_error": choice.one_standard_error,
+            "chosen": self.chosen(found),
+            "passed_over": choice.passed_over,
+            "cells": found.cells,
+            "n_init": self.task.how.n_init,
+            "folds": asked.n_folds if held_out else None,
+            "split": self.task.split,
+            "data": self.task.data,
+            "n_samples": source.n_samples,
+            "n_features": source.n_features,
+            "seed": self.task.how.seed,
+            "n_fits": len(self.wanted),
+            "n_kept": self.n_kept,
+            "jobs": self.n_jobs,
+            "state": None if out.kept_in is None else str(out.kept_in),
+            "plot": None if out.plot is None else str(out.plot),
+        }

@@ -121,13 +121,11 @@ def from_the_library():
     """What the library takes, by the names of the choices."""
     from vpem.files import fetching, importers
     from vpem.fits import imputation
-    from vpem.fits.selection import criteria
     from vpem.pictures import kinds
     from vpem.terms.lowrank import dealing, laws
     from vpem_cli import model
 
     return {
-        "criterion": criteria.CRITERIA,
         "data fetch name": fetching.OPEN,
         "kind": tuple(kinds.KINDS),
         "copies": imputation.COPIES,

@@ -351,7 +351,7 @@ def test_signals_wait_for_what_is_being_written():
         (("--step-size", "0.6"), "--batch-size"),
         (("--plot", "plot.jpg"), "pictures are written to .png, .svg or .pdf files"),
         (("-o", "nowhere/best.h5"), "there is no folder"),
-        (("-o", "a.h5", "--state", "a.h5"), "--state a.h5 and --output a.h5 are one file"),
+        (("-o", "a.h5", "--state", "a.h5"), "--output a.h5 and --state a.h5 are one file"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_a_sentence(

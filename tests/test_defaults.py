@@ -48,8 +48,6 @@ NAMES = {
     "random_state": "seed",
     "threads": "n_threads",
     "epochs": "n_epochs",
-    "folds": "n_folds",
-    "jobs": "n_jobs",
     "codec": "compress",
     "chains": "n_chains",
     "iterations": "n_iter",
@@ -65,7 +63,7 @@ NAMES = {
 SPELT = {
     # Flags and words of a shell, which cannot be what a program gives.
     ("components", None): 2,  # or the starting model's
-    ("components", "1-8"): 2,  # of a search: several at a time
+    ("n_components", "1-8"): 2,  # of a search: several at a time
     ("hops", "0"): 0,
     ("covariance", None): "diagonal",  # of vpem saem: of one of its models
     ("graph", None): "star",  # or that of the dataset
@@ -74,7 +72,7 @@ SPELT = {
     ("devices", None): 1,
     ("shares", None): "individuals",
     ("split", None): "random",  # of --workers in vpem impute
-    ("jobs", None): 1,  # a shell may take the whole machine, a program has its own processes
+    ("n_jobs", None): 1,  # a shell may take the whole machine, a program has its own processes
     ("samples", None): 1000,
     ("dtype", np.float64): "float64",
 }

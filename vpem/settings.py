@@ -48,6 +48,7 @@ MISSINGS = ("refuse", "marginalize")
 DTYPES = ("float64", "float32")
 SPLITS = ("features", "rows")
 METHODS = ("lloyd", "grid")
+CRITERIA = ("bic", "aic", "icl", "heldout")
 SAEM_MODELS = ("linear", "one-compartment", "bifactor", "gmm")
 SAMPLERS = ("auto", "exact", "metropolis", "langevin", "mala")
 AVERAGES = ("statistics", "models")
@@ -248,6 +249,32 @@ class KmeansSettings(Settings, heading="Model"):
     max_iter: int = changed(FitSettings, "max_iter", 300)
     dtype: Any = changed(FitSettings, "dtype")
     n_threads: int | None = changed(SumSettings, "n_threads")
+
+
+HELD_OUT = (lambda given: given["criterion"] != "heldout",
+            (" is for ", Setting("criterion", "heldout"), "; leave it out"))
+
+
+class SelectSettings(Settings, heading="Selection", kept=False):
+    """A grid of models and how they are judged: see `vpem.fits.selection.search`."""
+
+    n_components: str = setting("1-8", "Numbers of components: 1-8, 1,2,5, 2-20:3 (steps of 3).",
+        flags="-k --components", heading="Model")
+    hops: str = setting("0", "Numbers of hops, as of components: 0-2. Agents at most this many "
+        "hops from a root send it their features.", heading="Network")
+    covariance_type: str = setting("full", "Covariance types, with commas: full,diag,spherical,"
+        "tied,tied-diag,tied-spherical.", flags="--covariance", heading="Model",
+        words=COVARIANCE_TYPES)
+    criterion: str = setting("bic", "bic, aic or icl (BIC and the entropy of the "
+        "responsibilities): lower is better; or heldout: log-likelihood per sample of rows not "
+        "fitted to, higher is better.", choices=CRITERIA)
+    n_folds: int = setting(5, "With --criterion heldout: parts of the rows, each held out once.",
+        flags="--folds", least=2, idle=HELD_OUT)
+    one_standard_error: bool = setting(False, "With --criterion heldout: choose the model of "
+        "fewest parameters that is at most one standard error worse than the best.",
+        idle=HELD_OUT)
+    n_jobs: int | None = setting(None, "Processes, a thread each, which do not change the results. "
+        "Default: all processors.", flags="-j --jobs", heading="Running", least=1, most=1024)
 
 
 class SaemSettings(Settings, heading="Method"):

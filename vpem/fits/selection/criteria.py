@@ -13,7 +13,6 @@ from vpem.network.schema import Report
 from vpem.terms.mixture import Mixture
 
 __all__ = [
-    "CRITERIA",
     "Chosen",
     "choose",
     "compare_folds",
@@ -21,9 +20,6 @@ __all__ = [
     "higher_is_better",
     "over_folds",
 ]
-
-CRITERIA = ("bic", "aic", "icl", "heldout")
-"""Lower is better of the first three, higher of the last."""
 
 
 def higher_is_better(criterion: str) -> bool:
@@ -133,7 +129,7 @@ def choose(cells: Sequence[Report], criterion: str) -> Chosen:
         With ``status``, ``n_parameters`` and the criterion; with "heldout" also
         ``standard_error``. Of equals the one with fewer parameters is better, then the first.
     criterion : str
-        One of `CRITERIA`.
+        One of `vpem.settings.CRITERIA`: lower is better of the first three, higher of the last.
 
     Raises
     ------

@@ -12,12 +12,12 @@ import numpy as np
 from vpem.checks import check_int
 from vpem.errors import check_choice
 from vpem.fits.prepare import prepare
-from vpem.fits.selection.criteria import CRITERIA, Chosen, choose, compare_folds, over_folds
+from vpem.fits.selection.criteria import Chosen, choose, compare_folds, over_folds
 from vpem.fits.selection.jobs import run_trials
 from vpem.fits.selection.record import Record
 from vpem.fits.selection.trials import Cell, Outcome, Problem, Trial, folds_of
 from vpem.network.schema import Report
-from vpem.settings import FitSettings, SumSettings
+from vpem.settings import CRITERIA, FitSettings, SumSettings
 
 __all__ = ["Selection", "check_problem", "grid", "search", "trials_of", "without_repeats"]
 
