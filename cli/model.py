@@ -157,13 +157,13 @@ def best(
             _copy(Path(chosen["model"]), output, force)
         if json:
             shown = ("model", "log_likelihood", "bic", "aic", "n_iter", "converged", "seed")
-            told = [{key: one[key] for key in shown} for one in found]
+            judged = [{key: one[key] for key in shown} for one in found]
             print_json(
                 {
                     "best": chosen["model"],
                     "criterion": criterion,
                     "copy": None if output is None else str(output),
-                    "models": told,
+                    "models": judged,
                 }
             )
         else:
@@ -182,8 +182,8 @@ def _judged(file: Path, model: Model) -> Report:
     from vpem.errors import InputError
 
     report = model.report
-    told = {name: report.get(name) for name in ("log_likelihood", "bic", "aic")}
-    for name, value in told.items():
+    judged = {name: report.get(name) for name in ("log_likelihood", "bic", "aic")}
+    for name, value in judged.items():
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
@@ -192,7 +192,7 @@ def _judged(file: Path, model: Model) -> Report:
             raise InputError(f"{file} does not say its {name.replace('_', '-')}, got {value!r}")
     data = report.get("data")
     return {
-        **told,
+        **judged,
         "model": str(file),
         "n_iter": report.get("n_iter"),
         "converged": report.get("converged"),

@@ -11,7 +11,8 @@ import pytest
 
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.models import read_model, write_model
-from vpem.pictures.kinds import KINDS
+from vpem.pictures.kinds import kinds_of
+from vpem.pictures.saved import read_saved
 
 from .cli_support import done, listing, run
 from .pictures_support import fitted, make_labelled, shared_folder
@@ -84,7 +85,7 @@ def test_hints_name_the_other_kinds_and_what_they_need(capsys, model, tmp_path):
     found = done(capsys, "plot", model, "--kind", "graph", "-o", tmp_path / "h.png", "--json", "-q")
     assert found.err == ""
     assert found.json["plot"] == str(tmp_path / "h.png")
-    assert set(found.json["next"]) == set(KINDS) - {"graph"}
+    assert set(found.json["next"]) == set(kinds_of(read_saved(model))) - {"graph"}
     assert found.json["description"].startswith("The cycle graph with 4 agents in ")
 
 
@@ -164,7 +165,7 @@ def test_an_old_file_says_what_it_lacks_and_the_rest_is_drawn(capsys, model, tmp
         (("{model}", "-o", "{out}/there.png"), "exists"),
         (("{model}", "-o", "{model}"), "is the input"),
         (("{out}/none.h5", "-o", "{out}/p.png"), "none.h5"),
-        (("{data}", "-o", "{out}/p.png"), "is neither a model nor a clustering"),
+        (("{data}", "-o", "{out}/p.png"), "is a vpem-dataset file, not a vpem-model file"),
         (("{out}/text.h5", "-o", "{out}/p.png"), "HDF5"),
         (("{model}", "--kind", "confusion", "-o", "{out}/p.png"), "give the data after the model"),
         (("{model}", "--labels", "classes", "-o", "{out}/p.png"), "--labels is about the data"),
@@ -197,7 +198,7 @@ def test_another_file_of_vpem_is_told_apart(capsys, tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.attrs["encoding-type"] = "vpem-imputation"
     result = run(capsys, "plot", tmp_path / "x.h5", "-o", tmp_path / "p.png")
-    assert "is neither a model nor a clustering" in result.sentence
+    assert "x.h5 holds an imputation, a matrix that is completed" in result.sentence
 
 
 @pytest.mark.parametrize("words", [("plot", "-o", "p.png"), ("report", "-o", "p.html")])

@@ -45,7 +45,7 @@ LARGEST_VALUE = {8: 1e140, 4: 1e17}
 
 @dataclass(frozen=True)
 class KMeansProgress:
-    """What a callback is told after every iteration; ``changed``: rows in other clusters."""
+    """What a callback gets after every iteration; ``changed``: rows in other clusters."""
 
     iteration: int
     inertia: float

@@ -26,10 +26,10 @@ from vpem.sums.forecast import communication
 __all__ = ["ERRORS", "ROUNDS", "plan"]
 
 ROUNDS = (10, 30, 100, 300)
-"""Rounds after which the consensus error is told, beside those that were chosen."""
+"""Rounds after which the consensus error is given, beside those that were chosen."""
 
 ERRORS = (1e-3, 1e-6, 1e-9)
-"""Consensus errors for which the rounds are told."""
+"""Consensus errors for which the rounds are given."""
 
 SMALL = 50
 """Agents up to which the fastest weights are shown unasked."""
@@ -41,7 +41,7 @@ MOST_PARTITIONED = 0.5
 """Share of sums in which the network falls apart beyond which a plan warns."""
 
 USUAL_SAMPLES = 1000
-"""Rows of a plan that is told nothing of them."""
+"""Rows of a plan that does not say how many there are."""
 
 ITEM_BYTES = {"float64": 8, "float32": 4}
 

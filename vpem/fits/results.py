@@ -354,14 +354,14 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             stacklevel=3,
         )
     if fit.recoveries:
-        told = shorten(
+        listed = shorten(
             f"component {r.component} in hub {r.hub} ({r.reason}, iteration {r.iteration}"
             f"{', given up' if r.row is None else ''})"
             for r in fit.recoveries
         )
         warnings.warn(
             VpemWarning(
-                f"{len(fit.recoveries)} times a collapsed component was placed anew: {told}; "
+                f"{len(fit.recoveries)} times a collapsed component was placed anew: {listed}; "
                 "try fewer components or a larger ",
                 Setting("reg_covar"),
             ),

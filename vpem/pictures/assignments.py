@@ -65,9 +65,9 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
     lower.set_xlim(0, len(X))
     tidy(lower, "y")
     sure = float((top >= SURE).mean())
-    told = f"{100 * sure:.3g} % of rows have a responsibility of {SURE} or more"
-    figure.suptitle(f"{told}; mean of the largest {top.mean():.3f}", fontsize=11)
-    return Picture(figure, f"Responsibilities of {len(X)} rows: {told}.", notes)
+    share = f"{100 * sure:.3g} % of rows have a responsibility of {SURE} or more"
+    figure.suptitle(f"{share}; mean of the largest {top.mean():.3f}", fontsize=11)
+    return Picture(figure, f"Responsibilities of {len(X)} rows: {share}.", notes)
 
 
 def agreement_of(saved: SavedFit, rows: EvaluationData) -> Agreement:

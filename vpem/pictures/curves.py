@@ -92,7 +92,7 @@ def _height(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _lines(axes: Axes, across: NDArray[np.number], history: History, noun: str) -> None:
-    """Draw a line a root; one for all where they could not be told apart, a band for many."""
+    """Draw a line a root; one for all where they would lie on one another, a band for many."""
     values = history.values
     n, roots = values.shape
     mean, spread = history.means(), float(_spread(values).max())

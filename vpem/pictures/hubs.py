@@ -33,7 +33,7 @@ WORKED_OUT = 400
 def draw_hubs(graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = None) -> Picture:
     """Draw a graph coloured by hub, roots as squares with a thick edge.
 
-    In grey the hubs can be told by the numbers that agents bear, and by the links inside them,
+    In grey the hubs differ by the numbers that agents bear, and by the links inside them,
     which are thick. Without hubs agents are workers, which bear their own numbers.
 
     Parameters

@@ -40,9 +40,9 @@ def busiest_links(saved: SavedFit, most: int) -> list[tuple[str, dict[str, float
     found = []
     for at in np.argsort(-total, kind="stable")[:most]:
         one, two = links.ends[at]
-        told = {kind: float(values[at]) for kind, values in links.by_kind.items() if values[at]}
-        if told:
-            found.append((f"{words(names[one], 18)} - {words(names[two], 18)}", told))
+        carried = {kind: float(values[at]) for kind, values in links.by_kind.items() if values[at]}
+        if carried:
+            found.append((f"{words(names[one], 18)} - {words(names[two], 18)}", carried))
     return found
 
 
@@ -154,11 +154,11 @@ def _links(axes: Axes, links: list[tuple[str, dict[str, float]]], saved: SavedFi
         _nothing(axes, "the file does not say what each link carried")
         return
     tidy(axes, "x")
-    unit, name = of_bytes([sum(told.values()) for _, told in links])
+    unit, name = of_bytes([sum(carried.values()) for _, carried in links])
     seen: set[str] = set()
-    for place, (_, told) in enumerate(links):
+    for place, (_, carried) in enumerate(links):
         left = 0.0
-        for kind, size in told.items():
+        for kind, size in carried.items():
             label = None if kind in seen else MEANINGS.get(kind, kind)
             seen.add(kind)
             axes.barh(place, size / unit, left=left / unit, label=label, **_style(kind))
