@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, replace
-from math import ceil, log
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,11 @@ from numpy.typing import NDArray
 from vpem._core.threads import thread_count
 from vpem.checks import check_int
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting, VpemWarning
+from vpem.errors import InputError, Setting
 from vpem.network.blocks import Blocks
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.distances import diameter
-from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
+from vpem.network.faults import Faults
 from vpem.network.graph import Graph, check_connected
 from vpem.network.holdings import Partition, contiguous
 from vpem.network.hubs import Hub, find_hubs
@@ -28,9 +26,9 @@ from vpem.network.schema import State
 from vpem.network.spectrum import estimate_rate
 from vpem.settings import SumSettings
 from vpem.sums.compressed_server import CompressedServerSum
-from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
-from vpem.sums.contraction import FALL, compressed_rounds, contraction, stable_steps
+from vpem.sums.consensus import ConsensusSum, consensus_error_bound
 from vpem.sums.gossip import GossipSum
+from vpem.sums.rounds import LARGEST_CONSENSUS_ERROR, MOST_GOSSIP_ROUNDS, Rounds
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
 
@@ -38,22 +36,6 @@ __all__ = ["Network", "connect", "connect_workers"]
 
 MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 """By acceleration."""
-
-MOST_GOSSIP_ROUNDS = 10**5
-"""Of a compressed sum, or one with faults, which have to be run one by one."""
-
-MOST_NOISE = 1e4
-"""Variance of a codec, relative to the message, beyond which no number of rounds is looked for."""
-
-JITTER = 1e-3
-"""By what sums with faults are more accurate than others: each errs differently, and what the roots
-find must be steady within ``tol`` for them to stop."""
-
-MANY_VALUES = 1 << 16
-"""Values of a message for which a codec's noise is judged before the data are known."""
-
-LARGEST_CONSENSUS_ERROR = 1e-3
-"""A run whose operator is further than this from all ones is warned about."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +80,8 @@ class Network:
     rate_messages : Ledger or None
         What was sent to estimate the mixing rate.
     part_of : Network, optional
-        Where agents live in several processes (`vpem.sums.spread`) this is what one of them has:
-        all of the graph, and the blocks of the hubs whose roots live there, over columns counted
-        from 0 in the order of the blocks. Then this is the network as one process would have it.
+        The network as one process would have it, where this is what one of several has
+        (`vpem.sums.spread`): the blocks of its own hubs, whose columns are counted from 0.
     """
 
     graph: Graph
@@ -167,12 +148,10 @@ class Network:
 
     def agents_of_features(self) -> list[int]:
         """Return the agent that holds each feature, (d,)."""
-        holder = {
-            column: agent
-            for agent, columns in enumerate(self.features)
-            for column in columns.tolist()
-        }
-        return [holder[column] for column in range(len(holder))]
+        holder = np.empty(sum(self.widths), dtype=np.intp)
+        for agent, columns in enumerate(self.features):
+            holder[columns] = agent
+        return list(map(int, holder))
 
     def charge_setup(self, ledger: Ledger, n_samples: int, itemsize: int) -> None:
         """Count what is sent before the first iteration."""
@@ -208,8 +187,7 @@ def connect(
     Raises
     ------
     InputError
-        If the graph is not connected, has another number of agents, or an option is out of range
-        or makes no sense with another.
+        If the graph is not connected or has another number of agents, or options make no sense.
 
     Warns
     -----
@@ -272,7 +250,7 @@ def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Netw
     if how.eigenvalue == "estimated":
         sent = Ledger(graph)
         used = estimate_rate(mixing, graph, sent, seed=how.seed, diameter=reach)
-    rounds = _Rounds(graph, hubs, mixing, rate, used, how, threads, by_bound=sent is not None)
+    rounds = Rounds(graph, hubs, mixing, rate, used, how, threads, by_bound=sent is not None)
     automatic = how.n_rounds == "auto"
     n_rounds = rounds.needed(codec, faults) if how.n_rounds == "auto" else int(how.n_rounds)
     joined = replace(
@@ -305,101 +283,8 @@ def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Netw
             used if accelerated else rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated
         )
     if error > LARGEST_CONSENSUS_ERROR and not automatic:
-        warnings.warn(
-            f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
-            f"error is {'at most ' if bounded else ''}{error:.2g}, more than "
-            f"{LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; "
-            f"{rounds.reaching(LARGEST_CONSENSUS_ERROR)} rounds would do",
-            VpemWarning,
-            stacklevel=3,
-        )
+        rounds.warn_of_error(n_rounds, f"{'at most ' if bounded else ''}{error:.2g}")
     return replace(joined, total=consensus, consensus_error=error, error_is_bound=bounded)
-
-
-@dataclass(frozen=True)
-class _Rounds:
-    """How many rounds a sum needs on a graph, by mixing rate and hubs."""
-
-    graph: Graph
-    hubs: list[Hub]
-    mixing: Any
-    rate: float
-    used: float
-    how: SumSettings
-    threads: int
-    by_bound: bool
-
-    @property
-    def accelerated(self) -> bool:
-        return self.how.acceleration == "chebyshev"
-
-    def reaching(self, error: float, by_bound: bool = False) -> int:
-        """Fewest rounds, without codec or faults, that reach a consensus error."""
-        return rounds_needed(
-            self.mixing, self.hubs, self.used, error, self.threads,
-            accelerated=self.accelerated, by_bound=by_bound,
-        )  # fmt: skip
-
-    def needed(self, codec: Codec | None, faults: Faults | None) -> int:
-        """Rounds of a sum where their number was left to us."""
-        tol = self.how.consensus_tol
-        if codec is not None:
-            n_rounds = _compressed_rounds(codec, self.rate, self.accelerated)
-        else:
-            n_rounds = self.reaching(tol if faults is None else tol * JITTER, self.by_bound)
-        if faults is not None:
-            # Mixing is slower by about the share of links that are up; by more on dense graphs.
-            n_rounds = max(1, ceil(n_rounds / faults.links_up))
-            if codec is None and len(self.hubs) > 1:
-                start = consensus_error_bound(self.rate, self.hubs, self.graph.n_agents, 0)
-                fall = min(tol * JITTER / start, 0.5)
-                n_rounds = max(
-                    n_rounds, failing_rounds(self.graph, faults, fall, seed=self.how.seed)
-                )
-        if (codec is not None or faults is not None) and n_rounds > MOST_GOSSIP_ROUNDS:
-            needed = "more" if n_rounds >= MOST_DRAWN else f"{n_rounds}, more"
-            raise InputError(
-                f"the rounds a sum would need are {needed} than {MOST_GOSSIP_ROUNDS}: "
-                f"{'the codec loses too much' if faults is None else 'too much fails'}; take "
-                f"{'smaller probabilities' if codec is None else 'another codec'}, or a number of "
-                "rounds"
-            )
-        if codec is not None:
-            _warn_of_dear_codec(codec, n_rounds, self.mixing, self.hubs, self.rate, self.threads)
-        return n_rounds
-
-
-def _warn_of_dear_codec(
-    codec: Codec, n_rounds: int, mixing: Any, hubs: list[Hub], rate: float, threads: int
-) -> None:
-    """Warn where compressed rounds send more than rounds of float64 would."""
-    plain = rounds_needed(
-        mixing, hubs, rate, SumSettings().consensus_tol, threads, accelerated=True
-    )
-    ratio = n_rounds * codec.message_size(MANY_VALUES) / max(plain * 8 * MANY_VALUES, 1)
-    if ratio > 1 and rate > 0:
-        warnings.warn(
-            f"{codec.name} needs {n_rounds} rounds on this graph, {plain} would do without "
-            f"compression: an iteration sends {ratio:.2g} times as much as without it; try "
-            "natural:12bits or qsgd:8bits",
-            VpemWarning,
-            stacklevel=3,
-        )
-
-
-def _compressed_rounds(codec: Codec, rate: float, accelerated: bool) -> int:
-    """Rounds of a compressed sum where none were asked for."""
-    _, omega = contraction(codec, MANY_VALUES)
-    if omega > MOST_NOISE:
-        raise InputError(
-            f"the codec {codec.name} keeps only {1 / (1 + omega):.1g} of a message's squared norm; "
-            "take one that keeps more"
-        )
-    n_rounds = compressed_rounds(rate, omega)
-    if accelerated:
-        return n_rounds
-    fall = 1.0 - stable_steps(rate, omega, fixed=False).step * (1.0 - rate)
-    return max(n_rounds, ceil(log(FALL) / log(fall)) if 0 < fall < 1 else 1)
 
 
 def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes: Any) -> Network:

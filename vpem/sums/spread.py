@@ -11,9 +11,10 @@ from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.network.blocks import Blocks
-from vpem.sums.connect import MOST_GOSSIP_ROUNDS, Network
+from vpem.sums.connect import Network
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.over_engine import ConsensusOverEngine, ServerOverEngine
+from vpem.sums.rounds import MOST_GOSSIP_ROUNDS
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
 
