@@ -57,7 +57,7 @@ def fit_em(
     Parameters
     ----------
     X : ndarray or FileMatrix of shape (M, d)
-        The data (on MPI ranks the rank's own, see `vpem.fits.spread.spread_workers`); a row is seen
+        The data (on MPI ranks the rank's own, see `vpem.sums.spread.spread_workers`); a row is seen
         by the worker that holds it, and by nobody else but where it is drawn as a start. From a
         file, workers must hold runs of rows in the file's order.
     workers : Workers
