@@ -11,9 +11,9 @@ from hypothesis.extra.numpy import arrays
 from vpem._core import codecs as kernels
 from vpem._core import reference_codecs as twins
 from vpem.errors import InputError, NumericalError
-from vpem.network.codecs import Dither, ErrorFeedback, RandK, draw_keys, parse_codec
+from vpem.network.codecs import Dither, RandK, draw_keys, parse_codec
 
-from .tables import each, over, pairwise
+from .tables import each, over
 
 SIZES = (1, 2, 63, 64, 65, 255, 256, 257, 1000)
 DTYPES = (np.float64, np.float32)
@@ -365,7 +365,7 @@ def test_messages_of_two_keys_are_independent():
     assert np.abs(related - np.eye(5)).max() < 5 / sqrt(200)
 
 
-# ---- top-k, rand-k and memory -------------------------------------------------------------------
+# ---- top-k and rand-k --------------------------------------------------------------------------
 
 
 @over(n=SIZES, fraction=[0.01, 0.25, 1.0])
@@ -393,46 +393,6 @@ def test_randk_takes_every_subset_as_often():
     found, counts = np.unique(words, return_counts=True)
     assert len(found) == 10
     assert ((counts - 2000) ** 2 / 2000).sum() < 35  # chi squared of 9, p < 1e-4
-
-
-@pairwise(name=["topk:0.1", "topk:0.01", "float16", "qsgd:8bits"], dtype=DTYPES)
-def test_error_feedback_telescopes(name, dtype):
-    feedback = ErrorFeedback(parse_codec(name))
-    rng = np.random.default_rng(4)
-    wanted = np.zeros((3, 120))
-    received = np.zeros((3, 120))
-    for _ in range(40):
-        values = rng.normal(size=(3, 120)).astype(dtype)
-        sent, message_bytes = feedback.transmit(values, draw_keys(rng, 3))
-        assert (message_bytes == feedback.codec.message_size(120)).all()
-        assert feedback.memory.dtype == dtype
-        wanted += values
-        received += sent
-    tolerance = 1e-12 if dtype == np.float64 else 1e-3
-    np.testing.assert_allclose(received + feedback.memory, wanted, rtol=0, atol=tolerance)
-
-
-def test_error_feedback_sends_a_constant_in_the_mean():
-    feedback = ErrorFeedback(parse_codec("topk:0.1"))
-    rng = np.random.default_rng(0)
-    vector = rng.normal(size=(1, 50))
-    total = sum(feedback.transmit(vector, draw_keys(rng, 1))[0] for _ in range(2000))
-    np.testing.assert_allclose(total / 2000, vector, atol=0.05)
-    plain, _ = feedback.codec.transmit(vector, draw_keys(rng, 1))
-    assert np.abs(plain - vector).max() > 0.5
-
-
-def test_error_feedback_keeps_its_memory_when_it_fails_and_forgets_when_told():
-    feedback = ErrorFeedback(parse_codec("topk:0.5"))
-    keys = np.zeros(1, dtype=np.uint64)
-    feedback.transmit(np.array([[1.0, 2.0]]), keys)
-    with pytest.raises(NumericalError, match="value 1 of message 0 is NaN"):
-        feedback.transmit(np.array([[1.0, np.nan]]), keys)
-    np.testing.assert_array_equal(feedback.memory, [[1.0, 0.0]])
-    with pytest.raises(InputError, match="reset it first"):
-        feedback.transmit(np.ones((2, 2)), np.zeros(2, dtype=np.uint64))
-    feedback.reset()
-    assert feedback.memory is None
 
 
 # ---- what hypothesis finds ----------------------------------------------------------------------

@@ -36,7 +36,6 @@ __all__ = [
     "Cast",
     "Codec",
     "Dither",
-    "ErrorFeedback",
     "Natural",
     "RandK",
     "TopK",
@@ -696,58 +695,3 @@ def parse_codec(text: str) -> Codec:
     """
     kind, *options = text.split(":") if isinstance(text, str) else [text]
     return CODECS[check_choice("the codec", kind, CODECS)](text, options)
-
-
-# ---- error feedback -----------------------------------------------------------------------------
-
-
-class ErrorFeedback:
-    """Senders who remember what their messages left out, and add it to the next ones.
-
-    Each sends ``Q(v + e)`` and keeps ``e <- v + e - Q(v + e)``, e zero at first: what was received
-    and what is remembered add up to all that was to be sent. For biased codecs, Seide et al. 2014.
-
-    Parameters
-    ----------
-    codec : Codec
-        Q.
-
-    Attributes
-    ----------
-    memory : ndarray of shape (N, V) or None
-        e of each sender; None before the first messages.
-    """
-
-    def __init__(self, codec: Codec) -> None:
-        self.codec = codec
-        self.memory: Values | None = None
-
-    def transmit(
-        self, values: Values, keys: Keys, n_threads: int = 1
-    ) -> tuple[Values, NDArray[np.int64]]:
-        """Send a message of every sender, as `Codec.transmit` does.
-
-        Raises
-        ------
-        InputError
-            If there are other senders or values than the last time.
-        NumericalError
-            If the codec cannot send them; the memory is kept as it was.
-        """
-        rows = _as_floats(values, 2)
-        if self.memory is None:
-            wanted = rows
-        elif self.memory.shape == rows.shape:
-            wanted = rows + self.memory
-        else:
-            raise InputError(
-                f"the memory is of {self.memory.shape[0]} senders of {self.memory.shape[1]} "
-                f"values, got values of shape {rows.shape}; reset it first"
-            )
-        decoded, sizes = self.codec.transmit(wanted, keys, n_threads)
-        self.memory = wanted - decoded
-        return decoded, sizes
-
-    def reset(self) -> None:
-        """Forget."""
-        self.memory = None

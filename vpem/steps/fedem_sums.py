@@ -14,6 +14,7 @@ from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors, at_server
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
+from vpem.sums.sum import Sum
 from vpem.sums.wrappers import Channel, Compressed, Memory, Partial
 
 __all__ = ["Central", "Local", "statistic_keeper"]
@@ -21,7 +22,40 @@ __all__ = ["Central", "Local", "statistic_keeper"]
 Vector = NDArray[np.float64]
 
 
-class Central:
+class _Keeping:
+    """Who keeps a statistic, by a sum; all roots share one, if nothing else is said."""
+
+    total: AtServer | Sum
+
+    def agree(self) -> None:
+        """Nothing is said of stopping: workers hear no more."""
+
+    def every(self, values: Vector) -> Vector:
+        """What all roots have, of what this process's do."""
+        return values
+
+    def others(self, worker: int) -> bool:
+        """Whether a root lives in another process: none does, all share one."""
+        return False
+
+    def count(self, found: int) -> int:
+        """What all roots counted, of what this process's did: they share one."""
+        return found
+
+    def state(self) -> State:
+        """Return what the sum keeps from one iteration to the next."""
+        return self.total.state()
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        return self.total.schema()
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self.total.restore(state)
+
+
+class Central(_Keeping):
     """A server keeps the statistic and the mean of the memories, as in the paper.
 
     Parameters
@@ -38,6 +72,7 @@ class Central:
         Draws active workers and the codec's keys.
     """
 
+    total: AtServer
     n_roots = 1
     is_noisy = False
 
@@ -89,39 +124,12 @@ class Central:
         """Send all workers the last statistic."""
         self.total.broadcast(ITEM * size)
 
-    def agree(self) -> None:
-        """Nothing is said of stopping: workers hear no more."""
-
-    def every(self, values: Vector) -> Vector:
-        """What all roots have, of what this process's do."""
-        return values
-
-    def others(self, worker: int) -> bool:
-        """Whether a root lives in another process: none does, all share one."""
-        return False
-
-    def count(self, found: int) -> int:
-        """What all roots counted, of what this process's did: they share one."""
-        return found
-
     def bytes_sent(self) -> tuple[int, int]:
         """Payload bytes sent by workers, and by all."""
         return self.total.bytes_up, self.total.bytes_sent
 
-    def state(self) -> State:
-        """Return what the sum keeps from one iteration to the next."""
-        return self.total.state()
 
-    def schema(self) -> Schema:
-        """Return what that must be."""
-        return self.total.schema()
-
-    def restore(self, state: State) -> None:
-        """Go on from what was kept."""
-        self.total.restore(state)
-
-
-class Local:
+class Local(_Keeping):
     """Workers on a graph, each of whom keeps a statistic of its own.
 
     Worker i has ``x_i = S_i + step H_i``, ``H_i`` its memory plus its correction, and the network's
@@ -140,6 +148,8 @@ class Local:
     participation, among, rng
         As for `Central`.
     """
+
+    total: Sum
 
     def __init__(
         self,
@@ -223,20 +233,6 @@ class Local:
     def bytes_sent(self) -> tuple[int, int]:
         """Payload bytes sent by workers, twice: there are no others."""
         return self.ledger.bytes, self.ledger.bytes
-
-    def state(self) -> State:
-        """Return what the sum keeps from one iteration to the next."""
-        found: State = self.total.state()
-        return found
-
-    def schema(self) -> Schema:
-        """Return what that must be."""
-        found: Schema = self.total.schema()
-        return found
-
-    def restore(self, state: State) -> None:
-        """Go on from what was kept."""
-        self.total.restore(state)
 
 
 def statistic_keeper(

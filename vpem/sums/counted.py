@@ -60,7 +60,7 @@ class Counted:
         """Who finds the sum, all of them here."""
         return Placement.here(self.n_roots)
 
-    def reduce(self, terms: Floats, rows: slice) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs."""
         raise NotImplementedError
 
