@@ -170,6 +170,8 @@ class Placement:
 
     def any(self, flags: ArrayLike) -> NDArray[np.bool_]:
         """Whether any process has each of some flags."""
+        if not self.apart:
+            return np.asarray(flags, dtype=np.bool_)
         return self.allreduce(np.asarray(flags, dtype=np.uint8), "max").astype(np.bool_)
 
     def join(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -195,6 +197,8 @@ class Placement:
 
     def pool(self, items: list[T]) -> list[T]:
         """Return the items of all processes, by process."""
+        if not self.apart:
+            return items
         if not self.any([bool(items)])[0]:
             return []
         return [item for part in self.engine.allgather(items) for item in part]

@@ -160,9 +160,9 @@ class Reinitialiser:
         """Components that collapsed, each with the first hub that found it, and the reason."""
         events: list[tuple[int, int, str]] = []
         for made, count in zip(factors, counts, strict=True):
-            for copy, hub in np.argwhere(made.failed):
+            for copy, hub in zip(*made.failed.nonzero(), strict=True):
                 events.append((int(copy), self.hubs[hub], "covariance"))
-            for root, component in np.argwhere(count < self.least):
+            for root, component in zip(*(count < self.least).nonzero(), strict=True):
                 # An estimate that all share is looked at in one process.
                 if int(component) not in self.given_up and root < len(self.roots):
                     events.append((int(component), self.roots[root], "weight"))
