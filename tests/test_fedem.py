@@ -21,7 +21,8 @@ from vpem.network.holdings import by_label, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.em import fit
-from vpem.steps.fedem import first_statistics, parse_step_size, run_fedem
+from vpem.steps.fedem import first_statistics, run_fedem
+from vpem.steps.fedruns import parse_step_size
 from vpem.steps.resting import Rest, looks_needed
 from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum

@@ -29,7 +29,8 @@ from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import NOTHING, Array, Report, Schema
 from vpem.network.topologies import make_graph
-from vpem.steps.fedem import FedProgress, FedRun, StepSize, parse_step_size, run_fedem
+from vpem.steps.fedem import run_fedem
+from vpem.steps.fedruns import FedProgress, FedRun, StepSize, parse_step_size
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
 from vpem.sums.quantizer import ITEM, Quantizer

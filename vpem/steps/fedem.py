@@ -29,7 +29,6 @@ from vpem.steps.fedruns import (
     FedProgress,
     FedRun,
     StatisticModel,
-    StepSize,
     parse_step_size,
 )
 from vpem.steps.resting import Rest, looks_needed
@@ -38,16 +37,7 @@ from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import Basis, Quantizer
 
-__all__ = [
-    "FedHistory",
-    "FedProgress",
-    "FedRun",
-    "StatisticModel",
-    "StepSize",
-    "first_statistics",
-    "parse_step_size",
-    "run_fedem",
-]
+__all__ = ["first_statistics", "run_fedem"]
 
 Vector = NDArray[np.float64]
 
