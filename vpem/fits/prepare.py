@@ -80,6 +80,23 @@ class Prepared:
         return tuple(int(row if self.kept is None else self.kept[row]) for row in rows)
 
 
+def _without_blank(blank: NDArray[np.bool_], sample_weight: Any) -> NDArray[np.float64]:
+    """Return weights (M,) in which rows of which nobody has a value, told of, have none."""
+    n_samples = len(blank)
+    if sample_weight is None:
+        sample_weight = np.ones(n_samples)
+    weights = np.where(blank, 0.0, check_weights(sample_weight, n_samples))
+    if not weights.any():
+        raise InputError("no row that is used has a value; give data with some")
+    warnings.warn(
+        f"{int(blank.sum())} of {n_samples} rows have no value at all and take no part; the "
+        "log-likelihood per sample is of the others",
+        VpemWarning,
+        stacklevel=4,
+    )
+    return weights
+
+
 def prepare(
     X: Any,
     n_features: int,
@@ -122,18 +139,7 @@ def prepare(
     blank = ~some(~np.isnan(X).all(axis=1)) if misses else np.zeros(0, dtype=bool)
     is_weighted = sample_weight is not None
     if blank.any():
-        # A row of which nobody has a value tells nothing: as one of no weight.
-        if sample_weight is None:
-            sample_weight = np.ones(n_samples)
-        sample_weight = np.where(blank, 0.0, check_weights(sample_weight, n_samples))
-        if not sample_weight.any():
-            raise InputError("no row that is used has a value; give data with some")
-        warnings.warn(
-            f"{int(blank.sum())} of {n_samples} rows have no value at all and take no part; the "
-            "log-likelihood per sample is of the others",
-            VpemWarning,
-            stacklevel=3,
-        )
+        sample_weight = _without_blank(blank, sample_weight)
     if sample_weight is not None:
         sample_weight = check_weights(sample_weight, n_samples)
         kept = np.flatnonzero(sample_weight > 0)

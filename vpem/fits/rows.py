@@ -21,6 +21,7 @@ from vpem.fits.row_starts import RowRestart
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
+from vpem.network.schema import State
 from vpem.settings import BY_FEATURES, FitSettings
 from vpem.steps.reinitialise import Recovery
 from vpem.steps.restarts import Restarts
@@ -90,14 +91,7 @@ def fit_em(
     if not isinstance(X, FileMatrix):
         X = as_array("data", X)
     _check_network(network, workers)
-    if how.batch_size is not None:
-        raise InputError(Setting("batch_size"), *BY_FEATURES[1])
-    holders = network.total.holders
-    missing_asked = None if how.missing == "refuse" else how.missing
-    check_alone(holders, sample_weight=sample_weight, missing=missing_asked)
-    here = LocalRows(holders, workers.counts) if holders.apart else None
-    if here is not None:
-        here.check(X)
+    here = _local_rows(X, workers, network, how, sample_weight)
     given = prepare(
         X,
         n_columns(X),
@@ -115,10 +109,7 @@ def fit_em(
         )
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     if saver is not None:
-        facts = how.values("batch_size", "step_size")
-        facts |= {"first_restart": first_restart} if first_restart else {}
-        facts["who holds which rows"] = checksum(workers.order, workers.counts)
-        saver.begin(describe_run("em-rows", given.X, given.row_weights, network, **facts))
+        saver.begin(_facts(given, workers, network, how, first_restart))
     held = workers if given.kept is None else workers.of_rows(given.kept)
     ledger = Ledger(network.graph)
     with one_blas_thread(), np.errstate(over="ignore"):
@@ -135,10 +126,9 @@ def fit_em(
             lambda restart: RowRestart(terms, restart, kept, place).run(how.init, given.rows, stop),
         )
     run = best.run
-    mixtures, roots = _gathered(run, kept, network.total), slice(None)
-    if network.whole.total.n_roots == 1:
-        # On a graph that mixes in one round too all have the same.
-        mixtures, roots = mixtures[:1], slice(1)
+    # Where all share one sum, on a graph that mixes in one round too, all have the same.
+    roots = slice(1 if network.whole.total.n_roots == 1 else None)
+    mixtures = _gathered(run, kept, network.total)[roots]
     fit = RowFit(
         mixture=run.mixture,
         network=network.whole,
@@ -155,6 +145,37 @@ def fit_em(
     )
     warn_of_outcome(fit, how.max_iter, how.tol)
     return fit
+
+
+def _facts(
+    given: Prepared, workers: Workers, network: Network, how: FitSettings, first_restart: int
+) -> State:
+    """Return what tells this run from others."""
+    facts = how.values("batch_size", "step_size")
+    facts |= {"first_restart": first_restart} if first_restart else {}
+    facts["who holds which rows"] = checksum(workers.order, workers.counts)
+    return describe_run("em-rows", given.X, given.row_weights, network, **facts)
+
+
+def _local_rows(
+    X: Floats | FileMatrix, workers: Workers, network: Network, how: FitSettings, weights: Any
+) -> LocalRows | None:
+    """Return who has which rows where workers live in several processes; else None.
+
+    Raises
+    ------
+    InputError
+        If a setting cannot be had over rows, or in several processes.
+    """
+    if how.batch_size is not None:
+        raise InputError(Setting("batch_size"), *BY_FEATURES[1])
+    holders = network.total.holders
+    missing = None if how.missing == "refuse" else how.missing
+    check_alone(holders, sample_weight=weights, missing=missing)
+    here = LocalRows(holders, workers.counts) if holders.apart else None
+    if here is not None:
+        here.check(X)
+    return here
 
 
 def _terms(given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings) -> RowTerms:
