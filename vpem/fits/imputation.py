@@ -362,7 +362,7 @@ def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = Fal
     Parameters
     ----------
     step_size : str, float or callable
-        As `vpem.steps.fedem.parse_step_size` takes it.
+        As `vpem.steps.fedruns.parse_step_size` takes it.
     noise_stays : bool
         Whether noise remains however long the fit goes on (of batches without variance reduction):
         more iterations then bring nothing to rest.
@@ -433,7 +433,7 @@ def fit_imputation(
     participation : float
         Probability that an observer takes part in an iteration.
     step_size : str, float or callable
-        Steps of the statistic (`vpem.steps.fedem.parse_step_size`). "auto": 1 where everyone
+        Steps of the statistic (`vpem.steps.fedruns.parse_step_size`). "auto": 1 where everyone
         takes part and no noise is added, else as small as noise demands; see `safe_step`.
     batch_size : int, optional
         Entries that an observer draws of its own in an iteration.
