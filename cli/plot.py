@@ -79,9 +79,12 @@ def plot(
     from .output import Screen, print_json
 
     with Screen(target.quiet) as screen:
+        from vpem.errors import check_choice
         from vpem.pictures.figure import check_picture, save_picture
-        from vpem.pictures.kinds import check_kind, draw, kinds_of, next_kinds
+        from vpem.pictures.kinds import KINDS, check_kind, draw, kinds_of, next_kinds
 
+        if kind is not None:
+            check_choice("kind", kind, KINDS)
         stored = stored_at(model)
         saved = stored.saved
         kind = kind or next(iter(kinds_of(saved)))

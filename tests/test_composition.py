@@ -57,7 +57,7 @@ def test_the_whole_grid(topology, codec, fault, overlapping):
     fitted = refused = 0
     for acceleration, path, eigenvalue, n_rounds, (batch, step) in OTHERS:
         why = reasons(topology, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, step)
-        how = {"acceleration": acceleration, "path": path, "eigenvalue": eigenvalue}
+        how = {"acceleration": acceleration, "consensus": path, "eigenvalue": eigenvalue}
         if fault is not None:
             how[fault] = 0.1
         said = None

@@ -337,9 +337,9 @@ def batches(X, size):
 def test_batches_reach_the_fit(options, X, monkeypatch):
     given = {}
 
-    def spy(data, network, *, batch_size=None, step_size=None, **rest):
-        given.update(batch_size=batch_size, step_size=step_size)
-        return fit_vpem(data, network, **rest)
+    def spy(data, network, how, **rest):
+        given.update(batch_size=how.batch_size, step_size=how.step_size)
+        return fit_vpem(data, network, how, **rest)
 
     monkeypatch.setattr("vpem.fits.estimators.mixtures.fit_vpem", spy)
     model(**options).fit(X)

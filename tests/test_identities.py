@@ -245,7 +245,7 @@ def test_each_root_goes_by_its_own_estimate(how, path, overlapping, iterate):
     topology, hops, n_rounds, kind = how
     X, rows = overlapping(4, 250, 8), [9, 99, 149]
     graph = make_graph(topology, 8, seed=2)
-    how = {"hops": hops, "n_rounds": n_rounds, "acceleration": "none", "path": path, "seed": 1}
+    how = {"hops": hops, "n_rounds": n_rounds, "acceleration": "none", "consensus": path, "seed": 1}
     network = connect(graph, contiguous(8, 8), **how)
     fit = iterate(X, network, 5, n_components=3, covariance_type=kind, init=rows)
     total = plain_rounds(graph, network.hubs, n_rounds)
@@ -271,7 +271,7 @@ def test_rounds_and_their_operator_agree(topology, hops, weights, overlapping, i
     graph = make_graph(topology, 12, seed=3)
     fits = []
     for path in ("operator", "rounds"):
-        options = {"hops": hops, "n_rounds": 30, "weights": weights, "path": path}
+        options = {"hops": hops, "n_rounds": 30, "weights": weights, "consensus": path}
         network = connect(graph, contiguous(12, 12), **options)
         fits.append(iterate(X, network, 10, n_components=3, init=[1, 80, 150]))
     one, two = fits
