@@ -63,10 +63,10 @@ class Traffic:
 class _Flight:
     """A chunk of rows on its way."""
 
+    result: Floats | None = None
+
     def __init__(self, rows: slice, work: Flying) -> None:
-        self.rows = rows
-        self.result: Floats | None = None
-        self._work = work
+        self.rows, self._work = rows, work
 
     def go_on(self) -> bool:
         """Go on until something has to be waited for; whether it has arrived."""
@@ -84,7 +84,6 @@ class _OverEngine(Counted):
     whole = False
     silent = None
     mix: NDArray[np.float64] | None = None
-    n_roots: int
     traffic: Traffic
     charge: str
     """Kind that messages are counted as."""
@@ -201,6 +200,8 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         loop with parameters of somebody.
     """
 
+    charge = "estep"
+
     def __init__(
         self,
         agents: Placement,
@@ -221,9 +222,7 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         n_here = np.bincount(holders.ranks, minlength=holders.engine.size)
         self._some_follow = following and 0 in n_here
         self.n_roots = max(int(following), len(holders.own))
-        self.n_rounds = n_rounds
-        self.rate = rate
-        self.n_threads = n_threads
+        self.n_rounds, self.rate, self.n_threads = n_rounds, rate, n_threads
         place = self._find_states(agents, mixing)
         roots = np.array([hub.root for hub in hubs], dtype=np.intp)
         self._roots = place[roots[holders.own]]
