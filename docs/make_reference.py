@@ -31,7 +31,7 @@ ROOMS = {
     ),
     "Networks": ("vpem.network", "vpem.sums.connect"),
     "Parties": ("vpem.files.parties",),
-    "Settings": ("vpem.settings",),
+    "Settings": ("vpem.settings", "vpem.fits.settings"),
     "Errors": ("vpem.errors",),
 }  # fmt: skip
 """Headings of the page of Python, and the modules whose names they hold; the first that fits."""

@@ -120,18 +120,13 @@ def test_values_of_the_environment_do_not_disturb(completed, monkeypatch):
 def from_the_library():
     """What the library takes, by the names of the choices."""
     from vpem.files import fetching, importers
-    from vpem.fits import imputation
     from vpem.pictures import kinds
-    from vpem.terms.lowrank import dealing, laws
     from vpem_cli import model
 
     return {
         "data fetch name": fetching.OPEN,
         "kind": tuple(kinds.KINDS),
-        "copies": imputation.COPIES,
         "data import missing": importers.MISSINGS,
-        "impute split": dealing.SPLITS,
-        "law": laws.LAWS,
         "model best criterion": model.CRITERIA,
     }
 

@@ -12,18 +12,19 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from vpem import FedMissEM, InputError, NotConvergedWarning, VpemWarning
 from vpem.fits.holdouts import column_means, score_holdout
-from vpem.fits.imputation import (
+from vpem.fits.imputation import fit_imputation
+from vpem.fits.imputation_steps import (
     MOST_ITERATIONS,
     WHOLE_STEPS,
-    ImputationModel,
     enough_iterations,
-    fit_imputation,
     safe_step,
 )
 from vpem.network.codecs import parse_codec
+from vpem.settings import LAWS
 from vpem.terms.lowrank.dealing import hide, split
 from vpem.terms.lowrank.factors import LowRank, descend, fit_rows, objective, shrink
-from vpem.terms.lowrank.laws import LAWS, make_law
+from vpem.terms.lowrank.laws import make_law
+from vpem.terms.lowrank.model import ImputationModel
 from vpem.terms.lowrank.observations import from_matrices
 
 from .tables import each, each_once, over

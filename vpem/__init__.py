@@ -23,6 +23,7 @@ _HOMES = {
     "FedMixtureSettings": "vpem.settings",
     "FitSettings": "vpem.settings",
     "Graph": "vpem.network.graph",
+    "ImputeSettings": "vpem.fits.settings",
     "InputError": "vpem.errors",
     "KmeansSettings": "vpem.settings",
     "SaemSettings": "vpem.settings",

@@ -147,7 +147,7 @@ def _checked(one: Field[Any], value: Any) -> Any:
         raise InputError(Setting(one.name), f" must be {choices}, got {value!r}")
     if known.choices and (isinstance(value, str) or kinds[0] == "str"):
         return check_choice(one.name, value, known.choices)
-    if known.least is not None and not isinstance(value, str):
+    if known.least is not None and not (isinstance(value, str) and {"str", "Any"} & set(kinds)):
         from vpem.checks import check_int, check_number
 
         if "int" in kinds:

@@ -56,6 +56,8 @@ SHARES = ("individuals", "devices")
 FEEDBACKS = ("none", "change", "error", "memory")
 WEIGHTINGS = ("rows", "workers")
 MEMORIES = ("first", "zero", "none")
+LAWS = ("gaussian", "poisson", "bernoulli")
+DEALS = ("random", "rows")
 ALIGNMENTS = ("none", "ids", "hmac", "psi")
 CODECS = ("natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",
           "randk:0.1", "float64", "float32", "float16")

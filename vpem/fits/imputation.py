@@ -21,184 +21,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import check_int, check_memory, check_number
-from vpem.errors import InputError, NotConvergedWarning, Setting, VpemWarning, check_choice
+from vpem.checks import check_memory
+from vpem.errors import InputError, NotConvergedWarning, Setting, VpemWarning
 from vpem.fits.fingerprint import checksum, describe_steps
+from vpem.fits.imputation_steps import enough_iterations, safe_step
 from vpem.fits.results import Result
+from vpem.fits.settings import ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
-from vpem.network.schema import NOTHING, Array, Report, Schema
+from vpem.network.schema import NOTHING, Report, State
 from vpem.network.topologies import make_graph
+from vpem.settings import FedSettings
 from vpem.steps.fedem import run_fedem
-from vpem.steps.fedruns import FedProgress, FedRun, StepSize, parse_step_size
+from vpem.steps.fedruns import FedProgress, FedRun
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
-from vpem.sums.quantizer import ITEM, Quantizer
+from vpem.sums.quantizer import ITEM
 from vpem.sums.server import ServerSum
-from vpem.terms.lowrank.factors import LowRank, descend, shrink
-from vpem.terms.lowrank.laws import Gaussian, Law, make_law
+from vpem.terms.lowrank.factors import LowRank
+from vpem.terms.lowrank.laws import Law, make_law
+from vpem.terms.lowrank.model import ImputationModel
 from vpem.terms.lowrank.observations import Observations, check_law
 from vpem.terms.scaling import Scaling
 
-__all__ = [
-    "COPIES",
-    "Imputation",
-    "ImputationModel",
-    "count_copies",
-    "enough_iterations",
-    "fit_imputation",
-    "safe_step",
-]
+__all__ = ["Imputation", "count_copies", "fit_imputation"]
 
 Matrix = NDArray[np.float64]
 
-COPIES = ("auto", "observers", "fewest")
-"""How many copies of the matrix there are: see `fit_imputation`."""
-
 MATRICES = 8
 """Matrices of I x J numbers that a fit needs beside two an observer."""
-
-WHOLE_STEPS = 1000
-"""Whole steps of EM, of length 1, that the default of ``max_iter`` is worth."""
-
-MOST_ITERATIONS = 20_000
-"""The largest default of ``max_iter``, however short the steps."""
-
-OUTSIDE = 1e-9
-"""How far a mean may lie outside its law's domain before this counts as projected."""
-
-
-class ImputationModel:
-    """What FedEM needs to know of imputation (`vpem.steps.fedem.StatisticModel`).
-
-    Parameters
-    ----------
-    observations : Observations
-        Who saw what.
-    law : Law
-        Of the entries.
-    rank : int
-        Of theta.
-    ridge : float
-        Penalty of the factors.
-    n_copies : int
-        Copies of the matrix of which the observers saw parts: at least as many as observers saw
-        any one entry.
-
-    Attributes
-    ----------
-    size : int
-        Numbers of a statistic, I J.
-    pieces : tuple of slice
-        The whole of it: entries have one unit.
-    counts : ndarray of shape (n,)
-        Entries that each observer saw.
-    start : ndarray of shape (I J,)
-        The statistic of theta = 0, which all know.
-    """
-
-    def __init__(
-        self, observations: Observations, law: Law, rank: int, ridge: float, n_copies: int
-    ) -> None:
-        self.observations = observations
-        self.law = law
-        self.rank = rank
-        self.ridge = ridge
-        self.n_copies = n_copies
-        self.shape = observations.shape
-        self.size = self.shape[0] * self.shape[1]
-        self.pieces: tuple[slice, ...] = (slice(0, self.size),)
-        self.counts = observations.counts
-        self.start = law.mean(np.zeros(self.size))
-        # Observers n, copies c: each has n/c entries' worth of news where it saw one.
-        self._share = observations.n_observers / n_copies
-        self._point = LowRank.zeros(*self.shape, rank)
-        self._known: tuple[LowRank, Matrix] | None = None
-        every = np.concatenate(observations.places)
-        values = np.concatenate(observations.values)
-        self._seen = np.bincount(every, minlength=self.size)
-        self._total = np.bincount(every, values, self.size)
-        self._base = float(law.base(values).sum())
-
-    def means(self, parameters: LowRank) -> Matrix:
-        """Expectations of all entries (I J,), kept from one observer's turn to the next."""
-        if self._known is None or self._known[0] is not parameters:
-            self._known = (parameters, self.law.mean(parameters.theta.ravel()))
-        return self._known[1]
-
-    def expect(self, worker: int, parameters: Any, rows: NDArray[np.intp] | None) -> Matrix:
-        """Fill an observer's copy: what it saw, and elsewhere what the parameters foretell.
-
-        Parameters
-        ----------
-        worker : int
-            Which observer.
-        parameters : LowRank
-            Current ones.
-        rows : ndarray or None
-            Some of the entries that it saw, which stand for all of them; None: all.
-
-        Returns
-        -------
-        ndarray of shape (I J,)
-        """
-        means = self.means(parameters)
-        found = means.copy()
-        places = self.observations.places[worker]
-        values = self.observations.values[worker]
-        share = self._share
-        if rows is not None:
-            share *= len(places) / len(rows)
-            places, values = places[rows], values[rows]
-        np.add.at(found, places, share * (values - means[places]))
-        return found
-
-    def maximize(self, statistic: Matrix) -> tuple[LowRank, int]:
-        """Fit theta to a statistic (I J,); means outside the law's domain are moved to its edge."""
-        low, high = self.law.domain()
-        outside = (statistic < low - OUTSIDE) | (statistic > high + OUTSIDE)
-        filled = np.clip(statistic, low, high).reshape(self.shape)
-        if isinstance(self.law, Gaussian):
-            point = shrink(filled, self.ridge * self.law.dispersion, self.rank)
-        else:
-            point = self._point = descend(self.law, filled, self.ridge, self._point)
-        return point, int(outside.sum())
-
-    def pack(self, parameters: LowRank) -> Report:
-        """Parameters as arrays."""
-        return {"U": parameters.U, "V": parameters.V}
-
-    def packed(self) -> Schema:
-        """Return what these must be."""
-        rows, columns = self.shape
-        return {"U": Array("f8", (rows, self.rank)), "V": Array("f8", (columns, self.rank))}
-
-    def unpack(self, state: Report) -> LowRank:
-        """Parameters of these arrays."""
-        return LowRank(state["U"], state["V"])
-
-    def state(self) -> Report:
-        """Return where an M-step that is a descent sets out from."""
-        return self.pack(self._point)
-
-    def schema(self) -> Schema:
-        """Return what that must be."""
-        return self.packed()
-
-    def restore(self, state: Report) -> None:
-        """Go on from there."""
-        self._point = self.unpack(state)
-
-    def log_likelihood(self, parameters: LowRank) -> float:
-        """Log-likelihood of all entries seen together, in nats."""
-        theta = parameters.theta.ravel()
-        fit = float(self._total @ theta - self._seen @ self.law.cumulant(theta))
-        return fit / self.law.dispersion + self._base
-
-    def objective(self, parameters: LowRank) -> float:
-        """Penalized log-likelihood an entry seen: EM never lowers it."""
-        penalty = self.n_copies * self.ridge * parameters.penalty
-        return (self.log_likelihood(parameters) - penalty) / int(self.counts.sum())
 
 
 @dataclass(kw_only=True)
@@ -314,7 +165,6 @@ class Imputation(Result):
 
 def count_copies(observations: Observations, copies: str) -> int:
     """Say of how many copies of the matrix the observers saw parts; see `fit_imputation`."""
-    check_choice("copies", copies, COPIES)
     if copies == "auto" and observations.n_copies is not None:
         return observations.n_copies
     if copies == "fewest":
@@ -322,88 +172,13 @@ def count_copies(observations: Observations, copies: str) -> int:
     return observations.n_observers
 
 
-def safe_step(
-    codec: Codec | None, participation: float, shape: tuple[int, int], drawn: float = 1.0
-) -> float:
-    """Choose a step that noise does not outgrow.
-
-    Take an entry that one observer alone has seen, where theta follows the statistic fully. With x
-    the distance yet to go and v its memory, an iteration is ``x -= step (v + xi D / p)`` and
-    ``v += alpha xi D``, where xi is 1 with probability p, else 0, and D is ``x - v`` with a
-    variance of omega by the codec. Second moments of (x, v) fall for steps below ``c t``,
-    ``t = p / (1 + omega)``: c is 0.6 for small t, 0.9 at t = 1/2 and 1 at t = 1, and they fall
-    fastest at about half of that where t < 0.8. So the step is t / 2 there, and grows to t at t =
-    1. Where the observer draws a batch, p is the chance that both are drawn.
-
-    Parameters
-    ----------
-    codec : Codec or None
-        Of what observers send.
-    participation : float
-        Probability p that an observer takes part.
-    shape : tuple of int
-        Of the matrix.
-    drawn : float
-        Share of its entries that an observer draws.
-
-    Returns
-    -------
-    float
-        Above 0 and at most 1.
-    """
-    noise = Quantizer(codec, (slice(0, shape[0] * shape[1]),)).omega
-    certain = participation * drawn / (1.0 + noise)
-    return max(certain * max(0.5, 2.5 * certain - 1.5), 1e-4)
-
-
-def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = False) -> int:
-    """Choose how many iterations a fit may take: as many steps as are worth `WHOLE_STEPS`.
-
-    Parameters
-    ----------
-    step_size : str, float or callable
-        As `vpem.steps.fedruns.parse_step_size` takes it.
-    noise_stays : bool
-        Whether noise remains however long the fit goes on (of batches without variance reduction):
-        more iterations then bring nothing to rest.
-
-    Returns
-    -------
-    int
-        From `WHOLE_STEPS` to `MOST_ITERATIONS`; the former where steps are a function.
-    """
-    if noise_stays or callable(step_size):
-        return WHOLE_STEPS
-    steps = parse_step_size(step_size)
-    gone, iteration = 0.0, 0
-    while gone < WHOLE_STEPS * (1 - 1e-9) and iteration < MOST_ITERATIONS:
-        iteration += 1
-        gone += float(steps(iteration))
-    return max(iteration, WHOLE_STEPS)
-
-
 def fit_imputation(
     observations: Observations,
+    settings: ImputeSettings | None = None,
     *,
-    rank: int = 2,
-    ridge: float = 1.0,
-    law: str = "gaussian",
-    variance: float = 1.0,
-    copies: str = "auto",
-    scale: str = "none",
-    compress: str | None = None,
-    participation: float = 1.0,
-    step_size: str | float | StepSize = "auto",
-    batch_size: int | None = None,
-    variance_reduction: bool = False,
-    alpha: float | None = None,
-    memory: str = "first",
-    max_iter: int | None = None,
-    tol: float = 1e-5,
-    seed: int = 0,
-    n_threads: int | None = None,
     callback: Callable[[FedProgress], None] | None = None,
     saver: Saver | None = None,
+    **changes: Any,
 ) -> Imputation:
     """Impute what no observer saw, by federated EM with a matrix of low rank.
 
@@ -411,51 +186,21 @@ def fit_imputation(
     ----------
     observations : Observations
         Who saw what.
-    rank : int
-        Of theta, at most the smaller side of the matrix.
-    ridge : float
-        Penalty of the factors; above 0 unless the law is Gaussian.
-    law : {"gaussian", "poisson", "bernoulli"}
-        Of an entry; theta is its mean, log intensity, or log odds.
-    variance : float
-        Of the Gaussian law.
-    copies : {"auto", "observers", "fewest"}
-        Of how many copies of the matrix the observers saw parts. "observers": one each, as in the
-        paper. "fewest": as many as observers saw any one entry, which needs fewer iterations, and
-        does not shrink theta the more the more observers share the work. "auto": one for parts
-        that one matrix was split into, else one an observer. The ridge counts once a copy.
-    scale : {"none", "standard"}
-        "standard": every column's entries minus their mean, by their standard deviation, found by a
-        sum over observers before the first iteration; Gaussian law only. Undone in the results;
-        the objective is that of the scaled entries.
-    compress : str, optional
-        Codec of what observers send (`vpem.network.codecs.parse_codec`).
-    participation : float
-        Probability that an observer takes part in an iteration.
-    step_size : str, float or callable
-        Steps of the statistic (`vpem.steps.fedruns.parse_step_size`). "auto": 1 where everyone
-        takes part and no noise is added, else as small as noise demands; see `safe_step`.
-    batch_size : int, optional
-        Entries that an observer draws of its own in an iteration.
-    variance_reduction : bool
-        VR-FedEM.
-    alpha, memory
-        See `vpem.steps.fedem.run_fedem`.
-    max_iter : int, optional
-        Most iterations; None: 1000 where steps are whole, and as many more as steps are shorter, up
-        to 20000 (`enough_iterations`).
-    tol : float
-        Stop when the correction of the statistic, before it is multiplied by the step, is less than
-        this part of the statistic's norm; 0: never. Memories take away the noise of participation
-        and codec as the fit comes to rest, so that this bounds the mean field with them as without.
-    seed : int
-        Draws observers, batches and the codec's keys.
-    n_threads : int, optional
-        Of the codec.
+    settings : ImputeSettings, optional
+        None: the defaults.
     callback : callable, optional
         Told of every iteration.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
+    **changes
+        Settings that differ: see `vpem.ImputeSettings`. The paper has one copy of the matrix an
+        observer; "fewest" ``copies`` need fewer iterations, and do not shrink theta the more the
+        more observers share the work; the ridge counts once a copy. A ``scale`` of "standard" is
+        found by a sum over observers before the first iteration; the objective is that of the
+        scaled entries. Steps of "auto" are those of `safe_step`; ``max_iter`` is by default what
+        `enough_iterations` says. Corrections are held to ``tol`` before they are multiplied by the
+        step; memories take away the noise of participation and codec as the fit comes to rest, so
+        that this bounds the mean field with them as without.
 
     Returns
     -------
@@ -476,72 +221,24 @@ def fit_imputation(
         If theta is zero: nothing was found but the ridge.
     """
     began = time.perf_counter()
-    entry = make_law(law, variance)
-    rank = check_int("rank", rank, least=1)
-    small = min(observations.shape)
-    shape = " x ".join(map(str, observations.shape))
-    if rank > small:
-        raise InputError(f"a matrix of {shape} has at most rank {small}, got {rank}")
-    ridge = check_number("ridge", ridge, least=0.0, most=1e100)
-    if ridge == 0 and law != "gaussian":
-        raise InputError(
-            f"the {law} law needs a ridge above 0, without which theta may grow forever; try 0.1"
-        )
-    if max_iter is not None:
-        max_iter = check_int("max_iter", max_iter, least=1)
-    tol = check_number("tol", tol, least=0.0, most=1.0)
-    seed = check_int("seed", seed, least=0)
-    check_law(observations, entry)
-    n = observations.n_observers
-    needed = 8 * (2 * n + MATRICES) * observations.shape[0] * observations.shape[1]
-    check_memory(needed, f"imputing a matrix of {shape} seen by {n} observers")
-    codec = None if compress is None else parse_codec(compress)
-    participation = check_number("participation", participation, least=0.0, most=1.0, above=True)
-    if batch_size is not None:
-        batch_size = check_int("batch_size", batch_size, least=1)
+    how = ImputeSettings.of(settings, **changes)
+    law = make_law(how.law, how.variance)
+    _check(observations, law, how)
+    codec = None if how.compress is None else parse_codec(how.compress)
     # Memories take the noise of participation and codec away, and SPIDER that of batches.
-    noise_stays = not variance_reduction and (
-        batch_size is not None and batch_size < int(observations.counts.max())
+    noise_stays = not how.variance_reduction and (
+        how.batch_size is not None and how.batch_size < int(observations.counts.max())
     )
-    if isinstance(step_size, str) and step_size == "auto":
-        held = float(observations.counts.mean())
-        batch = batch_size
-        if batch is None:
-            batch = ceil(sqrt(held)) if variance_reduction else ceil(held)
-        step = safe_step(codec, participation, observations.shape, min(1.0, batch / held))
-        step_size = f"constant:{step:g}"
-    if max_iter is None:
-        max_iter = enough_iterations(step_size, noise_stays)
-    threads = thread_count(n_threads)
+    how = how.changed(step_size=_steps(observations, how, codec))
+    if how.max_iter is None:
+        how = how.changed(max_iter=enough_iterations(how.step_size, noise_stays))
+    how = how.changed(n_threads=thread_count(how.n_threads))
     if saver is not None:
-        saver.begin(
-            {
-                "algorithm": "fedmissem",
-                "what was seen": checksum(
-                    observations.shape, *observations.places, *observations.values
-                ),
-                "rank": rank,
-                "ridge": ridge,
-                "law": law,
-                "variance": float(variance),
-                "copies": copies,
-                "scale": scale,
-                "compress": None if codec is None else codec.name,
-                "participation": participation,
-                "step_size": describe_steps(step_size),
-                "batch_size": batch_size,
-                "variance_reduction": bool(variance_reduction),
-                "alpha": alpha,
-                "memory": memory,
-                "max_iter": max_iter,
-                "tol": tol,
-                "seed": seed,
-                "n_threads": threads,
-            }
-        )
-    ledger = Ledger(make_graph("star", n))
-    scaled, scaling = _scaled(observations, scale, law, ledger)
-    model = ImputationModel(scaled, entry, rank, ridge, count_copies(observations, copies))
+        saver.begin(_facts(observations, how, codec))
+    ledger = Ledger(make_graph("star", observations.n_observers))
+    scaled, scaling = _scaled(observations, how.scale, how.law, ledger)
+    copies = count_copies(observations, how.copies)
+    model = ImputationModel(scaled, law, how.rank, how.ridge, copies)
     saving = OneRun(saver, ledger)
     if saving.saved is not None:
         saving.restored(NOTHING)
@@ -550,54 +247,87 @@ def fit_imputation(
         run = run_fedem(
             model,
             model.start,
-            max_iter=max_iter,
-            step_size=step_size,
+            how.into(FedSettings, weighting="workers", tol=how.tol * how.tol),
             codec=codec,
-            alpha=alpha,
-            participation=participation,
-            batch_size=batch_size,
-            variance_reduction=variance_reduction,
-            weighting="workers",
-            memory=memory,
             ledger=ledger,
-            tol=tol * tol,
-            rng=np.random.default_rng(seed),
-            n_threads=threads,
+            rng=np.random.default_rng(how.seed),
             callback=callback,
             saver=saving.inner(None),
         )
+        units = _log_units(observations, scaling)
         found = Imputation(
             observations=observations,
-            law=entry,
+            law=law,
             factors=run.parameters,
-            rank=rank,
-            ridge=ridge,
+            rank=how.rank,
+            ridge=how.ridge,
             n_copies=model.n_copies,
-            log_likelihood=(
-                model.log_likelihood(run.parameters) - _log_units(observations, scaling)
-            )
-            / observations.n_entries,
+            log_likelihood=(model.log_likelihood(run.parameters) - units) / observations.n_entries,
             run=run,
             converged=run.converged,
             communication=ledger.summary() | {"bytes_by_iteration": list(run.history.bytes)},
             compress=None if codec is None else codec.name,
             scaling=scaling,
-            options={
-                "copies": copies,
-                "scale": scale,
-                "participation": participation,
-                "step_size": step_size if isinstance(step_size, str | float | int) else None,
-                "batch_size": batch_size,
-                "variance_reduction": variance_reduction,
-                "alpha": run.alpha,
-                "memory": memory,
-                "tol": tol,
-                "max_iter": max_iter,
-            },
+            options=_options(run, how),
         )
     found.seconds = time.perf_counter() - began + saving.seconds
-    _warn(found, tol, noise_stays)
+    _warn(found, how.tol, noise_stays)
     return found
+
+
+def _check(observations: Observations, law: Law, how: ImputeSettings) -> None:
+    """Raise InputError where the observations are not for these settings."""
+    small = min(observations.shape)
+    shape = " x ".join(map(str, observations.shape))
+    if how.rank > small:
+        raise InputError(f"a matrix of {shape} has at most rank {small}, got {how.rank}")
+    if how.ridge == 0 and how.law != "gaussian":
+        raise InputError(
+            f"the {how.law} law needs a ridge above 0, without which theta may grow forever; try "
+            "0.1"
+        )
+    check_law(observations, law)
+    n = observations.n_observers
+    needed = 8 * (2 * n + MATRICES) * observations.shape[0] * observations.shape[1]
+    check_memory(needed, f"imputing a matrix of {shape} seen by {n} observers")
+
+
+def _steps(observations: Observations, how: ImputeSettings, codec: Codec | None) -> Any:
+    """Return the steps, where they are "auto" those that noise allows."""
+    if not isinstance(how.step_size, str) or how.step_size != "auto":
+        return how.step_size
+    held = float(observations.counts.mean())
+    batch = how.batch_size
+    if batch is None:
+        batch = ceil(sqrt(held)) if how.variance_reduction else ceil(held)
+    step = safe_step(codec, how.participation, observations.shape, min(1.0, batch / held))
+    return f"constant:{step:g}"
+
+
+def _facts(observations: Observations, how: ImputeSettings, codec: Codec | None) -> State:
+    """Return what must be the same when a run goes on from a checkpoint."""
+    return how.values() | {
+        "algorithm": "fedmissem",
+        "what was seen": checksum(observations.shape, *observations.places, *observations.values),
+        "compress": None if codec is None else codec.name,
+        "step_size": describe_steps(how.step_size),
+    }
+
+
+def _options(run: FedRun, how: ImputeSettings) -> Report:
+    """Return what a report says of the settings, as they were taken."""
+    return {
+        "copies": how.copies,
+        "scale": how.scale,
+        "participation": how.participation,
+        "step_size": None if callable(how.step_size) else how.step_size,
+        "batch_size": how.batch_size,
+        "variance_reduction": how.variance_reduction,
+        "alpha": run.alpha,
+        "memory": how.memory,
+        "tol": how.tol,
+        "max_iter": how.max_iter,
+    }
 
 
 def _scaled(
@@ -605,7 +335,6 @@ def _scaled(
 ) -> tuple[Observations, Scaling]:
     """Standardize columns, by counts, means and sums of squares that every observer sends."""
     n_columns = observations.shape[1]
-    check_choice("scale", scale, ("none", "standard"))
     if scale == "none":
         return observations, Scaling(np.zeros(n_columns), np.ones(n_columns))
     if law != "gaussian":

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vpem.errors import InputError, Setting
+from vpem.fits.estimators.on_graph import OfSettings
 from vpem.fits.imputation import Imputation, fit_imputation
+from vpem.fits.settings import ImputeSettings
 from vpem.terms.lowrank.dealing import split
 from vpem.terms.lowrank.factors import fit_rows
 from vpem.terms.lowrank.laws import Gaussian, Law
@@ -28,7 +30,7 @@ NEWTON_STEPS = 100
 """Most steps for the factors of rows that were not in the fit."""
 
 
-class FedMissEM(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OfSettings):
     """Imputation of a matrix of low rank from what observers saw of it, by federated EM.
 
     FedMissEM of Dieuleveut, Fort, Moulines and Robin, "Federated Expectation Maximization with
@@ -182,23 +184,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         rank = self.rank
         if isinstance(rank, Integral) and not isinstance(rank, bool):
             rank = min(int(rank), *found.shape)
-        fit = fit_imputation(
-            found,
-            rank=rank,
-            ridge=self.ridge,
-            law=self.law,
-            variance=self.variance,
-            copies=self.copies,
-            scale=self.scale,
-            compress=self.compress,
-            participation=self.participation,
-            step_size=self.step_size,
-            batch_size=self.batch_size,
-            variance_reduction=self.variance_reduction,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            seed=seed,
-        )
+        fit = fit_imputation(found, self._settings(ImputeSettings, rank=rank, seed=seed))
         self.imputation_: Imputation = fit
         self.n_features_in_ = found.shape[1]
         self.factors_ = (fit.factors.U, fit.factors.V)

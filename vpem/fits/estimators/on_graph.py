@@ -22,7 +22,7 @@ from vpem.network.topologies import make_graph
 from vpem.records import Settings
 from vpem.terms.missing_patterns import check_missing
 
-__all__ = ["OnGraph"]
+__all__ = ["OfSettings", "OnGraph"]
 
 T = TypeVar("T", bound=Settings)
 
@@ -38,7 +38,17 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else type(value).__name__
 
 
-class OnGraph(BaseEstimator):
+class OfSettings(BaseEstimator):
+    """Estimator whose parameters are settings of a recipe."""
+
+    def _settings(self, record: type[T], **changes: Any) -> T:
+        """Return a record of the parameters, as recipes take it, with changes."""
+        names = {one.name for one in record.fields()}
+        own = {name: one for name, one in self.get_params(deep=False).items() if name in names}
+        return record(**{**own, **changes})
+
+
+class OnGraph(OfSettings):
     """Estimator with parameters ``graph`` and ``random_state``."""
 
     graph: Any
@@ -76,12 +86,6 @@ class OnGraph(BaseEstimator):
                 f"got {self.random_state!r}"
             ) from None
         return int(state.randint(np.iinfo(np.int32).max))
-
-    def _settings(self, record: type[T], **changes: Any) -> T:
-        """Return a record of the parameters, as recipes take it, with changes."""
-        names = {one.name for one in record.fields()}
-        own = {name: one for name, one in self.get_params(deep=False).items() if name in names}
-        return record(**{**own, **changes})
 
     def _names(self, n_features: int) -> tuple[str, ...]:
         """Names of the features, those of the data frame of `fit` if there was one."""

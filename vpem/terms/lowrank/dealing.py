@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_int, check_number
 from vpem.errors import InputError, check_choice
+from vpem.settings import DEALS
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["SPLITS", "Hidden", "hide", "split"]
-
-SPLITS = ("random", "rows")
-"""How the entries of one matrix are dealt out to observers."""
+__all__ = ["Hidden", "hide", "split"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def split(
     InputError
         If there are several observers already, or more wanted than entries or rows.
     """
-    check_choice("split", by, SPLITS)
+    check_choice("split", by, DEALS)
     n_observers = check_int("n_workers", n_observers, least=1)
     if found.n_observers != 1:
         raise InputError(

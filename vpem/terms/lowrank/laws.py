@@ -10,12 +10,11 @@ from scipy.special import expit, gammaln
 
 from vpem.checks import check_number
 from vpem.errors import InputError, check_choice
+from vpem.settings import LAWS
 
-__all__ = ["LAWS", "Bernoulli", "Gaussian", "Law", "Poisson", "make_law"]
+__all__ = ["Bernoulli", "Gaussian", "Law", "Poisson", "make_law"]
 
 Values = NDArray[np.float64]
-
-LAWS = ("gaussian", "poisson", "bernoulli")
 
 LARGEST_VALUE = 1e100
 """Magnitude of an entry up to which squares can be summed."""

@@ -1,0 +1,52 @@
+"""Settings of FedMissEM, most of them FedEM's, as `vpem.settings` has those of other recipes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vpem.records import Settings, changed, setting
+from vpem.settings import LAWS, FedSettings, FitSettings, MixtureSettings, SumSettings
+
+__all__ = ["COPIES", "ImputeSettings"]
+
+COPIES = ("auto", "observers", "fewest")
+
+# fmt: off
+
+class ImputeSettings(Settings, heading="Model"):
+    """FedMissEM: see `vpem.fit_imputation`."""
+
+    rank: int = setting(2, "Rank of the matrix of natural parameters.", flags="-r --rank", least=1)
+    ridge: float = setting(1.0, "Penalty of the factors: what each singular value loses. Above 0 "
+        "unless the law is gaussian.", least=0.0, most=1e100)
+    law: str = setting("gaussian", "Law of an entry: gaussian (a mean), poisson (counts, by log "
+        "intensity), or bernoulli (0 or 1, by log odds).", choices=LAWS)
+    variance: float = setting(1.0, "Variance of the gaussian law; divides what the ridge is held "
+        "to.", least=1e-100, most=1e100)
+    scale: str = changed(MixtureSettings, "scale", help="none, or standard: columns are "
+        "standardized first, undone in outputs (gaussian).")
+    copies: str = setting("auto", "Copies of the matrix that observers saw parts of: one each "
+        "(observers), as many as saw any one entry (fewest: converges sooner), or one for parts by "
+        "--workers and else one each (auto).", heading="Method", choices=COPIES)
+    compress: str | None = changed(SumSettings, "compress", help="Codec of what observers send: "
+        "qsgd:8bits, natural:12bits, blockp:64, topk:0.1, randk:0.1, float32, float16.")
+    participation: float = changed(FedSettings, "participation", flags="-p --participation",
+        help="Probability that an observer takes part.")
+    step_size: Any = changed(FedSettings, "step_size", "auto", help="Steps of the statistic: "
+        "constant:0.5, decreasing:0.8,0.6 (0.8 k^-0.6), or auto: 1 where nothing is drawn at "
+        "random, else what the noise allows.")
+    batch_size: int | None = changed(FedSettings, "batch_size", help="Entries that an observer "
+        "draws of its own in an iteration.")
+    variance_reduction: bool = changed(FedSettings, "variance_reduction", help="VR-FedEM, with "
+        "small batches.")
+    memory: str = changed(FedSettings, "memory")
+    alpha: float | None = changed(FedSettings, "alpha")
+    tol: float = changed(FedSettings, "tol", 1e-5, most=1.0, help="Stop when the statistic's "
+        "correction is less than this part of its norm; 0: never.")
+    max_iter: int | None = changed(FitSettings, "max_iter", None, help="Most iterations. Default: "
+        "1000 where steps are whole (constant:1), as many more as they are shorter.")
+    seed: int = changed(MixtureSettings, "seed", help="Seeds the split, the holdout, "
+        "participation, batches and noise.")
+    n_threads: int | None = changed(SumSettings, "n_threads", help="Threads of the codec. Default: "
+        "all processors.")
+# fmt: on
