@@ -127,6 +127,49 @@ class FedFit(MixtureResult):
         }
 
 
+def _prepared(
+    X: Floats,
+    workers: Workers,
+    network: Network | None,
+    how: FedMixtureSettings,
+    feature_names: Sequence[str] | None,
+) -> Prepared:
+    """Check the rows, of which each process may have those of its own workers."""
+    if not isinstance(workers, Workers):
+        raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
+    n_workers = workers.n_workers
+    holders = network.total.holders if isinstance(network, Network) else Placement.here(n_workers)
+    here = LocalRows(holders, workers.counts)
+    if holders.apart:
+        here.check(X)
+    given = prepare(
+        X,
+        X.shape[1] if X.ndim == 2 else 0,
+        how,
+        feature_names=feature_names,
+        here=here if holders.apart else None,
+    )
+    if workers.n_samples != given.n_samples:
+        raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")
+    return given
+
+
+def _setup(
+    given: Prepared,
+    workers: Workers,
+    network: Network,
+    ledger: Ledger,
+    codec: Codec | None,
+    rng: np.random.Generator,
+) -> Setup:
+    """Return what workers agree on first, of the rows that are in this process."""
+    short = codec_of_moments(codec) if network.graph.has_server else None
+    rows = given.X.astype(np.float64)
+    if not network.total.holders.apart:
+        rows = rows[workers.order]
+    return Setup(rows, workers, network, ledger, short, rng)
+
+
 def fit_fedem(
     X: Floats,
     workers: Workers,
@@ -200,24 +243,9 @@ def fit_fedem(
     began = time.perf_counter()
     how = FedMixtureSettings.of(settings, **changes)
     X = as_array("data", X[:] if hasattr(X, "runs") else X)
-    if not isinstance(workers, Workers):
-        raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
-    n_workers = workers.n_workers
-    holders = network.total.holders if isinstance(network, Network) else Placement.here(n_workers)
-    here = LocalRows(holders, workers.counts)
-    if holders.apart:
-        here.check(X)
     if known_covariance is not None and how.scale != "none":
         raise InputError("a known covariance is in the user's units, got scale 'standard'")
-    given = prepare(
-        X,
-        X.shape[1] if X.ndim == 2 else 0,
-        how,
-        feature_names=feature_names,
-        here=here if holders.apart else None,
-    )
-    if workers.n_samples != given.n_samples:
-        raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")
+    given = _prepared(X, workers, network, how, feature_names)
     codec = None if how.compress is None else parse_codec(how.compress)
     network = _network_of(network, workers)
     how = how.changed(n_threads=thread_count(how.n_threads), floor=_floor(how, codec, network))
@@ -228,11 +256,7 @@ def fit_fedem(
     with one_blas_thread(), np.errstate(over="ignore"):
         network.charge_setup(ledger, given.n_samples, ITEM)
         rng = np.random.default_rng([how.seed, 1])
-        short = codec_of_moments(codec) if network.graph.has_server else None
-        rows_here = given.X.astype(np.float64)
-        if not holders.apart:
-            rows_here = rows_here[workers.order]
-        setup = Setup(rows_here, workers, network, ledger, short, rng)
+        setup = _setup(given, workers, network, ledger, codec, rng)
         model = setup.model(how, known_covariance)
         start, rows = None, None
         if saving.saved is None:
