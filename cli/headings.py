@@ -12,51 +12,26 @@ __all__ = ["FEW", "HEADINGS", "grouped", "split_examples"]
 
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Options": (),
-    "Selection": ("criterion", "folds", "one-standard-error"),
+    "Selection": (),
     "Data": (
-        "parties", "align", "align-key", "missing-parties", "split", "agents", "partition",
-        "workers", "worker-rows", "sort-by-label", "dataset", "labels", "missing", "label-column",
-        "id-column", "worker-column", "drop-column", "no-header", "delimiter", "holdout",
-        "samples", "features",
+        "workers", "split", "agents", "dataset", "holdout", "samples", "features", "drop-ids",
+        "shuffle",
     ),
-    "Individuals": (
-        "individual", "times", "population", "latents", "id", "time", "value", "covariates",
-    ),
-    "Model": (
-        "model", "slopes", "error", "random", "spread", "first", "groups", "components",
-        "clusters", "covariance", "reg-covar", "scale", "rank", "ridge", "law", "variance",
-    ),
-    "Network": (
-        "devices", "device-individuals", "average", "shares", "topology", "graph", "radius",
-        "mean-degree", "graph-seed", "hops", "rounds", "acceleration", "eigenvalue",
-        "consensus-tol", "weights", "consensus",
-    ),
-    "Messages and faults": (
-        "compress", "gradient-compress", "feedback", "link-failure", "agent-dropout", "stragglers",
-        "participation",
-    ),
-    "Start": ("init", "init-rows", "init-individuals", "init-model", "n-init", "seed"),
-    "Sampler": (
-        "sampler", "sampler-steps", "target", "step-decay", "no-precondition", "chains",
-    ),
-    "Method": (
-        "burn-in", "decay", "method", "batch-size", "step-size", "variance-reduction", "inner",
-        "memory", "alpha", "weighting", "copies", "every-weight",
-    ),
-    "Stopping": ("tol", "window", "max-iter", "iterations", "epochs", "strict"),
-    "Draws at the estimates": ("conditional-draws", "importance-draws", "level"),
-    "Running": (
-        "jobs", "dtype", "threads", "memory-limit", "processes", "engine", "ranks", "timeout",
-        "shards",
-    ),
-    "Checkpoints": ("state", "checkpoint", "checkpoint-every", "resume", "resume-if-any"),
-    "Output": (
-        "output", "individuals", "traces", "plot", "record-every", "quote-formulas", "force",
-        "json", "quiet",
-    ),
+    "Individuals": (),
+    "Model": ("scale", "rank", "ridge", "law", "variance"),
+    "Network": (),
+    "Messages and faults": ("compress", "participation"),
+    "Start": ("init-model", "seed"),
+    "Sampler": (),
+    "Method": ("batch-size", "step-size", "variance-reduction", "copies"),
+    "Stopping": ("tol", "max-iter", "strict"),
+    "Draws at the estimates": (),
+    "Running": ("threads",),
+    "Checkpoints": (),
+    "Output": ("output", "plot", "quote-formulas", "force", "json", "quiet"),
     "Configuration": ("config", "show-config", "help"),
 }  # fmt: skip
-"""Options that belong together, by name; those of no list come first."""
+"""Headings in their order, and the options below them that are no settings of a record, by name."""
 
 FEW = 9
 """So many options, without --config, --show-config and --help, need no headings."""
@@ -79,8 +54,6 @@ def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     if sum(key_of(option) not in last for option in options) <= FEW:
         return [("Options", options)]
     home = {name: heading for heading, names in HEADINGS.items() for name in names}
-    if any(key_of(option) == "sampler" for option in options):
-        home["step-size"] = "Sampler"
     found: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
     for option in options:
         heading = option.rich_help_panel or home.get(key_of(option), "Options")
