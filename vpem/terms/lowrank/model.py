@@ -21,7 +21,7 @@ OUTSIDE = 1e-9
 
 
 class ImputationModel:
-    """What FedEM needs to know of imputation (`vpem.steps.fedem.StatisticModel`).
+    """What FedEM needs to know of imputation (`vpem.steps.fedruns.StatisticModel`).
 
     Parameters
     ----------
