@@ -27,24 +27,11 @@ __all__ = [
     "StartSettings",
     "how_summed",
     "partition_of",
-    "rounds_of",
     "rows_of",
     "start_model",
     "started",
     "stored_graph",
 ]
-
-
-def rounds_of(text: str) -> int | str:
-    """Read a number of rounds, or "auto"."""
-    from vpem.errors import InputError
-
-    if text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"--rounds must be a number of rounds, or auto, got {text!r}") from None
 
 
 class StartSettings(Settings, heading="Start"):

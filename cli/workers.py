@@ -1,13 +1,8 @@
-"""Options and choices of commands whose data are split by rows over workers."""
+"""Choices of commands whose data are split by rows over workers: who holds which, and the graph."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from .roles import READ
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,18 +14,7 @@ if TYPE_CHECKING:
 
     from .output import Screen
 
-__all__ = ["WorkerFile", "WorkersOption", "graph_of", "workers_of"]
-
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Split the rows into this many contiguous, nearly equal parts. Default: the workers "
-        "stored in the dataset, or else one."
-    ),
-]
-WorkerFile = Annotated[
-    Path | None, READ, typer.Option(help='Rows of each worker, JSON: {"name": [row, ...], ...}.')
-]
+__all__ = ["graph_of", "workers_of"]
 
 
 def workers_of(
