@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
-from vpem.errors import InputError, Setting, check_choice
+from vpem.errors import InputError, Setting, check_choice, did_you_mean
 
 __all__ = ["About", "Sentence", "Settings", "about", "changed", "refuse_both", "setting"]
 
@@ -77,26 +77,49 @@ class Settings:
         If a value is out of bounds or none of the choices, or has no effect beside another.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = {}
     kept: ClassVar[bool] = True
     """Whether models keep the values, which say what was fitted."""
 
+    # Not by `dataclasses.dataclass`, which compiles methods for every class: a shell would wait.
     def __init_subclass__(cls, heading: str = "", kept: bool = True) -> None:
         cls.kept = kept
-        for one in list(vars(cls).values()):
-            if isinstance(one, Field) and not about(one).heading:
-                one.metadata = {"about": replace(about(one), heading=heading)}  # type: ignore[assignment]
-        dataclass(frozen=True, kw_only=True)(cls)
+        known: dict[str, Field[Any]] = {}
+        for base in reversed(cls.__mro__[1:]):
+            known |= vars(base).get("__dataclass_fields__", {})
+        for name, kind in vars(cls).get("__annotations__", {}).items():
+            one = vars(cls).get(name)
+            if isinstance(one, Field):
+                if not about(one).heading:
+                    one.metadata = {"about": replace(about(one), heading=heading)}  # type: ignore[assignment]
+                one.name, one.type = name, kind
+                known[name] = one
+                setattr(cls, name, one.default)
+        cls.__dataclass_fields__ = known
         listed = (
             f"{one.name} : {one.type}, default={one.default!r}\n    {about(one).help}"
             for one in cls.fields()
         )
         cls.__doc__ = "\n".join((cls.__doc__ or "", "\nAttributes\n----------", *listed))
 
+    def __init__(self, **given: Any) -> None:
+        known = self.__dataclass_fields__
+        for name in given:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise TypeError(f"{type(self).__name__} has no setting {name!r}{hint}")
+        vars(self).update({name: given.get(name, one.default) for name, one in known.items()})
+        self.__post_init__()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed; see its method `changed`")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self)})"
+
     def __post_init__(self) -> None:
         for one in self.fields():
-            value = _checked(one, getattr(self, one.name))
-            object.__setattr__(self, one.name, value)
+            vars(self)[one.name] = _checked(one, getattr(self, one.name))
         for one in self.fields():
             idle = about(one).idle
             if idle and idle[0](vars(self)) and getattr(self, one.name) != one.default:
@@ -105,7 +128,7 @@ class Settings:
     @classmethod
     def fields(cls) -> tuple[Field[Any], ...]:
         """Return the settings of the record, in order."""
-        return fields(cls)
+        return tuple(cls.__dataclass_fields__.values())
 
     @classmethod
     def of(cls, settings: Self | None, /, **changes: Any) -> Self:
@@ -122,7 +145,7 @@ class Settings:
 
     def changed(self, **changes: Any) -> Self:
         """Return the record with other values."""
-        return replace(self, **changes)
+        return type(self)(**{**vars(self), **changes})
 
     def into(self, record: type[T], **changes: Any) -> T:
         """Return another record, of the settings that both have, with changes."""
