@@ -20,6 +20,7 @@ from vpem.fits.plan import plan
 from vpem.fits.selection.search import search
 from vpem.network.holdings import contiguous
 from vpem.network.hubs import find_hubs
+from vpem.records import Settings
 from vpem.saem.saem import run_saem
 from vpem.steps.fedem import run_fedem
 
@@ -160,7 +161,8 @@ def settings(door):
         for name in {"settings", "options"} & set(given):
             del given[name]
             record = get_args(found[name].annotation)[0]
-            given |= {one.name: one.default for one in fields(record)}
+            own = record.fields() if issubclass(record, Settings) else fields(record)
+            given |= {one.name: one.default for one in own}
     return {
         NAMES.get(name, name): SPELT.get((name, value), value)
         if isinstance(value, str | int | float | type | None.__class__)
