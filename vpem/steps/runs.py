@@ -195,8 +195,10 @@ class Run:
         batches : dict of schemas, optional
             What else a loop over batches has saved, of which an iteration is a pass.
         """
-        state, start, n_samples = saver.saved, self.mixture, reinitialiser.terms.n_samples
-        assert state is not None
+        start, n_samples = self.mixture, reinitialiser.terms.n_samples
+        state = dict(saver.saved or {})
+        if self.over_rows:  # the start, which vpem 0.1.0 once kept beside the others
+            state.pop("mixture", None)
         shape = (start.blocks, start.covariance_type, start.n_components)
         schema = {
             "iteration": COUNT,
