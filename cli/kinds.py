@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ImputationFile",
     "IndividualSettings",
+    "PredictedSettings",
     "Request",
     "ResultSettings",
     "RowSettings",
@@ -104,8 +105,7 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     )
     covariates: str | None = setting(
         None,
-        "Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); to predict "
-        "without DATA, with --population, dose=4.5 is the dose.",
+        "Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted.",
     )
 
     @property
@@ -169,6 +169,17 @@ def refuse_given(options: Settings, sentence: str, *without: str) -> None:
     for one in options.fields():
         if one.name not in without and getattr(options, one.name) != one.default:
             raise InputError(Setting(one.name), f" {sentence}")
+
+
+class PredictedSettings(IndividualSettings, heading="Individuals", kept=False):
+    """What there is to say about individuals that are predicted, with data or without."""
+
+    covariates: str | None = changed(
+        IndividualSettings,
+        "covariates",
+        help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
+        "without DATA, with --population, dose=4.5 is the dose.",
+    )
 
 
 class ResultSettings(Printing, heading="Output", kept=False):

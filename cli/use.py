@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from .kinds import IndividualSettings, Request, ResultSettings, RowSettings, stored_at
+from .kinds import (
+    IndividualSettings,
+    PredictedSettings,
+    Request,
+    ResultSettings,
+    RowSettings,
+    stored_at,
+)
 from .options import Without
 from .roles import READ
 
@@ -35,7 +42,7 @@ def predict(
     ] = False,
     *,
     rows: Annotated[RowSettings, Without("labels features")],
-    individuals: IndividualSettings,
+    individuals: PredictedSettings,
     results: ResultSettings,
 ) -> None:
     """Assign rows to components or centres; predict individuals.

@@ -333,7 +333,10 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
         (("cycle", "-n", "5", "--dtype", "float16"), "--dtype must be one of float64, float32"),
         (("cycle", "-n", "5", "--weights", "fast"), "weights must be one of"),
         (("cycle", "-n", "5", "--acceleration", "chebychev"), "did you mean 'chebyshev'"),
-        (("cycle", "-n", "5", "--rounds", "many"), "--rounds must be a number of rounds, or auto"),
+        (
+            ("cycle", "-n", "5", "--rounds", "many"),
+            "--rounds must be an integer of at least 1, or auto",
+        ),
         (("cycle", "-n", "5", "--rounds", "0"), "rounds must be an integer of at least 1"),
         (("cycle", "-n", "5", "--consensus-tol", "0"), "--consensus-tol must be"),
         (("cycle", "-n", "5", "--graph-seed", "-1"), "--graph-seed must be"),
