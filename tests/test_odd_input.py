@@ -32,7 +32,7 @@ def test_precisions(X, network, dtype):
     if dtype is None:
         assert fit_vpem(X, network).mixture.means.dtype == np.float64
         return
-    with pytest.raises(InputError, match="dtype must be one of float64, float32"):
+    with pytest.raises(InputError, match=r"dtype must be .*float32"):
         fit_vpem(X, network, dtype=dtype)
 
 
