@@ -13,7 +13,7 @@ from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.reported import SavedFit
 from vpem.pictures.samples import EvaluationData
 from vpem.pictures.saved import SavedMixture
-from vpem.pictures.style import tidy
+from vpem.pictures.style import SHADE, WARNING, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,10 +55,10 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
     )  # fmt: skip
     upper.set_ylabel("component")
     for end in np.cumsum(sizes)[:-1]:
-        for axes, shade in ((upper, "white"), (lower, "#777777")):
+        for axes, shade in ((upper, "white"), (lower, SHADE)):
             axes.axvline(end, color=shade, linewidth=0.8, linestyle="--")
     unsure = 1 - top[order]
-    lower.fill_between(np.arange(len(X)) + 0.5, unsure, color="#D55E00", step="mid", linewidth=0)
+    lower.fill_between(np.arange(len(X)) + 0.5, unsure, color=WARNING, step="mid", linewidth=0)
     lower.set_ylabel("uncertainty\n(1 - largest)")
     lower.set_xlabel("rows, sorted by component, surest first")
     lower.set_ylim(0, max(float(unsure.max(initial=0.0)) * 1.08, 1e-3))
@@ -154,4 +154,4 @@ def _outline_matches(axes: Axes, agreement: Agreement, order: NDArray[np.intp]) 
         label = agreement.mapping.get(int(component))
         if label in place:
             box = (column - 0.46, place[label] - 0.46)
-            axes.add_patch(Rectangle(box, 0.92, 0.92, fill=False, linewidth=2.0, ec="#D55E00"))
+            axes.add_patch(Rectangle(box, 0.92, 0.92, fill=False, linewidth=2.0, ec=WARNING))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure
 from vpem.pictures.reported import History, SavedFit
-from vpem.pictures.style import colour, line, marker, of_bytes, tidy, whole_numbers
+from vpem.pictures.style import BAND, INK, RULE, colour, line, marker, of_bytes, tidy, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,9 +113,7 @@ def _lines(axes: Axes, across: NDArray[np.number], history: History, noun: str) 
         _legend_below(axes)
     else:
         low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
-        axes.fill_between(
-            across, low, high, color="#BDBDBD", linewidth=0, label="lowest to highest"
-        )
+        axes.fill_between(across, low, high, color=BAND, linewidth=0, label="lowest to highest")
         axes.plot(across, mean, color=colour(0), label=f"mean of {roots} {noun}s", **_marks(n))
         _legend_below(axes)
 
@@ -131,7 +129,7 @@ def _tell(axes: Axes, text: str, height: float = 0.05) -> None:
     """Write at the right, above the foot of a panel, where curves that rise leave room."""
     axes.text(
         0.98, height, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=8,
-        color="#333333",
+        color=INK,
     )  # fmt: skip
 
 
@@ -148,7 +146,7 @@ def _value(axes: Axes, history: History, saved: SavedFit) -> None:
     found = [event.get("iteration") for event in events if isinstance(event, dict)]
     placed = {at for at in found if isinstance(at, int)}
     for at in sorted(placed):
-        axes.axvline(at, color="#555555", linestyle=":", linewidth=1.0)
+        axes.axvline(at, color=RULE, linestyle=":", linewidth=1.0)
     if placed:
         _tell(axes, "dotted: a component was placed anew", 0.16)
 
@@ -175,7 +173,7 @@ def _against_bytes(axes: Axes, history: History, saved: SavedFit) -> None:
     if history.sent[-1] > history.sent[0] > 0:
         axes.set_xlim(left=0)
     if 0 < setup < history.sent[-1] and not again:
-        axes.axvline(setup / unit, color="#555555", linestyle=":", linewidth=1.0)
+        axes.axvline(setup / unit, color=RULE, linestyle=":", linewidth=1.0)
         _tell(axes, f"dotted: setup, {100 * setup / history.sent[-1]:.2g} %", 0.16)
     elif again:
         _tell(axes, "with all restarts before", 0.16)
@@ -195,10 +193,10 @@ def _change(axes: Axes, history: History, saved: SavedFit) -> None:
     axes.set_yscale("log")
     _whole_numbers(axes, history)
     if history.tol is not None:
-        axes.axhline(history.tol, color="#555555", linestyle="--", linewidth=1.0)
+        axes.axhline(history.tol, color=RULE, linestyle="--", linewidth=1.0)
         axes.annotate(
             f" tol {history.tol:g}", (0.0, history.tol), xycoords=("axes fraction", "data"),
-            ha="left", va="bottom", fontsize=8, color="#333333",
+            ha="left", va="bottom", fontsize=8, color=INK,
         )  # fmt: skip
 
 

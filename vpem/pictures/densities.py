@@ -13,7 +13,7 @@ from vpem.errors import InputError, did_you_mean
 from vpem.pictures.figure import Picture, legend_below, new_figure, words
 from vpem.pictures.reported import Parts, SavedFit
 from vpem.pictures.samples import EvaluationData, spread_features
-from vpem.pictures.style import colour, few_ticks, hatch, line, place_panels, tidy
+from vpem.pictures.style import BAND, PALE, colour, few_ticks, hatch, line, place_panels, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,6 @@ TAIL = 0.002
 BESIDE, BELOW = 0.44, 0.55
 """Inches at the left of each panel, for the numbers of its axis, and between rows of panels."""
 
-PALE = "#EBEBEB"
 """Of histograms, so that light lines are seen on them."""
 
 
@@ -167,7 +166,7 @@ def _draw_marginal(
             tallest = float(heights.max())
             if labels is None:
                 axes.stairs(
-                    heights, edges, fill=True, facecolor=PALE, edgecolor="#BDBDBD", linewidth=0.5
+                    heights, edges, fill=True, facecolor=PALE, edgecolor=BAND, linewidth=0.5
                 )
             else:
                 _stack(axes, values, labels[there], len(means), edges)
@@ -259,7 +258,7 @@ def _legend(figure: Figure, parts: Parts, with_data: bool) -> float:
         ]  # fmt: skip
     else:
         if with_data:
-            entries.append(Patch(facecolor=PALE, edgecolor="#BDBDBD", label="data"))
+            entries.append(Patch(facecolor=PALE, edgecolor=BAND, label="data"))
         entries.append(Line2D([], [], color="black", linewidth=1.8, label="mixture"))
         if k > 1:
             entries += [

@@ -12,7 +12,7 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure, words
-from vpem.pictures.style import COLOURS
+from vpem.pictures.style import COLOURS, DARK, FAINT, RULE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +131,7 @@ def _draw_links(
     thick = 2.6 if graph.n_agents <= NUMBERED else 1.1
     inside = (hub_of[one] == hub_of[two]) & (hub_of[one] >= 0)
     lines = places[graph.edges]
-    axes.add_collection(LineCollection(lines[~inside], colors="#B8B8B8", linewidths=0.7, zorder=1))
+    axes.add_collection(LineCollection(lines[~inside], colors=FAINT, linewidths=0.7, zorder=1))
     colours = [COLOURS[hub % len(COLOURS)] for hub in hub_of[one[inside]]]
     axes.add_collection(LineCollection(lines[inside], colors=colours, linewidths=thick, zorder=2))
 
@@ -183,7 +183,7 @@ def _draw_nodes(
             ha="center",
             va="center",
             fontsize=float(np.clip(0.42 * np.sqrt(size), 5, 9)),
-            color="white" if colour in ("#0072B2", "#D55E00", "#009E73") else "black",
+            color="white" if colour in DARK else "black",
             zorder=4,
         )
 
@@ -200,12 +200,12 @@ def _legend(hubs: Sequence[Hub], names: Sequence[str], graph: Graph) -> list[Lin
     if not hubs:
         numbered = ", with its number" if graph.n_agents <= NUMBERED else ""
         server = [mark("D", "white", "server")] if graph.has_server else []
-        link = Line2D([], [], color="#B8B8B8", linewidth=0.7, label="link")
+        link = Line2D([], [], color=FAINT, linewidth=0.7, label="link")
         return [mark("o", COLOURS[0], f"worker{numbered}"), *server, link]
     entries = [
         mark("s", "white", "root of a hub", 2.2),
-        Line2D([], [], color="#555555", linewidth=2.6, label="link inside a hub"),
-        Line2D([], [], color="#B8B8B8", linewidth=0.7, label="link between hubs"),
+        Line2D([], [], color=RULE, linewidth=2.6, label="link inside a hub"),
+        Line2D([], [], color=FAINT, linewidth=0.7, label="link between hubs"),
     ]
     if len(hubs) < graph.n_agents:
         numbered = ", with its hub's number" if graph.n_agents <= NUMBERED else ""

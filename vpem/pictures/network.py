@@ -119,7 +119,7 @@ def _draw_blocks(
         if not crowded and width / d > NUMBERED:
             style["hatch"] = HATCHES[number // len(COLOURS) % len(HATCHES)]
         if diagonal:
-            axes.add_patch(Rectangle(box, width, width, fill=False, lw=0.5, ec="#999999"))
+            axes.add_patch(Rectangle(box, width, width, fill=False, lw=0.5, ec=COLOURS[-1]))
             for at in range(begin, begin + width):
                 axes.add_patch(Rectangle((at - 0.5, at - 0.5), 1, 1, **style))
         else:

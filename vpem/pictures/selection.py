@@ -10,7 +10,7 @@ from vpem.fits.selection.search import Selection
 from vpem.fits.selection.trials import name_hops
 from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure
-from vpem.pictures.style import colour, line, marker, tidy, whole_numbers
+from vpem.pictures.style import RULE, colour, line, marker, tidy, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +87,7 @@ def _draw_choice(axes: Axes, selection: Selection, places: dict[int, tuple[float
         return
     best = selection.cells[choice.best]
     axes.axhline(
-        best["heldout"] - best["standard_error"], color="#666666", linewidth=0.9,
+        best["heldout"] - best["standard_error"], color=RULE, linewidth=0.9,
         linestyle=(0, (2, 2)), zorder=1, label="best less 1 standard error",
     )  # fmt: skip
     x, y = places[choice.one_standard_error]

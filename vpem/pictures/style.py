@@ -11,9 +11,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "BAND",
     "COLOURS",
+    "DARK",
+    "FAINT",
     "GRID",
     "HATCHES",
+    "INK",
+    "LIGHT",
+    "PALE",
+    "RULE",
+    "SHADE",
+    "WARNING",
     "LineStyle",
     "colour",
     "few_ticks",
@@ -41,6 +50,21 @@ LINES: tuple[LineStyle, ...] = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "||||", "++++")
 GRID = "#E6E6E6"
+PALE, BAND, FAINT, SHADE, RULE, INK = (
+    "#EBEBEB",
+    "#BDBDBD",
+    "#B8B8B8",
+    "#777777",
+    "#555555",
+    "#333333",
+)
+"""Greys from light to dark: of data, ranges, links, sums, lines that mark a place, and text."""
+LIGHT, WARNING = "#D3E8F5", COLOURS[5]
+"""Behind a curve; what is unsure or wrong."""
+
+DARK = {COLOURS[number] for number in (2, 5, 6)}
+"""Colours on which text is white."""
+
 LABELLED = (0.45, 0.24)
 """Inches from a panel to the labels of its axes, with room for short numbers between."""
 

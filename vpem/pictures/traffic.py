@@ -11,7 +11,7 @@ from vpem.errors import InputError
 from vpem.network.schema import Report
 from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.reported import SavedFit
-from vpem.pictures.style import COLOURS, HATCHES, of_bytes, said_bytes, tidy, whole_numbers
+from vpem.pictures.style import COLOURS, HATCHES, LIGHT, of_bytes, said_bytes, tidy, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +138,7 @@ def _when(
     setup = min(kinds.get("setup", {}).get("bytes", 0.0), float(history.sent[0]))
     sent = history.sent / unit
     style: Report = {"marker": "o", "markersize": 3} if len(sent) == 1 else {}
-    axes.fill_between(history.iteration, setup / unit, sent, color="#D3E8F5", linewidth=0)
+    axes.fill_between(history.iteration, setup / unit, sent, color=LIGHT, linewidth=0)
     axes.plot(history.iteration, sent, color=COLOURS[6], label="all by then", **style)
     if setup:
         axes.fill_between(history.iteration, 0, setup / unit, **_style("setup"), label="setup")
