@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.records import Settings, setting
+from vpem.records import Settings, changed, setting
 from vpem.settings import HoldingSettings
 
 from .choices import partition_of
@@ -65,6 +65,20 @@ class TableSettings(Settings, heading="Data", kept=False):
     )
 
 
+class ImportHolding(HoldingSettings, heading="Data", kept=False):
+    """Who is to hold which features of a table."""
+
+    agents: int | None = changed(
+        HoldingSettings, "agents", help="Divide the features among so many agents, in order."
+    )
+
+
+class Silence(Printing, heading="Output", kept=False):
+    """What a command prints that has nothing to print."""
+
+    quiet: bool = changed(Printing, "quiet", help="No messages.")
+
+
 @app.command("import")
 def import_(
     source: Annotated[
@@ -74,8 +88,8 @@ def import_(
     force: Force = False,
     *,
     table: TableSettings,
-    held: Annotated[HoldingSettings, Without("split workers worker_rows dataset")],
-    printing: Annotated[Printing, Without("json")],
+    held: Annotated[ImportHolding, Without("split workers worker_rows dataset")],
+    printing: Annotated[Silence, Without("json")],
 ) -> None:
     """Turn a CSV or Parquet table into a dataset.
 

@@ -84,8 +84,7 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
 
     individual: list[str] | None = setting(
         None,
-        "Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
-        "repeat it.",
+        "Fits of SAEM: this individual of DATA only. Several: repeat it.",
     )
     times: str | None = setting(
         None,
@@ -174,6 +173,12 @@ def refuse_given(options: Settings, sentence: str, *without: str) -> None:
 class PredictedSettings(IndividualSettings, heading="Individuals", kept=False):
     """What there is to say about individuals that are predicted, with data or without."""
 
+    individual: list[str] | None = changed(
+        IndividualSettings,
+        "individual",
+        help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
+        "repeat it.",
+    )
     covariates: str | None = changed(
         IndividualSettings,
         "covariates",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vpem.records import changed
 from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["kmeans"]
 
 
+class ClusterOutput(Output, heading="Output", kept=False):
+    """What is written of clusters."""
+
+    output: Path | None = changed(Output, "output", help="Write centres and labels here (HDF5).")
+
+
 def kmeans(
     data: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
     memory_limit: MemoryLimit = None,
@@ -42,7 +49,7 @@ def kmeans(
     start: Annotated[StartSettings, Without("init_model")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
-    out: Output,
+    out: ClusterOutput,
     given: Given,
 ) -> None:
     """Cluster rows by k-means, rows or features being spread.

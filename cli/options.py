@@ -148,7 +148,7 @@ def _recorded(made: Report, records: dict[str, tuple[type[Settings], list[str]]]
     for name, (record, kept) in records.items():
         for one in kept if record.kept else ():
             value = getattr(made[name], one)
-            word = word_of(record.__dataclass_fields__[one])
+            word = word_of(record.settings_by_name[one])
             found[word] = str(value) if isinstance(value, Path) else value
     return found
 
@@ -181,7 +181,7 @@ def _option(one: Field[Any]) -> inspect.Parameter:
 
 def _read(record: type[Settings], name: str, value: Any) -> Any:
     """Return a word as a number where the setting may be either and it reads as one."""
-    kinds = str(record.__dataclass_fields__[name].type).split(" | ")
+    kinds = str(record.settings_by_name[name].type).split(" | ")
     if isinstance(value, str) and "int" in kinds and value.lstrip("-").isdecimal():
         return int(value)
     return value

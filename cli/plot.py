@@ -46,7 +46,7 @@ class PageSettings(PictureSettings, heading="Output", kept=False):
     output: Path | None = changed(
         PictureSettings,
         "output",
-        help="Write here: .html. Default: beside the model, model.html.",
+        help="Write here: .html. Default: beside the model, as model.html.",
     )
 
 

@@ -62,6 +62,16 @@ class SelectOutput(Output, heading="Output", kept=False):
         return next(iter(_kept(self.state, {"output": self.output})), None)
 
 
+class SearchedFit(FitSettings, heading="Model"):
+    """What all fits of a search are told."""
+
+    seed: int = changed(
+        FitSettings,
+        "seed",
+        help="Seeds starts and folds, and the graph unless --graph-seed is given.",
+    )
+
+
 def select(
     data: DataFiles,
     *,
@@ -69,7 +79,7 @@ def select(
     parties: PartySettings,
     held: HoldingSettings,
     graph: GraphSettings,
-    how: Annotated[FitSettings, Without("n_components covariance_type n_threads")],
+    how: Annotated[SearchedFit, Without("n_components covariance_type n_threads")],
     sums: Annotated[SumSettings, Without("hops n_threads")],
     out: SelectOutput,
     given: Given,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vpem.records import changed
 from vpem.settings import HoldingSettings
 
 from .choices import partition_of
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
 
 __all__ = ["split"]
+
+
+class PartyHolding(HoldingSettings, heading="Data", kept=False):
+    """Which party is to have which features."""
+
+    agents: int | None = changed(
+        HoldingSettings,
+        "agents",
+        help="Divide the features among so many parties, in order. Default: the partition stored "
+        "in the dataset.",
+    )
+    partition: Path | None = changed(
+        HoldingSettings, "partition", help="JSON file that says which party gets which features."
+    )
 
 
 def split(
@@ -37,7 +52,7 @@ def split(
     seed: Annotated[int, typer.Option(help="Seeds --shuffle and --drop-ids.")] = 0,
     force: Force = False,
     *,
-    held: Annotated[HoldingSettings, Without("split workers worker_rows")],
+    held: Annotated[PartyHolding, Without("split workers worker_rows")],
     printing: Printing,
 ) -> None:
     """Cut a dataset into one file a party, with ids.

@@ -147,7 +147,7 @@ def test_choices_of_settings_are_those_of_the_library():
 
     assert tuple(catalogue.MODELS) == settings.SAEM_MODELS
     assert (AUTO, *SAMPLERS) == settings.SAMPLERS
-    error = ModelSettings.__dataclass_fields__["error"]
+    error = ModelSettings.settings_by_name["error"]
     assert about(error).choices == tuple(one_compartment.ERRORS)
 
 

@@ -56,7 +56,7 @@ def setting(default: Any, help: str, **known: Any) -> Any:
 
 def changed(record: type[Settings], name: str, default: Any = ..., **known: Any) -> Any:
     """Return a field of another record with another default, help or anything else."""
-    one = record.__dataclass_fields__[name]
+    one = record.settings_by_name[name]
     kept = one.default if default is ... else default
     return field(default=kept, metadata={"about": replace(about(one), **known)})
 
@@ -65,6 +65,13 @@ def about(one: Field[Any]) -> About:
     """Return what is known of a field."""
     found: About = one.metadata["about"]
     return found
+
+
+RENAMED = {
+    "path": "consensus",
+    "skip_negligible": "every_weight, which is its opposite",
+}
+"""What settings were called before."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -77,7 +84,7 @@ class Settings:
         If a value is out of bounds or none of the choices, or has no effect beside another.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = {}
+    settings_by_name: ClassVar[dict[str, Field[Any]]] = {}
     kept: ClassVar[bool] = True
     """Whether models keep the values, which say what was fitted."""
 
@@ -86,7 +93,7 @@ class Settings:
         cls.kept = kept
         known: dict[str, Field[Any]] = {}
         for base in reversed(cls.__mro__[1:]):
-            known |= vars(base).get("__dataclass_fields__", {})
+            known |= vars(base).get("settings_by_name", {})
         for name, kind in vars(cls).get("__annotations__", {}).items():
             one = vars(cls).get(name)
             if isinstance(one, Field):
@@ -95,7 +102,7 @@ class Settings:
                 one.name, one.type = name, kind
                 known[name] = one
                 setattr(cls, name, one.default)
-        cls.__dataclass_fields__ = known
+        cls.settings_by_name = known
         listed = (
             f"{one.name} : {one.type}, default={one.default!r}\n    {about(one).help}"
             for one in cls.fields()
@@ -103,16 +110,29 @@ class Settings:
         cls.__doc__ = "\n".join((cls.__doc__ or "", "\nAttributes\n----------", *listed))
 
     def __init__(self, **given: Any) -> None:
-        known = self.__dataclass_fields__
+        known = self.settings_by_name
         for name in given:
             if name not in known:
                 hint = did_you_mean(name, known)
+                if RENAMED.get(name, "").partition(",")[0] in known:
+                    hint = f"; it is now called {RENAMED[name]}"
                 raise TypeError(f"{type(self).__name__} has no setting {name!r}{hint}")
         vars(self).update({name: given.get(name, one.default) for name, one in known.items()})
         self.__post_init__()
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} cannot be changed; see its method `changed`")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed; see its method `changed`")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all values are the same; arrays are where they are one array."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_same(value, getattr(other, name)) for name, value in self)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self)})"
@@ -128,7 +148,7 @@ class Settings:
     @classmethod
     def fields(cls) -> tuple[Field[Any], ...]:
         """Return the settings of the record, in order."""
-        return tuple(cls.__dataclass_fields__.values())
+        return tuple(cls.settings_by_name.values())
 
     @classmethod
     def of(cls, settings: Self | None, /, **changes: Any) -> Self:
@@ -160,6 +180,12 @@ class Settings:
         return ((one.name, getattr(self, one.name)) for one in self.fields())
 
 
+def _same(one: object, other: object) -> bool:
+    """Whether two values are one, or equal where that is one answer."""
+    found = one is other or one == other
+    return found if isinstance(found, bool) else False
+
+
 def _checked(one: Field[Any], value: Any) -> Any:
     """Return the value of a setting, or raise InputError if it cannot be that."""
     known, kinds = about(one), str(one.type).split(" | ")
@@ -168,6 +194,8 @@ def _checked(one: Field[Any], value: Any) -> Any:
     if isinstance(value, str) and {"int", "str"} <= set(kinds) and value not in known.choices:
         choices = f"an integer of at least {known.least}, or {', '.join(known.choices)}"
         raise InputError(Setting(one.name), f" must be {choices}, got {value!r}")
+    if kinds == ["bool"] and type(value).__name__ not in ("bool", "bool_"):
+        raise InputError(Setting(one.name), f" must be true or false, got {value!r}")
     if known.choices and (isinstance(value, str) or kinds[0] == "str"):
         return check_choice(one.name, value, known.choices)
     if known.least is not None and not (isinstance(value, str) and {"str", "Any"} & set(kinds)):

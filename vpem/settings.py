@@ -86,13 +86,14 @@ class GraphSettings(Settings, heading="Network"):
 
     topology: str | None = setting(None, "Graph of the agents, or workers: star (exact sum at a "
         "server), cycle, path, complete, grid, geometric, erdos-renyi, small-world, scale-free, "
-        "tree. Default: the graph stored in the dataset, or else star.", choices=TOPOLOGIES)
+        "tree. Default: over features the graph stored in the dataset, else star.",
+        choices=TOPOLOGIES)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
         file="read")
     radius: float | None = setting(None, "Radius of a geometric graph in the unit square.")
     mean_degree: float | None = setting(None, "Mean degree wanted of a random graph.")
     graph_seed: int | None = setting(None, "Seeds random graphs and ties between hubs. Default: "
-        "the --seed, or else 0.", least=0)
+        "that of --seed where there is one, else 0.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,8 +143,8 @@ class KmeansHolding(HoldingSettings, heading="Data"):
 class SumSettings(Settings, heading="Network"):
     """How agents sum: see `vpem.connect`."""
 
-    hops: int = setting(0, "Agents at most this many hops from a root send it their features, "
-        "once; 0: no agent shows its data.", least=0, idle=BY_FEATURES)
+    hops: int = setting(0, "Over features: agents at most this many hops from a root send it "
+        "their features, once; 0: no agent shows its data.", least=0, idle=BY_FEATURES)
     n_rounds: int | str = setting("auto", "Consensus rounds of each average, or auto: the fewest "
         "that reach --consensus-tol.", flags="--rounds", choices=("auto",), least=1)
     acceleration: str | None = setting(None, "Rounds accelerated by Chebyshev polynomials "
@@ -190,8 +191,7 @@ class PlanSettings(SumSettings, heading="Network"):
 class MixtureSettings(Settings, heading="Model"):
     """What every fit of a mixture is told."""
 
-    n_components: int = setting(2, "Number of components; by default the --init-model's, if "
-        "there is one.",
+    n_components: int = setting(2, "Number of components; an --init-model has its own.",
         flags="-k --components", least=1)
     covariance_type: str = setting("full", "Covariance inside a hub: full, diag, spherical; tied, "
         "tied-diag, tied-spherical for one shared by all components.", flags="--covariance",

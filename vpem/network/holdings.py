@@ -34,19 +34,15 @@ class Holdings:
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.parts):
-            raise InputError(
-                f"there are {len(self.parts)} {self.holder}s but {len(self.names)} {self.holder} "
-                "names"
-            )
+            many = f"{len(self.parts)} {self.holder}s"
+            raise InputError(f"there are {many} but {len(self.names)} {self.holder} names")
         if len(set(self.names)) < len(self.names):
             repeated = next(name for name in self.names if self.names.count(name) > 1)
-            raise InputError(
-                f"two {self.holder}s are called {repeated!r}; {self.holder} names must differ"
-            )
+            advice = f"{self.holder} names must differ"
+            raise InputError(f"two {self.holder}s are called {repeated!r}; {advice}")
         if not self.total:
-            raise InputError(
-                f"the {self.holder}s hold no {self.held}s; there must be at least one {self.held}"
-            )
+            least = f"there must be at least one {self.held}"
+            raise InputError(f"the {self.holder}s hold no {self.held}s; {least}")
         order = self.order
         falls = np.diff(order) <= 0
         ends = np.cumsum(self.counts)
@@ -85,8 +81,8 @@ class Partition(Holdings):
 
     Parameters
     ----------
-    parts : tuple of ndarray of shape (d_n,)
-        ``parts[n]`` are the column numbers that agent ``n`` holds, increasing. An agent may
+    features : tuple of ndarray of shape (d_n,)
+        ``features[n]`` are the column numbers that agent ``n`` holds, increasing. An agent may
         hold none: it then only relays.
     names : tuple of str
         One name an agent, all different.
@@ -98,6 +94,9 @@ class Partition(Holdings):
     """
 
     holder, held = "agent", "feature"
+
+    def __init__(self, features: tuple[Indices, ...], names: tuple[str, ...]) -> None:
+        super().__init__(features, names)
 
     def __post_init__(self) -> None:
         if not all(isinstance(name, str) and name for name in self.names):
@@ -130,8 +129,8 @@ class Workers(Holdings):
 
     Parameters
     ----------
-    parts : tuple of ndarray of shape (m_i,)
-        ``parts[i]`` are the numbers of the rows that worker ``i`` holds, increasing. A worker may
+    rows : tuple of ndarray of shape (m_i,)
+        ``rows[i]`` are the numbers of the rows that worker ``i`` holds, increasing. A worker may
         hold none.
     names : tuple of str
         One name a worker, all different.
@@ -143,6 +142,9 @@ class Workers(Holdings):
     """
 
     holder, held = "worker", "row"
+
+    def __init__(self, rows: tuple[Indices, ...], names: tuple[str, ...]) -> None:
+        super().__init__(rows, names)
 
     @property
     def rows(self) -> tuple[Indices, ...]:

@@ -113,6 +113,10 @@ class Record:
 
 def _difference(then: Report, now: Report) -> str | None:
     """Say what is not the same any more; None where everything is."""
+    if "skip_negligible" in then:  # as vpem 0.1.0 once called the opposite
+        every = not then["skip_negligible"]
+        then = {"every_weight": every} | then
+        del then["skip_negligible"]
     for name in dict.fromkeys([*now, *then]):
         one, other = then.get(name), now.get(name)
         if one == other:
