@@ -17,23 +17,13 @@ from .config import is_flag, key_of
 __all__ = ["CHOICES", "complete_values", "listed_in", "words_of"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "acceleration": settings.ACCELERATIONS,
-    "compress": settings.CODECS,
-    "covariance": settings.COVARIANCE_TYPES,
-    "init": settings.INITS,
     "kind": (
         "history", "graph", "sparsity", "communication", "marginals", "pairs", "responsibilities",
         "confusion", "traces", "curves",
     ),
-    "missing": settings.MISSINGS,
     "data fetch name": ("htru2",),
-    "data import missing": ("refuse", "keep"),
     "model best criterion": ("log-likelihood", "bic", "aic"),
-    "rounds": ("auto",),
-    "scale": settings.SCALES,
-    "topology": settings.TOPOLOGIES,
     "topology describe source": settings.TOPOLOGIES,
-    "weights": settings.WEIGHTS,
 }  # fmt: skip
 """Words that options take, by the option's name; a command's own by its words and that name."""
 

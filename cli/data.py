@@ -13,7 +13,7 @@ from vpem.settings import HoldingSettings
 
 from .choices import partition_of
 from .fetch import fetch
-from .options import Printing, Without
+from .options import Without
 from .roles import READ, WRITTEN
 from .split import split
 
@@ -73,12 +73,6 @@ class ImportHolding(HoldingSettings, heading="Data", kept=False):
     )
 
 
-class Silence(Printing, heading="Output", kept=False):
-    """What a command prints that has nothing to print."""
-
-    quiet: bool = changed(Printing, "quiet", help="No messages.")
-
-
 @app.command("import")
 def import_(
     source: Annotated[
@@ -86,10 +80,10 @@ def import_(
     ],
     output: Output,
     force: Force = False,
+    quiet: Quiet = False,
     *,
     table: TableSettings,
     held: Annotated[ImportHolding, Without("split workers worker_rows dataset")],
-    printing: Annotated[Silence, Without("json")],
 ) -> None:
     """Turn a CSV or Parquet table into a dataset.
 
@@ -99,7 +93,7 @@ def import_(
     """
     from .output import Screen
 
-    with Screen(printing.quiet) as screen:
+    with Screen(quiet) as screen:
         from dataclasses import replace
 
         from vpem.files.datasets import write_dataset

@@ -119,14 +119,13 @@ def test_values_of_the_environment_do_not_disturb(completed, monkeypatch):
 
 def from_the_library():
     """What the library takes, by the names of the choices."""
-    from vpem.files import fetching, importers
+    from vpem.files import fetching
     from vpem.pictures import kinds
     from vpem_cli import model
 
     return {
         "data fetch name": fetching.OPEN,
         "kind": tuple(kinds.KINDS),
-        "data import missing": importers.MISSINGS,
         "model best criterion": model.CRITERIA,
     }
 
@@ -134,19 +133,23 @@ def from_the_library():
 def test_choices_are_those_of_the_library():
     wanted = from_the_library()
     own = {name for name, words in CHOICES.items() if words in vars(settings).values()}
-    assert set(CHOICES) - set(wanted) - own == {"rounds"}
+    assert set(CHOICES) - set(wanted) - own == set()
     for name, words in wanted.items():
         assert set(CHOICES[name]) == set(words), name
 
 
 def test_choices_of_settings_are_those_of_the_library():
+    from vpem.files.importers import MISSINGS
     from vpem.records import about
     from vpem.saem.models import catalogue, one_compartment
     from vpem.saem.samplers import AUTO, SAMPLERS
+    from vpem_cli.data import TableSettings
     from vpem_cli.saem_choices import ModelSettings
 
     assert tuple(catalogue.MODELS) == settings.SAEM_MODELS
     assert (AUTO, *SAMPLERS) == settings.SAMPLERS
+    missing = TableSettings.settings_by_name["missing"]
+    assert set(about(missing).choices) == set(MISSINGS)
     error = ModelSettings.settings_by_name["error"]
     assert about(error).choices == tuple(one_compartment.ERRORS)
 
@@ -154,8 +157,8 @@ def test_choices_of_settings_are_those_of_the_library():
 def test_codecs_are_read_and_of_every_kind():
     from vpem.network.codecs import CODECS, parse_codec
 
-    assert {word.partition(":")[0] for word in CHOICES["compress"]} == set(CODECS)
-    assert all(parse_codec(word) for word in CHOICES["compress"])
+    assert {word.partition(":")[0] for word in settings.CODECS} == set(CODECS)
+    assert all(parse_codec(word) for word in settings.CODECS)
 
 
 def test_defaults_are_among_the_choices():

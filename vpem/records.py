@@ -68,10 +68,10 @@ def about(one: Field[Any]) -> About:
 
 
 RENAMED = {
-    "path": "consensus",
-    "skip_negligible": "every_weight, which is its opposite",
+    "path": ("consensus", ""),
+    "skip_negligible": ("every_weight", ", which is its opposite"),
 }
-"""What settings were called before."""
+"""What settings are called that had another name before, and what else became of them."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -114,8 +114,9 @@ class Settings:
         for name in given:
             if name not in known:
                 hint = did_you_mean(name, known)
-                if RENAMED.get(name, "").partition(",")[0] in known:
-                    hint = f"; it is now called {RENAMED[name]}"
+                now, remark = RENAMED.get(name, ("", ""))
+                if now in known:
+                    hint = f"; it is now called {now}{remark}"
                 raise TypeError(f"{type(self).__name__} has no setting {name!r}{hint}")
         vars(self).update({name: given.get(name, one.default) for name, one in known.items()})
         self.__post_init__()

@@ -14,12 +14,11 @@ from vpem.files.endings import check_ending, ending_of
 from vpem.files.hdf5 import (
     check_encoding,
     open_read,
-    read_attribute,
 )
 from vpem.files.tables import write_columns
 from vpem.network.schema import LARGEST_COUNT, TEXT, Array, Maybe
 
-__all__ = ["Imputed", "is_imputation", "read_imputed", "write_imputed"]
+__all__ = ["Imputed", "read_imputed", "write_imputed"]
 
 PathLike = str | os.PathLike[str]
 ENCODING = "vpem-imputation"
@@ -47,12 +46,6 @@ class Imputed:
     row_names: tuple[str, ...]
     column_names: tuple[str, ...]
     source: str
-
-
-def is_imputation(path: PathLike) -> bool:
-    """Whether a file says that it is an imputation; `FileError` if it cannot be read."""
-    with open_read(path) as file:
-        return read_attribute(file, "encoding-type") == ENCODING
 
 
 IMPUTATION: Elements = {

@@ -139,15 +139,12 @@ def _prepared(
         raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
     n_workers = workers.n_workers
     holders = network.total.holders if isinstance(network, Network) else Placement.here(n_workers)
-    here = LocalRows(holders, workers.counts)
-    if holders.apart:
-        here.check(X)
     given = prepare(
         X,
         X.shape[1] if X.ndim == 2 else 0,
         how,
         feature_names=feature_names,
-        here=here if holders.apart else None,
+        here=LocalRows.of(holders, workers.counts, X),
     )
     if workers.n_samples != given.n_samples:
         raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")

@@ -55,6 +55,21 @@ class LocalRows:
         first = int(counts[: self.own[0]].sum()) if len(self.own) else 0
         self.rows = slice(first, first + ends[-1])
 
+    @classmethod
+    def of(cls, holders: Placement, counts: NDArray[np.intp], X: Any) -> LocalRows | None:
+        """Return which rows X has where workers live in several processes; else None.
+
+        Raises
+        ------
+        InputError
+            If X has not the rows of this process's workers.
+        """
+        if not holders.apart:
+            return None
+        here = cls(holders, counts)
+        here.check(X)
+        return here
+
     def check(self, X: Any) -> None:
         """Raise InputError unless these are the rows of this process's workers."""
         wanted = self.rows.stop - self.rows.start

@@ -113,17 +113,14 @@ def kmeans_rows(
     _check_rows(X, workers, network)
     holders = network.total.holders
     check_alone(holders, sample_weight=sample_weight)
-    here = LocalRows(holders, workers.counts)
-    if holders.apart:
-        here.check(X)
-    asked = prepare(
-        X, n_columns(X), how, sample_weight, feature_names, here if holders.apart else None
-    )
-    n_samples = here.n_samples if holders.apart else len(asked.X)
+    here = LocalRows.of(holders, workers.counts, X)
+    asked = prepare(X, n_columns(X), how, sample_weight, feature_names, here)
+    n_samples = len(asked.X) if here is None else here.n_samples
     if workers.n_samples != n_samples:
         raise InputError(
             f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
         )
+    here = here or LocalRows(holders, workers.counts)
     attempts = _OverRows(asked, workers, here, how, callback)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)

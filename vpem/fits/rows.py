@@ -172,10 +172,7 @@ def _local_rows(
     holders = network.total.holders
     missing = None if how.missing == "refuse" else how.missing
     check_alone(holders, sample_weight=weights, missing=missing)
-    here = LocalRows(holders, workers.counts) if holders.apart else None
-    if here is not None:
-        here.check(X)
-    return here
+    return LocalRows.of(holders, workers.counts, X)
 
 
 def _terms(given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings) -> RowTerms:
