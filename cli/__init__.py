@@ -158,12 +158,16 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
 
 def _usage(error: Exception, words: list[str]) -> str:
     """One sentence for options and arguments the parser refuses, with the nearest name."""
-    from .naming import name_of, nearest
+    from .idle import why_refused
+    from .naming import in_options, name_of, nearest
 
     context = getattr(error, "ctx", None)
     path = _command_path(words) if context is None else context.command_path
     name = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and name and context is not None:
+        why = why_refused(context.info_name, name)
+        if why is not None:
+            return in_options(why)
         options = context.command.get_params(context)
         known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
         # A long option with one dash is read as short ones: it is looked for as it was typed.

@@ -1,4 +1,4 @@
-"""Options that would have no effect beside others: refused, with the reason, before any work.
+"""Options that would have no effect, or that mathematics forbids: refused, with the reason.
 
 What depends on data, such as whether the graph stored in a dataset has a server, is refused by the
 library in the same words.
@@ -6,12 +6,44 @@ library in the same words.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .naming import name_of
 from .sources import is_given
 
-__all__ = ["refuse_idle"]
+if TYPE_CHECKING:
+    from vpem.errors import InputError
+
+__all__ = ["refuse_idle", "why_refused"]
+
+ROWS = {
+    "fit": ("vp-em", "em-rows"),
+    "kmeans": ("kmeans-rows", "kmeans-features"),
+    "fedem": ("fedem", "vr-fedem"),
+    "impute": ("fedmissem",),
+    "saem": ("saem",),
+}
+"""Algorithms of each command, as rows of `vpem.table`."""
+
+
+def why_refused(command: str, option: str) -> InputError | None:
+    """Return why none of a command's algorithms has an option, where `vpem.table` says so.
+
+    Parameters
+    ----------
+    command : str
+        Its name, such as "saem".
+    option : str
+        As it was typed, with dashes.
+    """
+    from vpem.table import REFUSED, WAYS, refusal
+
+    for way, asked in WAYS.items():
+        if option in (flag.split()[0] for flag in asked.flags):
+            rows = [row for row in ROWS.get(command, ()) if (row, way) in REFUSED]
+            if rows and len(rows) == len(ROWS[command]):
+                return refusal(rows[0], way)
+    return None
 
 
 def refuse_idle(context: Any) -> None:

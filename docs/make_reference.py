@@ -1,4 +1,4 @@
-"""Write the reference: docs/cli.md from the commands, docs/python.md from the public names."""
+"""Write the reference: commands, public names, and the table of what goes with what."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import vpem
+from vpem.table import ALGORITHMS, PENDING, REFUSED, WAYS, refusal
 from vpem_cli.app import command
 from vpem_cli.config import key_of
 from vpem_cli.headings import HEADINGS, grouped
@@ -61,6 +62,14 @@ Every command also has `--help`, `--config FILE` (its options from a TOML file) 
 
 After 130 and 143 a run with `--checkpoint` has written its state. A rank that is killed ends the
 job with the code of the launcher (MPICH: 9).
+"""
+
+
+TABLE_HEAD = """# What goes with what
+
+Written by `make docs` from `vpem/table.py`, by which the code refuses; a test tries every cell.
+A ✓ works as the plain algorithm; a number leads to the sentence that says why mathematics forbids
+it.
 """
 
 
@@ -131,7 +140,33 @@ def reference() -> str:
     return "\n".join(pages)
 
 
-PAGES = {"cli.md": reference, "python.md": python_reference}
+def table() -> str:
+    """Return the page of what goes with what, with a number for each sentence of refusal."""
+    from vpem_cli.naming import in_options
+
+    sentences: list[str] = []
+    rows = []
+    for algorithm, title in ALGORITHMS.items():
+        cells = [title]
+        for way in WAYS:
+            if (algorithm, way) not in REFUSED:
+                cells.append("not tested" if (algorithm, way) in PENDING else "✓")
+                continue
+            sentence = in_options(refusal(algorithm, way))
+            if sentence not in sentences:
+                sentences.append(sentence)
+            cells.append(f"no ({sentences.index(sentence) + 1})")
+        rows.append(cells)
+    heads = ["", *(way.title for way in WAYS.values())]
+    lines = [heads, ["---"] * len(heads), *rows]
+    asked = ["by", *("`" + "`, `".join(way.flags) + "`" for way in WAYS.values())]
+    lines.insert(2, asked)
+    grid = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    reasons = [f"{n}. {text[0].upper()}{text[1:]}." for n, text in enumerate(sentences, 1)]
+    return "\n".join([TABLE_HEAD, grid, "", *reasons, ""])
+
+
+PAGES = {"cli.md": reference, "python.md": python_reference, "table.md": table}
 """What is written, and by what."""
 
 

@@ -22,7 +22,7 @@ def maker():
     return module
 
 
-@pytest.mark.parametrize("page", ["cli.md", "python.md"])
+@pytest.mark.parametrize("page", ["cli.md", "python.md", "table.md"])
 def test_reference_is_up_to_date(maker, page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert text == maker.PAGES[page](), "run `make docs`"

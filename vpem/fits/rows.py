@@ -29,6 +29,7 @@ from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
+from vpem.table import refusal
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_state
 from vpem.terms.row_statistics import RowTerms
@@ -241,15 +242,9 @@ def _check_network(network: Network, workers: Workers) -> None:
             "workers; give a graph of as many"
         )
     if network.compress is not None:
-        raise InputError(
-            "a lossy codec on second moments makes covariances that are none; vpem fedem sends "
-            "compressed statistics and mends them"
-        )
+        raise refusal("em-rows", "compressed")
     if network.faults is not None and network.faults.agent_dropout:
-        raise InputError(
-            "a worker that is silent takes its rows out of the sum, and log-likelihoods of "
-            "iterations cannot be compared; vpem fedem has --participation for that"
-        )
+        raise refusal("em-rows", "absent")
 
 
 def n_columns(X: Any) -> int:

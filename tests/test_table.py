@@ -1,0 +1,46 @@
+"""What goes with what: every cell of the table works as the plain algorithm, or says why not."""
+
+from importlib import import_module
+
+import pytest
+
+from vpem.errors import InputError
+from vpem.table import ALGORITHMS, PENDING, REFUSED, WAYS, refusal
+from vpem_cli.idle import ROWS
+
+from .cli_support import run
+from .tables import each
+
+CELLS = [(algorithm, way) for algorithm in ALGORITHMS for way in WAYS]
+
+
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@pytest.mark.parametrize(("algorithm", "way"), [one for one in CELLS if one not in PENDING])
+def test_cell(algorithm, way, tmp_path):
+    """``CELLS[way](tmp_path)`` of `cells_...` asserts what works, or asks for what is refused.
+
+    What works is compared with the plain algorithm, and over a sum, an engine or a file with the
+    same in one process, at a server, in memory.
+    """
+    cells = import_module(f"tests.cells_{algorithm.replace('-', '_')}").CELLS
+    if (algorithm, way) not in REFUSED:
+        cells[way](tmp_path)
+        return
+    with pytest.raises(InputError) as caught:
+        cells[way](tmp_path)
+    assert caught.value.parts == refusal(algorithm, way).parts
+
+
+def test_refused_cells_are_of_the_table():
+    assert set(REFUSED) <= set(CELLS)
+    assert {row for rows in ROWS.values() for row in rows} == set(ALGORITHMS)
+
+
+@each("command", ROWS)
+def test_options_that_no_algorithm_of_a_command_has_say_why(capsys, command):
+    for way, asked in WAYS.items():
+        if all((row, way) in REFUSED for row in ROWS[command]):
+            for flag in asked.flags:
+                found = run(capsys, command, "data.h5", *flag.split())
+                assert (found.code, found.out) == (2, "")
+                assert found.sentence == str(refusal(ROWS[command][0], way))

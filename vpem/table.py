@@ -1,0 +1,83 @@
+"""What goes with what: every algorithm with every sum, every kind of data and every engine.
+
+A cell that mathematics forbids has one sentence that says why. The code refuses with it, the
+documentation prints it, and a test tries every cell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vpem.errors import InputError, Setting
+
+__all__ = ["ALGORITHMS", "PENDING", "REFUSED", "WAYS", "Way", "refusal"]
+
+# fmt: off
+ALGORITHMS = {
+    "vp-em": "VP-EM",
+    "em-rows": "EM over rows",
+    "kmeans-rows": "k-means over rows",
+    "kmeans-features": "k-means over features",
+    "fedem": "FedEM",
+    "vr-fedem": "VR-FedEM",
+    "fedmissem": "FedMissEM",
+    "saem": "SAEM",
+}
+"""Rows of the table, by the names that reports give."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A column of the table.
+
+    Attributes
+    ----------
+    title : str
+        Its heading.
+    flags : tuple of str
+        Options of the command line that ask for it.
+    """
+
+    title: str
+    flags: tuple[str, ...]
+
+
+WAYS = {
+    "server": Way("server", ("--topology star",)),
+    "tree": Way("tree", ("--sum tree",)),
+    "consensus": Way("consensus", ("--topology cycle",)),
+    "compressed": Way("compressed", ("--compress",)),
+    "absent": Way("some absent", ("--agent-dropout", "--participation")),
+    "links": Way("links fail", ("--link-failure", "--stragglers")),
+    "batches": Way("batches", ("--batch-size",)),
+    "missing": Way("missing values", ("--missing",)),
+    "disk": Way("larger than memory", ("--memory-limit",)),
+    "weights": Way("sample weights", ("--sample-weight",)),
+    "checkpoint": Way("checkpoint", ("--checkpoint",)),
+    "parties": Way("parties' files", ("--parties",)),
+    "mpi": Way("MPI", ("--engine mpi",)),
+}
+"""Columns of the table."""
+
+REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
+    ("em-rows", "compressed"): (
+        "a lossy codec on second moments makes covariances that are none; vpem fedem sends "
+        "compressed statistics and mends them",
+    ),
+    ("em-rows", "absent"): (
+        "a worker that is silent takes its rows out of the sum, and log-likelihoods of iterations "
+        "cannot be compared; vpem fedem has --participation for that",
+    ),
+}
+"""Cells that mathematics forbids, by algorithm and way, and the sentence that says why."""
+# fmt: on
+
+TRIED = {("em-rows", "compressed"), ("em-rows", "absent")}
+
+PENDING = {(algorithm, way) for algorithm in ALGORITHMS for way in WAYS} - TRIED
+"""Cells that no test tries yet."""
+
+
+def refusal(algorithm: str, way: str) -> InputError:
+    """Return the error that says why an algorithm cannot be had this way."""
+    return InputError(*REFUSED[algorithm, way])
