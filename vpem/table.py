@@ -73,6 +73,7 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
 # fmt: on
 
 TRIED = {("em-rows", "compressed"), ("em-rows", "absent")}
+TRIED |= {("vp-em", way) for way in WAYS if way != "tree"}
 
 PENDING = {(algorithm, way) for algorithm in ALGORITHMS for way in WAYS} - TRIED
 """Cells that no test tries yet."""

@@ -1,0 +1,245 @@
+"""VP-EM, every way (see test_table.py)."""
+
+import io
+import json
+from contextlib import redirect_stdout
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+
+import vpem_cli
+from vpem import connect, fit_vpem, make_graph
+from vpem._core.threads import one_blas_thread
+from vpem.engines.one_process import OneProcess
+from vpem.engines.placement import Placement
+from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.parties.joining import join_parties
+from vpem.files.parties.manifest import Party
+from vpem.fits.spread import fit_spread, own_columns
+from vpem.network.holdings import contiguous
+from vpem.sums.spread import spread
+
+from .cli_support import overlapping
+from .missing_support import observed_scores, with_holes
+from .resume_support import check_resumes
+from .thread_engine import together
+
+NAMES = ("a", "b", "c", "d")
+FEATURES = ("u", "v", "w", "x", "y", "z")
+HELD = contiguous(6, 4)
+X, _ = overlapping(120, 6, 2, seed=4)
+HOLES = with_holes(X, 1)
+WEIGHTS = np.random.default_rng(2).integers(0, 3, len(X)).astype(float)
+START = [3, 77]
+
+COMPRESSED = {"topology": "cycle", "network": {"compress": "natural:12bits"}}
+ABSENT = {"topology": "complete", "network": {"agent_dropout": 0.05}, "max_iter": 30}
+FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
+MISSING = {"data": HOLES, "missing": "marginalize"}
+BATCHES = {"batch_size": 30}
+
+
+def fit(data=X, topology="star", network=None, engine=None, **options):
+    """Four agents of one or two features, with the ranks of an engine or in one process."""
+    options = {"n_components": 2, "max_iter": 6, "tol": 0.0, "init": START, **options}
+    joined = connect(make_graph(topology, 4), HELD, hops=0, **(network or {}))
+    if engine is None:
+        return fit_vpem(data, joined, n_threads=1, **options)
+    ranked = spread(joined, engine)
+    columns = own_columns(ranked)
+    own = data[:, columns] if len(columns) else None
+    return fit_spread(own, ranked, n_threads=1, **options)
+
+
+def same(found, wanted, tolerance=1e-10):
+    """Iteration by iteration, and at the end."""
+    np.testing.assert_allclose(found.history, wanted.history + 0 * found.history, tolerance)
+    for name in ("weights", "means", "covariances"):
+        ours, theirs = getattr(found.mixture, name), getattr(wanted.mixture, name)
+        np.testing.assert_allclose(ours, theirs + 0 * ours, tolerance, 10 * tolerance)
+
+
+def same_optimum(tolerance, plain=None, **how):
+    """To the end, where the plain algorithm comes to."""
+    ended = {"tol": 1e-9, "max_iter": 400}
+    found, wanted = fit(**ended | how), fit(**ended | (plain or {}))
+    assert wanted.converged
+    assert abs(found.log_likelihood - wanted.log_likelihood) < tolerance
+    means = found.mixture.means - wanted.mixture.means
+    assert np.abs(means).max() < 30 * tolerance**0.5
+    return found
+
+
+def by_hand(n_iter):
+    """EM with block-diagonal covariances: log-likelihoods before each step, and the means."""
+
+    def spread(own, share=None):
+        return np.cov(X[:, own].T, bias=True, aweights=share) + 1e-6 * np.eye(len(own))
+
+    blocks = HELD.features
+    weights, means = np.full(2, 0.5), X[START]
+    covariances = [[spread(own)] * 2 for own in blocks]
+    history = []
+    for _ in range(n_iter):
+        logs = np.log(weights) + sum(
+            np.stack([
+                multivariate_normal(means[k, own], each[k]).logpdf(X[:, own]) for k in range(2)
+            ], axis=1)
+            for own, each in zip(blocks, covariances, strict=True)
+        )  # fmt: skip
+        history.append(logsumexp(logs, axis=1).sum())
+        shares = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
+        weights = shares.mean(axis=0)
+        means = shares.T @ X / shares.sum(axis=0)[:, None]
+        covariances = [[spread(own, share) for share in shares.T] for own in blocks]
+    return history, means
+
+
+def server(folder):
+    found = fit()
+    history, means = by_hand(6)
+    np.testing.assert_allclose(found.history[:, 0], history, 1e-10)
+    np.testing.assert_allclose(found.mixture.assembled_means, means, 1e-8, 1e-8)
+
+
+def consensus(folder):
+    same(fit(topology="cycle", network={"consensus_tol": 1e-12}), fit())
+    operator = fit(topology="cycle", network={"consensus": "operator"})
+    same(fit(topology="cycle", network={"consensus": "rounds"}), operator)
+
+
+def compressed(folder):
+    found = same_optimum(1e-6, **COMPRESSED)
+    server = same_optimum(1e-6, network=COMPRESSED["network"])
+    for one, plain in ((found, fit(topology="cycle")), (server, fit())):
+        each = (each.communication for each in (one, plain))
+        few, many = (sent["bytes"] / sent["messages"] for sent in each)
+        assert few < 0.25 * many
+
+
+def absent(folder):
+    found = same_optimum(0.02, **ABSENT)
+    assert np.isnan(found.history).any()
+    same(fit(topology="complete", network={"agent_dropout": 1e-9}), fit(topology="complete"), 1e-5)
+
+
+def links(folder):
+    assert same_optimum(1e-6, **FAILING).network.faults.link_failure == 0.2
+
+
+def batches(folder):
+    same(fit(batch_size=len(X)), fit())
+    found = same_optimum(1e-6, **BATCHES)
+    assert (np.diff(found.free_energy) > -1e-9 * abs(found.free_energy[0])).all()
+
+
+def missing(folder):
+    same(fit(missing="marginalize"), fit())
+    found = fit(**MISSING)
+    scores = observed_scores(found.mixture, HOLES)
+    np.testing.assert_allclose(found.log_likelihood, scores.mean(), 1e-10)
+    assert (np.diff(found.history[:, 0]) > 0).all()
+
+
+def weights(folder):
+    weighed = {"init": [0, 77], "sample_weight": WEIGHTS}
+    copies = np.repeat(X, WEIGHTS.astype(int), axis=0)
+    rows = np.flatnonzero((copies[:, None] == X[weighed["init"]]).all(axis=2).any(axis=1))
+    same(fit(**weighed), fit(copies, init=rows[[0, -1]]))
+
+
+def written(folder):
+    """The data in a file, which is larger than the memory that they may take."""
+    path = folder / "data.h5"
+    write_dataset(path, Dataset(X, FEATURES, partition=HELD))
+    return path
+
+
+def disk(folder):
+    stored = read_dataset(written(folder), memory_limit=2 * X.nbytes - 1).X
+    assert not isinstance(stored, np.ndarray)
+    same(fit(stored), fit())
+    same(fit(stored, **BATCHES), fit(**BATCHES))
+
+
+def checkpoint(folder):
+    check_resumes(lambda saver: fit(saver=saver))
+
+
+def shared(folder):
+    """A file of each party."""
+    files = []
+    for name, columns in zip(NAMES, HELD.features, strict=True):
+        files.append(folder / f"{name}.h5")
+        names = tuple(FEATURES[column] for column in columns)
+        write_dataset(files[-1], Dataset(X[:, columns], names))
+    return files
+
+
+def shell(*words):
+    """The report of a command."""
+    said = io.StringIO()
+    with redirect_stdout(said):
+        assert vpem_cli.run([*map(str, words), "--json", "--quiet"]) == 0
+    return json.loads(said.getvalue())
+
+
+def parties(folder):
+    common = ["--topology", "star", "--init-rows", "3,77", "--max-iter", 6, "--tol", 0]
+    report = shell("fit", *shared(folder), "--parties", *common)
+    np.testing.assert_allclose(report["log_likelihood"], fit().log_likelihood, 1e-10)
+    assert report["agent_names"] == list(NAMES)
+
+
+OVER_RANKS = {
+    "server": {},
+    "consensus": {"topology": "cycle"},
+    "batches": BATCHES,
+    "missing": MISSING,
+    "weights": {"sample_weight": WEIGHTS, "init": [0, 77]},
+    "start": {"init": "kmeans"},
+}
+
+
+def mpi(folder):
+    files = shared(folder)
+
+    def of_parties(engine):
+        place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
+        held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
+        joined, _ = join_parties(held, holders=place)
+        network = spread(connect(make_graph("cycle", 4), joined.partition, hops=0), engine)
+        how = {"n_components": 2, "max_iter": 6, "tol": 0.0, "init": START, "n_threads": 1}
+        return fit_spread(joined.X, network, **how)
+
+    def everything(engine):
+        found = [fit(engine=engine, **how) for how in OVER_RANKS.values()]
+        resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver))
+        return [*found, resumed, of_parties(engine)]
+
+    wanted = [*(fit(**how) for how in OVER_RANKS.values()), fit(), of_parties(OneProcess())]
+    with one_blas_thread():
+        first, *others = together(2, everything)
+    if isinstance(first, BaseException):
+        raise first
+    assert not any(isinstance(other, BaseException) for other in others)
+    for ours, theirs in zip(first, wanted, strict=True):
+        same(ours, theirs)
+        assert ours.communication == theirs.communication
+
+
+CELLS = {
+    "server": server,
+    "consensus": consensus,
+    "compressed": compressed,
+    "absent": absent,
+    "links": links,
+    "batches": batches,
+    "missing": missing,
+    "disk": disk,
+    "weights": weights,
+    "checkpoint": checkpoint,
+    "parties": parties,
+    "mpi": mpi,
+}
