@@ -11,9 +11,9 @@ from vpem import connect, fit_vpem, make_graph
 from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError, Interrupted, VpemWarning
 from vpem.files.checkpoints import FileSaver, files_of, newest_common
+from vpem.files.fingerprint import checksum
 from vpem.files.models import write_model
 from vpem.files.states import read_state, write_state
-from vpem.fits.fingerprint import checksum
 from vpem.network.holdings import contiguous
 from vpem.steps.saver import NoSaver, PartSaver, set_stream, stream_state
 
@@ -320,7 +320,7 @@ def test_sums_tell_data_apart():
 
 
 def test_sums_of_large_data_look_all_over_them(monkeypatch):
-    monkeypatch.setattr("vpem.fits.fingerprint.LOOKED_AT", 1 << 14)
+    monkeypatch.setattr("vpem.files.fingerprint.LOOKED_AT", 1 << 14)
     X = np.zeros((10_000, 2))
     found = {checksum(X)}
     for row in (0, 9_999):

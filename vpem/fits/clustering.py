@@ -14,8 +14,8 @@ from vpem._core.threads import thread_count
 from vpem.checks import Floats, Labels, check_data, check_rows, check_weights, row_blocks
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
 from vpem.files.clusterings import StoredClustering
+from vpem.files.fingerprint import describe_run
 from vpem.files.models import current_versions
-from vpem.fits.fingerprint import describe_run
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import precision_of
 from vpem.fits.results import SUMMED, NetworkResult

@@ -15,8 +15,8 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_array
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.files.fingerprint import checksum, describe_run, describe_steps, start_facts
 from vpem.fits.fedem_setup import ITEM, Setup, codec_of_first, codec_of_moments
-from vpem.fits.fingerprint import checksum, describe_run, describe_steps, start_facts
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import Prepared, prepare
 from vpem.fits.results import MixtureResult

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import check_memory
 from vpem.errors import InputError, NotConvergedWarning, Setting, VpemWarning
-from vpem.fits.fingerprint import checksum, describe_steps
+from vpem.files.fingerprint import checksum, describe_steps
 from vpem.fits.imputation_steps import enough_iterations, safe_step
 from vpem.fits.results import Result
 from vpem.fits.settings import ImputeSettings

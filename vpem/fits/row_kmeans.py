@@ -13,6 +13,7 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
+from vpem.files.fingerprint import checksum
 from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import (
     Callback,
@@ -24,7 +25,6 @@ from vpem.fits.clustering import (
     progress_of,
     warn_of_outcome,
 )
-from vpem.fits.fingerprint import checksum
 from vpem.fits.local_rows import LocalRows, check_alone
 from vpem.fits.rows import charge_scaling, n_columns
 from vpem.network.holdings import Workers

@@ -12,8 +12,8 @@ import numpy as np
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_array, check_int
 from vpem.errors import InputError, Setting
+from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
-from vpem.fits.fingerprint import checksum, describe_run
 from vpem.fits.local_rows import LocalRows, SharedRows, check_alone
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import RowFit, warn_of_outcome

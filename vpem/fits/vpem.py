@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_int
 from vpem.errors import InputError, Setting
+from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix
-from vpem.fits.fingerprint import describe_run
 from vpem.fits.parts import complete, own_start
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import Fit, warn_of_outcome

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.errors import FileError, InputError, Setting
+from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.hdf5 import PathLike, check_writable
 from vpem.files.states import read_state, write_state
-from vpem.fits.fingerprint import checksum, describe_run
 from vpem.fits.selection.trials import Outcome, Problem, result_schema
 from vpem.network.schema import PLAIN, Choice, Mapping, Place, Report, check
 from vpem.sums.connect import Network
