@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from vpem.records import changed, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, WorkerSettings
 
@@ -16,7 +14,7 @@ from .driver import Output, Run
 from .engine import EngineSettings, describe_engine, own_rows
 from .options import Given, Without
 from .output import Progress, Screen
-from .roles import READ
+from .parties import DataFiles, RowParties, read_data
 from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -57,8 +55,9 @@ class FedOutput(Output, heading="Output", kept=False):
 
 
 def fedem(
-    data: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
+    data: DataFiles,
     *,
+    parties: Annotated[RowParties, Without("align align_key missing_parties")],
     held: FedWorkers,
     graph: Annotated[FedGraph, Without("graph_seed")],
     how: Annotated[FedMixtureSettings, Without("floor")],
@@ -78,7 +77,6 @@ def fedem(
     """
     with Screen(out.quiet) as screen:
         from vpem.errors import InputError
-        from vpem.files.datasets import read_dataset
         from vpem.files.models import write_model
         from vpem.pictures.fedem import draw_histories
         from vpem.pictures.figure import check_picture, save_picture
@@ -88,22 +86,21 @@ def fedem(
             check_picture(out.plot, out.force)
         if out.strict and how.tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
-        # Each rank reads its own rows.
-        limit = 0 if run.engine.apart else None
-        source = read_dataset(data, held.dataset, memory_limit=limit)
+        source, _ = read_data(data, parties, held, False, None, run)
+        names = ", ".join(map(str, data))
         workers = workers_of(source, held, screen, held.sort_by_label)
         how = started(how, begin, source, given)
         found, ran = _fit(source, workers, graph.seeded(how.seed), sums, how, run)
         run.leave_it_to_the_first(found.converged)
         report = found.describe(source.feature_names, workers.names)
-        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": str(data)}
+        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": names}
         report |= ran
         if out.plot is not None:
             name = _name(report)
             picture = draw_histories([(name, [found.run.history])], title=name)
             save_picture(out.plot, picture, force=out.force)
         if out.output is not None:
-            options = given.record | {"data": str(data), "components": how.n_components}
+            options = given.record | {"data": names, "components": how.n_components}
             write_model(out.output, found.kept(source.feature_names, report, options), out.force)
         report["model"] = None if out.output is None else str(out.output)
         report["plot"] = None if out.plot is None else str(out.plot)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vpem.records import Settings, setting
+from vpem.records import Settings, changed, setting
 from vpem.settings import ALIGNMENTS
 
 from .roles import READ
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from vpem.files.datasets import Dataset
     from vpem.network.schema import Report
-    from vpem.settings import HoldingSettings
+    from vpem.settings import WorkerSettings
 
     from .driver import Run
 
-__all__ = ["DataFiles", "PartySettings", "read_data"]
+__all__ = ["DataFiles", "PartySettings", "RowParties", "read_data"]
 
 DataFiles = Annotated[
     list[Path],
@@ -55,10 +55,21 @@ class PartySettings(Settings, heading="Data"):
     )
 
 
+class RowParties(PartySettings, heading="Data"):
+    """Whether files are those of parties that hold rows, which need no alignment."""
+
+    parties: bool = changed(
+        PartySettings,
+        "parties",
+        help="Each file has one worker's rows (HDF5, CSV, Parquet), or one .toml file names them "
+        "all (docs/parties.md).",
+    )
+
+
 def read_data(
     files: Sequence[Path],
     asked: PartySettings,
-    held: HoldingSettings,
+    held: WorkerSettings,
     missing: bool,
     memory_limit: str | None,
     run: Run,
@@ -71,8 +82,8 @@ def read_data(
         What the user named.
     asked : PartySettings
         What the user asked about parties.
-    held : HoldingSettings
-        Whether parties hold different rows, not features; who holds what of one dataset.
+    held : WorkerSettings
+        Who holds what of one dataset, which is rows if it has no ``split`` that says otherwise.
     missing : bool
         Whether values may be missing.
     memory_limit : str, optional
@@ -94,14 +105,14 @@ def read_data(
 
     from .engine import place_parties
 
-    over_rows = held.split == "rows"
+    over_rows = getattr(held, "split", "rows") == "rows"
     _check_options(files, asked, over_rows)
     # Each rank reads its own part.
     limit = 0 if run.engine.apart else run.memory(memory_limit)
     if not asked.parties:
         return read_dataset(files[0], held.dataset, memory_limit=limit), None
     for name, value in {**held.values("split"), "memory_limit": memory_limit}.items():
-        if value is not None:
+        if value not in (None, False):
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = choose_parties(files)
     holders = place_parties(parties, run.out.output, run.shards, run.engine)

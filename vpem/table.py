@@ -74,6 +74,12 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
 
 TRIED = {("em-rows", "compressed"), ("em-rows", "absent")}
 TRIED |= {("vp-em", way) for way in WAYS if way != "tree"}
+TRIED |= {
+    (one, way)
+    for one in ("fedem", "vr-fedem")
+    for way in WAYS
+    if way not in ("tree", "missing", "disk", "weights")
+}
 
 PENDING = {(algorithm, way) for algorithm in ALGORITHMS for way in WAYS} - TRIED
 """Cells that no test tries yet."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from vpem.checks import Floats, Labels, check_memory
 from vpem.engines.placement import Placement, for_each
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError
 from vpem.files.datasets import Dataset
 from vpem.files.parties.alignment import Alignment, align, read_key
 from vpem.files.parties.manifest import Party
@@ -330,9 +330,7 @@ def _check_same_features(parties: Sequence[Party], names: Sequence[Sequence[str]
                 raise InputError(
                     f"party {one.name!r} has no feature {min(missing)!r}, which party "
                     f"{other.name!r} has; rows can be put together only where features are the "
-                    "same (or leave out ",
-                    Setting("split", "rows"),
-                    ")",
+                    "same"
                 )
 
 

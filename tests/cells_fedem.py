@@ -1,0 +1,189 @@
+"""FedEM, and VR-FedEM (cells_vr_fedem.py), every way (see test_table.py)."""
+
+import io
+import json
+from contextlib import redirect_stdout
+
+import numpy as np
+
+import vpem_cli
+from vpem import connect_workers, fit_em, fit_fedem, make_graph
+from vpem._core.threads import one_blas_thread
+from vpem.engines.one_process import OneProcess
+from vpem.engines.placement import Placement
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.parties.joining import stack_parties
+from vpem.files.parties.manifest import Party
+from vpem.fits.local_rows import read_rows
+from vpem.network.holdings import from_worker_of_row
+from vpem.sums.spread import spread_workers
+
+from .cli_support import overlapping
+from .resume_support import check_resumes
+from .thread_engine import together
+
+NAMES = ("east", "north", "west")
+FEATURES = ("u", "v", "w")
+X, _ = overlapping(120, 3, 2, gap=2.0, seed=2)
+HELD = from_worker_of_row(np.repeat([0, 1, 2], [50, 30, 40]), NAMES)
+START = [3, 77]
+
+COMPRESSED = {"compress": "qsgd:8bits:32"}
+ABSENT = {"participation": 0.6}
+FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
+
+
+class Ways:
+    """Cells of one algorithm.
+
+    Parameters
+    ----------
+    algorithm : dict
+        Settings that make FedEM this one.
+    """
+
+    def __init__(self, algorithm):
+        self.algorithm = algorithm
+
+    def fit(self, data=X, topology="star", network=None, engine=None, held=HELD, **options):
+        """Three workers, on the ranks of an engine or in one process."""
+        options = {"n_components": 2, "max_iter": 6, "tol": 0.0, "init": START, **options}
+        joined = connect_workers(make_graph(topology, 3), **(network or {}))
+        if engine is not None:
+            joined = spread_workers(joined, engine)
+            data = read_rows(data, [held.rows[worker] for worker in joined.agents.own])
+        return fit_fedem(data, held, joined, n_threads=1, **self.algorithm | options)
+
+    def same_optimum(self, tolerance, **how):
+        """To the end, where the plain algorithm comes to."""
+        ended = {"tol": 1e-16, "max_iter": 600, "step_size": 1.0, "record_every": 600}
+        found, wanted = self.fit(**ended | how), self.fit(**ended)
+        assert wanted.converged
+        assert abs(found.log_likelihood - wanted.log_likelihood) < tolerance
+        return found
+
+    def server(self, folder):
+        """With all rows in every batch and step 1 it is EM; else it ends where EM does."""
+        em = fit_em(
+            X, HELD, connect_workers(make_graph("star", 3)), n_components=2, max_iter=7, tol=0.0,
+            init=START, n_threads=1,
+        )  # fmt: skip
+        found = self.fit(batch_size=len(X), step_size=1.0)
+        np.testing.assert_allclose(found.history[:-1], em.history[1:7], 1e-9)
+        assert self.same_optimum(1e-9).converged
+
+    def consensus(self, folder):
+        same(self.fit(topology="cycle", network={"consensus_tol": 1e-12}), self.fit(), 1e-8)
+        operator = self.fit(topology="cycle", network={"consensus": "operator"})
+        same(self.fit(topology="cycle", network={"consensus": "rounds"}), operator)
+
+    def compressed(self, folder):
+        few = self.same_optimum(1e-6, **COMPRESSED).communication
+        plain = self.fit(max_iter=600, record_every=600, step_size=1.0, tol=1e-16).communication
+        each = [sent["by_kind"]["server"] for sent in (few, plain)]
+        few, many = (sent["bytes"] / sent["messages"] for sent in each)
+        assert few < 0.7 * many
+        codec = {"topology": "cycle", "network": {"compress": "natural:12bits"}}
+        assert self.same_optimum(1e-6, **codec).network.compress == "natural:12bits"
+
+    def absent(self, folder):
+        assert self.same_optimum(1e-6, **ABSENT).converged
+        every = {"batch_size": len(X)}
+        same(self.fit(participation=1 - 1e-12, **every), self.fit(**every), 1e-9)
+
+    def links(self, folder):
+        assert self.same_optimum(1e-6, **FAILING).network.faults.link_failure == 0.2
+
+    def batches(self, folder):
+        same(self.fit(batch_size=len(X)), self.fit(variance_reduction=False))
+        averaged = {"step_size": "decreasing:1,0.6", "batch_size": 25, "max_iter": 300}
+        reduced = {"batch_size": 5, "tol": 1e-16}
+        found = self.same_optimum(1e-8 if self.algorithm else 5e-3,
+                                  **reduced if self.algorithm else averaged)  # fmt: skip
+        assert found.converged == bool(self.algorithm)
+
+    def checkpoint(self, folder):
+        check_resumes(lambda saver: self.fit(saver=saver, batch_size=9, **COMPRESSED, **ABSENT))
+        check_resumes(lambda saver: self.fit(saver=saver, **FAILING))
+
+    def parties(self, folder):
+        flags = ["--variance-reduction"] if self.algorithm else []
+        report = shell(
+            "fedem", *shared(folder), "--parties", "--init-rows", "3,77", "--max-iter", 6,
+            "--tol", 0, *flags,
+        )  # fmt: skip
+        np.testing.assert_allclose(report["history"], self.fit().history[:, 0] / len(X), 1e-10)
+        assert report["worker_names"] == list(NAMES)
+        assert report["worker_rows"] == [50, 30, 40]
+
+    def over_ranks(self):
+        """What is compared with one process, by name."""
+        return {
+            "server": {},
+            "start": {"init": "kmeans"},
+            "consensus": {"topology": "cycle"},
+            "compressed": COMPRESSED,
+            "absent": ABSENT,
+            "batches": {"batch_size": 9},
+        }
+
+    def mpi(self, folder):
+        files = shared(folder)
+
+        def of_parties(engine):
+            place = Placement.evenly(engine, 3, NAMES) if engine.apart else Placement.here(3)
+            held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
+            stacked = stack_parties(held, holders=place)
+            network = spread_workers(connect_workers(make_graph("cycle", 3)), engine)
+            how = {"n_components": 2, "max_iter": 6, "tol": 0.0, "init": START, "n_threads": 1}
+            return fit_fedem(stacked.X, stacked.workers, network, **self.algorithm | how)
+
+        def everything(engine):
+            found = [self.fit(engine=engine, **how) for how in self.over_ranks().values()]
+            resumed = check_resumes(lambda saver: self.fit(engine=engine, saver=saver))
+            return [*found, resumed, of_parties(engine)]
+
+        wanted = [self.fit(**how) for how in self.over_ranks().values()]
+        wanted += [self.fit(), of_parties(OneProcess())]
+        with one_blas_thread():
+            first, *others = together(2, everything)
+        if isinstance(first, BaseException):
+            raise first
+        assert not any(isinstance(other, BaseException) for other in others)
+        for ours, theirs in zip(first, wanted, strict=True):
+            same(ours, theirs)
+            assert ours.communication == theirs.communication
+
+    def cells(self):
+        """Cells by way."""
+        ways = ("server", "consensus", "compressed", "absent", "links", "batches", "checkpoint",
+                "parties", "mpi")  # fmt: skip
+        return {way: getattr(self, way) for way in ways}
+
+
+def same(found, wanted, tolerance=1e-10):
+    """Iteration by iteration, and at the end."""
+    np.testing.assert_allclose(found.history, wanted.history, tolerance)
+    for name in ("weights", "means", "covariances"):
+        ours, theirs = getattr(found.mixture, name), getattr(wanted.mixture, name)
+        np.testing.assert_allclose(ours, theirs, tolerance, 10 * tolerance)
+
+
+def shared(folder):
+    """A file of each party."""
+    files = []
+    for name, rows in zip(NAMES, HELD.rows, strict=True):
+        files.append(folder / f"{name}.h5")
+        write_dataset(files[-1], Dataset(X[rows], FEATURES))
+    return files
+
+
+def shell(*words):
+    """The report of a command."""
+    said = io.StringIO()
+    with redirect_stdout(said):
+        assert vpem_cli.run([*map(str, words), "--json", "--quiet"]) == 0
+    return json.loads(said.getvalue())
+
+
+CELLS = Ways({}).cells()
