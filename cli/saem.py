@@ -10,6 +10,7 @@ import typer
 from vpem.records import setting
 from vpem.settings import SaemSettings
 
+from .checkpoints import CheckpointSettings
 from .driver import Output, Run
 from .options import Given, InitModel, QuoteFormulas
 from .roles import READ, WRITTEN
@@ -64,6 +65,7 @@ def saem(
     devices: DeviceSettings,
     moves: SamplerSettings,
     how: SaemSettings,
+    checkpoints: CheckpointSettings,
     out: SaemOutput,
     given: Given,
 ) -> None:
@@ -76,8 +78,6 @@ def saem(
 
     Example: vpem saem data/theophylline.csv --model one-compartment --random ka,cl -o doses.h5
     """
-    from time import monotonic
-
     from .output import Screen
 
     with Screen(out.quiet) as screen:
@@ -86,7 +86,7 @@ def saem(
         check_start(how, out.strict)
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, moves, given)
-        run = Run(screen, out, "fits of SAEM")
+        run = Run(screen, out, "fits of SAEM", checkpoints=checkpoints)
         _check_outputs(out)
         needed = needed_covariates(model.model, options)
         source = individuals_of(data, columns.values("covariates"), columns.covariates, needed)
@@ -94,12 +94,11 @@ def saem(
         if model.init_individuals is not None:
             options["rows"] = rows_of_names(source, model.init_individuals)
         start = None if init_model is None else start_of(init_model, model.model, source, options)
-        began = monotonic()
         found = _fit(source, model.model, how, run, {
             "model_options": options, "devices": held, "start": start, **sampler
         })  # fmt: skip
         report = report_of(found, held, screen)
-        report["seconds"] = monotonic() - began
+        report["seconds"] = found.seconds
         report["data"] = str(data)
         report |= _write(found, out, quote_formulas)
         report["warnings"] = list(screen.warnings)
@@ -119,7 +118,10 @@ def _fit(
         return SaemCounter(quiet, burn_in_of(how.n_iter, how.burn_in), unkept)
 
     with run.working(progress_of) as progress:
-        return fit_saem(source, model, how, callback=progress, announce=progress.announce, **given)
+        return fit_saem(
+            source, model, how,
+            callback=progress, announce=progress.announce, saver=run.saver, **given,
+        )  # fmt: skip
 
 
 def _check_outputs(out: SaemOutput) -> None:

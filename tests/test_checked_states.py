@@ -12,6 +12,7 @@ from vpem import (
     fit_em,
     fit_fedem,
     fit_imputation,
+    fit_saem,
     fit_vpem,
     kmeans_features,
     kmeans_rows,
@@ -23,6 +24,7 @@ from vpem.fits.selection.record import Record, facts_of
 from vpem.fits.selection.search import grid, search
 from vpem.fits.selection.trials import Problem
 from vpem.network.holdings import contiguous, evenly
+from vpem.saem.individuals import from_matrix
 from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import done, make_data, overlapping, run
@@ -37,6 +39,9 @@ SEEN = Observations(
     tuple(np.arange(42)[first::2] for first in range(2)), (np.arange(21.0),) * 2,
     tuple("abcdefg"), tuple("uvwxyz"), ("one", "two"),
 )  # fmt: skip
+
+GROWTH = from_matrix(X[:, :3])
+DRAWS = {"n_conditional": 2, "n_importance": 10}
 
 EM = {"n_components": 2, "max_iter": 4, "tol": 0, "n_threads": 1, "reg_covar": 1e-3}
 KMEANS = {"n_clusters": 3, "init": "random", "n_init": 2, "n_threads": 1, "max_iter": 4}
@@ -69,6 +74,11 @@ def impute(**options):
     return lambda saver: fit_imputation(SEEN, saver=saver, **options)
 
 
+def saem(**options):
+    options = {"devices": 3, "n_iter": 4, "n_chains": 2, **DRAWS, **options}
+    return lambda saver: fit_saem(GROWTH, saver=saver, **options)
+
+
 RUNS = {
     "restarts": vpem(n_init=3, init="random"),
     "tied": vpem(covariance_type="tied-diag", dtype=np.float32),
@@ -86,6 +96,8 @@ RUNS = {
     "fedem": fedem(),
     "vr": fedem(variance_reduction=True, batch_size=5),
     "vr on a graph": fedem(workers("cycle", n_rounds=6), compress=None, variance_reduction=True),
+    "saem": saem(codec="qsgd:8bits", participation=0.7),
+    "saem, models": saem(average="models", sampler="metropolis"),
     "imputation": impute(),
     "imputation, vr": impute(variance_reduction=True, batch_size=5),
 }

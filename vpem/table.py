@@ -80,6 +80,7 @@ TRIED |= {
     for way in WAYS
     if way not in ("tree", "missing", "disk", "weights")
 }
+TRIED |= {("saem", way) for way in ("checkpoint",)}
 
 PENDING = {(algorithm, way) for algorithm in ALGORITHMS for way in WAYS} - TRIED
 """Cells that no test tries yet."""

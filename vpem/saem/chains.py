@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
+from vpem.network.schema import Array, Schema, State
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.streams import Streams
 
@@ -60,6 +61,26 @@ class Chains:
         """Count moves of each individual: how many were accepted (n,), of how many."""
         self.accepted += accepted
         self.tried += tried
+
+    def state(self) -> State:
+        """Return where chains are and how they move, to go on from."""
+        return {name: getattr(self, name) for name in self.schema()}
+
+    def schema(self) -> dict[str, Schema]:
+        """Return what that must be."""
+        each = (self.z.shape[1],)
+        return {
+            "z": Array("f8", self.z.shape),
+            "scales": Array("f8", self.scales.shape, 0),
+            "steps": Array("f8", each, 0),
+            "accepted": Array("f8", each, 0),
+            "tried": Array("f8", each, 0),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        for name, value in state.items():
+            setattr(self, name, value)
 
     @property
     def rates(self) -> Vector | None:

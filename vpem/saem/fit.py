@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -11,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.files.fingerprint import checksum, start_facts
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Report
+from vpem.network.schema import NOTHING, Report, State
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.fisher import observed_information, standard_errors
 from vpem.saem.individuals import Individuals
@@ -26,6 +28,8 @@ from vpem.saem.samplers import AUTO, Sampler, sampler_of, usual_sampler
 from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
 from vpem.settings import SaemSettings
+from vpem.steps.restarts import OneRun
+from vpem.steps.saver import Saver
 
 __all__ = ["MODELS", "SaemFit", "fit_saem", "make_model"]
 
@@ -75,6 +79,8 @@ class SaemFit:
         All options of a model that is named, as JSON can hold them.
     settings : dict
         How the fit was asked for, likewise.
+    seconds : float
+        Wall time, with that of a run that it went on from.
     """
 
     model: SaemModel
@@ -94,6 +100,7 @@ class SaemFit:
     model_name: str
     model_options: Report
     settings: Report
+    seconds: float = 0.0
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -119,6 +126,7 @@ def fit_saem(
     start: Vector | None = None,
     callback: Callable[[SaemProgress], None] | None = None,
     announce: Callable[[str], None] | None = None,
+    saver: Saver | None = None,
     **changes: Any,
 ) -> SaemFit:
     """Fit a model with latent variables by SAEM, on one machine or on devices with a server.
@@ -154,6 +162,8 @@ def fit_saem(
         See `vpem.saem.saem.run_saem`.
     announce : callable, optional
         Told in words of each part of the work that comes after the iterations, when it begins.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
 
     Returns
     -------
@@ -173,6 +183,7 @@ def fit_saem(
     VpemWarning
         If importance draws are worth few: the latents' law is not well known.
     """
+    began = time.perf_counter()
     asked = SaemSettings.of(settings, **changes)
     made = _made(individuals, model, model_options)
     held = evenly(made.n, devices) if not isinstance(devices, Workers) else devices
@@ -182,7 +193,14 @@ def fit_saem(
         raise InputError(f"devices hold {held.n_samples} individuals, but there are {made.n}")
     feedback = asked.feedback or ("none" if codec is None else "memory")
     server = SaemServer(held.counts / made.n, codec, feedback, made.pieces)
-    run = run_saem(made, held, chosen, server, asked, start=start, callback=callback)
+    if saver is not None:
+        saver.begin(_facts(made, model, model_options, held, chosen, server, asked, start))
+    saving = OneRun(saver, server.ledger)
+    if saving.saved is not None:
+        saving.restored(NOTHING)
+    run = run_saem(
+        made, held, chosen, server, asked, start=start, callback=callback, saver=saving.inner(None)
+    )
     _warn_unless_settled(run, asked.tol)
     acceptance = run.chains.rates
     theta, first = made.canonical(run.theta, run.chains.z)
@@ -220,7 +238,41 @@ def fit_saem(
         str(model) if named else OWN,
         all_options(str(model), model_options or {}) if named else {},
         kept,
+        saving.seconds + time.perf_counter() - began,
     )
+
+
+def _facts(
+    made: SaemModel,
+    model: str | Callable[[Individuals], SaemModel],
+    model_options: Mapping[str, Any] | None,
+    held: Workers,
+    sampler: Sampler,
+    server: SaemServer,
+    asked: SaemSettings,
+    start: Vector | None,
+) -> State:
+    """Return what must be the same when a run goes on from a checkpoint."""
+    data = made.individuals
+    named = isinstance(model, str)
+    options = all_options(str(model), model_options or {}) if named else None
+    return {
+        "algorithm": "saem",
+        "what the data hold": checksum(
+            data.names, data.first, data.times, data.values, *data.covariates,
+            *data.covariates.values(),
+        ),
+        "who holds which individuals": checksum(held.order, held.counts),
+        "model": model if named else type(made).__name__,
+        "what options the model has": checksum(options),
+        "sampler": sampler.name,
+        "what options the sampler has": checksum(_options_of(sampler)),
+        **asked.values("n_iter", "n_conditional", "n_importance", "level"),
+        "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
+        "codec": None if server.codec is None else server.codec.name,
+        "feedback": server.feedback,
+        "start": start_facts(start),
+    }  # fmt: skip
 
 
 def _look_closer(

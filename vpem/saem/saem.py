@@ -18,12 +18,33 @@ from numpy.typing import NDArray
 from vpem.checks import check_int
 from vpem.errors import InputError, NotConvergedWarning, NumericalError
 from vpem.network.holdings import Workers
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Array,
+    Integer,
+    ListOf,
+    Maybe,
+    Number,
+    Schema,
+    State,
+    check,
+)  # fmt: skip
 from vpem.saem.chains import Chains, Sampler
-from vpem.saem.models.model import Counts, SaemModel, Vector, begin_model, check_model
+from vpem.saem.devices import Devices
+from vpem.saem.models.model import SaemModel, Vector, begin_model, check_model
 from vpem.saem.server import SaemServer, Units
 from vpem.saem.stopping import Watch
-from vpem.saem.streams import Streams
 from vpem.settings import SaemSettings
+from vpem.steps.saver import (
+    COUNTED_STREAM,
+    NoSaver,
+    Saver,
+    check_length,
+    set_stream,
+    stream_state,
+)  # fmt: skip
 
 __all__ = [
     "SaemProgress",
@@ -104,6 +125,43 @@ class SaemRun:
         self.n_active.append(n_active)
         self.steps.append(step)
 
+    def state(self) -> State:
+        """Return how the run went, to go on from."""
+        plain = ("n_iter", "bytes", "n_active", "steps", "converged", "grounds", "holds", "lost")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "start": self.trace[0],
+            "trace": np.array(self.trace[1:]),
+            "change": None if math.isnan(self.change) else self.change,
+        }
+
+    def schema(self) -> dict[str, Schema]:
+        """Return what that must be."""
+        p = len(self.theta)
+        return {
+            "n_iter": Integer(1, size="iterations"),
+            "start": Array("f8", (p,)),
+            "trace": Array("f8", ("iterations", p)),
+            "bytes": ListOf(COUNT, "iterations"),
+            "n_active": ListOf(COUNT, "iterations"),
+            "steps": ListOf(Number(0, 1), "iterations"),
+            "converged": FLAG,
+            "change": Maybe(Number(0)),
+            "grounds": TEXT,
+            "holds": FLAG,
+            "lost": COUNT,
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        saved = dict(state)
+        self.trace = [saved.pop("start"), *saved.pop("trace")]
+        self.theta = self.trace[-1]
+        change = saved.pop("change")
+        self.change = math.nan if change is None else change
+        for name, value in saved.items():
+            setattr(self, name, value)
+
 
 def burn_in_of(n_iter: int, burn_in: int | None = None) -> int:
     """Iterations of burn-in: as many as are given, else 200, or two fifths of fewer than 500."""
@@ -135,6 +193,7 @@ def run_saem(
     *,
     start: Vector | None = None,
     callback: Callable[[SaemProgress], None] | None = None,
+    saver: Saver | None = None,
     **changes: Any,
 ) -> SaemRun:
     """Run SAEM.
@@ -159,6 +218,8 @@ def run_saem(
         Parameters to begin with, instead of the model's.
     callback : callable, optional
         Told of every iteration.
+    saver : Saver, optional
+        Is offered the state at the end of every iteration.
 
     Returns
     -------
@@ -176,51 +237,8 @@ def run_saem(
     NotConvergedWarning
         If compressed statistics end as none that latents have.
     """
-    given = SaemSettings.of(settings, **changes)
-    n_iter, participation, tol = given.n_iter, given.participation, given.tol
-    burn_in = check_int("burn_in", burn_in_of(n_iter, given.burn_in), least=0, most=n_iter)
-    _check(model, devices, server, given.average)
-    theta, z = begin_model(model)
-    if start is not None:
-        theta = np.array(start, dtype=np.float64)
-    check_model(model, theta, z)
-    rng = np.random.Generator(np.random.Philox(given.seed))
-    statistics = model.statistics(z[None])
-    chains = sampler.begin(model, theta, z, chains_of(sampler, model.n, given.n_chains))
-    local = Devices(model, devices, sampler, chains, given.seed, statistics, theta)
-    server.begin(local.smoothed, Units.of(statistics), participation, rng)
-    run = SaemRun(theta, chains, [theta])
-    looks = math.ceil(given.window / participation)  # as much is seen of each device in between
-    watch = Watch(model, sampler, local.streams, server, burn_in, tol, looks)
-    if tol > 0:
-        run.grounds = f"parameters are looked at from iteration {burn_in + 2 * looks} on"
-    for r in range(1, n_iter + 1):
-        step = step_size(r, burn_in, given.decay)
-        active = server.draw(len(theta))
-        if len(active):
-            drawn = local.simulate(theta, active, r, max(0, r - burn_in))
-            # A device that is seldom active takes larger steps, so that all forget alike.
-            local.smooth(drawn, active, min(server.damping, step / participation))
-            if given.average == "models":
-                alike = given.shares == "devices"
-                weights = np.ones(devices.n_workers) if alike else server.weights
-                theta = server.average_models(*local.maximize(active, weights))
-            else:
-                server.gather(drawn, local.smoothed[active], step)
-                total = server.statistic * model.n
-                run.holds = model.holds(total, model.counts)
-                run.lost = run.lost if run.holds else r
-                theta = np.asarray(model.maximize(total, model.counts))
-        if not np.isfinite(theta).all():
-            raise NumericalError(
-                f"parameters are not finite after iteration {r}; take another start, or a finer "
-                "codec"
-            )
-        run.note(theta, server.ledger.bytes, len(active), min(step, participation * server.damping))
-        if callback is not None:
-            callback(SaemProgress(r, n_iter, theta))
-        if watch.has_settled(run):
-            break
+    loop = _Loop(model, devices, sampler, server, SaemSettings.of(settings, **changes), start)
+    run = loop.iterate(saver or NoSaver(), callback)
     if server.codec is not None and not run.holds:
         warnings.warn(
             f"after {run.n_iter} iterations the server's statistics are of no latents, and "
@@ -232,76 +250,103 @@ def run_saem(
     return run
 
 
-class Devices:
-    """What devices have: chains of their individuals, smoothed statistics, models of their own.
-
-    Parameters
-    ----------
-    model : SaemModel
-        Of all individuals.
-    held : Workers
-        Who holds which.
-    sampler : Sampler
-        Of the latents.
-    chains : Chains
-        Of all individuals, changed in place.
-    seed : int
-        Of individuals' random numbers.
-    statistics : ndarray of shape (n, P)
-        First statistics.
-    theta : ndarray of shape (p,)
-        First parameters.
-
-    Attributes
-    ----------
-    smoothed : ndarray of shape (D, P)
-        Mean statistic of each device's individuals, averaged over iterations.
-    """
+class _Loop:
+    """The iterations of one run, and all that they go by; parameters as of `run_saem`."""
 
     def __init__(
         self,
         model: SaemModel,
-        held: Workers,
+        devices: Workers,
         sampler: Sampler,
-        chains: Chains,
-        seed: int,
-        statistics: Vector,
-        theta: Vector,
+        server: SaemServer,
+        given: SaemSettings,
+        start: Vector | None,
     ) -> None:
-        self.model, self.held, self.sampler, self.chains = model, held, sampler, chains
-        self.streams = Streams.of(model.individuals.names, seed)
-        self.smoothed = np.stack([statistics[rows].mean(axis=0) for rows in held.rows])
-        rows_of = model.individuals.counts
-        self._counts = [Counts(len(rows), int(rows_of[rows].sum())) for rows in held.rows]
-        self._models = np.tile(theta, (held.n_workers, 1))  # the last of each device
-        self._known = np.zeros(held.n_workers, dtype=np.bool_)
+        _check(model, devices, server, given.average)
+        self.model, self.server, self.given = model, server, given
+        self.burn_in = check_int(
+            "burn_in", burn_in_of(given.n_iter, given.burn_in), least=0, most=given.n_iter
+        )
+        theta, z = begin_model(model)
+        if start is not None:
+            theta = np.array(start, dtype=np.float64)
+        check_model(model, theta, z)
+        self.rng = np.random.Generator(np.random.Philox(given.seed))
+        self.first = model.statistics(z[None])
+        chains = sampler.begin(model, theta, z, chains_of(sampler, model.n, given.n_chains))
+        self.local = Devices(model, devices, sampler, chains, given.seed, self.first, theta)
+        self.weights = np.ones(devices.n_workers) if given.shares == "devices" else server.weights
+        self.run = SaemRun(theta, chains, [theta])
+        # As much is seen of each device in between.
+        looks = math.ceil(given.window / given.participation)
+        self.watch = Watch(
+            model, sampler, self.local.streams, server, self.burn_in, given.tol, looks
+        )
+        if given.tol > 0:
+            self.run.grounds = (
+                f"parameters are looked at from iteration {self.burn_in + 2 * looks} on"
+            )
 
-    def simulate(self, theta: Vector, active: NDArray[np.intp], now: int, late: int) -> Vector:
-        """Move the chains of the active devices; the mean statistic of each (a, P)."""
-        model, chains = self.model, self.chains
-        if len(active) == self.held.n_workers:
-            self.sampler.move(model, theta, chains, self.streams, now, late)
-            each = model.statistics(chains.z)
-            return np.stack([each[rows].mean(axis=0) for rows in self.held.rows])
-        held = [self.held.rows[one] for one in active]
-        which = np.concatenate(held)
-        part, some = chains.take(which), model.take(which)
-        self.sampler.move(some, theta, part, self.streams.take(which), now, late)
-        chains.put(which, part)
-        ends = np.cumsum([len(rows) for rows in held])[:-1]
-        return np.stack([one.mean(axis=0) for one in np.split(some.statistics(part.z), ends)])
+    def iterate(self, saver: Saver, callback: Callable[[SaemProgress], None] | None) -> SaemRun:
+        """Iterate to the end, from the beginning or from what was saved."""
+        run, n_iter, server = self.run, self.given.n_iter, self.server
+        common = (Units.of(self.first), self.given.participation, self.rng)
+        if saver.saved is None:
+            server.begin(self.local.smoothed, *common)
+        else:
+            server.join(self.local.smoothed.copy(), *common)
+            self._restore(saver)
+        while run.n_iter < n_iter and not run.converged:
+            r = run.n_iter + 1
+            step = step_size(r, self.burn_in, self.given.decay)
+            active = server.draw(len(run.theta))
+            theta = self._move(r, step, active) if len(active) else run.theta
+            if not np.isfinite(theta).all():
+                raise NumericalError(
+                    f"parameters are not finite after iteration {r}; take another start, or a "
+                    "finer codec"
+                )
+            taken = min(step, self.given.participation * server.damping)
+            run.note(theta, server.ledger.bytes, len(active), taken)
+            if callback is not None:
+                callback(SaemProgress(r, n_iter, theta))
+            settled = self.watch.has_settled(run)
+            saver.offer(self._state, last=settled or r == n_iter)
+        return run
 
-    def smooth(self, drawn: Vector, active: NDArray[np.intp], step: float) -> None:
-        """Take a step of the stochastic approximation to what was drawn (a, P)."""
-        self.smoothed[active] += step * (drawn - self.smoothed[active])
+    def _move(self, r: int, step: float, active: NDArray[np.intp]) -> Vector:
+        """Simulate on the active devices; the parameters that follow."""
+        run, local, server, model = self.run, self.local, self.server, self.model
+        drawn = local.simulate(run.theta, active, r, max(0, r - self.burn_in))
+        # A device that is seldom active takes larger steps, so that all forget alike.
+        local.smooth(drawn, active, min(server.damping, step / self.given.participation))
+        if self.given.average == "models":
+            return server.average_models(*local.maximize(active, self.weights))
+        server.gather(drawn, local.smoothed[active], step)
+        total = server.statistic * model.n
+        run.holds = model.holds(total, model.counts)
+        run.lost = run.lost if run.holds else r
+        return np.asarray(model.maximize(total, model.counts))
 
-    def maximize(self, active: NDArray[np.intp], weights: Vector) -> tuple[Vector, Vector]:
-        """Make models of the active devices: the last of all (D, p), of weights (D,), 0 of none."""
-        for one in active:
-            total = self.smoothed[one] * self._counts[one].individuals
-            self._models[one] = self.model.maximize(total, self._counts[one])
-        self._known[active] = True
-        return self._models, weights * self._known
+    def _parts(self) -> dict[str, Devices | SaemServer | Watch | SaemRun]:
+        """Return what keeps something from one iteration to the next."""
+        return {"run": self.run, "devices": self.local, "server": self.server, "watch": self.watch}
+
+    def _state(self) -> State:
+        """Return the state at the end of an iteration."""
+        parts = {name: part.state() for name, part in self._parts().items()}
+        return {"stream": stream_state(self.rng), **parts}
+
+    def _restore(self, saver: Saver) -> None:
+        """Go on from what was saved."""
+        parts, state = self._parts(), saver.saved
+        assert state is not None
+        schema = {name: part.schema() for name, part in parts.items()}
+        check({"stream": COUNTED_STREAM, **schema}, state, saver.place)
+        set_stream(self.rng, state["stream"])
+        for name, part in parts.items():
+            part.restore(state[name])
+        check_length(self.run.n_iter, self.given.n_iter, "n_iter")
 
 
 def _check(

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from vpem.errors import check_choice
 from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
+from vpem.network.schema import Array, Schema, State
 from vpem.network.topologies import make_graph
 from vpem.saem.models.model import Vector
 from vpem.settings import FEEDBACKS
@@ -109,11 +110,18 @@ class SaemServer:
         """Send first statistics (D, P) exactly, and what the units are made of."""
         self.total.charge = "setup"
         self.statistic = self.total.aggregate(self.total.send(local))[0]
-        inner: AtServer | Compressed = self.total
         if self.codec is not None:
             size = ITEM * len(self.statistic)  # sums of squares up, units down
             self.total.count(size)
             self.total.broadcast(size)
+        self.join(local.copy(), units, participation, rng)
+
+    def join(
+        self, memories: Vector, units: Units, participation: float, rng: np.random.Generator
+    ) -> None:
+        """Say how devices send from now on, and what the server has of each (D, P)."""
+        inner: AtServer | Compressed = self.total
+        if self.codec is not None:
             quantizer = Quantizer(self.codec, self.pieces, basis=units)
             inner = Compressed(self.total, quantizer, rng)
             if not quantizer.biased:
@@ -124,7 +132,7 @@ class SaemServer:
                 self.damping /= 2
         self.total.charge = "server"
         self.devices = Partial(inner, participation, rng)
-        self.remembered = Memory(self.devices, self.alpha, local.copy())
+        self.remembered = Memory(self.devices, self.alpha, memories)
 
     def draw(self, size: int) -> NDArray[np.intp]:
         """Draw the active devices, and send them so many parameters, or what these are made of."""
@@ -173,3 +181,28 @@ class SaemServer:
         """Count what devices send at the end: moments of statistics, and a log-likelihood."""
         size = len(self.statistic)
         self.total.count(ITEM * (size + size * (size + 1) // 2 + 2))
+
+    def state(self) -> State:
+        """Return what the server and devices keep of messages, to go on from."""
+        return {
+            "statistic": self.statistic,
+            "left_out": self.left_out,
+            "memories": self.remembered.values,
+            "sum": self.total.state(),
+        }
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        each = Array("f8", self.left_out.shape)
+        return {
+            "statistic": Array("f8", self.statistic.shape),
+            "left_out": each,
+            "memories": each,
+            "sum": self.total.schema(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self.statistic, self.left_out = state["statistic"], state["left_out"]
+        self.remembered.values = state["memories"]
+        self.total.restore(state["sum"])

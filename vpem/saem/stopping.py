@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.linalg import null_space
 
+from vpem.network.schema import COUNT, Array, Number, Schema, State
 from vpem.saem.chains import Sampler
 from vpem.saem.conditional import sample_conditional
 from vpem.saem.fisher import complete_and_hidden, least_share
@@ -81,6 +82,25 @@ class Watch:
             self._inform(run, since)
             self._judge(run, since)
         return run.converged
+
+    def state(self) -> State:
+        """Return what was seen at the last look, to go on from."""
+        return {
+            "since": self._since, "complete": self._complete, "hidden": self._hidden,
+            "least": self._least,
+        }  # fmt: skip
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        p = len(self.model.parameters)
+        table = Array("f8", ((0, p), (0, p)), nan=True, inf=True)
+        return {"since": COUNT, "complete": table, "hidden": table, "least": Number(0, 1)}
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self._since, self._complete, self._hidden, self._least = (
+            state[name] for name in ("since", "complete", "hidden", "least")
+        )
 
     def _judge(self, run: SaemRun, since: int) -> bool:
         """Note how far parameters have to go by the last half of the iterations since burn-in."""

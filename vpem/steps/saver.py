@@ -8,9 +8,10 @@ from typing import Protocol
 import numpy as np
 
 from vpem.errors import InputError, Setting
-from vpem.network.schema import ANEW, Choice, Integer, Place, State
+from vpem.network.schema import ANEW, Array, Choice, Integer, Place, State
 
 __all__ = [
+    "COUNTED_STREAM",
     "STREAM",
     "NoSaver",
     "PartSaver",
@@ -27,6 +28,16 @@ STREAM = {
     "uinteger": Integer(most=(1 << 32) - 1),
 }
 """Where a random stream is."""
+
+COUNTED_STREAM = {
+    "bit_generator": Choice(("Philox",)),
+    "state": {"counter": Array("u8", (4,)), "key": Array("u8", (2,))},
+    "buffer": Array("u8", (4,)),
+    "buffer_pos": Integer(most=4),
+    "has_uint32": Integer(most=1),
+    "uinteger": Integer(most=(1 << 32) - 1),
+}
+"""The same of a stream of counted numbers."""
 
 
 class Saver(Protocol):
@@ -105,12 +116,12 @@ def set_stream(rng: np.random.Generator, state: State) -> None:
     rng.bit_generator.state = state
 
 
-def check_length(done: int, max_iter: int) -> int:
+def check_length(done: int, max_iter: int, name: str = "max_iter") -> int:
     """Return how many iterations there were, or raise InputError if those are too many."""
     if done > max_iter:
         raise InputError(
             f"the checkpoint is of {done} iterations, ",
-            Setting("max_iter"),
+            Setting(name),
             f" is {max_iter}; give as many at least",
         )
     return done
