@@ -50,6 +50,11 @@ class TableSettings(Settings, heading="Data", kept=False):
     worker_column: str | None = setting(
         None, "Column that says which worker holds each row: its name or number."
     )
+    weight_column: str | None = setting(
+        None,
+        "Column of the rows' weights: its name or number. They are written as sample_weight, for "
+        "'vpem fit --sample-weight sample_weight'.",
+    )
     no_header: bool = setting(False, "The first row is data, not names.")
     delimiter: str | None = setting(
         None, "Character between fields, or 'tab'; found in the first line if absent."
@@ -83,11 +88,11 @@ def import_(
     quiet: Quiet = False,
     *,
     table: TableSettings,
-    held: Annotated[ImportHolding, Without("split workers worker_rows dataset")],
+    held: Annotated[ImportHolding, Without("split workers worker_rows dataset sample_weight")],
 ) -> None:
     """Turn a CSV or Parquet table into a dataset.
 
-    Every column that is not dropped and holds neither labels nor ids becomes a feature.
+    Every column that is not dropped and holds no labels, ids, workers or weights becomes a feature.
 
     Example: vpem data import pulsars.csv --no-header --label-column -1 --agents 8 -o pulsars.h5
     """

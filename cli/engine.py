@@ -40,6 +40,7 @@ __all__ = [
     "launched",
     "own_features",
     "own_rows",
+    "own_weights",
     "place_parties",
     "refuse_for_rows",
     "tell_warnings",
@@ -303,6 +304,19 @@ def own_rows(source: Dataset, held: Workers, network: Network) -> Any:
     if isinstance(source, Share) or not network.agents.apart:
         return source.X
     return read_rows(source.X, [held.rows[worker] for worker in network.agents.own])
+
+
+def own_weights(source: Dataset, held: Workers, network: Network) -> Any:
+    """Return the weights of what `own_rows` returns."""
+    import numpy as np
+
+    from vpem.files.parties.joining import Share
+
+    weights = source.sample_weight
+    if weights is None or isinstance(source, Share) or not network.agents.apart:
+        return weights
+    own = [held.rows[worker] for worker in network.agents.own]
+    return weights[np.concatenate([np.empty(0, dtype=np.intp), *own])]
 
 
 # ---- what is said -------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def fedem(
     data: DataFiles,
     *,
     parties: Annotated[RowParties, Without("align align_key missing_parties")],
-    held: FedWorkers,
+    held: Annotated[FedWorkers, Without("sample_weight")],
     graph: Annotated[FedGraph, Without("graph_seed")],
     how: Annotated[FedMixtureSettings, Without("floor")],
     sums: Annotated[SumSettings, Without("hops eigenvalue consensus compress agent_dropout")],

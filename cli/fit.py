@@ -9,7 +9,14 @@ from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettin
 from .checkpoints import CheckpointSettings
 from .choices import StartSettings, how_summed, partition_of, started, stored_graph
 from .driver import Output, Run
-from .engine import EngineSettings, describe_engine, own_features, own_rows, refuse_for_rows
+from .engine import (
+    EngineSettings,
+    describe_engine,
+    own_features,
+    own_rows,
+    own_weights,
+    refuse_for_rows,
+)
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
 from .parties import DataFiles, PartySettings, read_data
@@ -81,6 +88,7 @@ def fit(
         run.leave_it_to_the_first(found.converged)
         report = found.describe(source.feature_names, task.names)
         report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": names}
+        report["sample_weight"] = held.sample_weight
         if alignment is not None:
             report["alignment"] = alignment
         report |= ran
@@ -121,6 +129,7 @@ class _Task:
             network = connect(stored_graph(source, self.parts, graph), self.parts, sums)
             self.network = spread(network, run.engine)
         self.names: Sequence[str] = self.parts.names
+        self.weighted = held.sample_weight is not None
         out = run.out
         if run.shards and out.output is not None:
             check_shards(out.output, self.network, self.names, out.force)
@@ -140,9 +149,13 @@ class _Task:
             found: Fit
             if self.over_rows:
                 X = own_rows(self.source, self.parts, network)
+                if self.weighted:
+                    common["sample_weight"] = own_weights(self.source, self.parts, network)
                 found = fit_em(X, self.parts, network, self.how, **common)
             else:
                 X, common["feature_names"] = own_features(self.source, network)
+                if self.weighted:
+                    common["sample_weight"] = self.source.sample_weight
                 found = fit_spread(X, network, self.how, shards=self.run.shards, **common)
             return found, describe_engine(network)
 
@@ -190,7 +203,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
     if not report["converged"]:
         iterations.insert(1, "not converged")
     rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
-    facts = (
+    facts = [
         ("data", f"{rows} x {features}"),
         ("network", ", ".join(network)),
         ("sum", how),
@@ -200,7 +213,10 @@ def _show(report: Report, names: Sequence[str]) -> None:
         ("iterations", ", ".join(iterations)),
         ("communication", communication(report["communication"], names)),
         ("model", report["model"] or "not kept (give --output)"),
-    )
+    ]
+    if report["sample_weight"] is not None:
+        total = f"{report['sample_weight']}, {number(report['total_weight'])} in all"
+        facts.insert(1, ("sample weights", total))
     heads = ("component", "mixing weight")
     weights = [(k, f"{weight:.4f}") for k, weight in enumerate(report["mixing_weights"])]
     tables = [table(facts, "", ""), table(weights, *heads, title="Components", right=heads)]

@@ -40,7 +40,7 @@ def kmeans(
     data: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
     memory_limit: MemoryLimit = None,
     *,
-    held: KmeansHolding,
+    held: Annotated[KmeansHolding, Without("sample_weight")],
     graph: GraphSettings,
     how: KmeansSettings,
     sums: Annotated[

@@ -110,19 +110,24 @@ def read_data(
     # Each rank reads its own part.
     limit = 0 if run.engine.apart else run.memory(memory_limit)
     if not asked.parties:
-        return read_dataset(files[0], held.dataset, memory_limit=limit), None
-    for name, value in {**held.values("split"), "memory_limit": memory_limit}.items():
+        weights = held.sample_weight
+        return read_dataset(files[0], held.dataset, memory_limit=limit, sample_weight=weights), None
+    of_one = held.values("split", "sample_weight") | {"memory_limit": memory_limit}
+    for name, value in of_one.items():
         if value not in (None, False):
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = choose_parties(files)
     holders = place_parties(parties, run.out.output, run.shards, run.engine)
     if over_rows:
-        return stack_parties(parties, keep_empty=missing, holders=holders), None
+        return stack_parties(
+            parties, keep_empty=missing, sample_weight=held.sample_weight, holders=holders
+        ), None
     how: Report = {
         "level": asked.align or "none",
         "key": asked.align_key,
         "keep_missing": asked.missing_parties,
         "keep_empty": missing,
+        "sample_weight": held.sample_weight,
     }
     joined, found = join_parties(parties, holders=holders, **how)
     alignment = found.describe()

@@ -77,7 +77,7 @@ def select(
     *,
     asked: SelectSettings,
     parties: PartySettings,
-    held: HoldingSettings,
+    held: Annotated[HoldingSettings, Without("sample_weight")],
     graph: GraphSettings,
     how: Annotated[SearchedFit, Without("n_components covariance_type n_threads")],
     sums: Annotated[SumSettings, Without("hops n_threads")],

@@ -52,7 +52,7 @@ def split(
     seed: Annotated[int, typer.Option(help="Seeds --shuffle and --drop-ids.")] = 0,
     force: Force = False,
     *,
-    held: Annotated[PartyHolding, Without("split workers worker_rows")],
+    held: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
     printing: Printing,
 ) -> None:
     """Cut a dataset into one file a party, with ids.

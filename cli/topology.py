@@ -62,7 +62,7 @@ def describe(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False,
     *,
-    held: Annotated[HoldingSettings, Without("split workers worker_rows dataset")],
+    held: Annotated[HoldingSettings, Without("split workers worker_rows dataset sample_weight")],
     graph: GraphSettings,
     asked: Annotated[PlanSettings, Without("consensus seed n_threads")],
     printing: Printing,

@@ -112,6 +112,9 @@ class WorkerSettings(Settings, heading="Data"):
     worker_rows: Path | None = setting(None, 'Rows of each worker, JSON: {"name": [row, ...], '
         '...}.', file="read", idle=BY_ROWS)
     dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
+    sample_weight: str | None = setting(None, "Weights of the rows: path of a 1-D dataset inside "
+        "the HDF5 file; of a party's CSV or Parquet file the name of a column, which is then no "
+        "feature.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels, check_memory
 from vpem.errors import FileError, InputError, Setting, shorten
+from vpem.files.annotations import as_weights
 from vpem.files.opening import check_unpacked
 from vpem.files.reading import LONGEST_STRING
 
-__all__ = ["annotation_of", "check_kinds", "check_strings", "is_number", "is_text", "matrix_of"]
+__all__ = [
+    "annotation_of", "check_kinds", "check_strings", "is_number", "is_text", "matrix_of",
+    "weights_of",
+]  # fmt: skip
 
 
 def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
@@ -113,6 +118,15 @@ def annotation_of(name: str, column: pa.ChunkedArray, source: str) -> Labels:
     if pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
         return np.asarray(values.cast(pa.int64()).to_numpy())
     return np.array(values.to_pylist(), dtype=str)
+
+
+def weights_of(name: str, column: pa.ChunkedArray, source: str) -> NDArray[np.float64]:
+    """Return the weights of the rows."""
+    values = _decoded(column)
+    if not _is_numeric(values.type):
+        raise InputError(f"{source}: column {name!r} holds {values.type}, but weights are numbers")
+    plain = values.cast(pa.float64(), safe=False).to_numpy()
+    return as_weights(plain, len(plain), f"{source}, column {name!r}")
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,4 +1,4 @@
-"""Which columns of a table are features, which are labels, ids and workers."""
+"""Which columns of a table are features, which are labels, ids, workers and weights."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ __all__ = ["Chosen", "Column", "Roles", "kept_columns", "resolve_column", "roles
 Column = str | int
 
 Roles = tuple[tuple[int | None, ...], list[int]]
-"""Numbers of the columns of labels, ids and workers, and of the features."""
+"""Numbers of the columns of labels, ids, workers and weights, and of the features."""
 
-Chosen = tuple[tuple[Column | None, ...], tuple[Column, ...], tuple[Column, ...] | None]
+Chosen = tuple[tuple[Column | None, ...], tuple[Column, ...], tuple[Column, ...] | None, bool]
+"""Annotations, columns to drop, features, and whether weights that are named must be there."""
 
-ANNOTATIONS = ("label", "id", "worker")
+ANNOTATIONS = ("label", "id", "worker", "weight")
 
 
 def kept_columns(n_columns: int, roles: Roles) -> list[int]:
@@ -29,8 +30,10 @@ def kept_columns(n_columns: int, roles: Roles) -> list[int]:
 
 
 def roles_of(names: list[str], chosen: Chosen, source: str) -> Roles:
-    """Say which columns are labels, ids, workers and features, after checking the names."""
-    wanted, drop_columns, columns = chosen
+    """Say which columns are annotations of the rows and which features, after checking names."""
+    wanted, drop_columns, columns, weights_needed = chosen
+    if not weights_needed and wanted[-1] not in names:
+        wanted = (*wanted[:-1], None)
     annotations = tuple(
         resolve_column(f"{what} column", column, names, source)
         for what, column in zip(ANNOTATIONS, wanted, strict=True)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from vpem.checks import Floats, Labels
 from vpem.errors import FileError, InputError, shorten
 from vpem.files.about import write_about
+from vpem.files.annotations import STORED, as_column, as_weights, read_weights
 from vpem.files.foreign import as_matrix, names_in, read_matrix
 from vpem.files.hdf5 import (
     atomic_write,
@@ -73,6 +74,8 @@ class Dataset:
         Links between agents, by their numbers.
     workers : Workers, optional
         Which worker holds which rows.
+    sample_weight : ndarray of shape (n_samples,), optional
+        Weights of the rows.
     source : str
         Where the data come from, as the user named it; used in messages.
 
@@ -89,6 +92,7 @@ class Dataset:
     partition: Partition | None = None
     edges: NDArray[np.intp] | None = None
     workers: Workers | None = None
+    sample_weight: NDArray[np.float64] | None = None
     source: str = "data"
 
     def __post_init__(self) -> None:
@@ -103,9 +107,11 @@ class Dataset:
             )
         check_different(self.feature_names, self.source)
         if self.ids is not None:
-            self.ids = _as_column("ids", self.ids, n_samples, self.source)
+            self.ids = as_column("ids", self.ids, n_samples, self.source)
         if self.labels is not None:
-            self.labels = _as_column("labels", self.labels, n_samples, self.source)
+            self.labels = as_column("labels", self.labels, n_samples, self.source)
+        if self.sample_weight is not None:
+            self.sample_weight = as_weights(self.sample_weight, n_samples, self.source)
         if self.partition is not None and self.partition.n_features != n_features:
             raise InputError(
                 f"{self.source}: the partition divides {self.partition.n_features} features, but "
@@ -146,23 +152,6 @@ def default_names(n_features: int) -> tuple[str, ...]:
     return tuple(f"feature {column}" for column in range(n_features))
 
 
-def _as_column(what: str, values: ArrayLike, n_samples: int, source: str) -> Labels:
-    """Return ids or labels as an array of strings, integers or floats, one a row."""
-    column = np.asarray(values)
-    if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
-        column = column.astype(str)
-    if column.dtype.kind == "b":
-        column = column.astype(np.int64)
-    if column.dtype.kind not in "Uiuf":
-        raise InputError(f"{source}: {what} must be strings or numbers, got {column.dtype}")
-    if column.shape != (n_samples,):
-        raise InputError(
-            f"{source}: X has {n_samples} rows, but {what} have shape "
-            f"{' x '.join(map(str, column.shape)) or 'of a single value'}"
-        )
-    return column
-
-
 def _as_edges(values: ArrayLike, n_agents: int | None, source: str) -> NDArray[np.intp]:
     """Return the edges as an (n_edges, 2) array of agent numbers after checking their range."""
     edges = np.asarray(values)
@@ -196,6 +185,8 @@ def read_dataset(
     dtype: DTypeLike | None = None,
     *,
     memory_limit: int | None = None,
+    sample_weight: str | None = None,
+    weights_needed: bool = True,
 ) -> Dataset:
     """Read a dataset from a vpem file, a dense ``.h5ad``, or any HDF5 file.
 
@@ -211,6 +202,11 @@ def read_dataset(
     memory_limit : int, optional
         In bytes: where two copies of the values would be larger, they stay on disk, as a
         `FileMatrix`. By default all are read.
+    sample_weight : str, optional
+        Path inside the file of the weights of the rows; by default ``sample_weight``, if it is
+        there.
+    weights_needed : bool
+        Whether these must be there.
 
     Returns
     -------
@@ -230,11 +226,14 @@ def read_dataset(
         name = "X" if dataset is None else dataset
         kind = check_encoding(file, ENCODING, VERSION) if dataset is None else None
         X = read_matrix(file, name, source, precision, memory_limit)
+        weights = read_weights(file, sample_weight, len(X), dataset is None, weights_needed)
         if dataset is not None:
-            return Dataset(X, default_names(X.shape[1]), source=source)
+            names = default_names(X.shape[1])
+            return Dataset(X, names, sample_weight=weights, source=source)
         if kind == "anndata" or (kind is None and find(file, "obs") and find(file, "var")):
             names, ids = names_in(file, "var"), names_in(file, "obs")
-            return Dataset(X, names, ids=np.array(ids, dtype=str), source=source)
+            known = np.array(ids, dtype=str)
+            return Dataset(X, names, ids=known, sample_weight=weights, source=source)
         return Dataset(
             X,
             _read_names(file, X.shape[1]),
@@ -243,6 +242,7 @@ def read_dataset(
             partition=_read_partition(file, X.shape[1]),
             workers=_read_workers(file, X.shape[0]),
             edges=None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
+            sample_weight=weights,
             source=source,
         )
 
@@ -338,6 +338,8 @@ def write_dataset(
         for name, column in (("ids", dataset.ids), ("labels", dataset.labels)):
             if column is not None:
                 write_column(file, name, column)
+        if dataset.sample_weight is not None:
+            write_array(file, STORED, dataset.sample_weight)
         if dataset.partition is not None:
             write_array(file, "partition", dataset.partition.agent_of.astype(np.int64))
             write_strings(file, "agent_names", dataset.partition.names)

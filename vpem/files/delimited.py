@@ -83,7 +83,7 @@ def read_delimited(
                 ),
                 stacklevel=3,
             )
-        as_text = [raw[column] for column in roles[0] if column is not None]
+        as_text = [raw[column] for column in roles[0][:-1] if column is not None]
         converting = csv.ConvertOptions(
             include_columns=[raw[column] for column in kept_columns(len(raw), roles)],
             column_types=dict.fromkeys(as_text, pa.string()),

@@ -31,11 +31,13 @@ def read_table(
     label_column: Column | None = None,
     id_column: Column | None = None,
     worker_column: Column | None = None,
+    weight_column: Column | None = None,
     header: bool = True,
     delimiter: str | None = None,
     drop_columns: Sequence[Column] = (),
     columns: Sequence[Column] | None = None,
     missing: str = "refuse",
+    weights_needed: bool = True,
 ) -> Dataset:
     """Read a CSV or Parquet table as a dataset.
 
@@ -43,11 +45,11 @@ def read_table(
     ----------
     path : path
         A ``.csv``, ``.tsv`` or ``.txt`` file (UTF-8, also with ``.gz``) or a ``.parquet`` file.
-    label_column, id_column, worker_column : str or int, optional
-        The columns of known classes, of what the rows are called, and of who holds each row (a name
-        or a number from 0): by name, or by number
-        from 0 (negative numbers count from the end). Integers stay integers; in a CSV file
-        everything else is text, so "007" stays "007".
+    label_column, id_column, worker_column, weight_column : str or int, optional
+        The columns of known classes, of what the rows are called, of who holds each row (a name
+        or a number from 0), and of the rows' weights: by name, or by number from 0 (negative
+        numbers count from the end). Of labels, ids and workers integers stay integers; in a CSV
+        file everything else is text, so "007" stays "007".
     header : bool
         The first row of a CSV file holds the names of the columns; without, they are called
         "column 0", "column 1", ...
@@ -62,6 +64,8 @@ def read_table(
     missing : {"refuse", "keep"}
         What is done with empty cells (and nulls, NaN) of features. "keep" makes them NaN; a column
         without any value is refused all the same.
+    weights_needed : bool
+        Whether the column of weights must be there.
 
     Returns
     -------
@@ -73,10 +77,10 @@ def read_table(
     FileError
         If the file cannot be read or parsed.
     InputError
-        If a column named is not there or named twice, a feature holds text or dates, or a value
-        is not finite, or missing unless these are kept.
+        If a column named is not there or named twice, a feature or the weights hold text or dates,
+        or a value is not finite, or missing unless these are kept.
     """
-    from vpem.files.arrow import annotation_of, matrix_of
+    from vpem.files.arrow import annotation_of, matrix_of, weights_of
     from vpem.files.delimited import delimiter_of, read_delimited
     from vpem.files.parquet import read_parquet
 
@@ -86,7 +90,8 @@ def read_table(
     suffix = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
     suffix = suffix.lower()
     wanted = None if columns is None else tuple(columns)
-    chosen = ((label_column, id_column, worker_column), tuple(drop_columns), wanted)
+    annotations = (label_column, id_column, worker_column, weight_column)
+    chosen = (annotations, tuple(drop_columns), wanted, weights_needed)
     if suffix in TEXT_SUFFIXES:
         text = delimiter_of(file, source, TEXT_SUFFIXES[suffix], delimiter)
         names, roles, table = read_delimited(file, source, header, text, chosen)
@@ -101,19 +106,21 @@ def read_table(
         )
     if table.num_rows == 0:
         raise InputError(f"{source} has no rows")
-    (label, identity, worker), features = roles
+    (label, identity, worker, weight), features = roles
     column_of = dict(zip(kept_columns(len(names), roles), table.columns, strict=True))
 
     def noted(column: int | None) -> Labels | None:
         return None if column is None else annotation_of(names[column], column_of[column], source)
 
     workers = noted(worker)
+    weights = None if weight is None else weights_of(names[weight], column_of[weight], source)
     dataset = Dataset(
         matrix_of([(names[c], column_of[c]) for c in features], table.num_rows, source),
         tuple(names[c] for c in features),
         ids=noted(identity),
         labels=noted(label),
         workers=None if workers is None else from_worker_of_row(workers),
+        sample_weight=weights,
         source=source,
     )
     try:

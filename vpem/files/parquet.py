@@ -26,10 +26,14 @@ def read_parquet(file: Path, source: str, chosen: Chosen) -> tuple[list[str], Ro
             names = list(schema.names)
             stored = (schema.pandas_metadata or {}).get("index_columns", [])
             index = {name for name in stored if isinstance(name, str)}
-            annotations, drop_columns, columns = chosen
-            wanted = {resolve_column("column", c, names, source) for c in annotations}
+            annotations, drop_columns, columns, weights_needed = chosen
+            wanted = {
+                resolve_column("column", c, names, source)
+                for c in (annotations if weights_needed else annotations[:-1])
+            }
             implied = [n for n, name in enumerate(names) if name in index and n not in wanted]
-            roles = roles_of(names, (annotations, (*drop_columns, *implied), columns), source)
+            dropped = (*drop_columns, *implied)
+            roles = roles_of(names, (annotations, dropped, columns, weights_needed), source)
             kept = kept_columns(len(names), roles)
             check_kinds([(names[column], schema.field(column).type) for column in kept], source)
             check_unpacked(_declared(opened.metadata, {names[c] for c in kept}), file)

@@ -41,7 +41,7 @@ def cut(
     Returns
     -------
     list of Dataset
-        One an agent, all with ids; labels, if there are any, are with the first.
+        One an agent, all with ids, and weights if there are any; labels are with the first.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def cut(
         rows = rng.permutation(n_samples)[:n_kept]
         if not shuffle:
             rows.sort()
-        labels = dataset.labels if agent == 0 else None
+        labels, weights = dataset.labels if agent == 0 else None, dataset.sample_weight
         made.append(
             replace(
                 dataset,
@@ -70,6 +70,7 @@ def cut(
                 feature_names=tuple(dataset.feature_names[column] for column in columns),
                 ids=ids[rows],
                 labels=None if labels is None else labels[rows],
+                sample_weight=None if weights is None else weights[rows],
                 partition=None,
                 workers=None,
                 edges=None,

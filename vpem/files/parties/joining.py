@@ -20,6 +20,7 @@ from vpem.files.datasets import Dataset
 from vpem.files.parties.alignment import Alignment, align, read_key
 from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding, open_parties
+from vpem.files.parties.weights import joined_weights, stacked_weights
 from vpem.network.holdings import Partition, Workers
 
 __all__ = ["Share", "align_parties", "join_parties", "joined_names", "stack_parties"]
@@ -29,8 +30,8 @@ __all__ = ["Share", "align_parties", "join_parties", "joined_names", "stack_part
 class Share(Dataset):
     """What one process has of the data of parties that several processes hold.
 
-    ``X`` has the columns, or the rows, of its own parties alone, party by party; all else is what
-    the parties have together.
+    ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights are of
+    the rows of ``X``; all else is what the parties have together.
     """
 
     def __post_init__(self) -> None:
@@ -152,6 +153,7 @@ def join_parties(
     key: str | os.PathLike[str] | None = None,
     keep_missing: bool = False,
     keep_empty: bool = False,
+    sample_weight: str | None = None,
     holders: Placement | None = None,
 ) -> tuple[Dataset, Alignment]:
     """Join parties, which hold different features of the same rows, to one dataset.
@@ -164,6 +166,9 @@ def join_parties(
         As for `align_parties`.
     keep_empty : bool
         As for `vpem.files.parties.opening.open_parties`.
+    sample_weight : str, optional
+        What weights of rows are called in the files of the parties that have them, of which there
+        is one, or they agree: a dataset of HDF5, a column of CSV and Parquet. All learn them.
     holders : Placement, optional
         Which process holds which; all call this alike.
 
@@ -182,12 +187,13 @@ def join_parties(
         In every process the same, as `open_parties`, `align_parties` and `joined_names`.
     """
     holders = holders or Placement.here(len(parties))
-    held = open_parties(parties, holders, keep_empty=keep_empty)
+    held = open_parties(parties, holders, keep_empty=keep_empty, weights=sample_weight)
     try:
         found = align_parties(
             parties, held, level, key=key, keep_missing=keep_missing, holders=holders
         )
         names, partition = joined_names(parties, held, holders)
+        weights = joined_weights(parties, held, found.rows, sample_weight, holders)
         widths = [len(holding.feature_names) for holding in held.values()]
         first = dict(zip(held, np.cumsum([0, *widths[:-1]]).tolist(), strict=False))
         X = _empty((found.n_samples, sum(widths)), _common_dtype(held), parties, holders)
@@ -202,13 +208,22 @@ def join_parties(
             holding.close()
     source = ", ".join(str(party.path) for party in parties)
     if holders.apart:
-        return Share(X, names, partition=partition, source=source), found
+        share = Share(X, names, partition=partition, sample_weight=weights, source=source)
+        return share, found
     labelled = [party for party, holding in held.items() if holding.labels is not None]
     labels = None
     if len(labelled) == 1 and (found.rows[labelled[0]] >= 0).all():
         labels = _column(held[labelled[0]].labels)[found.rows[labelled[0]]]
-    ids = _joined_ids(held, found)
-    return Dataset(X, names, ids=ids, labels=labels, partition=partition, source=source), found
+    dataset = Dataset(
+        X,
+        names,
+        ids=_joined_ids(held, found),
+        labels=labels,
+        partition=partition,
+        sample_weight=weights,
+        source=source,
+    )
+    return dataset, found
 
 
 def _common_dtype(held: Mapping[int, Holding]) -> np.dtype[np.floating]:
@@ -252,7 +267,11 @@ def _joined_ids(held: Mapping[int, Holding], found: Alignment) -> Labels | None:
 
 
 def stack_parties(
-    parties: Sequence[Party], *, keep_empty: bool = False, holders: Placement | None = None
+    parties: Sequence[Party],
+    *,
+    keep_empty: bool = False,
+    sample_weight: str | None = None,
+    holders: Placement | None = None,
 ) -> Dataset:
     """Put parties, which hold different rows of the same features, one below the other.
 
@@ -262,6 +281,8 @@ def stack_parties(
         Who they are. Features are matched by name, in the order of the first party.
     keep_empty : bool
         As for `vpem.files.parties.opening.open_parties`.
+    sample_weight : str, optional
+        What weights of rows are called in the files of all parties.
     holders : Placement, optional
         Which process holds which; all call this alike. All learn every party's names of features
         and number of rows.
@@ -278,7 +299,7 @@ def stack_parties(
         In every process the same, if a file cannot be read or parties have different features.
     """
     holders = holders or Placement.here(len(parties))
-    held = open_parties(parties, holders, keep_empty=keep_empty)
+    held = open_parties(parties, holders, keep_empty=keep_empty, weights=sample_weight)
     try:
         facts = holders.allgather(
             {
@@ -301,6 +322,7 @@ def stack_parties(
             X[end[party] - holding.n_samples : end[party]] = own[:, order]
 
         for_each(holders, range(len(parties)), fill)
+        weights = stacked_weights(parties, held, sample_weight, holders)
     finally:
         for holding in held.values():
             holding.close()
@@ -308,13 +330,14 @@ def stack_parties(
     workers = Workers(rows, tuple(party.name for party in parties))
     source = ", ".join(str(party.path) for party in parties)
     if holders.apart:
-        return Share(X, tuple(names[0]), workers=workers, source=source)
+        return Share(X, tuple(names[0]), workers=workers, sample_weight=weights, source=source)
     return Dataset(
         X,
         tuple(names[0]),
         ids=_stacked([holding.ids for holding in held.values()]),
         labels=_stacked([holding.labels for holding in held.values()]),
         workers=workers,
+        sample_weight=weights,
         source=source,
     )
 

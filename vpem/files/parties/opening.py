@@ -39,7 +39,7 @@ class Holding:
         Names of its d_n features.
     parts : tuple of ndarray or FileMatrix
         Its rows, file by file.
-    ids, labels : ndarray of shape (m,), or None
+    ids, labels, sample_weight : ndarray of shape (m,), or None
         Of its rows.
     """
 
@@ -48,6 +48,7 @@ class Holding:
     parts: tuple[Any, ...]
     ids: Labels | None
     labels: Labels | None
+    sample_weight: NDArray[np.float64] | None = None
 
     @property
     def n_samples(self) -> int:
@@ -93,7 +94,11 @@ class Holding:
 
 
 def open_parties(
-    parties: Sequence[Party], holders: Placement | None = None, *, keep_empty: bool = False
+    parties: Sequence[Party],
+    holders: Placement | None = None,
+    *,
+    keep_empty: bool = False,
+    weights: str | None = None,
 ) -> dict[int, Holding]:
     """Open the files of the parties held here; those of others are not touched.
 
@@ -105,6 +110,9 @@ def open_parties(
         Who holds which; by default all are held here.
     keep_empty : bool
         Let empty cells of CSV and Parquet be missing values (NaN), not errors.
+    weights : str, optional
+        What the weights of rows are called in the files that have them: a column of CSV and
+        Parquet, which is then no feature, or a dataset of HDF5. By default none are read.
 
     Returns
     -------
@@ -119,7 +127,7 @@ def open_parties(
     return for_each(
         holders or Placement.here(len(parties)),
         range(len(parties)),
-        lambda party: _open(parties[party], keep_empty),
+        lambda party: _open(parties[party], keep_empty, weights),
     )
 
 
@@ -127,13 +135,13 @@ IN_MANIFESTS = {"label_column": "labels", "id_column": "ids", "drop_columns": "c
 """What the parameters of `vpem.files.importers.read_table` are set by where parties are read."""
 
 
-def _open(party: Party, keep_empty: bool) -> Holding:
+def _open(party: Party, keep_empty: bool, weights: str | None) -> Holding:
     """Open one party's files."""
     try:
         files = party.find()
         if not files:
             raise FileError(f"no file fits {party.path}")
-        datasets = [_read(party, file, keep_empty) for file in files]
+        datasets = [_read(party, file, keep_empty, weights) for file in files]
     except VpemError as error:
         words = [IN_MANIFESTS.get(getattr(part, "name", ""), part) for part in error.parts]
         hint = "" if words == list(error.parts) else " (keys of a manifest)"
@@ -142,12 +150,19 @@ def _open(party: Party, keep_empty: bool) -> Holding:
     parts = tuple(_arranged(dataset, names, party, datasets[0].source) for dataset in datasets)
     ids = [dataset.ids for dataset in datasets]
     labels = [dataset.labels for dataset in datasets]
+    noted = [None if weights is None else dataset.sample_weight for dataset in datasets]
+    weights_of_rows = _chained(noted, "weights", party)
     return Holding(
-        party, tuple(names), parts, _chained(ids, "ids", party), _chained(labels, "labels", party)
+        party,
+        tuple(names),
+        parts,
+        _chained(ids, "ids", party),
+        _chained(labels, "labels", party),
+        None if weights_of_rows is None else weights_of_rows.astype(np.float64, copy=False),
     )
 
 
-def _read(party: Party, path: Path, keep_empty: bool) -> Dataset:
+def _read(party: Party, path: Path, keep_empty: bool, weights: str | None) -> Dataset:
     """Open one file of a party: HDF5, whose values stay there, or a table."""
     suffix = (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
     if suffix in TEXT_SUFFIXES or suffix in PARQUET_SUFFIXES:
@@ -155,6 +170,8 @@ def _read(party: Party, path: Path, keep_empty: bool) -> Dataset:
             path,
             id_column=party.ids,
             label_column=party.labels,
+            weight_column=weights,
+            weights_needed=False,
             columns=party.columns,
             missing="keep" if keep_empty else "refuse",
         )
@@ -171,7 +188,7 @@ def _read(party: Party, path: Path, keep_empty: bool) -> Dataset:
                 f"{path}: {key} = {value!r} names a column of a CSV or Parquet file; those of HDF5 "
                 f"are in its {key}"
             )
-    return read_dataset(path, memory_limit=0)
+    return read_dataset(path, memory_limit=0, sample_weight=weights, weights_needed=False)
 
 
 def _arranged(dataset: Dataset, names: Sequence[str], party: Party, first: str) -> Any:
