@@ -126,8 +126,10 @@ def how_summed(report: Report) -> str:
     """Say in a line how the sums were taken."""
     from .output import plural
 
-    parts = ["at the server" if report["compress"] else "exact at the server"]
-    if report["server"] is None:
+    places = {"server": "at the server", "tree": "along a tree"}
+    if report["sum"] in places:
+        parts = [f"{'' if report['compress'] else 'exact '}{places[report['sum']]}"]
+    else:
         chebyshev = " (Chebyshev)" if report["acceleration"] == "chebyshev" else ""
         parts = [
             f"{plural(report['rounds'], 'round')}{chebyshev}",

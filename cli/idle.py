@@ -66,6 +66,7 @@ def refuse_idle(context: Any) -> None:
 
     known = getattr(context.command.callback, "settings", {})
     for param in context.command.params:
-        rule = known[param.name].idle if param.name in known else None
-        if rule and is_given(context, param) and rule[0](context.params):
-            raise InputError(f"{name_of(param)}", *rule[1])
+        if param.name not in known or not is_given(context, param):
+            continue
+        if why := known[param.name].why_idle(context.params):
+            raise InputError(f"{name_of(param)}", *why)

@@ -1,5 +1,7 @@
 """EM over rows, every way (see test_table.py)."""
 
+import numpy as np
+
 from vpem import connect_workers, fit_em, make_graph
 from vpem.network.holdings import evenly
 
@@ -16,7 +18,15 @@ def fit(topology="star", network=None, **options):
     return fit_em(X, WORKERS, joined, **options)
 
 
+def tree(folder):
+    found, wanted = fit("path", {"sum": "tree"}), fit()
+    np.testing.assert_allclose(found.history, wanted.history, 1e-10)
+    np.testing.assert_allclose(found.mixture.means, wanted.mixture.means, 1e-10)
+    assert len(found.mixtures) == 1
+
+
 CELLS = {
+    "tree": tree,
     "compressed": lambda folder: fit(network={"compress": "qsgd:8bits"}),
     "absent": lambda folder: fit("cycle", {"agent_dropout": 0.1}),
 }

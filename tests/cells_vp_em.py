@@ -103,6 +103,13 @@ def server(folder):
     np.testing.assert_allclose(found.mixture.assembled_means, means, 1e-8, 1e-8)
 
 
+def tree(folder):
+    grown = {"topology": "path", "network": {"sum": "tree"}}
+    same(fit(**grown), fit())
+    same(fit(**grown, **BATCHES), fit(**BATCHES))
+    check_resumes(lambda saver: fit(**grown, saver=saver))
+
+
 def consensus(folder):
     same(fit(topology="cycle", network={"consensus_tol": 1e-12}), fit())
     operator = fit(topology="cycle", network={"consensus": "operator"})
@@ -231,6 +238,7 @@ def mpi(folder):
 
 CELLS = {
     "server": server,
+    "tree": tree,
     "consensus": consensus,
     "compressed": compressed,
     "absent": absent,

@@ -10,7 +10,7 @@ from vpem.network.holdings import contiguous
 
 from .tables import pairwise
 
-TOPOLOGIES = ("star", "cycle")
+WAYS = {"server": ("star", None), "tree": ("cycle", "tree"), "consensus": ("cycle", None)}
 CODECS = (None, "qsgd:8bits", "topk:0.2")
 FAULTS = (None, "link_failure", "agent_dropout", "stragglers")
 OTHERS = tuple(
@@ -24,24 +24,28 @@ OTHERS = tuple(
 )
 
 
-def reasons(topology, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, step):
+def reasons(way, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, step):
     """Why it cannot be had, as docs/communication.md has it; any of them may be given."""
     fixed = codec is None and fault is None
     found = set()
-    if topology == "star" and fault is not None:
-        found.add("needs every agent")
-    if topology == "star" and (acceleration, path, n_rounds) != (None, "auto", "auto"):
-        found.add("a server sums without any")
-    if fault is not None and acceleration == "chebyshev":
-        found.add("Chebyshev acceleration needs")
-    if not fixed and path == "operator":
-        found.add("have to be run")
-    if eigenvalue == "estimated" and (acceleration == "none" or (acceleration is None and fault)):
-        found.add("which is not asked for")
-    if eigenvalue == "estimated" and codec is not None and topology != "star":
-        found.add("noise of the codec")
-    if eigenvalue == "estimated" and topology == "star":
+    exact = way != "consensus"
+    if exact and fault is not None:
+        found.add("needs every agent" if way == "server" else "one path joins two agents")
+    if exact and (acceleration, path, n_rounds) != (None, "auto", "auto"):
+        found.add("a sum at a server or along a tree takes none")
+    if way == "tree" and codec is not None:
+        found.add("every hop would round anew")
+    if eigenvalue == "estimated" and exact:
         found.add("no mixing rate to estimate")
+    if not exact and fault is not None and acceleration == "chebyshev":
+        found.add("Chebyshev acceleration needs")
+    if not exact and not fixed and path == "operator":
+        found.add("have to be run")
+    if not exact and eigenvalue == "estimated":
+        if acceleration == "none" or (acceleration is None and fault):
+            found.add("which is not asked for")
+        if codec is not None:
+            found.add("noise of the codec")
     if step is not None and batch is None:
         found.add("there are no batches")
     if codec is not None and batch is not None:
@@ -50,14 +54,16 @@ def reasons(topology, codec, fault, acceleration, path, eigenvalue, n_rounds, ba
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@pairwise(fault=FAULTS, codec=CODECS, topology=TOPOLOGIES)
-def test_the_whole_grid(topology, codec, fault, overlapping):
+@pairwise(fault=FAULTS, codec=CODECS, way=WAYS)
+def test_the_whole_grid(way, codec, fault, overlapping):
     X = overlapping(1, 60, 5)
+    topology, asked = WAYS[way]
     graph, held = make_graph(topology, 5, seed=0), contiguous(5, 5)
     fitted = refused = 0
     for acceleration, path, eigenvalue, n_rounds, (batch, step) in OTHERS:
-        why = reasons(topology, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, step)
+        why = reasons(way, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, step)
         how = {"acceleration": acceleration, "consensus": path, "eigenvalue": eigenvalue}
+        how["sum"] = asked
         if fault is not None:
             how[fault] = 0.1
         said = None
@@ -78,4 +84,5 @@ def test_the_whole_grid(topology, codec, fault, overlapping):
         assert fit.communication["bytes"] > 0
         fitted += 1
     assert refused > 0
-    assert (fitted > 0) == (topology == "cycle" or fault is None)
+    possible = {"server": fault is None, "tree": fault is codec is None, "consensus": True}
+    assert (fitted > 0) == possible[way]

@@ -37,6 +37,8 @@ CASES = [
     ("geometric", 20, {"hops": 0, "weights": "fastest", "consensus_tol": 1e-3}),
     ("cycle", 7, {"hops": 1, "eigenvalue": "estimated"}),
     ("star", 5, {"hops": 0}),
+    ("path", 6, {"hops": 0, "sum": "tree"}),
+    ("geometric", 12, {"hops": 1, "sum": "tree"}),
     ("complete", 4, {"hops": 0}),
 ]
 

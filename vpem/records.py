@@ -14,6 +14,8 @@ T = TypeVar("T", bound="Settings")
 
 Sentence = tuple[str | Setting, ...]
 
+Rule = tuple[Callable[[Mapping[str, Any]], bool], Sentence]
+
 
 @dataclass(frozen=True)
 class About:
@@ -33,7 +35,7 @@ class About:
         Bounds of a number; with ``above`` the first is excluded.
     file : object
         What becomes of the file that it names: "read", "written", or a role of the commands'.
-    idle : (callable, sentence) or None
+    idle : (callable, sentence), list of such, or None
         Of the values of all settings by name: whether this one then has no effect; and why.
     """
 
@@ -46,7 +48,12 @@ class About:
     most: float | None = None
     above: bool = False
     file: Any = None
-    idle: tuple[Callable[[Mapping[str, Any]], bool], Sentence] | None = None
+    idle: Rule | list[Rule] | None = None
+
+    def why_idle(self, values: Mapping[str, Any]) -> Sentence | None:
+        """Return why the setting has no effect beside these values of all; None where it has."""
+        rules = self.idle if isinstance(self.idle, list) else [self.idle] if self.idle else []
+        return next((sentence for without, sentence in rules if without(values)), None)
 
 
 def setting(default: Any, help: str, **known: Any) -> Any:
@@ -142,9 +149,9 @@ class Settings:
         for one in self.fields():
             vars(self)[one.name] = _checked(one, getattr(self, one.name))
         for one in self.fields():
-            idle = about(one).idle
-            if idle and idle[0](vars(self)) and getattr(self, one.name) != one.default:
-                raise InputError(Setting(one.name), *idle[1])
+            why = about(one).why_idle(vars(self)) if about(one).idle else None
+            if why and getattr(self, one.name) != one.default:
+                raise InputError(Setting(one.name), *why)
 
     @classmethod
     def fields(cls) -> tuple[Field[Any], ...]:

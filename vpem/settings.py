@@ -40,6 +40,7 @@ WEIGHTS = ("metropolis", "laplacian", "max-degree", "fastest")
 ACCELERATIONS = ("chebyshev", "none")
 EIGENVALUES = ("computed", "estimated")
 CONSENSUS = ("auto", "operator", "rounds")
+SUMS = ("server", "tree", "consensus")
 COVARIANCE_TYPES = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
 INITS = ("random", "k-means++", "kmeans")
 CLUSTER_INITS = ("k-means++", "random")
@@ -74,6 +75,11 @@ STARTED = (lambda given: given.get("init_rows") is not None or given.get("init_m
             "out",))
 RESTARTED = (lambda given: STARTED[0](given) or not isinstance(given["init"], str),
              (" starts anew from other rows, but the start is given; leave it out",))
+WITHOUT_ROUNDS = (" is about consensus rounds, but a sum at a server or along a tree takes none; "
+                  "leave it out, or take a graph of agents, such as the topology cycle, and ",
+                  Setting("sum", "consensus"))
+ROUNDS = (lambda given: given["sum"] in ("server", "tree") or given.get("topology") == "star",
+          WITHOUT_ROUNDS)
 AUTOMATIC = (lambda given: given["n_rounds"] != "auto",
              (" is what ", Setting("n_rounds", "auto"), " reaches, but there are as many rounds as "
               "are asked for; leave one out"))
@@ -84,7 +90,7 @@ AUTOMATIC = (lambda given: given["n_rounds"] != "auto",
 class GraphSettings(Settings, heading="Network"):
     """The graph that a command draws or reads."""
 
-    topology: str | None = setting(None, "Graph of the agents, or workers: star (exact sum at a "
+    topology: str | None = setting(None, "Graph of the agents, or workers: star (around a "
         "server), cycle, path, complete, grid, geometric, erdos-renyi, small-world, scale-free, "
         "tree. Default: over features the graph stored in the dataset, else star.",
         choices=TOPOLOGIES)
@@ -148,19 +154,23 @@ class SumSettings(Settings, heading="Network"):
 
     hops: int = setting(0, "Over features: agents at most this many hops from a root send it "
         "their features, once; 0: no agent shows its data.", least=0, idle=BY_FEATURES)
+    sum: str | None = setting(None, "How they sum: at a server (server), exactly along a spanning "
+        "tree (tree), or by rounds between neighbours (consensus). Default: server on a star, "
+        "consensus on any other graph.", choices=SUMS)
     n_rounds: int | str = setting("auto", "Consensus rounds of each average, or auto: the fewest "
-        "that reach --consensus-tol.", flags="--rounds", choices=("auto",), least=1)
+        "that reach --consensus-tol.", flags="--rounds", choices=("auto",), least=1, idle=ROUNDS)
     acceleration: str | None = setting(None, "Rounds accelerated by Chebyshev polynomials "
         "(chebyshev), or none. Default: chebyshev, but for faults, with which rounds cannot be.",
-        choices=ACCELERATIONS)
+        choices=ACCELERATIONS, idle=ROUNDS)
     eigenvalue: str = setting("computed", "Mixing rate for the acceleration: computed from the "
         "graph, or estimated by the agents, which costs messages.", choices=EIGENVALUES)
     consensus_tol: float = setting(1e-6, "Largest consensus error, relative to a hub's term, with "
-        "--rounds auto.", least=1e-12, most=1.0, idle=AUTOMATIC)
+        "--rounds auto.", least=1e-12, most=1.0, idle=[ROUNDS, AUTOMATIC])
     weights: str = setting("metropolis", "Mixing weights: metropolis, laplacian (best constant), "
-        "max-degree, fastest (needs cvxpy).", choices=WEIGHTS)
+        "max-degree, fastest (needs cvxpy).", choices=WEIGHTS, idle=ROUNDS)
     consensus: str = setting("auto", "Compute the rounds one by one (rounds), as the equal small "
-        "matrix (operator), or whichever is cheaper (auto).", choices=CONSENSUS)
+        "matrix (operator), or whichever is cheaper (auto).", choices=CONSENSUS,
+        idle=ROUNDS)
     compress: str | None = setting(None, "Codec of the messages: natural:12bits (a good choice), "
         "qsgd:8bits, blockp:64, topk:0.01, randk:0.1, float32, float16.", words=CODECS,
         heading="Messages and faults")

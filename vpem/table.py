@@ -72,8 +72,8 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
 """Cells that mathematics forbids, by algorithm and way, and the sentence that says why."""
 # fmt: on
 
-TRIED = {("em-rows", "compressed"), ("em-rows", "absent")}
-TRIED |= {("vp-em", way) for way in WAYS if way != "tree"}
+TRIED = {("em-rows", "compressed"), ("em-rows", "absent"), ("em-rows", "tree")}
+TRIED |= {("vp-em", way) for way in WAYS}
 TRIED |= {
     (one, way)
     for one in ("fedem", "vr-fedem")

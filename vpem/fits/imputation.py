@@ -351,7 +351,7 @@ def _scaled(
     spread[spread <= 1e-12 * np.abs(means)] = 1.0
     spread[spread == 0] = 1.0
     total = ServerSum(observations.n_observers).on(ledger)
-    total.charge = "setup"
+    total.charge_as("setup")
     total.count(3 * ITEM * n_columns)
     total.broadcast(2 * ITEM * n_columns)
     parts = zip(observations.places, observations.values, strict=True)

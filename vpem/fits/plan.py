@@ -137,6 +137,7 @@ def plan(
         **network.describe(
             "compress",
             "faults",
+            "sum",
             "weights",
             "acceleration",
             "rounds",
@@ -165,12 +166,11 @@ def _of_widths(graph: Graph, widths: Sequence[int]) -> Partition:
 
 def _mixing(network: Network) -> Report:
     """How fast each weighting mixes, and what the chosen one reaches in how many rounds."""
-    if network.graph.has_server:
+    if network.n_rounds is None:
         return {"mixing": [], "consensus_errors": [], "rounds_needed": []}
     graph, hubs = network.graph, network.hubs
     assert network.mixing_rate is not None
     assert network.weights is not None
-    assert network.n_rounds is not None
     matrices = {network.weights: _matrix(graph, network.weights)}
     rates = {network.weights: network.mixing_rate}
     for name in WEIGHTS:

@@ -108,7 +108,7 @@ class SaemServer:
         self, local: Vector, units: Units, participation: float, rng: np.random.Generator
     ) -> None:
         """Send first statistics (D, P) exactly, and what the units are made of."""
-        self.total.charge = "setup"
+        self.total.charge_as("setup")
         self.statistic = self.total.aggregate(self.total.send(local))[0]
         if self.codec is not None:
             size = ITEM * len(self.statistic)  # sums of squares up, units down
@@ -130,7 +130,7 @@ class SaemServer:
                 self.damping = max(1.0 - quantizer.omega, LEAST)
             if self.feedback != "none":
                 self.damping /= 2
-        self.total.charge = "server"
+        self.total.charge_as("estep")
         self.devices = Partial(inner, participation, rng)
         self.remembered = Memory(self.devices, self.alpha, memories)
 

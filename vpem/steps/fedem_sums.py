@@ -101,9 +101,9 @@ class Central(_Keeping):
 
     def keep(self, values: Vector) -> Vector:
         """First memories (n, P), as the server knows them."""
-        self.total.charge = "setup"
+        self.total.charge_as("setup")
         received = self.first.send(values)
-        self.total.charge = "server"
+        self.total.charge_as("estep")
         return received
 
     def remember(self, run: FedRun) -> None:

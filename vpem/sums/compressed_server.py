@@ -12,7 +12,7 @@ from vpem.checks import Floats, check_int
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
 from vpem.sums.contraction import codec_of, contraction
-from vpem.sums.counted import SUM_KIND, AtServer, charge_of
+from vpem.sums.counted import SUM_KIND, AtServer
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.wrappers import (
     Channel,
@@ -111,7 +111,7 @@ class CompressedServerSum(AtServer):
             # What is summed for a start has nothing to do with terms.
             self._terms = self._total = None
         self._kind = kind
-        self.charge = charge_of(kind)
+        self.charge_as(kind)
         self._coder = codec_of(kind, self.codec)
         self._number += 1
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import check_int
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.network.blocks import Blocks
@@ -24,18 +23,22 @@ from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.routes import charge_features, charge_hubs, find_routes
 from vpem.network.schema import State
 from vpem.network.spectrum import estimate_rate
+from vpem.network.trees import grow_tree
 from vpem.settings import SumSettings
+from vpem.sums.combinations import (
+    refuse_what_makes_no_sense,
+    refuse_without_rounds,
+    way_of,
+)
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound
 from vpem.sums.gossip import GossipSum
-from vpem.sums.rounds import LARGEST_CONSENSUS_ERROR, MOST_GOSSIP_ROUNDS, Rounds
+from vpem.sums.rounds import LARGEST_CONSENSUS_ERROR, Rounds
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
+from vpem.sums.tree import TreeSum
 
 __all__ = ["Network", "connect", "connect_workers"]
-
-MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
-"""By acceleration."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,8 @@ class Network:
         Name of the codec of the messages.
     faults : Faults or None
         How links and agents fail.
-    rate_messages : Ledger or None
-        What was sent to estimate the mixing rate.
+    prepared : Ledger or None
+        What was sent to estimate the mixing rate, or to grow a tree.
     part_of : Network, optional
         The network as one process would have it, where this is what one of several has
         (`vpem.sums.spread`): the blocks of its own hubs, whose columns are counted from 0.
@@ -100,7 +103,7 @@ class Network:
     consensus_tol: float | None = None
     compress: str | None = None
     faults: Faults | None = None
-    rate_messages: Ledger | None = None
+    prepared: Ledger | None = None
     part_of: Network | None = None
 
     @property
@@ -133,6 +136,7 @@ class Network:
             "edges": graph.edges.tolist(),
             "positions": None if graph.positions is None else graph.positions.tolist(),
             "hops": self.hops,
+            "sum": self.total.way,
             "rounds": self.n_rounds,
             "weights": self.weights,
             "mixing_rate": self.mixing_rate,
@@ -155,8 +159,8 @@ class Network:
 
     def charge_setup(self, ledger: Ledger, n_samples: int, itemsize: int) -> None:
         """Count what is sent before the first iteration."""
-        if self.rate_messages is not None:
-            ledger.add(self.rate_messages)
+        if self.prepared is not None:
+            ledger.add(self.prepared)
         if self.hops > 0:
             if not self.graph.has_server:
                 charge_hubs(ledger, self.graph)
@@ -208,11 +212,13 @@ def connect(
     codec = None if how.compress is None else parse_codec(how.compress)
     failing = Faults(how.link_failure, how.agent_dropout, how.stragglers)
     faults = failing if failing.any else None
-    if graph.has_server:
-        _refuse_rounds_at_a_server(how)
-    if how.acceleration is None:
-        how = how.changed(acceleration="chebyshev" if faults is None else "none")
-    _refuse_what_makes_no_sense(graph, codec, faults, how)
+    how = how.changed(sum=way_of(graph, how))
+    if how.sum != "consensus":
+        refuse_without_rounds(codec, faults, how)
+    else:
+        if how.acceleration is None:
+            how = how.changed(acceleration="chebyshev" if faults is None else "none")
+        refuse_what_makes_no_sense(codec, faults, how)
     check_connected(graph)
     hubs = find_hubs(graph, how.hops, seed=how.seed)
     joined = Network(
@@ -230,13 +236,24 @@ def connect(
         compress=None if codec is None else codec.name,
         faults=faults,
     )
-    if not graph.has_server:
+    if how.sum == "consensus":
         return _with_rounds(joined, how, codec)
+    if how.sum == "tree":
+        return _along_a_tree(joined)
     if codec is None:
         return joined
     threads = thread_count(how.n_threads)
     server = CompressedServerSum(len(hubs), codec, seed=how.seed, n_threads=threads)
     return replace(joined, total=server, consensus_error=None)
+
+
+def _along_a_tree(joined: Network) -> Network:
+    """Set up the sum of a network along a tree, which its agents grow."""
+    # Where there are hubs everybody knows the graph, of which they were found.
+    sent = Ledger(joined.graph) if joined.hops == 0 else None
+    tree = grow_tree(joined.graph, sent)
+    roots = np.array([hub.root for hub in joined.hubs], dtype=np.intp)
+    return replace(joined, total=TreeSum(tree, roots), prepared=sent)
 
 
 def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Network:
@@ -261,7 +278,7 @@ def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Netw
         consensus_error=None,
         acceleration=how.acceleration or "none",
         consensus_tol=how.consensus_tol if automatic else None,
-        rate_messages=sent,
+        prepared=sent,
     )
     common: State = {
         "n_threads": threads, "routes": find_routes(graph, hubs), "diameter": reach
@@ -327,74 +344,3 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
             "leave it out",
         )  # fmt: skip
     return connect(graph, contiguous(graph.n_agents, graph.n_agents), how)
-
-
-OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus")
-"""Settings that a sum at a server has no use for."""
-
-
-def _refuse_rounds_at_a_server(how: SumSettings) -> None:
-    """Raise InputError where a setting of rounds was given for a sum that has none."""
-    for name in OF_ROUNDS:
-        if getattr(how, name) != getattr(SumSettings, name):
-            raise InputError(
-                Setting(name), " is about consensus rounds, but a server sums without any; leave "
-                "it out, or take a graph of agents, such as the topology cycle",
-            )  # fmt: skip
-
-
-def _refuse_what_makes_no_sense(
-    graph: Graph, codec: Codec | None, faults: Faults | None, how: SumSettings
-) -> None:
-    """Raise InputError where two settings cannot both be had, saying why."""
-    fixed = codec is None and faults is None
-    most = MOST_ROUNDS[how.acceleration or "none"] if fixed else MOST_GOSSIP_ROUNDS
-    if how.n_rounds != "auto":
-        check_int("n_rounds", how.n_rounds, least=1, most=most)
-    if graph.has_server and faults is not None:
-        given = next(name for name, value in asdict(faults).items() if value)
-        raise InputError(
-            Setting(given), " makes links fail or agents silent, but a server's sum needs every "
-            "agent; leave it out, or take a graph of agents, such as the topology cycle",
-        )  # fmt: skip
-    why = f"{'compressed rounds' if faults is None else 'rounds with faults'} are no fixed operator"
-    if how.acceleration == "chebyshev" and faults is not None:
-        raise InputError(
-            f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
-            "change of the links adds; take ",
-            Setting("acceleration", "none"),
-        )
-    if how.consensus == "operator" and not fixed:
-        raise InputError(
-            f"{why}: they have to be run; take ",
-            Setting("consensus", "auto"),
-            " or ",
-            Setting("consensus", "rounds"),
-        )
-    if faults is not None and how.weights != "metropolis":
-        raise InputError(
-            f"rounds with faults take the Metropolis weights of the links that are up, got weights "
-            f"{how.weights!r}; take ",
-            Setting("weights", "metropolis"),
-        )
-    if how.eigenvalue == "estimated":
-        _refuse_to_estimate(graph, codec, how)
-
-
-def _refuse_to_estimate(graph: Graph, codec: Codec | None, how: SumSettings) -> None:
-    """Raise InputError where no mixing rate can be estimated, saying why."""
-    computed = Setting("eigenvalue", "computed")
-    if codec is not None and not graph.has_server:
-        raise InputError(
-            "compressed rounds go by the spectral gap and the noise of the codec together, for "
-            "which the mixing rate must be known; take ",
-            computed,
-        )
-    if how.acceleration != "chebyshev":
-        raise InputError(
-            "the mixing rate is estimated for Chebyshev acceleration, which is not asked for; "
-            "take ",
-            computed,
-        )
-    if graph.has_server:
-        raise InputError("a server's sum is exact: there is no mixing rate to estimate")

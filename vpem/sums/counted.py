@@ -23,16 +23,10 @@ __all__ = [
     "Counted",
     "add_vectors",
     "at_server",
-    "charge_of",
 ]
 
 SUM_KIND = Choice(("setup", "estep", "check"))
 """What a sum is for; see `vpem.sums.sum.Sum.begin`."""
-
-
-def charge_of(kind: str) -> str:
-    """Kind that the messages of a sum at a server are counted as, by what the sum is for."""
-    return "setup" if kind == "setup" else "server"
 
 
 class Counted:
@@ -40,6 +34,8 @@ class Counted:
 
     n_roots: int
     mix: NDArray[np.float64] | None
+    way: str
+    """One of `vpem.settings.SUMS`."""
 
     def __init__(self, n_holders: int) -> None:
         self.ledger: Ledger | None = None
@@ -100,7 +96,7 @@ class Counted:
 
 
 class AtServer(Counted):
-    """A sum at a server, which is the last node of the ledger's graph.
+    """A sum at one place, from which all hear it: a server, the last node of the ledger's graph.
 
     It has two halves, which wrappers (`vpem.sums.wrappers`) stand around: what senders `send`, and
     what the server has of them once it adds it up, `aggregate`.
@@ -111,11 +107,14 @@ class AtServer(Counted):
         How many have something to add. With one there is nothing to add and nothing is sent.
     """
 
+    way = "server"
     n_roots = 1
     """All roots receive the same total."""
     silent = None
-    charge = "server"
-    """Kind that messages are counted as."""
+    kind = "server"
+    """Kind that messages are counted as, but for those of the setup."""
+    charge: str
+    """Kind that messages are counted as now."""
     active: NDArray[np.intp] | None = None
     """Senders (a,) of the sum begun last; None: all."""
     probability = 1.0
@@ -126,6 +125,7 @@ class AtServer(Counted):
 
     def __init__(self, n_senders: int) -> None:
         super().__init__(n_senders)
+        self.charge = self.kind
         self.n_senders = n_senders
         self._alone = n_senders <= 1
         self._up: NDArray[np.intp] = np.empty(0, dtype=np.intp)
@@ -134,10 +134,17 @@ class AtServer(Counted):
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
-        server = ledger.n_nodes - 1
-        counted._up = np.flatnonzero(ledger.targets == server)
-        counted._down = np.flatnonzero(ledger.sources == server)
+        counted._up, counted._down = self._links(ledger)
         return counted
+
+    def _links(self, ledger: Ledger) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Links of each sender to the server, and back."""
+        server = ledger.n_nodes - 1
+        return np.flatnonzero(ledger.targets == server), np.flatnonzero(ledger.sources == server)
+
+    def charge_as(self, kind: str) -> None:
+        """Count what is sent from now on as what the sum is for; see `Sum.begin`."""
+        self.charge = "setup" if kind == "setup" else self.kind
 
     def weighted(self, weights: NDArray[np.float64]) -> Self:
         """Return the same sum of vectors that weigh so much each, (n,)."""
@@ -147,8 +154,10 @@ class AtServer(Counted):
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Count a sum: every agent sends its terms to the server and receives the total."""
-        self.charge = charge_of(kind)
-        self._send(self.charge, n_samples * n_components * itemsize, rounds=2)
+        self.charge_as(kind)
+        size = n_samples * n_components * itemsize
+        self.count(size)
+        self.broadcast(size)
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Count how the server tells all agents what it has decided, or what one of them has."""
@@ -227,6 +236,8 @@ class AmongNeighbours(Counted):
     diameter : int
         Hops between the agents farthest apart.
     """
+
+    way = "consensus"
 
     def __init__(self, n_holders: int, diameter: int) -> None:
         super().__init__(n_holders)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.sums.counted import AtServer
 
-__all__ = ["ServerSum"]
+__all__ = ["Exact", "ServerSum"]
 
 
-class ServerSum(AtServer):
-    """Adds the terms of all blocks and returns the total to every root, Valdeira et al., (10).
+class Exact(AtServer):
+    """Adds the terms of all blocks and returns the total to every root.
 
     Parameters
     ----------
@@ -36,3 +36,13 @@ class ServerSum(AtServer):
         """Sum terms (B, m, K) over the blocks, shape (1, m, K)."""
         total: Floats = terms.sum(axis=0, keepdims=True)
         return total
+
+
+class ServerSum(Exact):
+    """The sum of all blocks at a server, Valdeira et al., (10).
+
+    Parameters
+    ----------
+    n_blocks : int
+        As for `Exact`.
+    """

@@ -21,6 +21,8 @@ class Sum(Protocol):
 
     ledger: Ledger | None
     """Where messages are counted."""
+    way: str
+    """One of `vpem.settings.SUMS`."""
     n_roots: int
     """Estimates that this process has: one a root, or one where all share it."""
     values_per_item: int

@@ -20,7 +20,7 @@ from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Keys, draw_keys
 from vpem.network.schema import Schema, State
-from vpem.sums.counted import AtServer, charge_of
+from vpem.sums.counted import AtServer
 from vpem.sums.quantizer import Quantizer
 
 __all__ = ["Channel", "Compressed", "Memory", "Partial", "Wrapper"]
@@ -98,7 +98,7 @@ class Wrapper:
         Messages to the server are counted as they are formed.
         """
         self.draw()
-        self.server.charge = charge_of(kind)
+        self.server.charge_as(kind)
         self.broadcast(n_samples * n_components * itemsize)
 
     def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:

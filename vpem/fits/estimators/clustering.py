@@ -63,6 +63,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     hops : int, default=0
         With ``split="features"``: agents at most this many hops from a root send it their
         features, once.
+    sum : {"server", "tree", "consensus"}, optional
+        How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
+        graph.
     n_rounds : int or "auto", default="auto"
         Consensus rounds of each average.
     weights : {"metropolis", "laplacian", "max-degree"}, default="metropolis"
@@ -113,6 +116,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         max_iter: int = 300,
         scale: str = "none",
         hops: int = 0,
+        sum: str | None = None,
         n_rounds: int | str = "auto",
         weights: str = "metropolis",
         acceleration: str | None = None,
@@ -131,6 +135,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.max_iter = max_iter
         self.scale = scale
         self.hops = hops
+        self.sum = sum
         self.n_rounds = n_rounds
         self.weights = weights
         self.acceleration = acceleration

@@ -68,6 +68,9 @@ class FedEM(FittedMixture):
         never. See `vpem.fits.fedem.fit_fedem`.
     reg_covar, floor, scale
         As for `vpem.fits.fedem.fit_fedem`.
+    sum : {"server", "tree", "consensus"}, optional
+        How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
+        graph.
     n_rounds, weights, acceleration, consensus_tol, link_failure, stragglers
         Of the rounds on a graph; see `vpem.VPEM`.
     record_every : int, default=1
@@ -135,6 +138,7 @@ class FedEM(FittedMixture):
         reg_covar: float = 1e-6,
         floor: float | None = None,
         scale: str = "none",
+        sum: str | None = None,
         n_rounds: int | str = "auto",
         weights: str = "metropolis",
         acceleration: str | None = None,
@@ -166,6 +170,7 @@ class FedEM(FittedMixture):
         self.reg_covar = reg_covar
         self.floor = floor
         self.scale = scale
+        self.sum = sum
         self.n_rounds = n_rounds
         self.weights = weights
         self.acceleration = acceleration

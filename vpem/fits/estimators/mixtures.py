@@ -47,6 +47,9 @@ class VPEM(FittedMixture):
         Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
     hops : int, default=0
         Agents at most this many hops from a root send it their features, once; 0: nobody does.
+    sum : {"server", "tree", "consensus"}, optional
+        How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
+        graph.
     n_rounds : int or "auto", default="auto"
         Consensus rounds of each average.
     weights : {"metropolis", "laplacian", "max-degree"}, default="metropolis"
@@ -148,6 +151,7 @@ class VPEM(FittedMixture):
         n_rounds: int | str = "auto",
         init: Any = "kmeans",
         *,
+        sum: str | None = None,
         weights: str = "metropolis",
         acceleration: str | None = None,
         consensus_tol: float = 1e-6,
@@ -175,6 +179,7 @@ class VPEM(FittedMixture):
         self.graph = graph
         self.hops = hops
         self.n_rounds = n_rounds
+        self.sum = sum
         self.weights = weights
         self.acceleration = acceleration
         self.consensus_tol = consensus_tol

@@ -56,6 +56,9 @@ class DistributedGaussianMixture(FittedMixture):
         (number or name), or the workers themselves.
     graph : str, networkx.Graph or vpem.Graph, default="star"
         Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
+    sum : {"server", "tree", "consensus"}, optional
+        How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
+        graph.
     n_rounds : int or "auto", default="auto"
         Consensus rounds of each average.
     weights, acceleration, consensus_tol, eigenvalue, consensus, link_failure, stragglers
@@ -99,6 +102,7 @@ class DistributedGaussianMixture(FittedMixture):
         n_rounds: int | str = "auto",
         init: Any = "kmeans",
         *,
+        sum: str | None = None,
         weights: str = "metropolis",
         acceleration: str | None = None,
         consensus_tol: float = 1e-6,
@@ -122,6 +126,7 @@ class DistributedGaussianMixture(FittedMixture):
         self.graph = graph
         self.n_rounds = n_rounds
         self.init = init
+        self.sum = sum
         self.weights = weights
         self.acceleration = acceleration
         self.consensus_tol = consensus_tol

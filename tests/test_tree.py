@@ -1,0 +1,196 @@
+"""The sum along a tree: grown, counted and added message by message."""
+
+import numpy as np
+import pytest
+
+from vpem import InputError, connect, connect_workers, fit_vpem, make_graph
+from vpem.network.graph import from_edges
+from vpem.network.holdings import contiguous
+from vpem.network.ledger import Ledger
+from vpem.network.trees import grow_tree
+from vpem.sums.counted import add_vectors
+
+from .tables import each, over
+from .test_ledger import GRAPHS, by_link, neighbours
+
+pytestmark = pytest.mark.filterwarnings("ignore:hops=:vpem.errors.VpemWarning")
+
+
+class Messages(dict):
+    """Messages and bytes over directed links."""
+
+    def send(self, source, target, size):
+        count, total = self.get((source, target), (0, 0))
+        self[source, target] = (count + 1, total + size)
+
+
+def flood(around, sent):
+    """Agents learn how far others are, round by round: distances, and neighbours that are nearer.
+
+    An agent knows nothing but its neighbours and what they send.
+    """
+    far = {node: {node: 0} for node in around}
+    nearer = {node: {} for node in around}
+    fresh = {node: [node] for node in around}
+    rounds = 0
+    while any(fresh.values()):
+        rounds += 1
+        heard = {node: {} for node in around}
+        for node, numbers in fresh.items():
+            for other in around[node] if numbers else ():
+                sent.send(node, other, 4 * len(numbers))
+                for number in numbers:
+                    heard[other].setdefault(number, []).append(node)
+        for node, numbers in heard.items():
+            fresh[node] = [number for number in numbers if number not in far[node]]
+            for number in fresh[node]:
+                far[node][number], nearer[node][number] = rounds, min(numbers[number])
+    return far, nearer, rounds
+
+
+@over(made=GRAPHS, seed=[0, 1, 2])
+def test_a_tree_is_grown_message_by_message(made, seed):
+    topology, n, options = made
+    graph = make_graph(topology, n, seed=seed, **options)
+    around, sent = neighbours(graph), Messages()
+    far, nearer, rounds = flood(around, sent)
+    reach = {node: max(known.values()) for node, known in far.items()}
+    least = {node: (reach[node], node) for node in around}
+    for _ in range(max(reach.values())):
+        for node, others in around.items():
+            for other in others:
+                sent.send(node, other, 8)
+        least = {node: min(least[one] for one in {node, *around[node]}) for node in around}
+        rounds += 1
+    assert len(set(least.values())) == 1
+    radius, centre = least[0]
+    for node in set(around) - {centre}:
+        sent.send(node, nearer[node][centre], 1)
+
+    ledger = Ledger(graph)
+    tree = grow_tree(graph, ledger)
+    assert by_link(ledger) == sent
+    assert ledger.rounds == ledger.of_kind("flooding")["rounds"] == rounds + 1
+    assert tree.hops == radius
+    parents = {node: int(tree.parent[node]) for node in around}
+    assert parents == {node: nearer[node].get(centre, centre) for node in around}
+    assert {node: int(tree.depth[node]) for node in around} == {
+        node: far[node][centre] for node in around
+    }
+
+
+@over(made=GRAPHS, hops=[0, 1, 2], seed=[0, 1])
+def test_terms_are_added_on_their_way_and_sent_back(made, hops, seed):
+    topology, n, options = made
+    graph = make_graph(topology, n, seed=seed, **options)
+    network = connect(graph, contiguous(n, n), sum="tree", hops=hops)
+    tree, roots = network.total.tree, [hub.root for hub in network.hubs]
+    terms = np.random.default_rng(seed).standard_normal((len(roots), 7, 2))
+    held = dict(zip(roots, terms, strict=True))
+    sent = Messages()
+    for node in tree.leaves.tolist():
+        if node in held:
+            parent = int(tree.parent[node])
+            sent.send(node, parent, 7 * 2 * 8)
+            held[parent] = held.get(parent, 0) + held[node]
+    heard = {node for node in held if node not in tree.leaves}
+    for node in reversed(tree.leaves.tolist()):
+        if node in held:
+            assert tree.parent[node] in heard
+            sent.send(int(tree.parent[node]), node, 7 * 2 * 8)
+            heard.add(node)
+    (centre,) = np.flatnonzero(tree.depth == 0)
+
+    total = network.total.on(Ledger(graph))
+    total.begin("estep", 7, 2, 8)
+    np.testing.assert_allclose(total.reduce(terms)[0], held[centre], 1e-12, 1e-12)
+    assert total.exact
+    if len(roots) == 1:
+        assert total.ledger.messages == 0
+        return
+    assert by_link(total.ledger) == sent
+    assert set(roots) <= heard
+    assert total.ledger.rounds == 2 * max(tree.depth[root] for root in roots)
+    if hops == 0:
+        assert total.ledger.messages == 2 * (n - 1)
+        assert total.ledger.rounds == 2 * tree.hops
+
+
+@over(made=GRAPHS, source=[None, 0, 3, 5])
+def test_what_is_agreed_goes_over_every_link_of_the_tree_once(made, source):
+    topology, n, options = made
+    graph = make_graph(topology, n, seed=1, **options)
+    total = connect_workers(graph, sum="tree").total.on(Ledger(graph))
+    tree, sent, rounds = total.tree, Messages(), 0
+    joined = {node: {int(tree.parent[node])} - {node} for node in range(n)}
+    for node in tree.leaves.tolist():
+        joined[int(tree.parent[node])].add(node)
+    new = {source} if source is not None else set(np.flatnonzero(tree.depth == 0).tolist())
+    heard = set(new)
+    while len(heard) < n:
+        told = {(node, other) for node in new for other in joined[node] - heard}
+        for link in told:
+            sent.send(*link, 9)
+        new, rounds = {other for _, other in told}, rounds + 1
+        heard |= new
+    total.agree("flooding", 9, source)
+    assert by_link(total.ledger) == sent
+    assert (total.ledger.messages, total.ledger.rounds) == (n - 1, rounds)
+
+
+def test_some_agents_alone_take_part():
+    graph = from_edges([(0, 1), (1, 2), (2, 3), (3, 4), (2, 5)], 6)
+    total = connect_workers(graph, sum="tree").total.on(Ledger(graph))
+    values = np.arange(12.0).reshape(6, 2)
+    some = np.array([0, 5])
+    received = total.send(values[some], some)
+    np.testing.assert_array_equal(total.aggregate(received, some), [[10, 12]])
+    total.broadcast(8, some)
+    assert by_link(total.ledger) == {
+        (0, 1): (1, 16), (1, 2): (1, 16), (5, 2): (1, 16),
+        (2, 1): (1, 8), (1, 0): (1, 8), (2, 5): (1, 8),
+    }  # fmt: skip
+    assert total.ledger.rounds == 4
+
+
+def test_vectors_are_added_as_at_a_server():
+    values = np.random.default_rng(0).standard_normal((9, 5))
+    found, wanted = (
+        add_vectors(connect_workers(make_graph(kind, 9), sum="tree").total, values)
+        for kind in ("grid", "star")
+    )
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_network_says_how_it_sums(overlapping):
+    ways = {"star": ("server", None), "cycle": ("tree", "tree"), "path": ("consensus", None)}
+    for topology, (way, asked) in ways.items():
+        network = connect(make_graph(topology, 4), contiguous(4, 4), sum=asked)
+        assert network.describe("sum") == {"sum": way}
+        report = fit_vpem(overlapping(0, 90, 4), network, n_components=2).describe("abcd", "pqrs")
+        assert report["sum"] == way
+        assert (report["rounds"] is None, report["consensus_error"] == 0) == (
+            way != "consensus",
+        ) * 2
+
+
+@each(
+    ("topology", "options", "said"),
+    [
+        ("star", {"sum": "consensus"}, "agents that reach nobody but a server"),
+        ("cycle", {"sum": "server"}, "sum='server' needs a server that every agent reaches"),
+        ("cycle", {"sum": "tree", "n_rounds": 9}, "n_rounds is about consensus rounds"),
+        ("cycle", {"sum": "tree", "weights": "laplacian"}, "weights is about consensus rounds"),
+        ("cycle", {"sum": "tree", "acceleration": "none"}, "acceleration is about consensus"),
+        ("cycle", {"sum": "tree", "consensus_tol": 1e-3}, "consensus_tol is about consensus"),
+        ("cycle", {"sum": "tree", "consensus": "rounds"}, "consensus is about consensus rounds"),
+        ("cycle", {"sum": "tree", "eigenvalue": "estimated"}, "along a tree is exact"),
+        ("cycle", {"sum": "tree", "link_failure": 0.1}, "in a tree one path joins two agents"),
+        ("cycle", {"sum": "tree", "agent_dropout": 0.1}, "in a tree one path joins two agents"),
+        ("cycle", {"sum": "tree", "stragglers": 0.1}, "in a tree one path joins two agents"),
+        ("cycle", {"sum": "tree", "compress": "float32"}, "every hop would round anew"),
+    ],
+)
+def test_what_a_sum_cannot_be_had_with_is_refused(topology, options, said):
+    with pytest.raises(InputError, match=said):
+        connect(make_graph(topology, 5), contiguous(5, 5), **options)
