@@ -144,6 +144,8 @@ def batches(folder):
 def missing(folder):
     same(fit(missing="marginalize"), fit())
     found = fit(**MISSING)
+    same(fit(**MISSING, batch_size=len(X)), found)
+    same_optimum(1e-6, MISSING, **MISSING, **BATCHES)
     scores = observed_scores(found.mixture, HOLES)
     np.testing.assert_allclose(found.log_likelihood, scores.mean(), 1e-10)
     assert (np.diff(found.history[:, 0]) > 0).all()
@@ -204,6 +206,7 @@ OVER_RANKS = {
     "consensus": {"topology": "cycle"},
     "batches": BATCHES,
     "missing": MISSING,
+    "missing in batches": MISSING | BATCHES,
     "weights": {"sample_weight": WEIGHTS, "init": [0, 77]},
     "start": {"init": "kmeans"},
 }

@@ -449,12 +449,6 @@ def test_estimators_take_missing_values_when_asked():
             model.set_params(missing="refuse").predict(X)
 
 
-def test_a_stream_refuses_missing_values():
-    X = with_holes(clusters(31), 32)
-    with pytest.raises(InputError, match="a stream keeps statistics"):
-        VPEM(2, graph="star", missing="marginalize").partial_fit(X)
-
-
 # ---- refusals -----------------------------------------------------------------------------------
 
 
@@ -470,8 +464,6 @@ def test_what_is_refused():
         fit_em(X, evenly(50, 2), workers)
     with pytest.raises(InputError, match="missing must be"):
         fit_vpem(X, net, missing="drop")
-    with pytest.raises(InputError, match="without batch_size"):
-        fitted(X, net, batch_size=10)
     endless = X.copy()
     endless[4, 1] = np.inf
     with pytest.raises(InputError, match="row 4, feature 1 is inf; fill in"):

@@ -110,12 +110,6 @@ def fit_vpem(
     )
     first_restart = check_int("first_restart", first_restart, least=0)
     refuse_compressed(given.X, network, how.batch_size)
-    if given.misses and how.batch_size is not None:
-        raise InputError(
-            "batches keep statistics of which parts of the rows count alike, but values are "
-            "missing; fit all rows at once, without ",
-            Setting("batch_size"),
-        )
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     if saver is not None:
         facts = how.values() | ({"first_restart": first_restart} if first_restart else {})

@@ -86,7 +86,8 @@ def fit_batches(
         statistics, or its responsibilities, from which the statistics are formed anew, at the cost
         of a second look at the rows; the same numbers up to rounding. "auto" takes what is
         smaller: ``K sum d_b^2`` numbers a batch, or ``R K`` numbers a row. Statistics allow the
-        fused sweep, which never writes responsibilities down.
+        fused sweep, which never writes responsibilities down; and where missing values were
+        expected by what others of the block were, they are kept in any case.
     callback : callable, optional
         Is called after every pass.
     saver : Saver, optional

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import check_memory
 from vpem.network.schema import NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
 from vpem.steps.visits import Visits
 from vpem.terms.mixture import Mixture
@@ -33,9 +34,13 @@ class Incremental:
         n_batches, n_components = len(batches), start.n_components
         one = terms.empty(start.means, total.n_roots)
         numbers = total.n_roots * terms.n_samples * n_components
-        if keep == "auto":
-            fewer = numbers * terms.itemsize < n_batches * (one.nbytes + RECORD_BYTES)
+        n_bytes = n_batches * (one.nbytes + RECORD_BYTES)
+        if keep == "auto" and terms.by_responsibilities:
+            fewer = numbers * terms.itemsize < n_bytes
             keep = "responsibilities" if fewer and n_batches > 1 else "statistics"
+        if not terms.by_responsibilities:
+            keep = "statistics"
+            check_memory(n_bytes, f"remembering what {n_batches} batches expected of their values")
         visits.run.kept = keep
         self.statistics: dict[int, Statistics] = {}
         self.responsibilities: NDArray[np.floating] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,15 +134,21 @@ class Visits:
             spread = (1 - rate) ** 2 * spread + rate**2 / n_rows
             ready = terms.enough(recent.counts / (weight * spread))
             moved |= ready
-            if self._settle_at(ready, recent):
+            early = partial(terms.update_early, row=weight * spread)
+            if self._settle_at(ready, recent, early):
                 return None
-        return None if self._settle_at(~moved, everything) else everything
+        return None if self._settle_at(~moved, everything, terms.update) else everything
 
-    def _settle_at(self, roots: NDArray[np.bool_], statistics: Statistics) -> bool:
+    def _settle_at(
+        self,
+        roots: NDArray[np.bool_],
+        statistics: Statistics,
+        update: Callable[[Statistics], Mixture],
+    ) -> bool:
         """M-step at the hubs of these roots; True where components had collapsed."""
         if not self.total.holders.any(np.array([roots.any()]))[0]:
             return False
-        updated, counts = self.terms.update(statistics), statistics.counts
+        updated, counts = update(statistics), statistics.counts
         if not roots.all():
             updated = self.terms.keep(updated, self.run.mixture, ~roots)
             counts = np.where(roots[:, None], counts, np.inf)

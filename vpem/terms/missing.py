@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from vpem._core.covariances import covariances_full
 from vpem._core.missing import (
     marginal_diag,
     marginal_moments_diag,
@@ -22,15 +22,16 @@ from vpem._core.missing import (
 )
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
-from vpem.terms.covariances import Factors, block_views, factorise
+from vpem.terms.covariances import Factors, factorise
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import Arranges
 from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
+from vpem.terms.missing_statistics import MissingBlockStatistics, MissingFactors
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import MissingStatistics, Statistics
 
-__all__ = ["MissingFactors", "MissingTerms", "terms_of"]
+__all__ = ["MissingTerms", "terms_of"]
 
 LEAST_SEEN = 0.5
 """Effective rows that a block needs of a component to change its parameters; where rows weigh less
@@ -40,22 +41,26 @@ LEAST_VARIANCE = 1e-100
 """Of a constant feature, where values are expected by the spread of the data alone."""
 
 
-@dataclass(frozen=True)
-class MissingFactors(Factors):
-    """Factors in double precision, and the mixture that they are of."""
+@dataclass
+class _Found:
+    """What is found once of some rows, by which values are there.
 
-    mixture: Mixture
+    Attributes
+    ----------
+    plans : dict
+        In which order the rows of a chunk are worked on.
+    split : list of MissingTerms
+        Rows that miss nothing, and the others.
+    parts : dict
+        The same of runs of these rows.
+    """
 
-    def in_precision(self, dtype: DTypeLike) -> Factors:
-        """Return the factors in the precision of the data."""
-        means, inverse, log_dets = (
-            np.ascontiguousarray(part, dtype=dtype)
-            for part in (self.means, self.inverse, self.log_dets)
-        )
-        return Factors(means, inverse, log_dets, self.failed)
+    plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
+    split: list[MissingTerms] = field(default_factory=list)
+    parts: dict[tuple[int, int], _Found] = field(default_factory=dict)
 
 
-class MissingTerms(FeatureTerms):
+class MissingTerms(MissingBlockStatistics, FeatureTerms):
     """Local terms of data that miss values, which are integrated out.
 
     Parameters
@@ -92,6 +97,7 @@ class MissingTerms(FeatureTerms):
         self.observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
         weights = self._weights(slice(0, self.n_samples))
         there = weights @ self.observed
+        self.share = self._share_of(there, weights)
         safe = np.where(there > 0, there, 1.0)
         data = np.where(self.observed, data, 0)
         self.centre = np.zeros(blocks.n_features)
@@ -107,9 +113,20 @@ class MissingTerms(FeatureTerms):
         self.rows = self.rows.replaced(data)  # type: ignore[attr-defined]
         self.log_constant = self._log_constant(weights)
         self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
-        self._plans: dict[tuple[int, int], Plan] = {}
+        self._found = _Found()
         self._latest: MissingFactors | None = None
-        self._split: tuple[MissingTerms, MissingTerms] | None = None
+
+    def _share_of(
+        self, there: NDArray[np.float64], weights: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Part of the rows' weight that has each feature, or something of each block."""
+        if not self._is_diagonal:
+            offsets = self.blocks.offsets
+            there = np.array([
+                weights @ self.observed[:, begin:end].any(axis=1)
+                for begin, end in pairwise(offsets)
+            ])  # fmt: skip
+        return there / max(self.total_weight, np.finfo(np.float64).tiny)
 
     def _log_constant(self, weights: NDArray[np.float64]) -> float:
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale)
@@ -121,18 +138,17 @@ class MissingTerms(FeatureTerms):
         assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
         chosen.log_constant = chosen._log_constant(chosen._weights(slice(0, chosen.n_samples)))
-        chosen._plans = {}
-        chosen._latest = None
-        chosen._split = None
+        chosen._found = self._found.parts.setdefault((rows.start, rows.stop), _Found())
         return chosen
 
     def _plan(self, rows: slice) -> Plan | None:
         if self._is_diagonal:
             return None
         key = (rows.start, rows.stop)
-        if key not in self._plans:
-            self._plans[key] = pattern_plan(self.observed[rows], self.blocks)
-        return self._plans[key]
+        plans = self._found.plans
+        if key not in plans:
+            plans[key] = pattern_plan(self.observed[rows], self.blocks)
+        return plans[key]
 
     def prepare(self, mixture: Mixture) -> MissingFactors:
         """Factor every block for the E-step, and remember whose expectations the M-step takes."""
@@ -181,10 +197,10 @@ class MissingTerms(FeatureTerms):
         Rows that miss nothing go through the compiled sweep. Parameters and result are those of
         `vpem.terms.features.FeatureTerms.sweep`.
         """
-        if self._split is None:
+        if not self._found.split:
             complete = np.asarray(self.observed.all(axis=1))
-            self._split = (self._of_rows(complete), self._of_rows(~complete))
-        whole, others = self._split
+            self._found.split += [self._of_rows(complete), self._of_rows(~complete)]
+        whole, others = self._found.split
         found = np.zeros(len(mix))
         if whole.n_samples:
             assert isinstance(factors, MissingFactors)
@@ -212,7 +228,7 @@ class MissingTerms(FeatureTerms):
             made.observed = self.observed[chosen]
             made.n_samples = int(chosen.sum())
             made.row_weights = None if self.row_weights is None else self.row_weights[chosen]
-        made._plans = {}
+        made._found = _Found()
         return made
 
     def _sweep(
@@ -238,24 +254,12 @@ class MissingTerms(FeatureTerms):
                 self._summarize(statistics, responsibilities, rows, factors)
         return found
 
-    def empty(self, centres: Floats, n_roots: int) -> MissingStatistics:
-        """Statistics of no rows about centres (K, d)."""
-        made = super().empty(centres, n_roots)
-        n_components, d = made.shifts.shape
-        shape = (n_components, d) if self._is_diagonal else (self.blocks.n_blocks, n_components)
-        return MissingStatistics(
-            made.counts, made.first, made.second, made.shifts, seen=np.zeros(shape)
-        )
-
     def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
         """Add these rows to the statistics, missing values as the latest mixture expects them.
 
         At a start, where there is none: by the centres and the spread of the data.
         """
-        factors = self._latest
-        if factors is None or len(factors.means) != len(statistics.shifts):
-            factors = self._by_spread(statistics.shifts)
-        self._summarize(statistics, responsibilities, rows, factors)
+        self._summarize(statistics, responsibilities, rows, self._expecting(statistics.shifts))
 
     def _summarize(
         self, statistics: Statistics, responsibilities: Floats, rows: slice, factors: Factors
@@ -279,6 +283,13 @@ class MissingTerms(FeatureTerms):
             self.n_threads,
         )  # fmt: skip
 
+    def _expecting(self, centres: Floats) -> MissingFactors:
+        """Return what values are expected by, of as many components as there are centres (K, d)."""
+        latest = self._latest
+        if latest is None or len(latest.means) != len(centres):
+            return self._by_spread(centres)
+        return latest
+
     def _by_spread(self, centres: Floats) -> MissingFactors:
         """Return a diagonal mixture about centres (K, d), or about the mean of all rows if one."""
         n_components = len(centres)
@@ -299,80 +310,6 @@ class MissingTerms(FeatureTerms):
         )
         made = factorise(mixture, np.float64)
         return MissingFactors(made.means, made.inverse, made.log_dets, made.failed, mixture=mixture)
-
-    def update(self, statistics: Statistics) -> Mixture:
-        """Parameters from the statistics; where a block has next to no rows, as they were.
-
-        Parameters of which nothing is seen change no expectation: keeping them is a generalised
-        M-step.
-        """
-        assert isinstance(statistics, MissingStatistics)
-        latest = self._latest
-        if latest is None or len(latest.means) != len(statistics.shifts):
-            latest = self._by_spread(statistics.shifts)
-        before = latest.mixture
-        n = statistics.seen
-        few = n < self.least_seen
-        columns = few if self._is_diagonal else self.blocks.of_feature(few)
-        first = np.where(columns, 0.0, statistics.first)
-        per_feature = n if self._is_diagonal else self.blocks.of_feature(n)
-        means = statistics.shifts.astype(np.float64)
-        np.add(means, first / np.where(columns, 1.0, per_feature), out=means, where=~columns)
-        means = np.where(columns, before.means, means)
-        if self._is_diagonal:
-            covariances = self._variances(statistics, first, few, before)
-        else:
-            covariances = np.empty_like(statistics.second)
-            covariances_full(
-                first, statistics.second, n, self.blocks.offsets, self.reg_covar, covariances
-            )
-            if not self._is_tied and few.any():
-                new = block_views(covariances, self.blocks.widths, before.n_components)
-                old = block_views(before.covariances, self.blocks.widths, before.n_components)
-                for b, k in np.argwhere(few):
-                    new[b][k] = old[b][k]
-        counts = statistics.counts
-        weights = counts / counts.sum(axis=1, keepdims=True)
-        return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
-
-    def _variances(
-        self,
-        statistics: MissingStatistics,
-        first: NDArray[np.float64],
-        few: NDArray[np.bool_],
-        before: Mixture,
-    ) -> NDArray[np.float64]:
-        """Variance of every feature by its own rows, of a block by all its values if spherical."""
-        n = statistics.seen
-        drop = np.square(first) / np.where(few, 1.0, n)
-        value = statistics.second - (drop.sum(axis=0, keepdims=True) if self._is_tied else drop)
-        total = n.sum(axis=0, keepdims=True) if self._is_tied else n
-        if self.covariance_type.endswith("spherical"):
-            value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
-        found = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
-        kept: NDArray[np.float64] = np.where(total < self.least_seen, before.covariances, found)
-        return kept
-
-    def _over_blocks(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum over the features of each block, told to each of them; (n, d)."""
-        sums = np.zeros((len(values), self.blocks.n_blocks))
-        for own, row in zip(sums, values, strict=True):
-            np.add.at(own, self.blocks.block_of, row)
-        found: NDArray[np.float64] = sums[:, self.blocks.block_of]
-        return found
-
-    def recentred(self, statistics: Statistics, centres: Floats) -> MissingStatistics:
-        """Return the same statistics about other centres (K, d)."""
-        assert isinstance(statistics, MissingStatistics)
-        moved = super().recentred(statistics, centres)
-        assert isinstance(moved, MissingStatistics)
-        return replace(moved, seen=statistics.seen.copy())
-
-    def _per_feature(self, statistics: Statistics) -> NDArray[np.float64]:
-        assert isinstance(statistics, MissingStatistics)
-        if self._is_diagonal:
-            return statistics.seen
-        return self.blocks.of_feature(statistics.seen)
 
     @property
     def sample_covariance(self) -> NDArray[np.float64]:

@@ -182,15 +182,17 @@ class _Filled:
         return np.where(np.isnan(part), 0, part)
 
 
-def check_columns(X: Floats, feature_names: Sequence[str] | None = None) -> None:
-    """Raise InputError where a column has no value at all."""
+def check_columns(
+    X: Floats, feature_names: Sequence[str] | None = None, advice: str = "leave it out"
+) -> None:
+    """Raise InputError where a column has no value at all, saying what to do."""
     empty = np.flatnonzero(np.isnan(X).all(axis=0))
     if len(empty):
         column = int(empty[0])
         name = "" if feature_names is None else f" ({feature_names[column]!r})"
         others = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
         raise InputError(
-            f"feature {column}{name}{others} is missing in every row that is used; leave it out"
+            f"feature {column}{name}{others} is missing in every row that is used; {advice}"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from vpem.terms.covariances import Factors, covariance_shape, is_diagonal, is_ti
 from vpem.terms.matrix import Rows
 from vpem.terms.mixture import Mixture
 
-__all__ = ["BlockStatistics", "MissingStatistics", "Statistics"]
+__all__ = ["BlockStatistics", "MissingStatistics", "Statistics", "enough_rows"]
 
 
 @dataclass
@@ -86,6 +87,11 @@ class MissingStatistics(Statistics):
         self.seen *= factor
 
 
+def enough_rows(width: Any) -> Any:
+    """Rows a component from which parameters of so many features are sound."""
+    return 10 * (width + 1)
+
+
 class BlockStatistics:
     """Statistics over the blocks of a mixture: about other centres, of some hubs, of a mixture.
 
@@ -112,6 +118,11 @@ class BlockStatistics:
     widest: int
     add_up: Callable[[float], float]
     _precisions: tuple[Factors, NDArray[np.float64]] | None
+
+    @property
+    def by_responsibilities(self) -> bool:
+        """Whether rows and their responsibilities are all that statistics are made of."""
+        return True
 
     @property
     def _is_tied(self) -> bool:
@@ -208,11 +219,23 @@ class BlockStatistics:
         need at least to be sound: hubs that went ahead would impose their clusters on the others.
         """
         widest = 1 if self._is_diagonal else self.widest
-        found: NDArray[np.bool_] = counts.min(axis=1) >= 10 * (widest + 1)
+        found: NDArray[np.bool_] = counts.min(axis=1) >= enough_rows(widest)
         return found
+
+    def update(self, statistics: Statistics) -> Mixture:
+        """Parameters from the statistics."""
+        raise NotImplementedError
+
+    def update_early(self, statistics: Statistics, row: float) -> Mixture:
+        """Parameters from statistics in which `enough` rows count, each of them this much."""
+        return self.update(statistics)
 
     def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics of rows of this total weight for which `update` gives ``mixture``."""
+        return self.recentred(self._about_means(mixture, weight, n_roots), mixture.means)
+
+    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
+        """`statistics_of` about the means as they are, in double precision."""
         counts = weight * mixture.weights
         if len(counts) != n_roots:
             counts = np.repeat(counts.mean(axis=0, keepdims=True), n_roots, axis=0)
@@ -228,8 +251,7 @@ class BlockStatistics:
                 own = n[:, columns].reshape(-1, count, width)[..., 0].T
                 own = own.sum(axis=1, keepdims=True) if self._is_tied else own
                 view *= own[..., None, None]
-        exact = Statistics(counts, np.zeros_like(mixture.means), second, mixture.means)
-        return self.recentred(exact, mixture.means)
+        return Statistics(counts, np.zeros_like(mixture.means), second, mixture.means)
 
     def expected(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
         """Expected ``log g~`` of the rows in statistics that all roots share, under a mixture.
@@ -240,8 +262,7 @@ class BlockStatistics:
         counts = statistics.counts[0]
         used = counts > 0
         value = float(counts[used] @ np.log(mixture.weights[0, used]))
-        log_dets = factors.log_dets.astype(np.float64).sum(axis=1)
-        hubs = 0.5 * float(np.broadcast_to(log_dets, counts.shape) @ counts)
+        hubs = 0.5 * self._determinants(statistics, mixture, factors)
         about = statistics
         if not np.array_equal(statistics.shifts, factors.means):
             about = self.recentred(statistics, factors.means)
@@ -249,6 +270,12 @@ class BlockStatistics:
             self._precisions = (factors, self._lower_precisions(factors))
         hubs += 0.5 * float(self._precisions[1].ravel() @ about.second.ravel())
         return value - self.add_up(hubs)
+
+    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
+        """Log-determinants of the hubs' covariances, each as often as its component is found."""
+        counts = statistics.counts[0]
+        log_dets = factors.log_dets.astype(np.float64).sum(axis=1)
+        return float(np.broadcast_to(log_dets, counts.shape) @ counts)
 
     def _lower_precisions(self, factors: Factors) -> NDArray[np.float64]:
         """Inverse covariances for the trace with a symmetric matrix of which the lower half is."""

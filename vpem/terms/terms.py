@@ -86,6 +86,10 @@ class StartTerms(Terms, Protocol):
 class BatchTerms(Terms, Protocol):
     """What batches need of the terms besides."""
 
+    @property
+    def by_responsibilities(self) -> bool:
+        """Whether rows and their responsibilities are all that statistics are made of."""
+
     def part(self, rows: slice, following: slice | None = None) -> Terms:
         """Terms of a run of rows, counted from 0 in it; which rows will be wanted next."""
 
@@ -99,6 +103,9 @@ class BatchTerms(Terms, Protocol):
 
     def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Whether so many rows a component (R, K) are enough for an M-step, in each root's eyes."""
+
+    def update_early(self, statistics: Statistics, row: float) -> Mixture:
+        """Parameters from statistics in which `enough` rows count, each of them this much."""
 
     def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics of rows of this total weight for which `update` gives ``mixture``."""

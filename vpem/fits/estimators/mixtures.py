@@ -23,7 +23,8 @@ from vpem.steps.runs import mean_over_roots
 from vpem.steps.stochastic import step
 from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network, connect
-from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import terms_of
+from vpem.terms.missing_patterns import check_columns
 from vpem.terms.mixture import Mixture
 
 __all__ = ["VPEM"]
@@ -282,20 +283,21 @@ class VPEM(FittedMixture):
             )
         first = not hasattr(self, "mixture_")
         data = self._validate(X, reset=first)
-        if np.isnan(data).any():
-            raise InputError(
-                "a stream keeps statistics of which parts of the rows count alike, but values are "
-                "missing; fill in or remove such rows first, or use fit"
-            )
         if first:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotConvergedWarning)
                 one_step = {"n_init": 1, "tol": 0, "max_iter": 1}
                 return self._fit(data, sample_weight, **one_step, batch_size=None, step_size=None)
         weights = None
+        used = ~np.isnan(data).all(axis=1)
         if sample_weight is not None:
             weights = check_weights(np.asarray(sample_weight), len(data))
-            data, weights = data[weights > 0], weights[weights > 0]
+            used &= weights > 0
+            weights = weights[used]
+        if not used.all():
+            data = data[used]
+        names = getattr(self, "feature_names_in_", None)
+        check_columns(data, names, "give batches in which every feature has a value")
         return self._step(data, weights, size)
 
     def _fit(self, data: Floats, sample_weight: Any, **options: Any) -> VPEM:
@@ -342,10 +344,11 @@ class VPEM(FittedMixture):
         mixture = self.mixture_
         ledger = Ledger(network.graph)
         with one_blas_thread(), np.errstate(over="ignore"):
-            terms = FeatureTerms(
+            terms = terms_of(
                 data,
                 network.blocks,
                 mixture.covariance_type,
+                missing=bool(np.isnan(data).any()),
                 scaling=mixture.scaling,
                 row_weights=weights,
                 reg_covar=self.reg_covar,
