@@ -21,13 +21,16 @@ from vpem import (
 from vpem.errors import FileError
 from vpem.files.clusterings import StoredClustering, read_clustering, write_clustering
 from vpem.fits.one_shot import proven_factor
+from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers, contiguous, evenly, from_worker_of_row
 from vpem.network.ledger import Ledger
-from vpem.steps.held_rows import HeldRows
+from vpem.steps.held_rows import HeldRows, StoredParts
+from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.seeding import seed_rows
 from vpem.steps.starts import draw_start
 from vpem.steps.streams import RowStream
 from vpem.terms.features import FeatureTerms
+from vpem.terms.matrix import MemoryRows
 from vpem.terms.scaling import Scaling
 
 from .tables import each, over
@@ -245,6 +248,38 @@ def test_parts_may_be_pieces_of_other_arrays(M):
     np.testing.assert_array_equal(HeldRows(narrow, total).share(np.arange(3 * M)), X[:, 2:3])
     alone = workers_on("star", 1).total
     np.testing.assert_array_equal(HeldRows([X[:, 1:3]], alone).share(np.arange(2)), X[:2, 1:3])
+
+
+@over(topology=["star", "cycle"], weighted=[False, True])
+def test_rows_that_are_read_run_by_run(digits, topology, weighted):
+    """Runs that end inside workers' rows: the clusters of the same rows in memory."""
+    weights = np.random.default_rng(0).integers(1, 5, 600) * 1.0 if weighted else None
+    counts = np.array([0, 130, 1, 469, 0])
+    total = workers_on(topology, 5).total
+    blocks = Blocks((np.arange(64),), (0,), ((0,),))
+    stored = InRuns(digits, blocks, Scaling.none(64), np.float64)
+    found = []
+    for parts in (np.split(digits, np.cumsum(counts)[:-1]), StoredParts(stored, counts)):
+        stream = RowStream(np.random.default_rng(1), weights, 600)
+        rows = seed_rows(parts, total, 6, stream)
+        centres = HeldRows(parts, total).share(rows)
+        found.append((rows, lloyd_rows(parts, total, centres, stream, max_iter=5)))
+    (rows, run), (same, again) = found
+    np.testing.assert_array_equal(rows, same)
+    np.testing.assert_array_equal(run.labels, again.labels)
+    np.testing.assert_allclose(run.centres, again.centres, rtol=1e-12)
+    np.testing.assert_allclose(run.history, again.history, rtol=1e-12)
+
+
+class InRuns(MemoryRows):
+    """Rows of which a hundred are there at a time."""
+
+    def runs(self):
+        return (slice(begin, min(begin + 100, 600)) for begin in range(0, 600, 100))
+
+    def read(self, rows):
+        assert rows.stop - rows.start <= 100
+        return super().read(rows)
 
 
 def test_rows_are_numbered_as_the_user_has_them(digits):

@@ -52,6 +52,43 @@ def test_a_matrix_in_a_file_is_the_array(X, matrix):
     np.testing.assert_array_equal(chosen[5:9], X[5:9][:, [4, 0]])
 
 
+GROUPS = {
+    "runs": lambda rng: [np.arange(2500, 9000), np.arange(0, 2500), np.arange(9000, M)],
+    "some": lambda rng: [np.flatnonzero(rng.random(M) < 0.3), np.arange(17, 18)],
+    "few": lambda rng: [np.sort(rng.choice(M, 40, replace=False)), np.empty(0, dtype=int)],
+    "all, at two workers": lambda rng: np.split(rng.permuted(np.arange(M)), [11_000]),
+}
+
+
+@each("groups", GROUPS)
+def test_some_rows_of_a_file_are_a_matrix_too(X, matrix, groups):
+    rng = np.random.default_rng(0)
+    parts = [np.sort(part) for part in GROUPS[groups](rng)]
+    rows = np.concatenate(parts)
+    chosen = matrix.of_rows(parts)
+    assert chosen.shape == (len(rows), D)
+    np.testing.assert_array_equal(chosen[3 : len(rows) - 1], X[rows][3:-1])
+    np.testing.assert_array_equal(np.concatenate([part for _, part in chosen.runs()]), X[rows])
+    np.testing.assert_array_equal(chosen.take(np.array([5, 0, 5])), X[rows[[5, 0, 5]]])
+    again = chosen.select([7, 1]).of_rows([np.array([2, 9, 11])])
+    np.testing.assert_array_equal(again[:], X[rows[[2, 9, 11]]][:, [7, 1]])
+    found = arrange_rows(chosen.in_reads_of(1000), blocks(), Scaling.none(D), np.float64)
+    wanted = arrange_rows(X[rows], blocks(), Scaling.none(D), np.float64)
+    for run in found.runs():
+        np.testing.assert_array_equal(found.read(run), wanted.read(run))
+
+
+def test_few_rows_take_few_reads(matrix):
+    """Neighbours come together, and what lies between distant rows is not read."""
+    reads = []
+    matrix._read = lambda out, start, read=matrix._read: [reads.append(len(out)), read(out, start)]
+    matrix.take(np.array([700, 9, 3, 5, 701, 20_000]))
+    assert sorted(reads) == [1, 2, 7]
+    reads.clear()
+    matrix.of_rows([np.arange(0, M, 3)])[0:300]
+    assert reads == [898]
+
+
 @over(dtype=[np.float64, np.float32], standard=[False, True])
 def test_runs_in_block_order_and_units(X, matrix, dtype, standard):
     scaling = Scaling.standard(X, None) if standard else Scaling.none(D)

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats
 from vpem.errors import FileError, VpemWarning
 from vpem.files.hdf5 import check_matrix, open_file
+from vpem.files.row_runs import RowRuns, reads_of
 from vpem.files.storage import Inflation
 from vpem.network.blocks import Blocks
 from vpem.terms.matrix import arrange_into
@@ -63,21 +64,26 @@ class FileMatrix:
         stored = self._dataset.dtype
         single = stored.kind == "f" and stored.itemsize <= 4
         self.dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
-        row_bytes = max(1, self.shape[1] * self.dtype.itemsize)
+        self._row_bytes: int = max(1, self.shape[1] * self.dtype.itemsize)
         self._columns: list[int] | None = None
-        self.chunk_rows = self._dataset.chunks[0] if self._dataset.chunks else 1
-        self.step = max(1, max(read_bytes, LEAST_READ) // row_bytes)
-        if self.chunk_rows <= self.step:
-            self.step -= self.step % self.chunk_rows
-        elif self.chunk_rows * row_bytes <= READ_BYTES:
-            self.step = self.chunk_rows
-        else:
+        self._rows: RowRuns | None = None
+        self.chunk_rows: int = self._dataset.chunks[0] if self._dataset.chunks else 1
+        self.step = self._step(read_bytes)
+        if self.chunk_rows > self.step:
             warnings.warn(
                 f"{self.path}: {name} is stored in chunks of {self.chunk_rows} rows, which makes "
                 "reading by rows slow; write it anew with 'vpem data repack'",
                 VpemWarning,
                 stacklevel=2,
             )
+
+    def _step(self, read_bytes: int) -> int:
+        """Rows of a read of this size: whole chunks where they are not too large."""
+        step = max(1, max(read_bytes, LEAST_READ) // self._row_bytes)
+        chunk = self.chunk_rows
+        if chunk <= step:
+            return step - step % chunk
+        return chunk if chunk * self._row_bytes <= READ_BYTES else step
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -95,6 +101,23 @@ class FileMatrix:
 
     def read_into(self, out: Floats, start: int) -> None:
         """Fill ``out``, shape (m, columns stored), with the rows from ``start`` on."""
+        if self._rows is None:
+            self._read(out, start)
+            return
+        for read in self._rows.reads(start, start + len(out), self.step):
+            if read.chosen is None:
+                self._read(out[read.places], read.rows.start)
+            else:
+                out[read.places] = self._stored(read.rows)[read.chosen]
+
+    def _stored(self, rows: slice) -> Floats:
+        """Rows of the file, with all columns."""
+        out = np.empty((rows.stop - rows.start, self._dataset.shape[1]), dtype=self.dtype)
+        self._read(out, rows.start)
+        return out
+
+    def _read(self, out: Floats, start: int) -> None:
+        """Fill ``out`` with the rows of the file from ``start`` on."""
         stop = start + len(out)
         try:
             if out.size:
@@ -119,13 +142,31 @@ class FileMatrix:
         chosen.shape = (self.shape[0], len(chosen._columns))
         return chosen
 
+    def of_rows(self, groups: Sequence[NDArray[np.intp]]) -> FileMatrix:
+        """Return the matrix of some rows, increasing in each group, group by group."""
+        chosen = copy(self)
+        rows = [group if self._rows is None else self._rows.of(group) for group in groups]
+        chosen._rows = RowRuns(rows)
+        chosen.shape = (len(chosen._rows), self.shape[1])
+        return chosen
+
+    def in_reads_of(self, n_rows: int) -> FileMatrix:
+        """Return the same matrix, read so many rows at a time."""
+        chosen = copy(self)
+        chosen.step = max(1, n_rows)
+        return chosen
+
     def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> FileRows:
         """Return the rows in block order, in the units and precision of fitting."""
         return FileRows(self, blocks, scaling, dtype)
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
-        """Some rows, shape (len(indices), d)."""
-        return np.concatenate([self[int(row) : int(row) + 1] for row in indices])
+        """Some rows, shape (len(indices), d), by few reads where they lie close together."""
+        rows = np.asarray(indices, dtype=np.intp)
+        found = np.empty((len(rows), self._dataset.shape[1]), dtype=self.dtype)
+        for read in reads_of(rows if self._rows is None else self._rows.of(rows), self.step):
+            found[read.places] = self._stored(read.rows)[read.chosen]
+        return found if self._columns is None else found[:, self._columns]
 
     def runs(self) -> Iterator[tuple[int, Floats]]:
         """Yield every run of rows with the number of its first."""

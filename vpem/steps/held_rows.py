@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,11 +14,28 @@ from vpem._core.missing import marginal_diag
 from vpem.checks import Floats
 from vpem.steps.streams import ROW_BYTES
 from vpem.sums.sum import Sum
+from vpem.terms.matrix import Rows
 
-__all__ = ["CHUNK_ROWS", "HeldRows"]
+__all__ = ["CHUNK_ROWS", "HeldRows", "StoredParts"]
 
 CHUNK_ROWS = 1 << 14
 """Rows that miss values are assigned so many a time."""
+
+
+@dataclass(frozen=True)
+class StoredParts:
+    """Rows of the workers of this process that are read a run at a time.
+
+    Attributes
+    ----------
+    rows : Rows
+        Of all of them, worker by worker.
+    counts : ndarray of shape (n,)
+        How many each has.
+    """
+
+    rows: Rows
+    counts: NDArray[np.intp]
 
 
 class HeldRows:
@@ -25,7 +43,7 @@ class HeldRows:
 
     Parameters
     ----------
-    parts : sequence of ndarray of shape (m_i, d)
+    parts : sequence of ndarray of shape (m_i, d), or StoredParts
         Rows of each worker.
     total : Sum
         Counted sum among the workers.
@@ -37,18 +55,24 @@ class HeldRows:
 
     def __init__(
         self,
-        parts: Sequence[Floats],
+        parts: Sequence[Floats] | StoredParts,
         total: Sum,
         weights: NDArray[np.float64] | None = None,
         observed: NDArray[np.uint8] | None = None,
     ) -> None:
         self.total = total
         self.holders = holders = total.holders
-        widths = np.array([part.shape[1] for part in parts[:1]] or [0])
-        width = int(holders.allreduce(widths, "max")[0])
-        self.rows = _joined(parts or [np.empty((0, width))])
+        self._stored: Rows | None = None
+        if isinstance(parts, StoredParts):
+            self._stored, counts = parts.rows, parts.counts
+            own_width = self._stored.take(np.empty(0, dtype=np.intp)).shape[1]
+        else:
+            counts = np.array([len(part) for part in parts], dtype=np.intp)
+            own_width = max((part.shape[1] for part in parts[:1]), default=0)
+        self.width = width = int(holders.allreduce(np.array([own_width]), "max")[0])
+        if not isinstance(parts, StoredParts):
+            self._rows = _joined(parts or [np.empty((0, width))])
         self.observed = observed
-        counts = np.array([len(part) for part in parts], dtype=np.intp)
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         ends: list[int] = self.bounds.tolist()
         self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
@@ -60,7 +84,7 @@ class HeldRows:
         self.weights = np.empty(0)
         self.lightest = 1.0
         if weights is not None:
-            here = weights[self.first : self.first + len(self.rows)]
+            here = weights[self.first : self.first + self.n_here]
             self.weights = np.ascontiguousarray(here, dtype=np.float64)
             self.lightest = float(weights[weights > 0].min())
 
@@ -69,17 +93,39 @@ class HeldRows:
         """Number of workers of all processes, N."""
         return len(self.ends)
 
+    @property
+    def n_here(self) -> int:
+        """Number of rows of this process."""
+        return int(self.bounds[-1])
+
+    def runs_of_rows(self) -> Iterator[slice]:
+        """Runs of rows that are best worked on at once: all where they are in memory."""
+        if self._stored is None:
+            yield slice(0, self.n_here)
+        else:
+            yield from self._stored.runs()
+
+    def read(self, rows: slice) -> Floats:
+        """A run of rows of this process, shape (m, d), C-contiguous."""
+        return self._rows[rows] if self._stored is None else self._stored.read(rows)
+
+    def within(self, rows: slice) -> NDArray[np.intp]:
+        """Where each worker's rows begin and end in a run of them, shape (n + 1,)."""
+        found: NDArray[np.intp] = np.clip(self.bounds, rows.start, rows.stop) - rows.start
+        return found
+
     def here(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of some rows are in this process."""
         place = np.asarray(rows, dtype=np.intp) - self.first
-        found: NDArray[np.bool_] = (place >= 0) & (place < len(self.rows))
+        found: NDArray[np.bool_] = (place >= 0) & (place < self.n_here)
         return found
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
         """Some rows, in every process, shape (L, d), which all know already."""
         places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
-        found = np.zeros((len(places), self.rows.shape[1]))
-        found[here] = self.rows[places[here]]
+        found = np.zeros((len(places), self.width))
+        own = places[here]
+        found[here] = self._rows[own] if self._stored is None else self._stored.take(own)
         return self.holders.allreduce(found)
 
     def distances(
@@ -87,16 +133,20 @@ class HeldRows:
     ) -> None:
         """Squared distances of all rows to points (L, d), into (L, M)."""
         if self.observed is None:
-            distances_to(self.rows, points, out, n_threads)
+            for run in self.runs_of_rows():
+                off = out if run.stop - run.start == self.n_here else np.empty_like(out[:, run])
+                distances_to(self.read(run), points, off, n_threads)
+                if off is not out:
+                    out[:, run] = off
             return
-        for begin in range(0, len(self.rows), CHUNK_ROWS):
+        for begin in range(0, self.n_here, CHUNK_ROWS):
             some = slice(begin, begin + CHUNK_ROWS)
             out[:, some] = self.by_observed(points, some, n_threads).T
 
     def by_observed(self, points: NDArray[np.float64], rows: slice, n_threads: int) -> Floats:
         """Squared distances by what is there of rows, times the share of it, (m, L)."""
         assert self.observed is not None
-        data, observed = self.rows[rows], self.observed[rows]
+        data, observed = self.read(rows), self.observed[rows]
         width = data.shape[1]
         out = np.empty((1, len(data), len(points)), dtype=data.dtype)
         ones = np.ones((1, width))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vpem._core.assign import assign_rows
 from vpem.checks import Floats
-from vpem.steps.held_rows import CHUNK_ROWS, HeldRows
+from vpem.steps.held_rows import CHUNK_ROWS, HeldRows, StoredParts
 from vpem.steps.lloyd import MOST_LLOYD, Lloyd, iterate_lloyd
 from vpem.steps.saver import Saver
 from vpem.steps.streams import RowStream
@@ -20,7 +20,7 @@ __all__ = ["lloyd_rows"]
 
 
 def lloyd_rows(
-    parts: Sequence[Floats],
+    parts: Sequence[Floats] | StoredParts,
     total: Sum,
     centres: NDArray[np.float64],
     stream: RowStream,
@@ -41,7 +41,7 @@ def lloyd_rows(
 
     Parameters
     ----------
-    parts : sequence of ndarray of shape (m_i, d)
+    parts : sequence of ndarray of shape (m_i, d), or StoredParts
         Rows of each worker; a worker may have none.
     total : Sum
         Counted sum among the workers, each a root of its own, or a server's.
@@ -72,7 +72,7 @@ def lloyd_rows(
     else:
         clusters = _Observed(held, total, kind, n_threads, observed, fill)
     known = np.ascontiguousarray(centres, dtype=np.float64)[None]
-    labels, distances = np.full(len(held.rows), -1, dtype=np.int32), np.empty(len(held.rows))
+    labels, distances = np.full(held.n_here, -1, dtype=np.int32), np.empty(held.n_here)
     run = Lloyd(known, labels, np.zeros((1, len(centres))), np.zeros(1), distances)
     return iterate_lloyd(
         clusters, run, total, stream, max_iter=max_iter, callback=callback, saver=saver
@@ -132,10 +132,12 @@ class _Clusters:
         counts.fill(0.0)
         sums.fill(0.0)
         inertias, changes = np.zeros(n_workers), np.zeros(n_workers, dtype=np.intp)
-        if n_workers:
+        assert run.distances is not None
+        for rows in held.runs_of_rows() if n_workers else ():
             assign_rows(
-                held.rows, held.weights, held.bounds, run.centres, run.labels, run.distances,
-                counts, sums, inertias, changes, self.n_threads,
+                held.read(rows), held.weights[rows], held.within(rows), run.centres,
+                run.labels[rows], run.distances[rows], counts, sums, inertias, changes,
+                self.n_threads,
             )  # fmt: skip
         # A sum that is run in rounds may keep what it was given.
         messages = messages if self.total.mix is not None else np.empty_like(messages)
@@ -185,7 +187,7 @@ class _Observed(_Clusters):
                 counts += hard.sum(axis=0)
                 observed = self.observed[rows]
                 there += hard.T @ observed
-                sums += hard.T @ np.where(observed, held.rows[rows] - own[nearest], 0.0)
+                sums += hard.T @ np.where(observed, held.read(rows) - own[nearest], 0.0)
                 inertia += float(hard.sum(axis=1) @ off)
             vector = [counts, sums.ravel(), np.array([inertia, changes])]
             if not self.fill:

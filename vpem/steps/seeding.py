@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.steps.em import summed
-from vpem.steps.held_rows import HeldRows
+from vpem.steps.held_rows import HeldRows, StoredParts
 from vpem.steps.streams import ROW_BYTES, RowStream
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
@@ -133,7 +133,7 @@ class _OverFeatures:
 
 
 def seed_rows(
-    parts: Sequence[Floats],
+    parts: Sequence[Floats] | StoredParts,
     total: Sum,
     n_components: int,
     stream: RowStream,
@@ -151,7 +151,7 @@ def seed_rows(
 
     Parameters
     ----------
-    parts : sequence of ndarray of shape (m_i, d)
+    parts : sequence of ndarray of shape (m_i, d), or StoredParts
         Rows of each worker.
     total : Sum
         Counted sum among the workers, each a root of its own, or a server's.
@@ -191,7 +191,7 @@ class _OverRows:
     def look(self, rows: Sequence[int]) -> int:
         held = self.held
         points = held.share(rows)
-        self.trials = np.empty((len(points), len(held.rows)))
+        self.trials = np.empty((len(points), held.n_here))
         held.distances(points, self.trials, self.n_threads)
         if self.nearest is not None:
             np.minimum(self.trials, self.nearest, out=self.trials)
