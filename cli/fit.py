@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
-from .choices import StartSettings, how_summed, partition_of, started, stored_graph
+from .choices import (
+    StartSettings,
+    how_summed,
+    partition_of,
+    refuse_for_columns,
+    started,
+    stored_graph,
+)
 from .driver import Output, Run
 from .engine import (
     EngineSettings,
@@ -171,11 +178,8 @@ def _refuse_what_ranks_cannot(
             run.engine, memory_limit=memory_limit, shards=run.shards,
             missing=how.missing != "refuse",
         )  # fmt: skip
-    elif run.engine.apart and memory_limit is not None:
-        raise InputError(
-            "with --engine mpi every rank keeps its own columns in memory; leave --memory-limit "
-            "out, or take more ranks"
-        )
+    else:
+        refuse_for_columns(run.engine, memory_limit)
     if run.shards and run.out.output is None:
         raise InputError("--shards are named after --output; give it")
 

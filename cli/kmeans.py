@@ -5,18 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from vpem.records import changed
 from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
-from .choices import StartSettings, how_summed, partition_of, rows_of, stored_graph
+from .choices import (
+    StartSettings,
+    how_summed,
+    partition_of,
+    refuse_for_columns,
+    rows_of,
+    stored_graph,
+)
 from .driver import Output, Run
-from .engine import EngineSettings, describe_engine, own_rows, refuse_for_rows
+from .engine import (
+    EngineSettings,
+    describe_engine,
+    own_features,
+    own_rows,
+    own_weights,
+    refuse_for_rows,
+)
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
-from .roles import READ
+from .parties import DataFiles, PartySettings, read_data
 from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -37,10 +49,11 @@ class ClusterOutput(Output, heading="Output", kept=False):
 
 
 def kmeans(
-    data: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5; see 'vpem data import').")],
+    data: DataFiles,
     memory_limit: MemoryLimit = None,
     *,
-    held: Annotated[KmeansHolding, Without("sample_weight")],
+    parties: PartySettings,
+    held: KmeansHolding,
     graph: GraphSettings,
     how: KmeansSettings,
     sums: Annotated[
@@ -68,38 +81,29 @@ def kmeans(
         from vpem.files.clusterings import write_clustering
 
         run = Run(screen, out, "clusterings", engine, checkpoints)
-        graph = graph.seeded(how.seed)
-        options = given.record | {"data": str(data)}
+        graph, files = graph.seeded(how.seed), ", ".join(map(str, data))
+        options = given.record | {"data": files}
         _refuse_what_makes_no_sense(how, held, start)
-        source = _read(data, held, memory_limit, run)
+        if held.split == "rows":
+            refuse_for_rows(run.engine, memory_limit=memory_limit)
+        else:
+            refuse_for_columns(run.engine, memory_limit)
+        source, alignment = read_data(data, parties, held, False, memory_limit, run)
         if start.init_rows is not None:
             how = how.changed(init=_rows_of(start.init_rows, how.n_clusters))
         found, names, ran = _cluster(source, held, graph, sums, how, run)
         run.leave_it_to_the_first(found.converged)
         report = found.describe(source.feature_names, names)
-        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": str(data)}
+        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": files}
+        report["sample_weight"] = held.sample_weight
+        if alignment is not None:
+            report["alignment"] = alignment
         report |= ran
         if out.output is not None:
             stored = found.kept(source.feature_names, report, options, source.ids)
             write_clustering(out.output, stored, out.force)
         report["model"] = None if out.output is None else str(out.output)
         run.end(report, found.converged, lambda: _show(report, names))
-
-
-def _read(data: Path, held: KmeansHolding, memory_limit: str | None, run: Run) -> Dataset:
-    """Read the dataset, from which each rank takes its own rows."""
-    from vpem.errors import InputError
-    from vpem.files.datasets import read_dataset
-
-    refuse_for_rows(run.engine, memory_limit=memory_limit)
-    limit = run.memory(memory_limit)
-    if run.engine.apart:
-        if held.split == "features":
-            raise InputError(
-                "--split features runs in one process; leave --engine mpi out, or split rows"
-            )
-        limit = 0
-    return read_dataset(data, held.dataset, memory_limit=limit)
 
 
 def _cluster(
@@ -114,7 +118,7 @@ def _cluster(
     from vpem.fits.feature_kmeans import kmeans_features
     from vpem.fits.row_kmeans import kmeans_rows
     from vpem.sums.connect import connect, connect_workers
-    from vpem.sums.spread import spread_workers
+    from vpem.sums.spread import spread, spread_workers
 
     sums = sums.changed(seed=graph.graph_seed)
     with run.working(_Progress) as progress:
@@ -126,13 +130,19 @@ def _cluster(
             network = connect_workers(graph_of(workers.n_workers, workers.names, graph), sums)
             network = spread_workers(network, run.engine)
             X = own_rows(source, workers, network)
+            if held.sample_weight is not None:
+                common["sample_weight"] = own_weights(source, workers, network)
             found = kmeans_rows(X, workers, network, how, **common)
             return found, workers.names, describe_engine(network)
         parts = partition_of(source, held)
         if how.method == "grid" and graph.topology is None and graph.graph is None:
             graph = graph.changed(topology="star")
         network = connect(stored_graph(source, parts, graph), parts, sums)
-        found = kmeans_features(source.X, network, how, **common)
+        network = spread(network, run.engine)
+        X, common["feature_names"] = own_features(source, network)
+        if held.sample_weight is not None:
+            common["sample_weight"] = source.sample_weight
+        found = kmeans_features(X, network, how, **common)
         return found, parts.names, describe_engine(network)
 
 
@@ -179,7 +189,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
     from .output import communication, number, show, table
 
     over_rows = report["split"] == "rows"
-    one_shot = report["one_shot"]
+    one_shot, weighted = report["one_shot"], report["sample_weight"]
     rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
     network = [plural(len(names), "worker" if over_rows else "agent"), report["topology"]]
     if not over_rows:
@@ -208,6 +218,9 @@ def _show(report: Report, names: Sequence[str]) -> None:
              f"solved: the inertia is {number(ratio, 4)} times that"),
             ("time", f"{number(report['seconds'], 3)} s"),
         ]  # fmt: skip
+    if weighted is not None:
+        total = f"{weighted}, {number(sum(report['cluster_sizes']))} in all"
+        facts.insert(1, ("sample weights", total))
     sizes = [(k, number(size, 10)) for k, size in enumerate(report["cluster_sizes"])]
     heads = ("cluster", "size")
     show(table(facts, "", ""), table(sizes, *heads, title="Clusters", right=heads))

@@ -10,15 +10,14 @@ import pytest
 
 from tests.mpi_support import on_ranks
 from vpem.errors import InputError
-from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.fedem import fit_fedem
 from vpem.fits.local_rows import read_rows
 from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
-from vpem.network.holdings import contiguous, from_worker_of_row
+from vpem.network.holdings import from_worker_of_row
 from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect, connect_workers
-from vpem.sums.spread import spread, spread_workers
+from vpem.sums.connect import connect_workers
+from vpem.sums.spread import spread_workers
 
 N_WORKERS = 5
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -207,10 +206,6 @@ def check_refusals(compare, networks):
     for options in ({"compress": "natural:12bits"}, {"link_failure": 0.1}):
         with pytest.raises(InputError, match="take one process"):
             spread_workers(connect_workers(graph, **options), engine)
-    partition = contiguous(N_WORKERS, N_WORKERS)
-    ranked = spread(connect(graph, partition, hops=0), engine)
-    with pytest.raises(InputError, match="k-means over features runs in one process"):
-        kmeans_features(np.zeros((9, ranked.blocks.n_features)), ranked)
 
 
 if __name__ == "__main__":

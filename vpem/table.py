@@ -81,6 +81,14 @@ TRIED |= {
     if way not in ("tree", "missing", "disk", "weights")
 }
 TRIED |= {("saem", way) for way in ("checkpoint",)}
+TRIED |= {
+    ("kmeans-rows", way)
+    for way in ("server", "tree", "consensus", "weights", "checkpoint", "parties", "mpi")
+}
+TRIED |= {
+    ("kmeans-features", way)
+    for way in ("server", "tree", "consensus", "disk", "weights", "checkpoint", "parties", "mpi")
+}
 
 PENDING = {(algorithm, way) for algorithm in ALGORITHMS for way in WAYS} - TRIED
 """Cells that no test tries yet."""

@@ -236,10 +236,12 @@ def prepare(
     sample_weight: Any,
     feature_names: Sequence[str] | None,
     here: LocalRows | None = None,
+    n_of_centres: int | None = None,
 ) -> Wanted:
     """Check what every kind of k-means is given.
 
-    With ``here`` X has the rows of this process's workers, and others have more.
+    With ``here`` X has the rows of this process's workers, and others have more. Centres to start
+    from are of ``n_of_centres`` features, by default of those of X.
 
     Raises
     ------
@@ -261,7 +263,7 @@ def prepare(
         )
     most = LARGEST_VALUE[precision.itemsize]
     for start, part in row_blocks(data):
-        if max(abs(float(part.max())), abs(float(part.min()))) > most:
+        if max(float(part.max(initial=0)), -float(part.min(initial=0))) > most:
             row, column = divmod(int(np.abs(part).argmax()), part.shape[1])
             name = "" if feature_names is None else f" ({feature_names[column]!r})"
             raise InputError(
@@ -277,7 +279,7 @@ def prepare(
         return Wanted(data, weights, None, None, init, how.n_init, precision, scaling)
     given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
     if given.ndim == 2:
-        centres = _check_centres(given, n_clusters, n_features, most)
+        centres = _check_centres(given, n_clusters, n_of_centres or n_features, most)
     elif given.ndim == 1 and given.size:
         if len(given) != n_clusters:
             raise InputError(f"{n_clusters} clusters need as many init rows, got {len(given)}")
@@ -285,7 +287,7 @@ def prepare(
     else:
         raise InputError(
             f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
-            f"({n_clusters}, {n_features}), got {init!r}"
+            f"({n_clusters}, {n_of_centres or n_features}), got {init!r}"
         )
     return Wanted(data, weights, rows, centres, None, 1, precision, scaling)
 

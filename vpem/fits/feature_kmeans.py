@@ -25,6 +25,8 @@ from vpem.fits.clustering import (
     warn_of_outcome,
 )
 from vpem.fits.one_shot import one_shot
+from vpem.fits.parts import join_centres, own_columns_of_hubs
+from vpem.fits.spread import bring
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
@@ -42,7 +44,7 @@ __all__ = ["kmeans_features"]
 
 
 def kmeans_features(
-    X: Floats | FileMatrix,
+    X: Floats | FileMatrix | None,
     network: Network,
     settings: KmeansSettings | None = None,
     *,
@@ -61,11 +63,15 @@ def kmeans_features(
     Parameters
     ----------
     X : ndarray or FileMatrix of shape (M, d)
-        The data; column j is seen by the agent that holds feature j and, once, by its root.
+        The data; column j is seen by the agent that holds feature j and, once, by its root. Where
+        agents live in several processes (`vpem.sums.spread.spread`) those of this process's agents,
+        in the order of `vpem.fits.spread.own_columns`; None where it has none. Every process calls
+        with the same options.
     network : Network
         From `vpem.connect`; a star for "grid".
     settings, sample_weight, feature_names, **changes
-        As for `kmeans_rows`. For "grid" ``init`` must be "k-means++", and ``n_init`` counts the
+        As for `kmeans_rows`; names are of the columns of ``X``, and sample weights those of the
+        first process. For "grid" ``init`` must be "k-means++", and ``n_init`` counts the
         starts of each party and of the server.
     callback : callable, optional
         Told of every iteration.
@@ -75,6 +81,8 @@ def kmeans_features(
     Returns
     -------
     Clustering
+        Labels and distances are of all rows in every process; centres and units of all features in
+        the first, in others of their own hubs' features.
 
     Raises
     ------
@@ -91,11 +99,14 @@ def kmeans_features(
     began = time.perf_counter()
     how = KmeansSettings.of(settings, **changes)
     check_network(network)
-    if network.total.holders.apart:
-        raise InputError("k-means over features runs in one process; leave MPI out, or split rows")
-    if network.blocks.n_features == 0:
+    n_features = network.whole.blocks.n_features
+    if n_features == 0:
         raise InputError("the network's agents hold no features; make it with vpem.connect")
-    asked = prepare(X, network.blocks.n_features, how, sample_weight, feature_names)
+    if network.agents.apart:
+        sample_weight = network.agents.engine.bcast(sample_weight)
+        X, feature_names = bring(X, network, feature_names)
+    given = X, network.blocks.n_features
+    asked = prepare(*given, how, sample_weight, feature_names, n_of_centres=n_features)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, len(asked.X), asked.dtype.itemsize)
     if saver is not None and how.method == "grid":
@@ -124,7 +135,7 @@ def kmeans_features(
         shape = (how.n_clusters, network.blocks.n_features)
         kept = LloydRuns(shape, terms.n_samples, network.total)
         restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
-        best = restarts.best(network.total, _OverFeatures(asked, terms, how, callback))
+        best = restarts.best(network.total, _OverFeatures(asked, terms, network, how, callback))
         found = _clustering(best, asked, terms, network, restarts.outcome(began))
     warn_of_outcome(found, how.max_iter)
     return found
@@ -136,18 +147,21 @@ class _OverFeatures:
 
     asked: Wanted
     terms: FeatureTerms
+    network: Network
     how: KmeansSettings
     callback: Callback | None
 
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at."""
-        asked, terms, total, k = self.asked, self.terms, restart.total, self.how.n_clusters
+        asked, terms, network = self.asked, self.terms, self.network
+        total, k = restart.total, self.how.n_clusters
         stream = RowStream(restart.rng, asked.row_weights, terms.n_samples)
         chosen = asked.rows
         if restart.saved is not None:
             start, chosen = restart.loop["centres"], restart.drawn()
         elif asked.centres is not None:
-            start = asked.scaling.apply(asked.centres)[:, terms.blocks.order]
+            own = slice(None) if network.part_of is None else own_columns_of_hubs(network)
+            start = asked.scaling.apply(asked.centres[:, own])[:, terms.blocks.order]
         else:
             if asked.init == "k-means++":
                 chosen = seed_features(terms, total, k, stream)
@@ -170,31 +184,53 @@ def _clustering(
     outcome: Report,
 ) -> Clustering:
     """Return what the best run comes to, in the user's order of features and units."""
-    run, order = best.run, terms.blocks.order
-    centres = np.empty_like(run.centres)
-    centres[:, order] = run.centres
-    centres = asked.scaling.undo(centres)
-    if len(run.labels) > 1:
+    run, holders, roots = best.run, network.total.holders, network.total.roots
+    centres, scaling = join_centres(network, run.centres, asked.scaling)
+    inertia, disagreement = run.inertia, 0.0
+    if network.whole.total.n_roots > 1:
         # By the centres that are returned, not as some root finds it.
-        labels, distances = nearest(asked.X, centres, asked.scaling, terms.n_threads)
+        labels, distances = _nearest(asked, terms, network, run.centres, centres)
         counts = np.bincount(labels, asked.row_weights, len(centres)).astype(np.float64)
+        first = roots.bcast(run.labels[0] if roots.mine(0) else None)
+        disagreement = float(holders.any((run.labels != first).any(axis=0)).mean())
     else:
-        labels, counts = run.labels[0], run.counts[0]
-        distances = distances_within(terms, run.centres, labels)
+        # On a graph that mixes in one round too all have the same.
+        some = (run.labels[0], run.counts[0]) if roots.mine(0) else None
+        labels, counts = roots.bcast(some)
+        distances = holders.allreduce(distances_within(terms, run.centres, labels))
+        inertia = inertia[:1]
     return Clustering(
         centres=centres,
         labels=labels,
         distances=distances,
         inertia=weighed(distances, asked.row_weights),
-        root_inertia=run.inertia,
+        root_inertia=inertia,
         counts=counts,
         history=run.history,
         split="features",
         method="lloyd",
-        network=network,
-        scaling=asked.kept_scaling,
-        disagreement=float((run.labels != run.labels[0]).any(axis=0).mean()),
+        network=network.whole,
+        scaling=None if scaling.is_none else scaling,
+        disagreement=disagreement,
         reseeded=run.reseeded,
         init_rows=None if best.rows is None else tuple(int(row) for row in best.rows),
         **outcome,
     )
+
+
+def _nearest(
+    asked: Wanted,
+    terms: FeatureTerms,
+    network: Network,
+    own: NDArray[np.float64],
+    centres: NDArray[np.float64],
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Nearest centre of each row and its squared distance, those of all processes added."""
+    if not network.agents.apart:
+        return nearest(asked.X, centres, asked.scaling, terms.n_threads)
+    labels, distances = np.empty(terms.n_samples, np.int32), np.empty(terms.n_samples)
+    for rows in terms.chunks(len(own)):
+        found = network.agents.allreduce(terms.distances(own, rows).sum(axis=0, dtype=np.float64))
+        labels[rows] = found.argmin(axis=1)
+        distances[rows] = found.min(axis=1)
+    return labels, distances

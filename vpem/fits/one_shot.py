@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
 from vpem.checks import Floats
+from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import Clustering, Wanted
+from vpem.fits.parts import join_centres
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
@@ -38,6 +40,7 @@ from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.seeding import seed_rows
 from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network
+from vpem.sums.counted import at_server
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.nearest import distances_within, weighed
@@ -143,91 +146,110 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
         n_threads=threads,
         dtype=asked.dtype,
     )
-    runs, cells, iterations = _cluster_parties(asked, terms, how, threads)
-    places = _places(runs, cells, terms)
-    n_cells = len(places)
-    heavy = np.bincount(cells, asked.row_weights, n_cells).astype(np.float64)
-    joined, took = _best(places, heavy, how, SERVER_STREAM, asked.restarts, threads)
-    labels = joined.labels[cells]
-    distances = distances_within(terms, joined.centres[0], labels)
-    if len(runs) > 1:
-        _count_messages(network.total.on(ledger), runs, terms, how.n_clusters)
-    placed = np.empty_like(joined.centres[0])
-    placed[:, blocks.order] = joined.centres[0]
+    holders = network.total.holders
+    sent = holders.gather(_cluster_parties(asked, terms, holders, how, threads), holders.n_agents)
+    answer = None if sent is None else _join_cells(sent, asked, how, threads)
+    told, parts = holders.bcast(None if answer is None else answer[0], holders.n_agents), []
+    for party in told["parties"]:
+        part = None if answer is None else answer[1].pop(party)
+        part = holders.send(part, holders.n_agents, party)
+        parts += [] if part is None or not holders.mine(party) else [part]
+    own = np.concatenate([np.empty((how.n_clusters, 0)), *parts], axis=1)
+    labels = told["labels"]
+    distances = holders.allreduce(distances_within(terms, own, labels))
+    if len(told["parties"]) > 1:
+        _count_messages(network, ledger, told["parties"], terms.n_samples, how.n_clusters)
+    centres, scaling = join_centres(network, own, asked.scaling)
     inertia = weighed(distances, asked.row_weights)
     expected = 8.0 * (log(how.n_clusters) + 2.0)
-    alone = len(runs) == 1
+    alone = len(told["parties"]) == 1
     return Clustering(
-        centres=asked.scaling.undo(placed),
+        centres=centres,
         labels=labels,
         distances=distances,
         inertia=inertia,
         root_inertia=np.array([inertia]),
         counts=np.bincount(labels, asked.row_weights, how.n_clusters).astype(np.float64),
         history=[inertia],
-        converged=joined.converged and all(run.converged for run in runs.values()),
+        converged=told["converged"],
         split="features",
         method="grid",
-        network=network,
-        scaling=asked.kept_scaling,
-        total_iterations=iterations + took,
+        network=network.whole,
+        scaling=None if scaling.is_none else scaling,
+        total_iterations=told["iterations"],
         communication={**ledger.summary(), "bytes_by_iteration": [ledger.bytes]},
         one_shot=OneShot(
             factor=1.0 if alone else proven_factor(),
             factor_of_starts=expected if alone else proven_factor(expected, expected),
-            party_inertia=np.array([run.inertia[0] for run in runs.values()]),
-            cell_inertia=float(joined.inertia[0]),
-            n_cells=n_cells,
+            party_inertia=told["party_inertia"],
+            cell_inertia=told["cell_inertia"],
+            n_cells=told["n_cells"],
         ),
     )
 
 
 def _cluster_parties(
-    asked: Wanted, terms: FeatureTerms, how: KmeansSettings, n_threads: int
-) -> tuple[dict[int, Lloyd], NDArray[np.intp], int]:
-    """Cluster each party's features: the runs, each row's cell, and the iterations of all."""
-    data = terms.rows.read(slice(0, terms.n_samples))
-    cells = np.zeros(terms.n_samples, dtype=np.intp)
-    runs, iterations = {}, 0
-    for party in np.flatnonzero(terms.blocks.widths > 0).tolist():
-        own = np.ascontiguousarray(data[:, _columns(terms, party)])
-        weights, stream = asked.row_weights, party + 1
-        runs[party], took = _best(own, weights, how, stream, asked.restarts, n_threads)
-        iterations += took
-        both = cells * how.n_clusters + runs[party].labels
+    asked: Wanted, terms: FeatureTerms, holders: Placement, how: KmeansSettings, n_threads: int
+) -> dict[int, Report]:
+    """Cluster the features of each party of this process: what it sends the server."""
+    data, offsets = terms.rows.read(slice(0, terms.n_samples)), terms.blocks.offsets
+    sent: dict[int, Report] = {}
+    for block, party in enumerate(holders.own.tolist()):
+        own = np.ascontiguousarray(data[:, offsets[block] : offsets[block + 1]])
+        if own.shape[1]:
+            weights, stream = asked.row_weights, party + 1
+            run, took = _best(own, weights, how, stream, asked.restarts, n_threads)
+            sent[party] = {
+                "centres": run.centres[0],
+                "labels": run.labels,
+                "inertia": float(run.inertia[0]),
+                "converged": run.converged,
+                "iterations": took,
+            }
+    return sent
+
+
+def _join_cells(
+    sent: dict[int, Report], asked: Wanted, how: KmeansSettings, n_threads: int
+) -> tuple[Report, dict[int, NDArray[np.float64]]]:
+    """Cluster the cells at the server: what it sends all parties, and centres (K, d_b) of each."""
+    n_samples = len(asked.X)
+    cells = np.zeros(n_samples, dtype=np.intp)
+    for said in sent.values():
+        both = cells * how.n_clusters + said["labels"]
         cells = np.unique(both, return_inverse=True)[1].reshape(-1)
-    return runs, cells, iterations
-
-
-def _places(
-    runs: dict[int, Lloyd], cells: NDArray[np.intp], terms: FeatureTerms
-) -> NDArray[np.float64]:
-    """Where the cells are (n_cells, d): at the product of the parties' centres."""
-    first = np.full(int(cells.max()) + 1, terms.n_samples)
-    np.minimum.at(first, cells, np.arange(terms.n_samples))
-    places = np.empty((len(first), terms.blocks.n_features))
-    for party, run in runs.items():
-        places[:, _columns(terms, party)] = run.centres[0][run.labels[first]]
-    return places
-
-
-def _columns(terms: FeatureTerms, party: int) -> slice:
-    """Return where a party's features are."""
-    offsets = terms.blocks.offsets
-    return slice(int(offsets[party]), int(offsets[party + 1]))
+    n_cells = int(cells.max()) + 1
+    first = np.full(n_cells, n_samples)
+    np.minimum.at(first, cells, np.arange(n_samples))
+    # At the product of the parties' centres.
+    places = np.concatenate([said["centres"][said["labels"][first]] for said in sent.values()], 1)
+    heavy = np.bincount(cells, asked.row_weights, n_cells).astype(np.float64)
+    joined, took = _best(places, heavy, how, SERVER_STREAM, asked.restarts, n_threads)
+    ends = np.cumsum([said["centres"].shape[1] for said in sent.values()])
+    told = {
+        "parties": list(sent),
+        "labels": joined.labels[cells],
+        "converged": joined.converged and all(said["converged"] for said in sent.values()),
+        "iterations": took + sum(said["iterations"] for said in sent.values()),
+        "party_inertia": np.array([said["inertia"] for said in sent.values()]),
+        "cell_inertia": float(joined.inertia[0]),
+        "n_cells": n_cells,
+    }
+    return told, dict(zip(sent, np.split(joined.centres[0], ends[:-1], axis=1), strict=True))
 
 
 def _count_messages(
-    total: Any, runs: dict[int, Lloyd], terms: FeatureTerms, n_clusters: int
+    network: Network, ledger: Ledger, parties: list[int], n_samples: int, n_clusters: int
 ) -> None:
     """Count what the parties and the server send."""
-    parties = list(runs)
-    roots, widths = np.array(terms.blocks.roots)[parties], terms.blocks.widths[parties]
+    total = at_server(network.whole.total).on(ledger)
+    blocks = network.whole.blocks
+    roots, widths = np.array(blocks.roots)[parties], blocks.widths[parties]
     # Labels of all rows, each in as many bits as it needs.
-    label_bytes = -(-terms.n_samples * (n_clusters - 1).bit_length() // 8)
-    sizes = np.array([run.centres.nbytes for run in runs.values()])
-    total.count(sizes + label_bytes + INERTIA_BYTES, roots)
-    total.broadcast(n_clusters * widths * CENTRE_BYTES + label_bytes, roots)
+    label_bytes = -(-n_samples * (n_clusters - 1).bit_length() // 8)
+    sizes = n_clusters * widths * CENTRE_BYTES + label_bytes
+    total.count(sizes + INERTIA_BYTES, roots)
+    total.broadcast(sizes, roots)
     total.count(INERTIA_BYTES, roots)
 
 

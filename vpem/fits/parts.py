@@ -17,7 +17,15 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 
-__all__ = ["complete", "gathered", "join_parts", "outline", "own_start"]
+__all__ = [
+    "complete",
+    "gathered",
+    "join_centres",
+    "join_parts",
+    "outline",
+    "own_columns_of_hubs",
+    "own_start",
+]
 
 
 def complete(terms: FeatureTerms, network: Network) -> None:
@@ -34,7 +42,7 @@ def own_start(start: Mixture, network: Network, covariance_type: str, scaling: S
     whole, numbers = network.whole.blocks, network.total.holders.own
     if network.part_of is None:
         return start.over(whole, covariance_type, scaling)
-    columns = _joined([whole.features[b] for b in numbers])
+    columns = own_columns_of_hubs(network)
     shift, scale = np.zeros(whole.n_features), np.ones(whole.n_features)
     shift[columns], scale[columns] = scaling.shift, scaling.scale
     every = start.over(whole, covariance_type, Scaling(shift, scale))
@@ -47,6 +55,51 @@ def own_start(start: Mixture, network: Network, covariance_type: str, scaling: S
         covariances = np.concatenate([np.empty(0), *(views[b].ravel() for b in numbers)])
     means = np.ascontiguousarray(every.means[:, inside])
     return Mixture(network.blocks, covariance_type, every.weights, means, covariances, scaling)
+
+
+def own_columns_of_hubs(network: Network) -> NDArray[np.intp]:
+    """Columns of this process's blocks as the user numbers them, in block order."""
+    return _joined([network.whole.blocks.features[b] for b in network.total.holders.own])
+
+
+def join_centres(
+    network: Network, centres: NDArray[np.float64], scaling: Scaling
+) -> tuple[NDArray[np.float64], Scaling]:
+    """Join the parts of centres that several processes have, in the user's order and units.
+
+    Parameters
+    ----------
+    network : Network
+        Whose hubs hold the features.
+    centres : ndarray of shape (K, d)
+        Of this process's features, in block order and in the units of clustering.
+    scaling : Scaling
+        These units, of this process's features.
+
+    Returns
+    -------
+    centres : ndarray of shape (K, d)
+        Of all features in the first process, of its own in others.
+    scaling : Scaling
+        Likewise.
+    """
+    placed = np.empty_like(centres)
+    placed[:, network.blocks.order] = centres
+    placed = scaling.undo(placed)
+    if network.part_of is None:
+        return placed, scaling
+    columns = own_columns_of_hubs(network)
+    own = {"columns": columns, "centres": placed, "shift": scaling.shift, "scale": scaling.scale}
+    parts = network.total.holders.engine.gather(own)
+    if parts is None:
+        return placed, scaling
+    d = network.part_of.blocks.n_features
+    every, shift, scale = np.empty((len(placed), d)), np.empty(d), np.empty(d)
+    for part in parts:
+        columns = part["columns"]
+        every[:, columns] = part["centres"]
+        shift[columns], scale[columns] = part["shift"], part["scale"]
+    return every, Scaling(shift, scale)
 
 
 def gathered(fit: Fit) -> Fit:

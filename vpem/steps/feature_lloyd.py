@@ -57,7 +57,8 @@ def lloyd_features(
     Lloyd
     """
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
-    run = Lloyd(centres, labels, np.zeros((total.n_roots, len(centres))), np.zeros(total.n_roots))
+    counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
+    run = Lloyd(centres, labels, counts, inertia)
     return iterate_lloyd(
         _Clusters(terms, total), run, total, stream,
         max_iter=max_iter, callback=callback, saver=saver,
@@ -106,20 +107,20 @@ class _Clusters:
         self.sums = np.empty(0)
 
     def assign(self, run: Lloyd) -> int:
-        """Assign all rows, and add up the clusters: how many rows changed at some root."""
+        """Assign all rows, and add up the clusters: how many rows changed at most at a root."""
         terms, (n_components, width) = self.terms, run.centres.shape
-        run.counts, run.inertia = np.zeros_like(run.counts), np.zeros_like(run.inertia)
+        run.counts, inertia = np.zeros_like(run.counts), np.zeros(len(run.counts))
         self.sums = np.zeros((n_components, width))
         offsets = terms.blocks.offsets
-        changed = 0
+        changed = np.zeros(1 + len(inertia), dtype=np.intp)
         for rows, found in summed_distances(terms, self.total, run.centres, "estep"):
             nearest = found.argmin(axis=2).astype(np.int32)
             least = np.take_along_axis(found, nearest[:, :, None], axis=2)[:, :, 0]
             weights = np.ones(nearest.shape[1])
             if terms.row_weights is not None:
                 weights = terms.row_weights[rows]
-            run.inertia += least.astype(np.float64) @ weights
-            changed += int((nearest != run.labels[:, rows]).any(axis=0).sum())
+            inertia += least.astype(np.float64) @ weights
+            changed[1:] += (nearest != run.labels[:, rows]).sum(axis=1)
             run.labels[:, rows] = nearest
             data = terms.rows.read(rows)
             for root, own in enumerate(nearest):
@@ -128,12 +129,13 @@ class _Clusters:
                     columns = slice(int(offsets[root]), int(offsets[root + 1]))
                 run.counts[root] += np.bincount(own, weights, n_components)
                 self.sums[:, columns] += _by_cluster(own, weights, n_components) @ data[:, columns]
-        return changed
+        run.inertia = self.total.roots.join(inertia)
+        return int(self.total.holders.allreduce(changed.max(keepdims=True), "max")[0])
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
         counts = self.terms.blocks.of_feature(run.counts)
         run.centres = self.sums / np.where(counts > 0, counts, 1.0)
-        return np.flatnonzero((run.counts <= 0).any(axis=0))
+        return np.flatnonzero(self.total.holders.any((run.counts <= 0).any(axis=0)))
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))

@@ -1,0 +1,120 @@
+"""k-means over rows, every way (see test_table.py)."""
+
+import numpy as np
+
+from vpem import connect_workers, kmeans_rows, make_graph
+from vpem.engines.one_process import OneProcess
+from vpem.engines.placement import Placement
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.parties.joining import stack_parties
+from vpem.files.parties.manifest import Party
+from vpem.fits.local_rows import read_rows
+from vpem.network.holdings import evenly
+from vpem.sums.spread import spread_workers
+
+from .kmeans_support import START, WEIGHTS, X, first_of, in_shell, is_lloyd, same
+from .resume_support import check_resumes
+from .thread_engine import together
+
+NAMES = ("a", "b", "c", "d")
+FEATURES = ("u", "v", "w", "x", "y", "z")
+WORKERS = evenly(len(X), 4, NAMES)
+
+
+def cluster(data=X, topology="star", network=None, engine=None, **options):
+    """Four workers on the ranks of an engine or in one process."""
+    options = {"n_clusters": 4, "init": START, "n_threads": 1, **options}
+    joined = connect_workers(make_graph(topology, 4), **(network or {}))
+    if engine is None:
+        return kmeans_rows(data, WORKERS, joined, **options)
+    ranked = spread_workers(joined, engine)
+    own = [WORKERS.rows[worker] for worker in ranked.agents.own]
+    return kmeans_rows(read_rows(data, own), WORKERS, ranked, **options)
+
+
+def server(folder):
+    is_lloyd(cluster(), X, START)
+
+
+def consensus(folder):
+    found, wanted = cluster(topology="cycle", network={"consensus_tol": 1e-12}), cluster()
+    for name in ("history", "centres", "distances"):
+        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), 1e-9)
+    np.testing.assert_array_equal(found.labels, wanted.labels)
+
+
+def tree(folder):
+    for topology in ("path", "geometric"):
+        same(cluster(topology=topology, network={"sum": "tree"}), cluster())
+
+
+def weights(folder):
+    start = np.flatnonzero(WEIGHTS)[[0, 30, 60, 90]]
+    is_lloyd(cluster(init=start, sample_weight=WEIGHTS), X, start, WEIGHTS)
+
+
+def checkpoint(folder):
+    for topology in ("star", "cycle"):
+        check_resumes(lambda saver, where=topology: cluster(topology=where, saver=saver))
+
+
+def shared(folder):
+    """A file of each party."""
+    files = []
+    for name, rows in zip(NAMES, WORKERS.rows, strict=True):
+        files.append(folder / f"{name}.h5")
+        write_dataset(files[-1], Dataset(X[rows], FEATURES))
+    return files
+
+
+def parties(folder):
+    report = in_shell(*shared(folder), "--parties")
+    np.testing.assert_allclose(report["history"], cluster().history, 1e-10)
+    assert report["worker_names"] == list(NAMES)
+
+
+OVER_RANKS = {
+    "server": {},
+    "consensus": {"topology": "cycle"},
+    "few rounds": {"topology": "path", "network": {"n_rounds": 5, "acceleration": "none"}},
+    "one round": {"topology": "complete"},
+    "start": {"init": "k-means++", "n_init": 2, "scale": "standard"},
+    "centres": {"init": X[START] + 0.1, "topology": "cycle"},
+    "empty": {"init": X[START] + 99.0 * np.arange(4)[:, None], "topology": "cycle"},
+}
+
+
+def mpi(folder):
+    files = shared(folder)
+
+    def of_parties(engine):
+        place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
+        held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
+        joined = stack_parties(held, holders=place)
+        network = spread_workers(connect_workers(make_graph("star", 4)), engine)
+        how = {"n_clusters": 4, "init": START, "n_threads": 1}
+        return kmeans_rows(joined.X, joined.workers, network, **how)
+
+    def work(engine):
+        ways = list(OVER_RANKS.values())[:: 1 if engine.size == 2 else 2]
+        found = [of_parties(engine), *(cluster(engine=engine, **how) for how in ways)]
+        if engine.size == 2:
+            check_resumes(lambda saver: cluster(topology="cycle", engine=engine, saver=saver))
+        return found
+
+    wanted = [of_parties(OneProcess()), *(cluster(**how) for how in OVER_RANKS.values())]
+    for n_ranks, expected in ((2, wanted), (5, [wanted[0], *wanted[1::2]])):
+        for ours, theirs in zip(first_of(together(n_ranks, work)), expected, strict=True):
+            same(ours, theirs)
+            assert ours.communication == theirs.communication
+
+
+CELLS = {
+    "server": server,
+    "consensus": consensus,
+    "tree": tree,
+    "weights": weights,
+    "checkpoint": checkpoint,
+    "parties": parties,
+    "mpi": mpi,
+}
