@@ -203,6 +203,7 @@ def parties(folder):
 
 OVER_RANKS = {
     "server": {},
+    "tree": {"topology": "path", "network": {"sum": "tree"}},
     "consensus": {"topology": "cycle"},
     "batches": BATCHES,
     "missing": MISSING,

@@ -96,6 +96,8 @@ def main(engine, brief=False):
         make_graph("path", N_AGENTS), partition, hops=0, n_rounds=3, acceleration="none"
     )
     compare(other)
+    for hops in (0, 1):
+        compare(connect(make_graph("path", N_AGENTS), partition, hops=hops, sum="tree"))
     if not brief:
         compare_kinds(compare, star, cycle, near, starts)
         compare_repairs(compare, (star, cycle, near), first)

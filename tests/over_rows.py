@@ -131,6 +131,9 @@ def main(engine, brief=False):
             compare.kmeans(network, init=start)
         if not brief:
             compare.kmeans(network, scale="standard", n_init=2)
+    grown = connect_workers(make_graph("grid", N_WORKERS), sum="tree")
+    compare.em(grown, init="kmeans")
+    compare.kmeans(grown)
     compare_fedem(compare, networks, first, brief)
     if not brief:
         compare_kinds(compare, networks, starts)

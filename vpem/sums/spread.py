@@ -17,6 +17,8 @@ from vpem.sums.over_engine import ConsensusOverEngine, ServerOverEngine
 from vpem.sums.rounds import MOST_GOSSIP_ROUNDS
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
+from vpem.sums.tree import TreeSum
+from vpem.sums.tree_over_engine import TreeOverEngine
 
 __all__ = ["spread", "spread_workers", "sum_over"]
 
@@ -122,6 +124,8 @@ def sum_over(network: Network, agents: Placement, following: bool = False) -> Su
     holders = Placement(agents.engine, agents.nodes[[hub.root for hub in network.hubs]])
     if isinstance(total, ServerSum):
         return ServerOverEngine(holders)
+    if isinstance(total, TreeSum):
+        return TreeOverEngine(agents, holders, total)
     assert isinstance(total, ConsensusSum)
     # Where machines round differently the first one's numbers hold, or processes would part.
     n_rounds, rate = agents.engine.bcast((total.n_rounds, total.rate))

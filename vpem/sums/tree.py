@@ -61,7 +61,7 @@ class TreeSum(Exact):
         """Which nodes lie on the ways of some agents to the root."""
         on = np.zeros(len(self.tree.parent), dtype=np.bool_)
         on[agents] = True
-        for level in reversed(self._levels):
+        for level in () if self._alone else reversed(self._levels):
             on[self.tree.parent[level[on[level]]]] = True
         return on
 
