@@ -131,6 +131,8 @@ def how_summed(report: Report) -> str:
     places = {"server": "at the server", "tree": "along a tree"}
     if report["sum"] in places:
         parts = [f"{'' if report['compress'] else 'exact '}{places[report['sum']]}"]
+        if report["tree"] is not None:
+            parts.append(f"{plural(report['tree']['hops'], 'hop')} from its root")
     else:
         chebyshev = " (Chebyshev)" if report["acceleration"] == "chebyshev" else ""
         parts = [

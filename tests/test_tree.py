@@ -166,7 +166,8 @@ def test_a_network_says_how_it_sums(overlapping):
     ways = {"star": ("server", None), "cycle": ("tree", "tree"), "path": ("consensus", None)}
     for topology, (way, asked) in ways.items():
         network = connect(make_graph(topology, 4), contiguous(4, 4), sum=asked)
-        assert network.describe("sum") == {"sum": way}
+        tree = {"root": 0, "hops": 2} if way == "tree" else None
+        assert network.describe("sum", "tree") == {"sum": way, "tree": tree}
         report = fit_vpem(overlapping(0, 90, 4), network, n_components=2).describe("abcd", "pqrs")
         assert report["sum"] == way
         assert (report["rounds"] is None, report["consensus_error"] == 0) == (

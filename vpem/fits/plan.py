@@ -138,6 +138,7 @@ def plan(
             "compress",
             "faults",
             "sum",
+            "tree",
             "weights",
             "acceleration",
             "rounds",

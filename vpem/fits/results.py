@@ -33,8 +33,8 @@ LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
 
 SUMMED = (
-    "sum", "rounds", "weights", "mixing_rate", "consensus_error", "consensus_error_is_bound",
-    "acceleration", "consensus_tol",
+    "sum", "tree", "rounds", "weights", "mixing_rate", "consensus_error",
+    "consensus_error_is_bound", "acceleration", "consensus_tol",
 )  # fmt: skip
 """What a report says of the rounds of a network, by the names of `Network.describe`."""
 

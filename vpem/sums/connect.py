@@ -137,6 +137,7 @@ class Network:
             "positions": None if graph.positions is None else graph.positions.tolist(),
             "hops": self.hops,
             "sum": self.total.way,
+            "tree": getattr(self.total, "shape", None),
             "rounds": self.n_rounds,
             "weights": self.weights,
             "mixing_rate": self.mixing_rate,

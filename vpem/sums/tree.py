@@ -41,6 +41,11 @@ class TreeSum(Exact):
         self.tree = tree
         self.agents = agents
 
+    @property
+    def shape(self) -> dict[str, int]:
+        """The root, and the hops to the agents farthest from it."""
+        return {"root": int(self.tree.depth.argmin()), "hops": self.tree.hops}
+
     @cached_property
     def _levels(self) -> list[NDArray[np.intp]]:
         """Agents by hops to the root, from 1."""
