@@ -31,6 +31,7 @@ from vpem.steps.fedruns import FedProgress, FedRun
 from vpem.steps.restarts import OneRun
 from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
+from vpem.sums.combinations import refuse_codec
 from vpem.sums.connect import Network, connect_workers
 from vpem.terms.mixture_statistics import FLOOR
 from vpem.terms.whitening import Whitening
@@ -160,7 +161,7 @@ def _setup(
     rng: np.random.Generator,
 ) -> Setup:
     """Return what workers agree on first, of the rows that are in this process."""
-    short = codec_of_moments(codec) if network.graph.has_server else None
+    short = codec_of_moments(codec) if network.total.way == "server" else None
     rows = given.X.astype(np.float64)
     if not network.total.holders.apart:
         rows = rows[workers.order]
@@ -216,8 +217,8 @@ def fit_fedem(
         Lloyd's iterations end with. With a tied covariance the statistic has no second moments, as
         in the paper. A ``scale`` of "standard" is for units that differ much, where a quantizer's
         common scale would drown the small ones. ``floor`` is 0 by default where no codec is used,
-        all workers and all their rows are in every iteration, and there is a server: then only
-        what no rows can have is raised.
+        all workers and all their rows are in every iteration, and they sum at a server or along a
+        tree: then only what no rows can have is raised.
 
     Returns
     -------
@@ -245,6 +246,7 @@ def fit_fedem(
     given = _prepared(X, workers, network, how, feature_names)
     codec = None if how.compress is None else parse_codec(how.compress)
     network = _network_of(network, workers)
+    refuse_codec(network.total.way, codec)
     how = how.changed(n_threads=thread_count(how.n_threads), floor=_floor(how, codec, network))
     if saver is not None:
         saver.begin(_facts(given, workers, network, how, codec, known_covariance))
@@ -308,7 +310,7 @@ def _floor(how: FedMixtureSettings, codec: Codec | None, network: Network) -> fl
         return how.floor
     exact = codec is None or (isinstance(codec, Cast) and codec.itemsize == ITEM)
     whole = how.participation == 1 and how.batch_size is None and not how.variance_reduction
-    return 0.0 if exact and whole and network.graph.has_server else FLOOR
+    return 0.0 if exact and whole and network.total.way != "consensus" else FLOOR
 
 
 def _facts(

@@ -10,8 +10,9 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
 from vpem.network.topologies import make_graph
 from vpem.steps.fedruns import FedRun
+from vpem.sums.combinations import refuse_codec
 from vpem.sums.connect import Network
-from vpem.sums.counted import AtServer, add_vectors, at_server
+from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
@@ -245,7 +246,7 @@ def statistic_keeper(
     among: NDArray[np.intp],
     rng: np.random.Generator,
 ) -> Central | Local:
-    """Say who keeps the statistic, by the network: a server, or every worker.
+    """Say who keeps the statistic: by the network a server, the root of a tree, or every worker.
 
     Raises
     ------
@@ -259,7 +260,8 @@ def statistic_keeper(
     if network is None:
         total = ServerSum(n).on(ledger).weighted(weights)
         return Central(total, first, later, participation, among, rng)
-    if network.graph.has_server:
+    refuse_codec(network.total.way, later.codec)
+    if isinstance(network.total, AtServer):
         if network.graph.n_agents != n:
             raise InputError(
                 f"the graph joins {network.graph.n_agents} agents, but there are {n} workers"
@@ -269,7 +271,7 @@ def statistic_keeper(
                 "at a server FedEM compresses its corrections itself: give the codec to it, and a "
                 "network without compress"
             )
-        total = at_server(network.total).on(ledger).weighted(weights)
+        total = network.total.on(ledger).weighted(weights)
         return Central(total, first, later, participation, among, rng)
     if network.graph.n_agents != n or network.total.roots.n_agents not in (1, n):
         raise InputError(

@@ -12,7 +12,7 @@ from vpem.network.graph import Graph
 from vpem.settings import WITHOUT_ROUNDS, SumSettings
 from vpem.sums.rounds import MOST_GOSSIP_ROUNDS
 
-__all__ = ["refuse_what_makes_no_sense", "refuse_without_rounds", "way_of"]
+__all__ = ["refuse_codec", "refuse_what_makes_no_sense", "refuse_without_rounds", "way_of"]
 
 MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 """By acceleration."""
@@ -74,7 +74,12 @@ def refuse_without_rounds(codec: Codec | None, faults: Faults | None, how: SumSe
             "in the sum; leave it out, or take ",
             Setting("sum", "consensus"),
         )
-    if codec is not None and not server:
+    refuse_codec(str(how.sum), codec)
+
+
+def refuse_codec(way: str, codec: Codec | None) -> None:
+    """Raise InputError where what agents send cannot be compressed."""
+    if way == "tree" and codec is not None:
         raise InputError(
             Setting("compress"),
             " rounds what agents send, but along a tree they send sums of what was rounded, which "
