@@ -9,13 +9,15 @@ import typer
 
 from vpem.fits.settings import ImputeSettings
 from vpem.records import Settings, changed, setting
-from vpem.settings import DEALS
+from vpem.settings import DEALS, GraphSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
 from .driver import Output, Run
+from .engine import EngineSettings, describe_engine
 from .options import QuoteFormulas, Without
 from .output import Progress, Screen
 from .roles import READ
+from .workers import graph_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +58,18 @@ class Dealing(Settings, heading="Data", kept=False):
     dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
 
 
+class ImputeGraph(GraphSettings, heading="Network"):
+    """The graph of the observers."""
+
+    topology: str | None = changed(
+        GraphSettings,
+        "topology",
+        help="Graph of the observers: star (a server, as in the paper), cycle, path, complete, "
+        "grid, geometric, erdos-renyi, small-world, scale-free, tree; there every observer "
+        "keeps a statistic of its own. Default: star.",
+    )
+
+
 class ImputeOutput(Output, heading="Output", kept=False):
     """What is written and printed."""
 
@@ -84,34 +98,36 @@ def impute(
     *,
     how: Annotated[ImputeSettings, Without("memory alpha")],
     dealing: Dealing,
+    graph: Annotated[ImputeGraph, Without("graph_seed")],
+    sums: Annotated[SumSettings, Without("hops eigenvalue consensus compress agent_dropout")],
     checkpoints: CheckpointSettings,
+    engine: Annotated[EngineSettings, Without("shards")],
     out: ImputeOutput,
 ) -> None:
     """Impute a matrix from the parts of it that observers saw.
 
-    This is FedMissEM. Entries stay with their observers, who send corrections of a filled matrix to
-    a server.
+    This is FedMissEM. Observers send corrections of a filled matrix to a server, or mix filled
+    matrices with their neighbours on a graph.
 
     Example: vpem impute data/wine.h5 -r 3 --scale standard --workers 5 --holdout 0.1 -o imputed.h5
     """
     with Screen(out.quiet) as screen:
         from vpem.fits.holdouts import score_holdout
-        from vpem.fits.imputation import fit_imputation
         from vpem.fits.imputed import write_imputation
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.imputation import draw_imputation
 
-        run = Run(screen, out, "imputations", checkpoints=checkpoints)
-        if out.plot is not None:
+        run = Run(screen, out, "imputations", engine, checkpoints)
+        if out.plot is not None and run.engine.rank == 0:
             check_picture(out.plot, out.force)
-        found, hidden = _observed(data, dealing, how)
-        with run.working(_Progress) as progress:
-            fit = fit_imputation(found, how, callback=progress, saver=run.saver)
+        found, hidden = _observed(data, dealing, how, run)
+        fit, ran = _fit(found, graph.seeded(how.seed), sums, how, run)
+        run.leave_it_to_the_first(fit.converged)
         report = fit.describe()
         report["holdout"] = None
         if hidden is not None and dealing.holdout is not None:
             report["holdout"] = score_holdout(fit, hidden, dealing.holdout, how.seed)
-        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": str(data)}
+        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": str(data)} | ran
         if out.output is not None:
             write_imputation(out.output, fit, report, out.force, hidden, quote_formulas)
         if out.plot is not None:
@@ -121,17 +137,37 @@ def impute(
         run.end(report, fit.converged, lambda: _show(report, fit))
 
 
+def _fit(
+    found: Observations, graph: GraphSettings, sums: SumSettings, how: ImputeSettings, run: Run
+) -> tuple[Imputation, Report]:
+    """Fit; and what there is to report of the engine."""
+    from vpem.fits.imputation import fit_imputation
+    from vpem.sums.connect import connect_workers
+    from vpem.sums.spread import spread_workers
+
+    joined = graph_of(found.n_observers, found.names, graph)
+    if not joined.has_server:
+        # There the codec is of the rounds; at a server corrections are compressed, not the sum.
+        sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
+    with run.working(_Progress) as progress:
+        network = spread_workers(connect_workers(joined, sums), run.engine)
+        fit = fit_imputation(found, how, network=network, callback=progress, saver=run.saver)
+        return fit, describe_engine(network)
+
+
 def _observed(
-    data: Path, dealing: Dealing, how: ImputeSettings
+    data: Path, dealing: Dealing, how: ImputeSettings, run: Run
 ) -> tuple[Observations, Hidden | None]:
-    """Read what was seen, dealt out as asked for, and what of it is hidden."""
+    """Read what this process's observers saw, dealt out as asked for, and what of it is hidden."""
     import warnings
 
     import numpy as np
 
+    from vpem.engines.placement import Placement
     from vpem.errors import VpemWarning
     from vpem.files.observations import read_observations
-    from vpem.terms.lowrank.dealing import hide, split
+    from vpem.fits.observers import hide_entries
+    from vpem.terms.lowrank.dealing import split
     from vpem.terms.lowrank.laws import make_law
     from vpem.terms.lowrank.observations import check_law
 
@@ -141,10 +177,15 @@ def _observed(
     if dealing.workers is not None:
         rng = np.random.default_rng([how.seed, 1])
         found = split(found, dealing.workers, dealing.split or "random", rng)
+    holders = Placement.here(found.n_observers)
+    n_seen = found.n_seen
+    if run.engine.apart:
+        holders = Placement.evenly(run.engine, found.n_observers, found.names)
+        found = found.part(set(holders.own.tolist()))
     if dealing.holdout is None:
         return found, None
-    n_seen = found.n_seen
-    found, hidden = hide(found, dealing.holdout, np.random.default_rng([how.seed, 2]))
+    rng = np.random.default_rng([how.seed, 2])
+    found, hidden = hide_entries(found, dealing.holdout, rng, holders)
     if hidden.n_places < round(dealing.holdout * n_seen):
         warnings.warn(
             f"only {hidden.n_places} of {n_seen} entries are held out, not "
@@ -178,6 +219,10 @@ def _show(report: Report, fit: Imputation) -> None:
     law = report["law"]
     if report["variance"] is not None:
         law += f" of variance {number(report['variance'])}"
+    network = [plural(report["n_workers"], "observer"), report["topology"]]
+    if report["server"] is None:
+        network.append(plural(report["rounds"], "round"))
+        network.append(f"statistics up to {report['disagreement']:.2g} apart")
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
     if not report["converged"]:
         iterations.insert(1, "not converged")
@@ -187,9 +232,9 @@ def _show(report: Report, fit: Imputation) -> None:
     if report["projections"]:
         how.append(f"{report['projections']:,} means moved into the law's domain")
     rows, columns = plural(report["n_samples"], "row"), plural(report["n_features"], "column")
-    seen = f"{report['share_seen']:.1%} seen by {plural(report['n_workers'], 'observer')}"
     facts = (
-        ("matrix", f"{rows} x {columns}, {seen}"),
+        ("matrix", f"{rows} x {columns}, {report['share_seen']:.1%} seen"),
+        ("network", ", ".join(network)),
         ("model", f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}"),
         ("FedEM", ", ".join(how)),
         ("log-likelihood", f"{report['log_likelihood']:.6f} an entry seen"),

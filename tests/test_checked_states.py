@@ -201,7 +201,7 @@ def test_no_field_can_be_gone(name):
         ("kmeans", "best.run.history", [], "must be a list of at least 1, got a list of 0"),
         ("vr", "loop.estimates.seen.0", 9, "must be 0, got 9"),
         ("vr", "loop.history.bytes", [1], "must be a list of 3, got a list of 1"),
-        ("imputation", "loop.model.U", np.zeros((7, 3)), "must be 7 x 2 finite real numbers, got"),
+        ("imputation", "loop.model.U", np.zeros((7, 3)), "must be 1 x 7 x 2 finite real"),
     ],
 )
 def test_fields_are_held_to_each_other(name, path, value, told):

@@ -10,7 +10,7 @@ import pytest
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import read_observations, write_observations
 from vpem.fits.imputation import fit_imputation
-from vpem.terms.lowrank.observations import from_matrices
+from vpem.terms.lowrank.entries import from_matrices
 
 from .cli_support import done, listing, run, spawn
 from .tables import each
@@ -272,7 +272,7 @@ SENTENCES = [
     ("one.h5 --workers 1000", "1000 workers cannot share"),
     ("one.h5 --workers 13 --split rows", "cannot share 12 rows"),
     ("one.h5 --split rows", "--split says how --workers deals entries out"),
-    ("birds.csv --rounds 3", "no such option: --rounds"),
+    ("birds.csv --rounds 3", "--rounds is about consensus rounds"),
     ("gaps.h5", "any entry of row 'row 3' and of column 'b', so"),
     ("birds.csv --copies some", "copies must be one of auto, observers, fewest"),
     ("birds.csv --dataset X", "is a CSV table"),

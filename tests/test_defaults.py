@@ -36,7 +36,7 @@ FAMILIES = {
     "kmeans": ["kmeans", vpem.connect, vpem.kmeans_rows, vpem.kmeans_features,
                vpem.DistributedKMeans],
     "fedem": ["fedem", vpem.connect, vpem.fit_fedem, run_fedem, vpem.FedEM],
-    "imputation": ["impute", vpem.fit_imputation, vpem.FedMissEM],
+    "imputation": ["impute", vpem.connect, vpem.fit_imputation, vpem.FedMissEM],
     "saem": ["saem", vpem.fit_saem, run_saem],
 }  # fmt: skip
 
@@ -132,7 +132,11 @@ LACKING = {
     ("fedem", "floor"): "experts set it, in Python",
     ("fedem", "hops"): "workers show nobody their rows",
     ("fedem", "path"): "of tests: both ways give the same",
+    ("imputation", "agent_dropout"): "participation is what FedEM has for it",
     ("imputation", "alpha"): "experts set it, in Python",
+    ("imputation", "eigenvalue"): "corrections need no estimate of the mixing rate",
+    ("imputation", "hops"): "observers show nobody their entries",
+    ("imputation", "path"): "of tests: both ways give the same",
     ("imputation", "memory"): "experts set it, in Python",
     ("imputation", "n_threads"): "of the codec only, which an estimator leaves to all processors",
     ("imputation", "workers"): "a recipe is given observations that were dealt out",
@@ -268,7 +272,7 @@ RESULTS = {
 
 
 def from_matrices(X):
-    from vpem.terms.lowrank.observations import from_matrices as made
+    from vpem.terms.lowrank.entries import from_matrices as made
 
     return made(X)
 

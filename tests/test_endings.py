@@ -12,7 +12,7 @@ from vpem.files.models import read_model, write_json, write_model, write_npz
 from vpem.files.observations import write_observations
 from vpem.fits.imputed import write_imputation
 from vpem.pictures.figure import save_picture
-from vpem.terms.lowrank.observations import from_matrices
+from vpem.terms.lowrank.entries import from_matrices
 
 from .cli_support import listing, run
 from .tables import each, over

@@ -16,7 +16,7 @@ from vpem.network.holdings import evenly, from_lists
 from vpem.pictures.figure import words
 from vpem.saem.formats.individuals import write_individuals
 from vpem.saem.individuals import from_long
-from vpem.terms.lowrank.observations import from_triplets
+from vpem.terms.lowrank.entries import from_triplets
 
 from .cli_support import done
 from .tables import each

@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 from vpem import FedMissEM, InputError, NotConvergedWarning, VpemWarning
-from vpem.fits.holdouts import column_means, score_holdout
+from vpem.fits.holdouts import score_holdout
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.imputation_steps import (
     MOST_ITERATIONS,
@@ -22,10 +22,10 @@ from vpem.fits.imputation_steps import (
 from vpem.network.codecs import parse_codec
 from vpem.settings import LAWS
 from vpem.terms.lowrank.dealing import hide, split
+from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.lowrank.factors import LowRank, descend, fit_rows, objective, shrink
 from vpem.terms.lowrank.laws import make_law
 from vpem.terms.lowrank.model import ImputationModel
-from vpem.terms.lowrank.observations import from_matrices
 
 from .tables import each, each_once, over
 
@@ -493,7 +493,7 @@ def test_better_than_column_means(law, seed):
 
 def test_column_means_weigh_what_each_observer_saw():
     given = from_matrices([[[1.0, 2.0]], [[4.0, np.nan]]])
-    np.testing.assert_array_equal(column_means(given), [2.5, 2.0])
+    np.testing.assert_array_equal(fit_imputation(given, rank=1).seen.column_means, [2.5, 2.0])
 
 
 def test_losses():

@@ -8,8 +8,9 @@ from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import read_observations, write_observations
 from vpem.terms.lowrank.dealing import hide, split
+from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.lowrank.laws import make_law
-from vpem.terms.lowrank.observations import check_law, from_matrices
+from vpem.terms.lowrank.observations import check_law
 
 from .tables import each, over
 

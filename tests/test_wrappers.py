@@ -17,7 +17,7 @@ from vpem.sums.counted import Counted, add_vectors
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.wrappers import Compressed, Memory, Partial
-from vpem.terms.lowrank.observations import from_matrices
+from vpem.terms.lowrank.entries import from_matrices
 
 DATA = Path(__file__).parent.parent / "data"
 WEIGHTS = np.array([0.4, 0.1, 0.2, 0.3])

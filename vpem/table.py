@@ -89,6 +89,7 @@ TRIED |= {
     ("kmeans-features", way)
     for way in ("server", "tree", "consensus", "disk", "weights", "checkpoint", "parties", "mpi")
 }
+TRIED |= {("fedmissem", way) for way in WAYS if way not in ("disk", "weights", "parties")}
 
 PENDING = {(algorithm, way) for algorithm in ALGORITHMS for way in WAYS} - TRIED
 """Cells that no test tries yet."""

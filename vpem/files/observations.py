@@ -28,7 +28,8 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.long_csv import LONGEST_NAME, NUMBER, finite_number, read_cells
 from vpem.files.opening import read_limit
-from vpem.terms.lowrank.observations import Observations, from_matrices, from_triplets
+from vpem.terms.lowrank.entries import from_matrices, from_triplets
+from vpem.terms.lowrank.observations import Observations
 
 if TYPE_CHECKING:
     import h5py

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_memory
 from vpem.errors import InputError
-from vpem.fits.imputation import Imputation
+from vpem.fits.completed import Imputation
 from vpem.network.schema import Report
 from vpem.terms.lowrank.dealing import Hidden
-from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["column_means", "iterative_imputer", "score_holdout"]
+__all__ = ["iterative_imputer", "score_holdout"]
 
 Matrix = NDArray[np.float64]
 
@@ -23,24 +22,22 @@ MOST_WORK = 2e9
 it regresses every column on all others, ten times."""
 
 
-def column_means(kept: Observations) -> Matrix:
-    """Mean of the entries seen of each column, over rows and observers, shape (J,)."""
-    n_columns = kept.shape[1]
-    columns = np.concatenate(kept.places) % n_columns
-    total = np.bincount(columns, np.concatenate(kept.values), n_columns)
-    found: Matrix = total / np.bincount(columns, minlength=n_columns)
-    return found
-
-
-def iterative_imputer(kept: Observations, seed: int) -> Matrix:
+def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
     """Impute by scikit-learn's `IterativeImputer`, which sees everything, shape (I, J).
+
+    Parameters
+    ----------
+    seen : ndarray of shape (I, J)
+        Mean over observers of each entry, NaN where nobody saw it.
+    seed : int
+        Of the imputer.
 
     Raises
     ------
     InputError
         If the matrix is too large for it, or has but one column.
     """
-    n_rows, n_columns = kept.shape
+    n_rows, n_columns = seen.shape
     if n_columns < 2:
         raise InputError("it regresses each column on the others, and there is but one column")
     work = n_rows * n_columns**3
@@ -56,7 +53,7 @@ def iterative_imputer(kept: Observations, seed: int) -> Matrix:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found: Matrix = IterativeImputer(random_state=seed).fit_transform(kept.mean)
+        found: Matrix = IterativeImputer(random_state=seed).fit_transform(seen)
     return found
 
 
@@ -86,8 +83,8 @@ def score_holdout(
         Poisson law ``deviance`` too, under the Bernoulli law ``log_loss``. Where scikit-learn's
         imputer was not run: ``{"skipped": why}``.
     """
-    kept = found.observations
     low, high = found.law.domain()
+    columns = hidden.places % found.observations.shape[1]
 
     def losses(means: Matrix) -> dict[str, float]:
         return found.law.losses(hidden.values, np.clip(means, low, high))
@@ -95,7 +92,7 @@ def score_holdout(
     other: Report = {"skipped": "it was not asked for"}
     if compare:
         try:
-            other = losses(iterative_imputer(kept, seed).ravel()[hidden.places])
+            other = losses(iterative_imputer(found.seen.mean, seed).ravel()[hidden.places])
         except InputError as error:
             other = {"skipped": str(error)}
     return {
@@ -103,6 +100,6 @@ def score_holdout(
         "n_entries": hidden.n_places,
         "n_values": len(hidden.values),
         "model": losses(found.fitted.ravel()[hidden.places]),
-        "column_means": losses(column_means(kept)[hidden.places % kept.shape[1]]),
+        "column_means": losses(found.seen.column_means[columns]),
         "iterative_imputer": other,
     }

@@ -13,19 +13,18 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import check_memory
 from vpem.errors import InputError, NotConvergedWarning, Setting, VpemWarning
-from vpem.files.fingerprint import checksum, describe_steps
+from vpem.files.fingerprint import checksum, describe_steps, network_facts
+from vpem.fits.completed import Imputation
 from vpem.fits.imputation_steps import enough_iterations, safe_step
-from vpem.fits.results import Result
+from vpem.fits.observers import Observers, check_laws
 from vpem.fits.settings import ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
@@ -36,146 +35,25 @@ from vpem.steps.fedem import run_fedem
 from vpem.steps.fedruns import FedProgress, FedRun
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
-from vpem.sums.quantizer import ITEM
-from vpem.sums.server import ServerSum
-from vpem.terms.lowrank.factors import LowRank
+from vpem.sums.connect import Network, connect_workers
 from vpem.terms.lowrank.laws import Law, make_law
 from vpem.terms.lowrank.model import ImputationModel
-from vpem.terms.lowrank.observations import Observations, check_law
-from vpem.terms.scaling import Scaling
+from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["Imputation", "count_copies", "fit_imputation"]
-
-Matrix = NDArray[np.float64]
+__all__ = ["Imputation", "fit_imputation"]
 
 MATRICES = 8
-"""Matrices of I x J numbers that a fit needs beside two an observer."""
+"""Matrices of I x J numbers that a fit needs beside those of observers."""
 
-
-@dataclass(kw_only=True)
-class Imputation(Result):
-    """A matrix with nothing missing, and how it was found.
-
-    Attributes
-    ----------
-    observations : Observations
-        What it was found from.
-    law : Law
-        Of the entries.
-    factors : LowRank
-        U and V of theta.
-    rank, ridge, n_copies
-        As used.
-    log_likelihood : float
-        An entry seen, in nats.
-    run : FedRun
-        History, memories, projections.
-    compress : str or None
-        Name of the codec.
-    options : dict
-        Participation, step size and the like, as used.
-    scaling : Scaling
-        Of the columns: theta is of entries in these units.
-    converged, seconds, communication
-        See `vpem.fits.results.Result`.
-    """
-
-    observations: Observations
-    law: Law
-    factors: LowRank
-    rank: int
-    ridge: float
-    n_copies: int
-    log_likelihood: float
-    run: FedRun
-    compress: str | None
-    scaling: Scaling
-    options: Report = field(default_factory=dict)
-
-    @property
-    def n_iter(self) -> int:
-        """Iterations."""
-        return self.run.n_iter
-
-    @property
-    def fitted(self) -> Matrix:
-        """Expectation of every entry, in the law's mean units, shape (I, J)."""
-        return self.law.mean(self.factors.theta) * self.scaling.scale + self.scaling.shift
-
-    @property
-    def imputed(self) -> Matrix:
-        """Entries as seen (their mean over observers), and the fitted ones elsewhere, (I, J)."""
-        seen = self.observations.mean
-        return np.where(np.isnan(seen), self.fitted, seen)
-
-    @property
-    def row_trend(self) -> Matrix:
-        """Mean of the fitted matrix along each row, shape (I,)."""
-        found: Matrix = self.fitted.mean(axis=1)
-        return found
-
-    @property
-    def column_trend(self) -> Matrix:
-        """Mean of the fitted matrix along each column, shape (J,)."""
-        found: Matrix = self.fitted.mean(axis=0)
-        return found
-
-    def describe(self) -> Report:
-        """Summarize the imputation in values that JSON can hold.
-
-        Returns
-        -------
-        dict
-            Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the
-            start and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
-        """
-        given, history = self.observations, self.run.history
-        rows, columns = given.shape
-        return {
-            "algorithm": "fedmissem",
-            "n_samples": rows,
-            "n_features": columns,
-            "n_workers": given.n_observers,
-            "worker_names": list(given.names),
-            "n_entries": given.n_entries,
-            "share_seen": float((given.times_seen > 0).mean()),
-            "law": self.law.name,
-            "variance": self.law.dispersion if self.law.name == "gaussian" else None,
-            "rank": self.rank,
-            "ridge": self.ridge,
-            "n_copies": self.n_copies,
-            "singular_values": self.factors.singular_values.tolist(),
-            "log_likelihood": self.log_likelihood,
-            "objective": history.objective[-1],
-            "row_trend": self.row_trend.tolist(),
-            "column_trend": self.column_trend.tolist(),
-            "converged": self.converged,
-            "n_iter": self.n_iter,
-            "projections": self.run.projections,
-            "compress": self.compress,
-            **self.options,
-            "history": history.objective,
-            "mean_field": history.mean_field,
-            "epochs": history.epochs,
-            "bytes_up": history.bytes_up,
-            "communication": self.communication,
-            "seconds": self.seconds,
-        }
-
-
-def count_copies(observations: Observations, copies: str) -> int:
-    """Say of how many copies of the matrix the observers saw parts; see `fit_imputation`."""
-    if copies == "auto" and observations.n_copies is not None:
-        return observations.n_copies
-    if copies == "fewest":
-        return int(observations.times_seen.max())
-    return observations.n_observers
+AT_A_SERVER, ON_A_GRAPH = 2, 8
+"""Matrices of I x J numbers an observer."""
 
 
 def fit_imputation(
     observations: Observations,
     settings: ImputeSettings | None = None,
     *,
+    network: Network | None = None,
     callback: Callable[[FedProgress], None] | None = None,
     saver: Saver | None = None,
     **changes: Any,
@@ -185,9 +63,14 @@ def fit_imputation(
     Parameters
     ----------
     observations : Observations
-        Who saw what.
+        Who saw what. Where observers live in several processes (`vpem.sums.spread.spread_workers`)
+        each process needs the entries of its own (`Observations.part`); all have the same result.
     settings : ImputeSettings, optional
         None: the defaults.
+    network : Network, optional
+        From `vpem.sums.connect.connect_workers`; None: a server. On any other graph every observer
+        keeps a statistic of its own, and compression is the network's; see
+        `vpem.steps.fedem.run_fedem`.
     callback : callable, optional
         Told of every iteration.
     saver : Saver, optional
@@ -223,7 +106,8 @@ def fit_imputation(
     began = time.perf_counter()
     how = ImputeSettings.of(settings, **changes)
     law = make_law(how.law, how.variance)
-    _check(observations, law, how)
+    network = _network_of(network, observations)
+    _check(observations, law, how, network)
     codec = None if how.compress is None else parse_codec(how.compress)
     # Memories take the noise of participation and codec away, and SPIDER that of batches.
     noise_stays = not how.variance_reduction and (
@@ -234,11 +118,10 @@ def fit_imputation(
         how = how.changed(max_iter=enough_iterations(how.step_size, noise_stays))
     how = how.changed(n_threads=thread_count(how.n_threads))
     if saver is not None:
-        saver.begin(_facts(observations, how, codec))
-    ledger = Ledger(make_graph("star", observations.n_observers))
-    scaled, scaling = _scaled(observations, how.scale, how.law, ledger)
-    copies = count_copies(observations, how.copies)
-    model = ImputationModel(scaled, law, how.rank, how.ridge, copies)
+        saver.begin(_facts(observations, how, codec, network))
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, 0, 0)
+    model, observers = _model(observations, law, how, network, ledger)
     saving = OneRun(saver, ledger)
     if saving.saved is not None:
         saving.restored(NOTHING)
@@ -249,25 +132,28 @@ def fit_imputation(
             model.start,
             how.into(FedSettings, weighting="workers", tol=how.tol * how.tol),
             codec=codec,
+            network=network,
             ledger=ledger,
             rng=np.random.default_rng(how.seed),
             callback=callback,
             saver=saving.inner(None),
         )
-        units = _log_units(observations, scaling)
+        fit = model.log_likelihood(run.parameters) - observers.log_units()
         found = Imputation(
-            observations=observations,
+            observations=observers.given,
+            seen=observers.seen(),
             law=law,
             factors=run.parameters,
             rank=how.rank,
             ridge=how.ridge,
             n_copies=model.n_copies,
-            log_likelihood=(model.log_likelihood(run.parameters) - units) / observations.n_entries,
+            log_likelihood=fit / model.total_weight,
             run=run,
+            network=network.whole,
             converged=run.converged,
             communication=ledger.summary() | {"bytes_by_iteration": list(run.history.bytes)},
-            compress=None if codec is None else codec.name,
-            scaling=scaling,
+            compress=network.compress if codec is None else codec.name,
+            scaling=observers.scaling,
             options=_options(run, how),
         )
     found.seconds = time.perf_counter() - began + saving.seconds
@@ -275,7 +161,40 @@ def fit_imputation(
     return found
 
 
-def _check(observations: Observations, law: Law, how: ImputeSettings) -> None:
+def _network_of(network: Network | None, observations: Observations) -> Network:
+    """Return the network, a server by default, or raise InputError if it joins others."""
+    n = observations.n_observers
+    if network is None:
+        return connect_workers(make_graph("star", n))
+    if not isinstance(network, Network) or network.graph.n_agents != n:
+        raise InputError(
+            f"there are {n} observers: the network must come from vpem.connect_workers, with a "
+            "graph of as many agents"
+        )
+    return network
+
+
+def _model(
+    observations: Observations, law: Law, how: ImputeSettings, network: Network, ledger: Ledger
+) -> tuple[ImputationModel, Observers]:
+    """Let observers agree on units and copies: what FedEM works on, and who they are."""
+    observers = Observers(observations, network, ledger)
+    if how.scale != "none":
+        observers.standardize(how.law)
+    copies = observers.count_copies(how.copies)
+    model = ImputationModel(
+        observers.observations,
+        law,
+        how.rank,
+        how.ridge,
+        copies,
+        n_roots=network.whole.total.n_roots,
+        add_up=observers.add_up,
+    )
+    return model, observers
+
+
+def _check(observations: Observations, law: Law, how: ImputeSettings, network: Network) -> None:
     """Raise InputError where the observations are not for these settings."""
     small = min(observations.shape)
     shape = " x ".join(map(str, observations.shape))
@@ -286,9 +205,10 @@ def _check(observations: Observations, law: Law, how: ImputeSettings) -> None:
             f"the {how.law} law needs a ridge above 0, without which theta may grow forever; try "
             "0.1"
         )
-    check_law(observations, law)
+    check_laws(observations, law, network.total.holders)
     n = observations.n_observers
-    needed = 8 * (2 * n + MATRICES) * observations.shape[0] * observations.shape[1]
+    each = ON_A_GRAPH if network.whole.total.n_roots > 1 else AT_A_SERVER
+    needed = 8 * (each * n + MATRICES) * observations.shape[0] * observations.shape[1]
     check_memory(needed, f"imputing a matrix of {shape} seen by {n} observers")
 
 
@@ -304,11 +224,16 @@ def _steps(observations: Observations, how: ImputeSettings, codec: Codec | None)
     return f"constant:{step:g}"
 
 
-def _facts(observations: Observations, how: ImputeSettings, codec: Codec | None) -> State:
+def _facts(
+    observations: Observations, how: ImputeSettings, codec: Codec | None, network: Network
+) -> State:
     """Return what must be the same when a run goes on from a checkpoint."""
+    own = observations.part(set(network.total.holders.own.tolist()))
     return how.values() | {
         "algorithm": "fedmissem",
-        "what was seen": checksum(observations.shape, *observations.places, *observations.values),
+        "what was seen": checksum(own.shape, *own.places, *own.values),
+        "what entries weigh": checksum(*(own.weights or ())),
+        **network_facts(network.whole),
         "compress": None if codec is None else codec.name,
         "step_size": describe_steps(how.step_size),
     }
@@ -328,41 +253,6 @@ def _options(run: FedRun, how: ImputeSettings) -> Report:
         "tol": how.tol,
         "max_iter": how.max_iter,
     }
-
-
-def _scaled(
-    observations: Observations, scale: str, law: str, ledger: Ledger
-) -> tuple[Observations, Scaling]:
-    """Standardize columns, by counts, means and sums of squares that every observer sends."""
-    n_columns = observations.shape[1]
-    if scale == "none":
-        return observations, Scaling(np.zeros(n_columns), np.ones(n_columns))
-    if law != "gaussian":
-        raise InputError(
-            f"only entries of the gaussian law have units to scale, not those of the {law} law; "
-            "take scale none"
-        )
-    columns = np.concatenate(observations.places) % n_columns
-    values = np.concatenate(observations.values)
-    counts = np.bincount(columns, minlength=n_columns)
-    means = np.bincount(columns, values, n_columns) / counts
-    squares = np.bincount(columns, (values - means[columns]) ** 2, n_columns) / counts
-    spread = np.sqrt(squares)
-    spread[spread <= 1e-12 * np.abs(means)] = 1.0
-    spread[spread == 0] = 1.0
-    total = ServerSum(observations.n_observers).on(ledger)
-    total.charge_as("setup")
-    total.count(3 * ITEM * n_columns)
-    total.broadcast(2 * ITEM * n_columns)
-    parts = zip(observations.places, observations.values, strict=True)
-    scaled = tuple((own - means[at % n_columns]) / spread[at % n_columns] for at, own in parts)
-    return replace(observations, values=scaled), Scaling(means, spread)
-
-
-def _log_units(observations: Observations, scaling: Scaling) -> float:
-    """What the density of all entries loses by the units they are scaled from."""
-    columns = np.concatenate(observations.places) % observations.shape[1]
-    return float(np.log(scaling.scale)[columns].sum())
 
 
 def _warn(found: Imputation, tol: float, noise_stays: bool) -> None:

@@ -18,7 +18,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.imputations import ENCODING, VERSION, Imputed, PathLike, write_imputed
 from vpem.files.json_text import write_json_element
-from vpem.fits.imputation import Imputation
+from vpem.fits.completed import Imputation
 from vpem.network.schema import Report
 from vpem.terms.lowrank.dealing import Hidden
 
@@ -29,7 +29,7 @@ def imputed_of(found: Imputation) -> Imputed:
     """Return the completed matrix of an imputation."""
     given = found.observations
     return Imputed(
-        found.imputed, given.times_seen, given.row_names, given.column_names, given.source
+        found.imputed, found.seen.times, given.row_names, given.column_names, given.source
     )
 
 
@@ -78,7 +78,7 @@ def write_imputation(
         write_attribute(file, "source", given.source)
         write_array(file, "imputed", found.imputed)
         write_array(file, "fitted", found.fitted)
-        write_array(file, "times_seen", given.times_seen)
+        write_array(file, "times_seen", found.seen.times)
         write_strings(file, "row_names", given.row_names)
         write_strings(file, "column_names", given.column_names)
         write_array(file, "factors/rows", found.factors.U)

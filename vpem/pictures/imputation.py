@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.fits.imputation import Imputation
+from vpem.fits.completed import Imputation
 from vpem.pictures.figure import Picture, new_figure, words
 from vpem.pictures.style import colour, tidy
 

@@ -285,6 +285,7 @@ class _Loop:
             self.estimates.count_all()
         else:
             statistics = np.repeat(start[None], keeper.n_roots, axis=0)
+            statistics[[keeper.others(root) for root in range(keeper.n_roots)]] = 0.0
             if not remembered:
                 return statistics, memories
             parameters, _ = model.maximize(start)
@@ -342,7 +343,7 @@ class _Loop:
             if self.keeper.others(root):
                 self.parameters.append(ELSEWHERE)
                 continue
-            parameters, projected = self.model.maximize(statistic)
+            parameters, projected = self.model.maximize(statistic, root)
             run.projections += projected
             if projected and run.projected[-1:] != [run.n_iter]:
                 run.projected.append(run.n_iter)
@@ -356,7 +357,7 @@ class _Loop:
         far = 0.0
         run.statistic, run.parameters = mean, self.parameters[0]
         if len(statistics) > 1:
-            run.parameters, _ = model.maximize(mean)
+            run.parameters, _ = model.maximize(mean, len(statistics))
             apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
             far = float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
         full = self.keeper.holders.allreduce(self.weights @ first_statistics(model, run.parameters))

@@ -48,8 +48,12 @@ class StatisticModel(Protocol):
         A worker without rows is never asked.
         """
 
-    def maximize(self, statistic: NDArray[np.float64]) -> tuple[Any, int]:
-        """Parameters of a statistic (P,), and how many things had to be projected to be valid."""
+    def maximize(self, statistic: NDArray[np.float64], root: int = 0) -> tuple[Any, int]:
+        """Parameters of a statistic (P,), and how many things had to be projected to be valid.
+
+        Whose statistic it is counts where an M-step sets out from that root's last parameters: the
+        server's is 0, and on a graph of n workers the mean of theirs is n.
+        """
 
     def objective(self, parameters: Any) -> float:
         """What the history shows: a log-likelihood per sample, say. The larger the better."""

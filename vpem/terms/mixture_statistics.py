@@ -266,7 +266,7 @@ class MixtureStatistics:
         every = np.concatenate([n, first.ravel(), *second])
         return np.asarray(every[: self.size] / len(rows))
 
-    def maximize(self, statistic: Vector) -> tuple[Mixture, int]:
+    def maximize(self, statistic: Vector, root: int = 0) -> tuple[Mixture, int]:
         """Mixture of a statistic (P,), and how many of its parts had to be projected.
 
         * A weight below that of one row is raised to it, by so much of all rows together: a

@@ -14,13 +14,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vpem.errors import InputError, Setting
-from vpem.fits.estimators.on_graph import OfSettings
-from vpem.fits.imputation import Imputation, fit_imputation
+from vpem.fits.completed import Imputation
+from vpem.fits.estimators.on_graph import OnGraph
+from vpem.fits.imputation import fit_imputation
 from vpem.fits.settings import ImputeSettings
+from vpem.settings import SumSettings
+from vpem.sums.connect import connect_workers
 from vpem.terms.lowrank.dealing import split
+from vpem.terms.lowrank.entries import from_matrices
 from vpem.terms.lowrank.factors import fit_rows
 from vpem.terms.lowrank.laws import Gaussian, Law
-from vpem.terms.lowrank.observations import Observations, check_law, from_matrices
+from vpem.terms.lowrank.observations import Observations, check_law
 
 __all__ = ["FedMissEM"]
 
@@ -30,7 +34,7 @@ NEWTON_STEPS = 100
 """Most steps for the factors of rows that were not in the fit."""
 
 
-class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OfSettings):
+class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     """Imputation of a matrix of low rank from what observers saw of it, by federated EM.
 
     FedMissEM of Dieuleveut, Fort, Moulines and Robin, "Federated Expectation Maximization with
@@ -57,8 +61,10 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OfSettings):
         `vpem.fits.imputation.fit_imputation`.
     scale : {"none", "standard"}, default="none"
         Whether columns are standardized before, and results scaled back; Gaussian law only.
+    graph : str, networkx.Graph or vpem.Graph, default="star"
+        "star": a server. On any other graph every observer keeps a statistic of its own.
     compress : str, optional
-        Codec of what observers send, such as "qsgd:8bits".
+        Codec of what observers send, such as "qsgd:8bits"; on a graph of the rounds.
     participation : float, default=1.0
         Probability that an observer takes part in an iteration.
     step_size : str, float or callable, default="auto"
@@ -67,6 +73,11 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OfSettings):
         Entries that an observer draws of its own in an iteration. Default: all.
     variance_reduction : bool, default=False
         VR-FedEM.
+    sum : {"server", "tree", "consensus"}, optional
+        How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
+        graph.
+    n_rounds, weights, acceleration, consensus_tol, link_failure, stragglers
+        Of the rounds on a graph; see `vpem.VPEM`.
     max_iter : int, optional
         Most iterations. Default: 1000 where steps are whole, as many more as they are shorter.
     tol : float, default=1e-5
@@ -119,11 +130,19 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OfSettings):
         split: str = "random",
         copies: str = "auto",
         scale: str = "none",
+        graph: Any = "star",
         compress: str | None = None,
         participation: float = 1.0,
         step_size: Any = "auto",
         batch_size: int | None = None,
         variance_reduction: bool = False,
+        sum: str | None = None,
+        n_rounds: int | str = "auto",
+        weights: str = "metropolis",
+        acceleration: str | None = None,
+        consensus_tol: float = 1e-6,
+        link_failure: float = 0.0,
+        stragglers: float = 0.0,
         max_iter: int | None = None,
         tol: float = 1e-5,
         random_state: Any = 0,
@@ -136,11 +155,19 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OfSettings):
         self.split = split
         self.copies = copies
         self.scale = scale
+        self.graph = graph
         self.compress = compress
         self.participation = participation
         self.step_size = step_size
         self.batch_size = batch_size
         self.variance_reduction = variance_reduction
+        self.sum = sum
+        self.n_rounds = n_rounds
+        self.weights = weights
+        self.acceleration = acceleration
+        self.consensus_tol = consensus_tol
+        self.link_failure = link_failure
+        self.stragglers = stragglers
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
@@ -184,7 +211,15 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OfSettings):
         rank = self.rank
         if isinstance(rank, Integral) and not isinstance(rank, bool):
             rank = min(int(rank), *found.shape)
-        fit = fit_imputation(found, self._settings(ImputeSettings, rank=rank, seed=seed))
+        graph = self._graph(found.n_observers, seed)
+        # On a graph the codec is of its rounds; at a server corrections are compressed.
+        at_server, of_rounds = (self.compress, None)[:: 1 if graph.has_server else -1]
+        sums = self._settings(SumSettings, seed=seed, compress=of_rounds)
+        fit = fit_imputation(
+            found,
+            self._settings(ImputeSettings, rank=rank, seed=seed, compress=at_server),
+            network=connect_workers(graph, sums),
+        )
         self.imputation_: Imputation = fit
         self.n_features_in_ = found.shape[1]
         self.factors_ = (fit.factors.U, fit.factors.V)

@@ -87,17 +87,22 @@ def split(
         assert rng is not None
         owner = rng.permutation(np.arange(most) % n_observers)
     parts = [np.flatnonzero(owner == number) for number in range(n_observers)]
+    weights = None if found.weights is None else found.weights[0]
     return replace(
         found,
         places=tuple(places[part] for part in parts),
         values=tuple(values[part] for part in parts),
+        weights=None if weights is None else tuple(weights[part] for part in parts),
         names=tuple(f"worker {number}" for number in range(n_observers)),
         n_copies=1,
     )
 
 
 def hide(
-    found: Observations, share: float, rng: np.random.Generator
+    found: Observations,
+    share: float,
+    rng: np.random.Generator,
+    every: Sequence[NDArray[np.intp]] | None = None,
 ) -> tuple[Observations, Hidden]:
     """Take away a share of the entries, drawn at random, from all observers who saw them.
 
@@ -111,6 +116,8 @@ def hide(
         Of the different entries seen, above 0 and below 1.
     rng : Generator
         Draws them.
+    every : sequence of ndarray, optional
+        Entries that each observer saw, where ``found`` has those of some alone. Default: its own.
 
     Returns
     -------
@@ -127,10 +134,11 @@ def hide(
     share = check_number("holdout", share, least=0.0, most=1.0)
     if share in (0.0, 1.0):
         raise InputError(f"holdout must be above 0 and below 1, got {share:g}")
-    every = np.concatenate(found.places)
+    held = found.places if every is None else every
+    places = np.concatenate(held)
     owner = np.repeat(np.arange(found.n_observers), found.counts)
-    order = np.argsort(every, kind="stable")
-    seen, first = np.unique(every[order], return_index=True)
+    order = np.argsort(places, kind="stable")
+    seen, first = np.unique(places[order], return_index=True)
     owners = np.split(owner[order], first[1:])
     wanted = max(1, round(share * len(seen)))
     away = seen[list(_spared(found, seen, owners, wanted, rng))]
@@ -139,19 +147,13 @@ def hide(
             f"{found.source}: no entry can be hidden, since every one is the last of its row, "
             "column or observer; leave out the holdout"
         )
-    taken = [np.isin(places, away) for places in found.places]
-    pairs = list(zip(found.places, found.values, taken, strict=True))
-    kept = replace(
-        found,
-        places=tuple(places[~out] for places, _, out in pairs),
-        values=tuple(values[~out] for _, values, out in pairs),
-    )
-    hidden = Hidden(
-        np.concatenate([places[out] for places, _, out in pairs]),
-        np.concatenate([values[out] for _, values, out in pairs]),
-        len(away),
-    )
-    return kept, hidden
+    taken = [np.isin(own, away) for own in found.places]
+    rest = found.chosen([~out for out in taken])
+    if found.sizes is not None:
+        gone = np.array([np.isin(own, away).sum() for own in held], dtype=np.intp)
+        rest = replace(rest, sizes=found.sizes - gone)
+    out = found.chosen(taken)
+    return rest, Hidden(np.concatenate(out.places), np.concatenate(out.values), len(away))
 
 
 def _spared(

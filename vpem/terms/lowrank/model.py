@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,14 @@ class ImputationModel:
         Of theta.
     ridge : float
         Penalty of the factors.
-    n_copies : int
+    n_copies : float
         Copies of the matrix of which the observers saw parts: at least as many as observers saw
-        any one entry.
+        any one entry, or what their weights of it add up to.
+    n_roots : int
+        How many keep a statistic. Where an M-step is a descent each sets out from where its last
+        one ended, and so does that of the mean of them, which the next number stands for.
+    add_up : callable
+        Adds up a number of every process, where observers live in several.
 
     Attributes
     ----------
@@ -50,7 +56,15 @@ class ImputationModel:
     """
 
     def __init__(
-        self, observations: Observations, law: Law, rank: int, ridge: float, n_copies: int
+        self,
+        observations: Observations,
+        law: Law,
+        rank: int,
+        ridge: float,
+        n_copies: float,
+        *,
+        n_roots: int = 1,
+        add_up: Callable[[float], float] = float,
     ) -> None:
         self.observations = observations
         self.law = law
@@ -64,13 +78,16 @@ class ImputationModel:
         self.start = law.mean(np.zeros(self.size))
         # Observers n, copies c: each has n/c entries' worth of news where it saw one.
         self._share = observations.n_observers / n_copies
-        self._point = LowRank.zeros(*self.shape, rank)
+        self._points = [LowRank.zeros(*self.shape, rank)] * (1 if n_roots == 1 else n_roots + 1)
         self._known: tuple[LowRank, Matrix] | None = None
-        every = np.concatenate(observations.places)
-        values = np.concatenate(observations.values)
-        self._seen = np.bincount(every, minlength=self.size)
-        self._total = np.bincount(every, values, self.size)
-        self._base = float(law.base(values).sum())
+        self._add_up = add_up
+        _, values, weights = observations.entries(range(observations.n_observers))
+        self._seen, self._total = (part.ravel() for part in observations.sums())
+        base = law.base(values)
+        self._base = float((base if weights is None else weights * base).sum())
+        self.total_weight: float = observations.n_entries
+        if weights is not None:
+            self.total_weight = add_up(float(weights.sum()))
 
     def means(self, parameters: LowRank) -> Matrix:
         """Expectations of all entries (I J,), kept from one observer's turn to the next."""
@@ -93,19 +110,25 @@ class ImputationModel:
         Returns
         -------
         ndarray of shape (I J,)
+            Zeros where the observer lives in another process.
         """
+        places = self.observations.places[worker]
+        if not len(places):
+            return np.zeros(self.size)
         means = self.means(parameters)
         found = means.copy()
-        places = self.observations.places[worker]
         values = self.observations.values[worker]
-        share = self._share
+        share: Any = self._share
+        if self.observations.weights is not None:
+            share = share * self.observations.weights[worker]
         if rows is not None:
-            share *= len(places) / len(rows)
+            share = share * (len(places) / len(rows))
+            share = share[rows] if isinstance(share, np.ndarray) else share
             places, values = places[rows], values[rows]
         np.add.at(found, places, share * (values - means[places]))
         return found
 
-    def maximize(self, statistic: Matrix) -> tuple[LowRank, int]:
+    def maximize(self, statistic: Matrix, root: int = 0) -> tuple[LowRank, int]:
         """Fit theta to a statistic (I J,); means outside the law's domain are moved to its edge."""
         low, high = self.law.domain()
         outside = (statistic < low - OUTSIDE) | (statistic > high + OUTSIDE)
@@ -113,7 +136,8 @@ class ImputationModel:
         if isinstance(self.law, Gaussian):
             point = shrink(filled, self.ridge * self.law.dispersion, self.rank)
         else:
-            point = self._point = descend(self.law, filled, self.ridge, self._point)
+            point = descend(self.law, filled, self.ridge, self._points[root])
+            self._points[root] = point
         return point, int(outside.sum())
 
     def pack(self, parameters: LowRank) -> State:
@@ -130,24 +154,28 @@ class ImputationModel:
         return LowRank(state["U"], state["V"])
 
     def state(self) -> State:
-        """Return where an M-step that is a descent sets out from."""
-        return self.pack(self._point)
+        """Return where M-steps that are descents set out from."""
+        return {
+            "U": np.stack([point.U for point in self._points]),
+            "V": np.stack([point.V for point in self._points]),
+        }
 
     def schema(self) -> Schema:
         """Return what that must be."""
-        return self.packed()
+        n, (rows, columns) = len(self._points), self.shape
+        return {"U": Array("f8", (n, rows, self.rank)), "V": Array("f8", (n, columns, self.rank))}
 
     def restore(self, state: State) -> None:
         """Go on from there."""
-        self._point = self.unpack(state)
+        self._points = [LowRank(U, V) for U, V in zip(state["U"], state["V"], strict=True)]
 
     def log_likelihood(self, parameters: LowRank) -> float:
         """Log-likelihood of all entries seen together, in nats."""
         theta = parameters.theta.ravel()
         fit = float(self._total @ theta - self._seen @ self.law.cumulant(theta))
-        return fit / self.law.dispersion + self._base
+        return self._add_up(fit / self.law.dispersion + self._base)
 
     def objective(self, parameters: LowRank) -> float:
         """Penalized log-likelihood an entry seen: EM never lowers it."""
         penalty = self.n_copies * self.ridge * parameters.penalty
-        return (self.log_likelihood(parameters) - penalty) / int(self.counts.sum())
+        return (self.log_likelihood(parameters) - penalty) / self.total_weight

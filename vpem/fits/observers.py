@@ -1,0 +1,196 @@
+"""What observers of a matrix agree on before the first iteration, and sum up after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.engines.placement import Placement, for_each
+from vpem.errors import InputError
+from vpem.fits.completed import Seen
+from vpem.network.ledger import Ledger
+from vpem.sums.connect import Network
+from vpem.sums.counted import AtServer, add_vectors
+from vpem.sums.quantizer import ITEM
+from vpem.terms.lowrank.dealing import Hidden, hide
+from vpem.terms.lowrank.laws import Law
+from vpem.terms.lowrank.observations import Observations, check_law
+from vpem.terms.scaling import Scaling
+
+__all__ = ["Observers", "check_laws", "hide_entries"]
+
+Vector = NDArray[np.float64]
+Measure = Callable[[NDArray[np.intp], Vector, Vector | None], Vector]
+"""Of places, values and weights of entries."""
+
+
+class Observers:
+    """Observers, of whom each process has its own, and the sum that joins them.
+
+    Parameters
+    ----------
+    observations : Observations
+        What observers of this process saw, at least.
+    network : Network
+        From `vpem.sums.connect.connect_workers`, or `vpem.sums.spread.spread_workers`.
+    ledger : Ledger
+        Where messages are counted.
+
+    Attributes
+    ----------
+    given : Observations
+        What observers of this process saw.
+    observations : Observations
+        The same in the units of `scaling`, with weights relative to the largest of all.
+    scaling : Scaling
+        Units of the columns, where `standardize` has found some.
+    """
+
+    def __init__(self, observations: Observations, network: Network, ledger: Ledger) -> None:
+        self.total = network.total.on(ledger)
+        self.holders = self.total.holders
+        self._n_roots = network.whole.total.n_roots
+        self._server = self.total if isinstance(self.total, AtServer) else None
+        own = self.holders.own.tolist()
+        # At a server the observers of a process are summed as one; else each is a root.
+        self._groups = [[one] for one in own] if self._server is None else [own]
+        if self.holders.apart:
+            observations = observations.part(set(own))
+        self.given = self.observations = observations
+        self.scaling = Scaling.none(observations.shape[1])
+        if observations.weights is not None:
+            self._relate_weights(observations.weights)
+
+    def add_up(self, value: float) -> float:
+        """Add up a number of every process."""
+        return float(self.holders.allreduce(np.array([float(value)]))[0])
+
+    def _add(self, size: int, measure: Measure, sent: tuple[int, int] | None = None) -> Vector:
+        """Sum so many numbers of every observer.
+
+        What a server is sent and answers with are so many numbers, or none that other messages do
+        not have.
+        """
+        sums = [measure(*self.observations.entries(group)) for group in self._groups]
+        if self._server is not None:
+            self._server.charge_as("setup")
+            up, down = (size, size) if sent is None else sent
+            if up:
+                self._server.count(ITEM * up)
+                self._server.broadcast(ITEM * down)
+            return self.holders.allreduce(sums[0])
+        found = add_vectors(self.total, np.array(sums).reshape(len(sums), size), "setup")
+        if self._n_roots > 1:
+            self.total.agree("flooding", ITEM * size)
+        shared: Vector = np.asarray(self.total.roots.bcast(found[0]))
+        return shared
+
+    def _relate_weights(self, weights: tuple[Vector, ...]) -> None:
+        """Divide weights by the largest of all observers."""
+        mine = max(float(own.max(initial=0.0)) for own in weights)
+        largest = float(self.holders.allreduce(np.array([mine]), "max")[0])
+        if self._server is None:
+            self.total.agree("flooding", ITEM)
+        else:
+            self._server.begin("setup", 1, 1, ITEM)
+        related = tuple(own / largest for own in weights)
+        self.observations = replace(self.observations, weights=related)
+
+    def count_copies(self, copies: str) -> float:
+        """Say of how many copies of the matrix the observers saw parts.
+
+        "fewest" are as many as any one entry was seen, by a sum over observers of how often each
+        saw it (its weight, relative to the largest).
+        """
+        given = self.observations
+        if copies == "auto" and given.n_copies is not None:
+            return given.n_copies
+        if copies != "fewest":
+            return given.n_observers
+        size = given.shape[0] * given.shape[1]
+        most = float(self._add(size, lambda at, _, weights: _sums(at, weights, size)).max())
+        return round(most) if given.weights is None else most
+
+    def standardize(self, law: str) -> None:
+        """Centre columns and divide them by their standard deviation; `scaling` says by what."""
+        if law != "gaussian":
+            raise InputError(
+                f"only entries of the gaussian law have units to scale, not those of the {law} "
+                "law; take scale none"
+            )
+        n = self.observations.shape[1]
+
+        def first(at: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
+            heavy = values if weights is None else weights * values
+            return np.concatenate([_sums(at % n, weights, n), _sums(at % n, heavy, n)])
+
+        def second(at: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
+            squares = (values - means[at % n]) ** 2
+            return _sums(at % n, squares if weights is None else weights * squares, n)
+
+        # To a server observers send squares about means of their own, in one message.
+        counts, sums = np.split(self._add(2 * n, first, (3 * n, 2 * n)), 2)
+        means = sums / counts
+        spread = np.sqrt(self._add(n, second, (0, 0)) / counts)
+        spread[spread <= 1e-12 * np.abs(means)] = 1.0
+        spread[spread == 0] = 1.0
+        parts = zip(self.observations.places, self.observations.values, strict=True)
+        scaled = tuple((own - means[at % n]) / spread[at % n] for at, own in parts)
+        self.scaling = Scaling(means, spread)
+        self.observations = replace(self.observations, values=scaled)
+
+    def log_units(self) -> float:
+        """What the density of all entries loses by the units they are scaled from."""
+        at, _, weights = self.observations.entries(range(self.observations.n_observers))
+        units = np.log(self.scaling.scale)[at % self.observations.shape[1]]
+        return self.add_up((units if weights is None else weights * units).sum())
+
+    def seen(self) -> Seen:
+        """Sum up what all observers saw, for a result: all know it by the mean statistic."""
+        own = self.given
+        columns = self.holders.allreduce(own.column_sums())
+        weight, total = (self.holders.allreduce(part) for part in own.sums())
+        mean = np.full(own.shape, np.nan)
+        np.divide(total, weight, out=mean, where=weight > 0)
+        times = weight if own.weights is None else self.holders.allreduce(own.times_seen)
+        return Seen(times, mean, columns[1] / columns[0])
+
+
+def _sums(at: NDArray[np.intp], values: Vector | None, size: int) -> Vector:
+    """Sums of values by where they are, or how many there are."""
+    return np.bincount(at, values, size).astype(np.float64, copy=False)
+
+
+def check_laws(found: Observations, law: Law, holders: Placement) -> None:
+    """Raise InputError, in every process the same, where a value cannot be of the law."""
+    for_each(holders, range(found.n_observers), lambda one: check_law(found, law, [one]))
+
+
+def hide_entries(
+    found: Observations, share: float, rng: np.random.Generator, holders: Placement
+) -> tuple[Observations, Hidden]:
+    """Hide entries as `vpem.terms.lowrank.dealing.hide` does, of observers in several processes.
+
+    All learn which entries were seen by whom, and the first process what was hidden.
+
+    Parameters
+    ----------
+    found : Observations
+        What observers of this process saw, at least.
+    share, rng
+        As for `hide`, the same in every process.
+    holders : Placement
+        Who is where.
+    """
+    own = {one: found.places[one] for one in holders.own.tolist()}
+    every: Any = holders.allgather(own)
+    kept, hidden = hide(found, share, rng, tuple(every[one] for one in range(found.n_observers)))
+    parts = holders.engine.gather([hidden.places, hidden.values])
+    if parts is not None:
+        places, values = (np.concatenate([part[i] for part in parts]) for i in range(2))
+        hidden = replace(hidden, places=places, values=values)
+    return kept, hidden

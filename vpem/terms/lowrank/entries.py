@@ -1,0 +1,247 @@
+"""Observations are made of matrices with gaps, or of lists of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import as_array, check_memory
+from vpem.errors import InputError, shorten
+from vpem.terms.lowrank.observations import Observations
+
+__all__ = ["from_matrices", "from_triplets", "weighted"]
+
+
+def from_matrices(
+    matrices: Any,
+    *,
+    row_names: Sequence[str] | None = None,
+    column_names: Sequence[str] | None = None,
+    source: str = "the observations",
+) -> Observations:
+    """Make observations of one matrix an observer, NaN where it saw nothing.
+
+    Parameters
+    ----------
+    matrices : array of shape (I, J), or a list or dict by name of them
+        All of one shape.
+    row_names, column_names : sequence of str, optional
+        "row 0", "row 1", ... and "column 0", ... by default.
+    source : str
+        Where they are from, for messages.
+
+    Returns
+    -------
+    Observations
+
+    Raises
+    ------
+    InputError
+        If they are no matrices of one shape, an entry is infinite, or a row, a column or an
+        observer has none.
+    """
+    if isinstance(matrices, Mapping):
+        named = {str(name): matrix for name, matrix in matrices.items()}
+        if len(named) < len(matrices):
+            raise InputError(f"{source}: two observers have one name; their names must differ")
+    elif isinstance(matrices, list | tuple):
+        named = {f"observer {number}": matrix for number, matrix in enumerate(matrices)}
+    else:
+        named = {"observer 0": matrices}
+    if not named:
+        raise InputError(f"{source}: there are no observers")
+    shape: tuple[int, ...] | None = None
+    places, values = [], []
+    for name, given in named.items():
+        matrix = as_array(f"the entries of {name}", given)
+        if matrix.ndim != 2 or matrix.dtype.kind not in "iufb" or not matrix.size:
+            raise InputError(
+                f"{source}: {name} must have a matrix of numbers, rows by columns, got shape "
+                f"{matrix.shape} of type {matrix.dtype}"
+            )
+        if shape is not None and matrix.shape != shape:
+            raise InputError(
+                f"{source}: all observers see one matrix, but that of {name} is "
+                f"{_by(matrix.shape)} and those before it are {_by(shape)}"
+            )
+        shape = matrix.shape
+        flat = matrix.astype(np.float64).ravel()
+        seen = np.flatnonzero(~np.isnan(flat))
+        places.append(seen)
+        values.append(flat[seen])
+    assert shape is not None
+    found = Observations(
+        tuple(places),
+        tuple(values),
+        _names("row", row_names, shape[0], source),
+        _names("column", column_names, shape[1], source),
+        tuple(named),
+        source=source,
+    )
+    _check(found)
+    return found
+
+
+def from_triplets(
+    observers: NDArray[np.intp],
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
+    values: NDArray[np.float64],
+    *,
+    names: Sequence[str],
+    row_names: Sequence[str],
+    column_names: Sequence[str],
+    source: str = "the observations",
+    weights: NDArray[np.float64] | None = None,
+) -> Observations:
+    """Make observations of a list of entries, in any order.
+
+    Parameters
+    ----------
+    observers, rows, columns : ndarray of shape (m,)
+        Numbers from 0.
+    values : ndarray of shape (m,)
+        What was seen.
+    names, row_names, column_names : sequence of str
+        Of observers (n,), rows (I,) and columns (J,).
+    source : str
+        Where they are from, for messages.
+    weights : ndarray of shape (m,), optional
+        What each entry weighs; see `weighted`.
+
+    Returns
+    -------
+    Observations
+
+    Raises
+    ------
+    InputError
+        If an observer has an entry twice, a value is not finite, or a row, a column or an observer
+        has no entry.
+    """
+    n_rows, n_columns = len(row_names), len(column_names)
+    check_memory(8 * n_rows * n_columns, f"{source}: a matrix of {n_rows} x {n_columns}")
+    places = rows * n_columns + columns
+    order = np.lexsort((places, observers))
+    observers, places, values = observers[order], places[order], values[order]
+    again = np.flatnonzero((np.diff(observers) == 0) & (np.diff(places) == 0))
+    if again.size:
+        one = int(again[0])
+        row, column = divmod(int(places[one]), n_columns)
+        raise InputError(
+            f"{source}: observer {names[observers[one]]!r} has row {row_names[row]!r}, column "
+            f"{column_names[column]!r} twice ({values[one]:g} and {values[one + 1]:g}); keep one"
+        )
+    ends = np.cumsum(np.bincount(observers, minlength=len(names)))[:-1]
+    found = Observations(
+        tuple(np.split(places, ends)),
+        tuple(np.split(values, ends)),
+        _names("row", row_names, n_rows, source),
+        _names("column", column_names, n_columns, source),
+        _names("observer", names, len(names), source),
+        source=source,
+    )
+    if weights is not None:
+        return weighted(found, np.split(weights[order], ends))
+    _check(found)
+    return found
+
+
+def weighted(found: Observations, weights: Sequence[NDArray[np.float64]]) -> Observations:
+    """Let entries weigh unlike each other.
+
+    An entry of weight 2 counts as two observations, of which others count as one; one of weight 0
+    was not seen.
+
+    Parameters
+    ----------
+    found : Observations
+        What was seen.
+    weights : sequence of ndarray of shape (m_i,)
+        Of each observer's entries, in their order: finite, not negative.
+
+    Returns
+    -------
+    Observations
+
+    Raises
+    ------
+    InputError
+        If a weight cannot be one, or all entries of a row, a column or an observer weigh nothing.
+    """
+    n_columns = found.shape[1]
+    for name, places, own in zip(found.names, found.places, weights, strict=True):
+        wrong = ~(np.isfinite(own) & (own >= 0))
+        if wrong.any():
+            row, column = divmod(int(places[np.argmax(wrong)]), n_columns)
+            raise InputError(
+                f"{found.source}: weights must be finite and not negative, but what {name} saw at "
+                f"row {found.row_names[row]!r}, column {found.column_names[column]!r} weighs "
+                f"{own[np.argmax(wrong)]:g}"
+            )
+    heavy = replace(found, weights=tuple(weights)).chosen([own > 0 for own in weights])
+    _check(heavy)
+    return heavy
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _names(what: str, names: Sequence[str] | None, number: int, source: str) -> tuple[str, ...]:
+    """Names of rows, columns or observers: all different, as many as there are."""
+    if names is None:
+        return tuple(f"{what} {place}" for place in range(number))
+    found = tuple(map(str, names))
+    if len(found) != number:
+        raise InputError(f"{source}: there are {number} {what}s but {len(found)} names of them")
+    if len(set(found)) < number:
+        counts: dict[str, int] = {}
+        for name in found:
+            counts[name] = counts.get(name, 0) + 1
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise InputError(f"{source}: two {what}s are called {twice!r}; their names must differ")
+    return found
+
+
+def _check(found: Observations) -> None:
+    """Refuse values that are not finite, and rows, columns and observers without entries."""
+    n_columns = found.shape[1]
+    for name, places, values in zip(found.names, found.places, found.values, strict=True):
+        finite = np.isfinite(values)
+        if not finite.all():
+            row, column = divmod(int(places[np.argmin(finite)]), n_columns)
+            raise InputError(
+                f"{found.source}: what {name} saw at row {found.row_names[row]!r}, column "
+                f"{found.column_names[column]!r} is {values[np.argmin(finite)]}; leave out what "
+                "was not seen"
+            )
+    if not found.n_entries:
+        raise InputError(f"{found.source}: nobody saw a single entry")
+    _check_covered(found)
+    if not found.counts.all():
+        idle = [found.names[number] for number in np.flatnonzero(found.counts == 0)]
+        raise InputError(f"{found.source}: {shorten(idle)} saw nothing; leave such observers out")
+
+
+def _check_covered(found: Observations) -> None:
+    """Refuse a mask that hides a whole row or column: nothing there tells what it was."""
+    seen = found.times_seen > 0
+    hidden, kinds = [], []
+    for what, names, any_seen in (
+        ("row", found.row_names, seen.any(axis=1)),
+        ("column", found.column_names, seen.any(axis=0)),
+    ):
+        if not any_seen.all():
+            empty = [repr(names[place]) for place in np.flatnonzero(~any_seen)]
+            hidden.append(f"{what}{'s' if len(empty) > 1 else ''} {shorten(empty)}")
+            kinds.append(f"{what}s")
+    if hidden:
+        raise InputError(
+            f"{found.source}: nobody saw any entry of {' and of '.join(hidden)}, so nothing can be "
+            f"imputed there; leave such {' and '.join(kinds)} out"
+        )
