@@ -137,8 +137,9 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
     command.__annotations__ = {param.name: param.annotation for param in merged}
     command.settings = {  # type: ignore[attr-defined]
-        one.name: about(one) for record, _ in records.values() for one in record.fields()
-    }
+        one.name: about(one)
+        for record, _ in records.values() for one in record.fields() if one.name not in names
+    }  # fmt: skip
     return command
 
 

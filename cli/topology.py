@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings, PlanSettings
+from vpem.fits.settings import PlanSettings
+from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
 from .options import Printing, Without
 from .roles import READ, WRITTEN
@@ -29,6 +30,9 @@ app = typer.Typer(
 
 _PARTS = {"setup": "setup", "batch": "batch", "iteration": "iteration", "last": "last E-step"}
 
+USUAL_FEATURES = 10
+"""Features of workers of a plan that does not say how many there are."""
+
 MOST_ROWS = 20  # hubs shown; --json has them all
 MOST_MEMBERS = 12  # agents of a hub shown
 
@@ -48,12 +52,15 @@ def describe(
         typer.Option(
             "-n",
             "--agents",
-            help="Number of agents; of a dataset's features, contiguous, nearly equal parts.",
+            help="Number of agents, or workers; of a dataset, contiguous, nearly equal parts.",
         ),
     ] = None,
     features: Annotated[
         int | None,
-        typer.Option(help="Features of the fit to plan, without a dataset. Default: one an agent."),
+        typer.Option(
+            help="Features of the fit to plan, without a dataset. Default: one an agent, and 10 of "
+            "workers."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -62,7 +69,7 @@ def describe(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False,
     *,
-    held: Annotated[HoldingSettings, Without("split workers worker_rows dataset sample_weight")],
+    held: Annotated[HoldingSettings, Without("agents workers worker_rows dataset sample_weight")],
     graph: GraphSettings,
     asked: Annotated[PlanSettings, Without("consensus seed n_threads")],
     printing: Printing,
@@ -89,11 +96,12 @@ def describe(
 
             check_picture(plot, force)
         graph = graph.seeded(0)
-        network, parts, stored = _network(source, held, graph, features)
+        network, parts, stored = _network(source, held, agents, graph, features)
         found = plan(
             network,
             parts,
             asked,
+            split=held.split,
             n_samples=asked.n_samples or stored,
             seed=graph.graph_seed,
         )
@@ -114,14 +122,23 @@ def describe(
 
 
 def _network(
-    source: str | None, held: HoldingSettings, graph: GraphSettings, features: int | None
-) -> tuple[Graph, Partition, int | None]:
-    """Return the graph, who holds which features, and how many rows there are in the dataset."""
+    source: str | None,
+    held: HoldingSettings,
+    agents: int | None,
+    graph: GraphSettings,
+    features: int | None,
+) -> tuple[Graph, Partition | list[int], int | None]:
+    """Return the graph, who holds which features, and how many rows there are in the dataset.
+
+    All workers hold all features: the first stands for them.
+    """
     from vpem.errors import InputError, check_choice
     from vpem.network.holdings import contiguous
 
     from .choices import partition_of, stored_graph
+    from .workers import graph_of
 
+    over_rows = held.split == "rows"
     if source is not None and source not in TOPOLOGIES:
         if not Path(source).suffix and not Path(source).exists():
             check_choice("topology", source, TOPOLOGIES)
@@ -131,7 +148,12 @@ def _network(
 
         # Values stay on disk: only their number counts.
         data = read_dataset(source, memory_limit=0)
-        parts = partition_of(data, held)
+        if over_rows:
+            count = agents or (1 if data.workers is None else data.workers.n_workers)
+            names = None if agents or data.workers is None else data.workers.names
+            made = graph_of(count, names, graph)
+            return made, [data.n_features, *[0] * (count - 1)], len(data.X)
+        parts = partition_of(data, held.changed(agents=agents))
         return stored_graph(data, parts, graph), parts, len(data.X)
     if graph.topology is not None:
         raise InputError(
@@ -140,8 +162,10 @@ def _network(
         )
     if held.partition is not None:
         raise InputError("--partition names the features of a dataset; give one")
-    made = _named(source, held.agents, graph)
+    made = _named(source, agents, graph)
     count = made.n_agents
+    if over_rows:
+        return made, [features or USUAL_FEATURES, *[0] * (count - 1)], None
     return made, contiguous(count if features is None else features, count, made.names), None
 
 
@@ -180,13 +204,15 @@ def _show(found: Report) -> None:
     names = [*found["agent_names"], "server"]
     degrees = found["degrees"]
     hubs = found["hubs"]
+    holder = "agent" if found["split"] == "features" else "worker"
     facts = [
-        ("graph", f"{found['topology']}, {plural(found['n_agents'], 'agent')}, "
+        ("graph", f"{found['topology']}, {plural(found['n_agents'], holder)}, "
                   f"{plural(found['n_edges'], 'link')}"),
         ("degrees", f"{degrees['min']} to {degrees['max']}, mean {number(degrees['mean'], 3)}"),
         ("diameter", plural(found["diameter"], "hop")),
-        ("hubs", f"{len(hubs)} of {plural(found['hops'], 'hop')}"),
     ]  # fmt: skip
+    if found["split"] == "features":
+        facts.append(("hubs", f"{len(hubs)} of {plural(found['hops'], 'hop')}"))
     facts.append(("sum", how_summed(found)))
     if found["communication"]["is_expected"]:
         drawn, share = (found["communication"][name] for name in ("n_drawn", "partitioned"))
@@ -194,10 +220,13 @@ def _show(found: Report) -> None:
             ("falls apart", f"in {number(100 * share, 2)} % of {plural(drawn, 'sum')} drawn")
         )
     tables: list[Table | str] = [table(facts, "", "")]
-    tables += _hubs(hubs, names)
+    if found["split"] == "features":
+        tables += _hubs(hubs, names)
     if found["mixing"]:
         tables += _mixing(found)
     tables += _messages(found, names)
+    if "time" in found:
+        tables.append(_time(found["time"]))
     show(*tables)
 
 
@@ -265,6 +294,24 @@ def _mixing(found: Report) -> list[Table | str]:
         table(needed, "error", *ways, title=f"Rounds needed, {of}",
               right=("error", *ways)),
     ]  # fmt: skip
+
+
+def _time(found: Report) -> Table:
+    """Table of how long an iteration takes, and what of it."""
+    from .output import number, plural, size, table
+
+    made_of = {
+        "computing": f"{number(found['flops'], 3)} flops, "
+        f"{number(found['additions'], 3)} additions, at this machine's rates",
+        "latency": f"{number(found['latencies'], 4)} times one way, one after the other, "
+        f"{plural(found['chunks'], 'chunk')} of rows",
+        "transfer": f"{size(found['bytes'])} over the busiest link",
+        "iteration": "chunks are computed while others travel" if found["chunks"] > 2 else "",
+    }
+    rows = [(part, f"{number(found[part], 3)} s", text) for part, text in made_of.items()]
+    link = f"{found['bandwidth'] / 1e6:g} Mbit/s, {1e3 * found['one_way_latency']:g} ms one way"
+    return table(rows, "part", "time", "of", title=f"An iteration, links of {link}",
+                 right=("time",))  # fmt: skip
 
 
 def _messages(found: Report, names: list[str]) -> list[Table | str]:

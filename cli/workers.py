@@ -43,7 +43,7 @@ def workers_of(
     return evenly(source.n_samples, 1)
 
 
-def graph_of(n_agents: int, names: Sequence[str], graph: GraphSettings) -> Graph:
+def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -> Graph:
     """Choose who talks to whom: a server (star) unless something else is asked for."""
     from vpem.errors import InputError
     from vpem.files.graph_files import read_graph

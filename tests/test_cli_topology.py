@@ -342,7 +342,12 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
         (("cycle", "-n", "5", "--graph-seed", "-1"), "--graph-seed must be"),
         (("cycle", "-n", "5", "--radius", "0.3"), "--radius is for geometric"),
         (("cycle", "-n", "5", "--topology", "path"), "--topology is for a dataset"),
-        (("cycle", "-n", "5", "--partition", "p.json"), "give --agents or --partition"),
+        (
+            ("cycle", "-n", "5", "--partition", "p.json"),
+            "--partition names the features of a dataset",
+        ),
+        (("cycle", "-n", "5", "--link", "fast"), "--link is bandwidth and one-way latency"),
+        (("cycle", "-n", "5", "--link", "0Mbit,1ms"), "such as 100Mbit,30ms"),
         (("cycle", "-n", "5", "--graph", "g.csv"), "give a topology (cycle) or --graph, not both"),
         (("--graph", "g.csv"), "g.csv"),
         (("--graph", "g.csv", "--radius", "1"), "--radius and --mean-degree need the topology"),

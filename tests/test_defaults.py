@@ -111,6 +111,7 @@ ALONE = {
 
 LACKING = {
     ("features", "dtype"): "an estimator computes in the type of its data",
+    ("features", "link"): "a plan alone foretells how long an iteration takes",
     ("features", "n_samples"): "a plan has no data",
     ("features", "workers"): "of vpem fit --split rows",
     ("rows", "batch_size"): "of vpem fit --split features",

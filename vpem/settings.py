@@ -25,7 +25,6 @@ __all__ = [
     "KmeansHolding",
     "KmeansSettings",
     "MixtureSettings",
-    "PlanSettings",
     "SaemSettings",
     "SumSettings",
     "WorkerSettings",
@@ -183,19 +182,6 @@ class SumSettings(Settings, heading="Network"):
     seed: int = setting(0, "Seeds ties between hubs, codecs and faults.", heading="Start", least=0)
     n_threads: int | None = setting(None, "Threads of the kernels; results do not depend on it. "
         "Default: all processors.", flags="--threads", heading="Running")
-
-
-class PlanSettings(SumSettings, heading="Network"):
-    """A fit whose messages are foretold: see `vpem.fits.plan.plan`."""
-
-    n_samples: int | None = setting(None, "Rows of the fit to plan. Default: the dataset's, or "
-        "else 1000.", flags="--samples", heading="Data", least=1)
-    n_components: int = setting(2, "Components of the fit to plan.", flags="-k --components",
-        heading="Model", least=1)
-    dtype: str = setting("float64", "Precision of the fit to plan: float64 or float32.",
-        heading="Running", choices=DTYPES)
-    batch_size: int | None = setting(None, "Rows of a batch, as for 'vpem fit'. Default: all rows "
-        "in every iteration.", heading="Method", least=1)
 
 
 # ---- algorithms ----------------------------------------------------------------------------------

@@ -85,12 +85,6 @@ class Placement:
         """Process of each agent and, as the last, of a server, which lives in the first."""
         return np.append(self.ranks, 0)
 
-    @cached_property
-    def _order(self) -> NDArray[np.intp] | None:
-        """Agents process by process, or None where that is their own order."""
-        order = np.argsort(self.ranks, kind="stable")
-        return None if np.array_equal(order, np.arange(len(order))) else order
-
     def mine(self, agent: int) -> bool:
         """Whether an agent lives in this process."""
         return bool(self.nodes[agent] == self.engine.rank)
@@ -179,13 +173,8 @@ class Placement:
 
         Whatever there is beyond as many as live here is left out.
         """
-        parts = self.engine.allgather(values[: len(self.own)])
-        joined: Floats = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if self._order is None:
-            return joined
-        found = np.empty_like(joined)
-        found[self._order] = joined
-        return found
+        own = values[: len(self.own)]
+        return self.allreduce(self.padded(own)) if self.apart else own
 
     def padded(self, values: NDArray[Any]) -> NDArray[Any]:
         """Put what this process's agents have (n_i, ...) among zeros for all others, (N, ...)."""

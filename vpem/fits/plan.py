@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import check_int
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.fits.cost import Work, iteration_time
+from vpem.fits.settings import PlanSettings
 from vpem.fits.vpem import refuse_compressed
 from vpem.network.distances import diameter
 from vpem.network.graph import Graph
 from vpem.network.holdings import Partition
 from vpem.network.hubs import Hub
+from vpem.network.links import parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.schema import Report
-from vpem.settings import ACCELERATIONS, WEIGHTS, PlanSettings, SumSettings
-from vpem.sums.connect import Network, connect
+from vpem.settings import ACCELERATIONS, SPLITS, WEIGHTS, SumSettings
+from vpem.sums.connect import Network, connect, connect_workers
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 from vpem.sums.forecast import communication
 
@@ -50,6 +53,8 @@ def plan(
     graph: Graph,
     partition: Partition | Sequence[int],
     settings: PlanSettings | None = None,
+    *,
+    split: str = "features",
     **changes: Any,
 ) -> Report:
     """Describe a network and what a fit on it will send.
@@ -62,9 +67,12 @@ def plan(
     graph : Graph
         Communication graph of the agents, or a star around a server.
     partition : Partition or sequence of int
-        Features of each agent, or only how many.
+        Features of each agent, or only how many; of workers together how many there are.
     settings : PlanSettings, optional
         How they sum, and what is fitted; None: the defaults.
+    split : {"features", "rows"}
+        What agents hold: some features of all rows, or all features of some of the rows (workers,
+        full covariances), of which each has as many.
     **changes
         Settings that differ from these.
 
@@ -83,7 +91,8 @@ def plan(
         With ``batch_size`` there is ``batch``, the E-step of one batch, and an iteration is a pass
         over all of them. Where links or agents fail no two sums send the same: ``is_expected``
         says that all but the setup are means, over ``n_drawn`` sums drawn as the fit draws its
-        first ones, and ``partitioned`` is the share of them in which the network fell apart.
+        first ones, and ``partitioned`` is the share of them in which the network fell apart. With
+        ``link`` there is ``time``, what an iteration takes (`vpem.fits.cost.iteration_time`).
 
     Raises
     ------
@@ -99,11 +108,10 @@ def plan(
     asked = PlanSettings.of(settings, **changes)
     n_samples = asked.n_samples or USUAL_SAMPLES
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
-    network = connect(graph, held, asked.into(SumSettings))
+    link = None if asked.link is None else parse_link(asked.link)
+    network, work = _network(graph, held, asked, n_samples, split)
     refuse_compressed(None, network, asked.batch_size)
-    sent = communication(
-        network, n_samples, asked.n_components, ITEM_BYTES[asked.dtype], asked.batch_size
-    )
+    sent = communication(network, *work.values, work.itemsize, asked.batch_size)
     if sent["partitioned"] > MOST_PARTITIONED:
         warnings.warn(
             f"the network falls apart in {sent['partitioned']:.0%} of the sums, which change "
@@ -129,7 +137,8 @@ def plan(
             {"root": int(hub.root), "agents": list(hub.agents), "n_features": len(columns)}
             for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
         ],
-        "n_features": network.blocks.n_features,
+        "split": split,
+        "n_features": held.n_features,
         "n_samples": n_samples,
         "n_components": asked.n_components,
         "dtype": asked.dtype,
@@ -149,7 +158,22 @@ def plan(
         ),
         **_mixing(network),
         "communication": sent,
+        **(
+            {} if link is None else {"time": iteration_time(network, sent["iteration"], link, work)}
+        ),
     }
+
+
+def _network(
+    graph: Graph, held: Partition, asked: PlanSettings, n_samples: int, split: str
+) -> tuple[Network, Work]:
+    """Set up the network, and say what the busiest agent does in an iteration."""
+    how, shape = asked.into(SumSettings), (n_samples, asked.n_components)
+    if check_choice("split", split, SPLITS) == "rows":
+        network = connect_workers(graph, how)
+        return network, Work.of_rows(network, *shape, held.n_features)
+    network = connect(graph, held, how)
+    return network, Work.of(network, *shape, ITEM_BYTES[asked.dtype])
 
 
 def _of_widths(graph: Graph, widths: Sequence[int]) -> Partition:

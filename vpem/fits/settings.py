@@ -1,13 +1,21 @@
-"""Settings of FedMissEM, most of them FedEM's, as `vpem.settings` has those of other recipes."""
+"""Settings of FedMissEM, most of them FedEM's, and of plans; others are in `vpem.settings`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from vpem.records import Settings, changed, setting
-from vpem.settings import LAWS, FedSettings, FitSettings, MixtureSettings, SumSettings
+from vpem.settings import (
+    BY_FEATURES,
+    DTYPES,
+    LAWS,
+    FedSettings,
+    FitSettings,
+    MixtureSettings,
+    SumSettings,
+)
 
-__all__ = ["COPIES", "ImputeSettings"]
+__all__ = ["COPIES", "ImputeSettings", "PlanSettings"]
 
 COPIES = ("auto", "observers", "fewest")
 
@@ -49,4 +57,19 @@ class ImputeSettings(Settings, heading="Model"):
         "participation, batches and noise.")
     n_threads: int | None = changed(SumSettings, "n_threads", help="Threads of the codec. Default: "
         "all processors.")
+
+
+class PlanSettings(SumSettings, heading="Network"):
+    """A fit whose messages are foretold: see `vpem.fits.plan.plan`."""
+
+    n_samples: int | None = setting(None, "Rows of the fit to plan. Default: the dataset's, or "
+        "else 1000.", flags="--samples", heading="Data", least=1)
+    n_components: int = setting(2, "Components of the fit to plan.", flags="-k --components",
+        heading="Model", least=1)
+    dtype: str = setting("float64", "Precision of the fit to plan: float64 or float32.",
+        heading="Running", choices=DTYPES)
+    batch_size: int | None = setting(None, "Rows of a batch, as for 'vpem fit'. Default: all rows "
+        "in every iteration.", heading="Method", least=1, idle=BY_FEATURES)
+    link: str | None = setting(None, "Bandwidth and one-way latency of every agent's link, such as "
+        "100Mbit,30ms or 10Gbit,0.1ms: foretell how long an iteration takes.", heading="Network")
 # fmt: on

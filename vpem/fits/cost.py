@@ -1,0 +1,253 @@
+"""How long an iteration takes on a network: what agents compute, what they send, what they wait.
+
+The model has three parts. *Computing*: the flops of the widest hub's E-step and M-step, and the
+numbers that are added up, by rates measured on this machine. *Latency*: messages of one round are
+on their way together, so that a round takes one, or three where a large message is announced and
+asked for first, as MPI does; rows that are summed in several chunks take the rounds for each
+`IN_FLIGHT` of them; and agents agree twice, on stopping and on components that collapsed.
+*Transfer*: the bytes of the busiest agent by the bandwidth of its link. While one chunk travels the
+next is computed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from vpem._core.threads import one_blas_thread
+from vpem.network.blocks import Blocks
+from vpem.network.links import Link
+from vpem.network.schema import Report
+from vpem.sums.connect import Network
+from vpem.sums.over_engine import IN_FLIGHT
+from vpem.sums.quantizer import ITEM
+from vpem.sums.tree import TreeSum
+from vpem.terms.features import CHUNK_BYTES, FeatureTerms
+from vpem.terms.row_statistics import Message
+from vpem.terms.scaling import Scaling
+
+__all__ = ["Rates", "Work", "iteration_time", "measure_rates"]
+
+EXPONENTIAL = 20
+"""Flops that an exponential and its share of a row's normalisation count as."""
+
+AGREEMENTS = 2
+"""Of all agents in an iteration."""
+
+EAGER = 1 << 16
+"""Bytes of a message above which it is announced first and sent when it is asked for."""
+
+HANDSHAKE = 2
+"""Latencies that this takes."""
+
+WIDEST = 256
+"""Features of the block whose flops a second are measured, at most."""
+
+TRIAL_FLOPS = 2e7
+"""Of one measurement."""
+
+TRIAL_NUMBERS = 1 << 21
+"""Numbers that are added to others, in one measurement."""
+
+TRIALS = 5
+"""Measurements, of which the fastest counts."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the busiest agent does in an iteration.
+
+    Attributes
+    ----------
+    n_samples, n_components, width : int
+        Rows, components and features that it computes with.
+    values : tuple of int
+        Rows and columns of the numbers that it adds to a sum: M x K terms, or a row of statistics.
+    itemsize : int
+        Bytes of a number.
+    """
+
+    n_samples: int
+    n_components: int
+    width: int
+    values: tuple[int, int]
+    itemsize: int
+
+    @staticmethod
+    def of(network: Network, n_samples: int, n_components: int, itemsize: int) -> Work:
+        """What a hub does where features are split."""
+        width = int(max(network.blocks.widths, default=1))
+        return Work(n_samples, n_components, width, (n_samples, n_components), itemsize)
+
+    @staticmethod
+    def of_rows(network: Network, n_samples: int, n_components: int, n_features: int) -> Work:
+        """What a worker does with its share of the rows, all features in one block."""
+        blocks = Blocks((np.arange(n_features),), (0,), ((0,),))
+        terms = FeatureTerms(
+            np.zeros((1, n_features)), blocks, "full", scaling=Scaling.none(n_features)
+        )
+        size = Message(terms, np.zeros((n_components, n_features))).size
+        own = ceil(n_samples / network.graph.n_agents)
+        return Work(own, n_components, n_features, (1, size), ITEM)
+
+    @property
+    def flops(self) -> float:
+        """Of an E-step and M-step with full covariances.
+
+        For every row and component a triangular solve and an outer product, ``d^2`` each, and what
+        grows with ``d``.
+        """
+        a_row = 2.0 * self.width**2 + 6.0 * self.width + EXPONENTIAL
+        return float(self.n_samples) * self.n_components * a_row
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one thread of this machine does in a second.
+
+    Attributes
+    ----------
+    flops : float
+        Of an E-step and M-step.
+    additions : float
+        Numbers of 8 bytes that are added to others in memory.
+    """
+
+    flops: float
+    additions: float
+
+
+def measure_rates(width: int, n_components: int) -> Rates:
+    """Measure this machine, on rows of so many features (at most `WIDEST`) that are drawn."""
+    width = max(1, min(width, WIDEST))
+    one = Work(1, n_components, width, (1, n_components), ITEM)
+    n_samples = max(64, int(TRIAL_FLOPS / one.flops))
+    rng = np.random.default_rng(0)
+    blocks = Blocks((np.arange(width),), (0,), ((0,),))
+    rows, units = rng.standard_normal((n_samples, width)), Scaling.none(width)
+    terms = FeatureTerms(rows, blocks, "full", scaling=units, reg_covar=1.0)
+    means = terms.at_rows(np.arange(n_components) % n_samples)
+    mixture, mix = terms.start(means), np.ones((1, 1))
+
+    def sweep() -> None:
+        statistics = terms.empty(mixture.means, 1)
+        terms.sweep(mixture, terms.prepare(mixture), mix, statistics)
+        terms.update(statistics)
+
+    some, more = np.ones(TRIAL_NUMBERS), np.ones(TRIAL_NUMBERS)
+
+    def add() -> None:
+        np.add(some, more, out=some)
+
+    with one_blas_thread():
+        taken = _fastest(sweep)
+    return Rates(n_samples * one.flops / taken, TRIAL_NUMBERS / _fastest(add))
+
+
+def _fastest(work: Callable[[], None]) -> float:
+    """Seconds of the fastest of some calls."""
+    found = np.inf
+    for _ in range(TRIALS):
+        began = time.perf_counter()
+        work()
+        found = min(found, time.perf_counter() - began)
+    return max(float(found), 1e-9)
+
+
+def iteration_time(
+    network: Network,
+    sent: Report,
+    link: Link,
+    work: Work,
+    rates: Rates | None = None,
+) -> Report:
+    """Foretell how long an iteration takes where every agent has a machine and a link of its own.
+
+    Parameters
+    ----------
+    network : Network
+        From `vpem.connect`.
+    sent : dict
+        What an iteration sends (`vpem.network.ledger.Ledger.summary`).
+    link : Link
+        Of every agent, and of the server.
+    work : Work
+        What the busiest agent computes and sends.
+    rates : Rates, optional
+        Of the agents' machines; None: `measure_rates`, of this one.
+
+    Returns
+    -------
+    dict
+        Seconds ``computing``, ``latency``, ``transfer`` and, of a whole ``iteration``; and what
+        they are made of: ``flops`` and ``additions`` of the busiest, its ``bytes``, the ``rounds``
+        one after the other, and ``chunks`` of rows.
+    """
+    rates = rates or measure_rates(work.width, work.n_components)
+    graph = network.graph
+    kinds = sent["by_kind"]
+    n_rounds = kinds["estep"]["rounds"] + kinds["server"]["rounds"]
+    n_values = float(work.values[0]) * work.values[1]
+    neighbours = int(graph.degrees.max(initial=0))
+    most, n_bytes = _busiest(network, sent)
+    chunks = 1 if work.values[0] == 1 else _chunks(network, n_values * work.itemsize, neighbours)
+    flights = ceil(chunks / IN_FLIGHT)
+    messages = max(1, kinds["estep"]["messages"] + kinds["server"]["messages"])
+    size = (kinds["estep"]["bytes"] + kinds["server"]["bytes"]) / messages / chunks
+    ways = 1 + (HANDSHAKE if size > EAGER else 0)
+    waits = n_rounds * flights * ways + AGREEMENTS * (sent["rounds"] - n_rounds)
+    additions = n_values * most
+    computing = work.flops / rates.flops + additions / rates.additions
+    latency, transfer = link.latency * waits, link.transfer(n_bytes)
+    longer, shorter = sorted((computing, latency + transfer), reverse=True)
+    return {
+        "bandwidth": link.bandwidth,
+        "one_way_latency": link.latency,
+        "flops": work.flops,
+        "flops_per_second": rates.flops,
+        "additions": additions,
+        "additions_per_second": rates.additions,
+        "latencies": waits,
+        "chunks": chunks,
+        "bytes": n_bytes,
+        "computing": computing,
+        "latency": latency,
+        "transfer": transfer,
+        "iteration": longer + shorter / flights,
+    }
+
+
+def _busiest(network: Network, sent: Report) -> tuple[int, int]:
+    """Terms that are added up one after the other, and bytes that travel so.
+
+    A server has all terms before it sends their sum: its link carries first one direction, then
+    the other. Along a tree the parents of one depth wait for all their children's sums, and those
+    of the next for theirs. Rounds among neighbours take both directions at once.
+    """
+    total, n_agents = network.total, network.graph.n_agents
+    up, down = (np.array(sent["by_agent"][f"bytes_{way}"]) for way in ("sent", "received"))
+    if network.graph.has_server:
+        return n_agents, int((up + down).max(initial=0))
+    if isinstance(total, TreeSum):
+        leaves, parent = total.tree.leaves, total.tree.parent
+        children = np.bincount(parent[leaves], minlength=len(parent))
+        depth = total.tree.depth
+        most = sum(int(children[depth == hops].max(initial=0)) for hops in range(total.tree.hops))
+        messages = max(1, sent["by_kind"]["estep"]["messages"])
+        return most, 2 * most * (sent["by_kind"]["estep"]["bytes"] // messages)
+    rounds = sent["by_kind"]["estep"]["rounds"]
+    most = rounds * (int(network.graph.degrees.max(initial=0)) + 1)
+    return most, int(np.maximum(up, down).max(initial=0))
+
+
+def _chunks(network: Network, n_bytes: float, neighbours: int) -> int:
+    """Chunks of rows whose sums are taken one after the other, of terms of so many bytes."""
+    if network.total.whole:
+        return 1
+    shared = network.graph.has_server or isinstance(network.total, TreeSum)
+    states = 2 if shared else 3 * (1 + neighbours)
+    return max(1, ceil(n_bytes * IN_FLIGHT * states / CHUNK_BYTES))

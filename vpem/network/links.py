@@ -1,0 +1,58 @@
+"""Links between agents: how much they carry in a second, and how long a message is on its way."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from vpem.errors import InputError, Setting
+
+__all__ = ["Link", "parse_link"]
+
+BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+NUMBER = r"(\d+(?:\.\d+)?)"
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects an agent to all others; both directions at once.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Bits a second that an agent can send, and as many that it can receive.
+    latency : float
+        Seconds that a message takes one way, however short it is.
+    """
+
+    bandwidth: float
+    latency: float
+
+    def transfer(self, n_bytes: float) -> float:
+        """Seconds that so many bytes take to leave an agent, or to reach it."""
+        return 8 * n_bytes / self.bandwidth
+
+
+def parse_link(text: str) -> Link:
+    """Read bandwidth and latency, such as 100Mbit,30ms or 10Gbit/s,0.1ms.
+
+    Raises
+    ------
+    InputError
+        If it is something else, or the bandwidth is zero.
+    """
+    bits, seconds = "|".join(BITS), "|".join(SECONDS)
+    pattern = rf"{NUMBER}\s*({bits})(?:/s)?\s*,\s*{NUMBER}\s*({seconds})"
+    found = re.fullmatch(pattern, text.strip(), flags=re.IGNORECASE)
+    link = None
+    if found:
+        bandwidth = float(found[1]) * BITS[found[2].lower()]
+        link = Link(bandwidth, float(found[3]) * SECONDS[found[4].lower()])
+    if link is None or link.bandwidth == 0:
+        raise InputError(
+            Setting("link"),
+            " is bandwidth and one-way latency, such as 100Mbit,30ms (units: kbit, Mbit, Gbit; us, "
+            f"ms, s), got {text!r}",
+        )
+    return link
