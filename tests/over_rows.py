@@ -3,13 +3,16 @@
 The first rank runs one process besides (see test_engines.py).
 """
 
+import tempfile
 from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 
 from tests.mpi_support import on_ranks
 from vpem.errors import InputError
+from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem import fit_fedem
 from vpem.fits.local_rows import read_rows
 from vpem.fits.row_kmeans import kmeans_rows
@@ -42,8 +45,12 @@ class Comparison:
         X = self.X if X is None else X
         ranked = spread_workers(network, self.engine)
         self.mine = ranked.agents.own
-        own = read_rows(X, [self.workers.rows[worker] for worker in self.mine])
-        found = recipe(own, self.workers, ranked, **options)
+        rows = [self.workers.rows[worker] for worker in self.mine]
+        ours = dict(options)
+        if "sample_weight" in options:
+            ours["sample_weight"] = read_rows(options["sample_weight"], rows)
+        own = X.of_rows(rows) if isinstance(X, FileMatrix) else read_rows(X, rows)
+        found = recipe(own, self.workers, ranked, **ours)
         assert found.network is network
         if self.engine.rank:
             return found, None
@@ -134,8 +141,10 @@ def main(engine, brief=False):
     grown = connect_workers(make_graph("grid", N_WORKERS), sum="tree")
     compare.em(grown, init="kmeans")
     compare.kmeans(grown)
+    compare_data(compare, networks, starts, brief)
     compare_fedem(compare, networks, first, brief)
     if not brief:
+        compare_disk(compare, networks, starts)
         compare_kinds(compare, networks, starts)
         compare_repairs(compare, networks, first)
         check_refusals(compare, networks)
@@ -161,6 +170,42 @@ def compare_fedem(compare, networks, first, brief):
         compare.fedem(network, init="kmeans", participation=0.6, batch_size=9)
         if not brief:
             compare.fedem(network, variance_reduction=True, memory="zero", tol=1e-3, max_iter=30)
+
+
+def compare_data(compare, networks, starts, brief):
+    """Weights, missing values and both; rows that nothing is known of, or that weigh nothing."""
+    rng = np.random.default_rng(2)
+    weights = rng.integers(0, 3, size=len(compare.X)).astype(float)
+    weights[[3, 77, 120]] = 1.5
+    holes = np.where(rng.random(compare.X.shape) < 0.15, np.nan, compare.X)
+    holes[[5, 70, 149]] = np.nan
+    # Of this worker's rows a feature is never there.
+    holes[compare.workers.rows[1], 1] = np.nan
+    holes[[3, 77, 120]] = compare.X[[3, 77, 120]]
+    missing = {"X": holes, "missing": "marginalize"}
+    kinds = ("full", "diag", "tied", "spherical")
+    for number, network in enumerate(networks):
+        common = {"init": starts[number], "covariance_type": kinds[number]}
+        compare.em(network, sample_weight=weights, **common)
+        compare.em(network, **missing, **common)
+        if not brief:
+            compare.em(network, sample_weight=weights, init=starts[number + 2], scale="standard")
+            compare.em(network, **missing, sample_weight=weights, init=starts[3 - number])
+            compare.em(network, **missing, scale="standard", init=starts[number + 1])
+            compare.em(network, **missing, dtype=np.float32, init="random", tolerance=2e-3)
+
+
+def compare_disk(compare, networks, starts):
+    """Rows that are read a run at a time: the same numbers, starts, recoveries and ledger."""
+    with tempfile.TemporaryDirectory() as folder:
+        with h5py.File(f"{folder}/x.h5", "w") as file:
+            file["X"] = compare.X
+        matrix = FileMatrix(f"{folder}/x.h5").in_reads_of(11)
+        weights = np.random.default_rng(2).integers(0, 3, size=len(matrix)).astype(float)
+        compare.em(networks[0], X=matrix, init=starts[2], scale="standard")
+        compare.em(networks[1], X=matrix, init=starts[1], n_init=2)
+        compare.em(networks[2], X=matrix, init=starts[2], sample_weight=weights)
+        matrix.close()
 
 
 def compare_kinds(compare, networks, starts):
@@ -198,11 +243,8 @@ def check_refusals(compare, networks):
     engine, workers = compare.engine, compare.workers
     star = spread_workers(networks[0], engine)
     own = read_rows(compare.X, [workers.rows[worker] for worker in star.agents.own])
-    for recipe in (fit_em, kmeans_rows):
-        with pytest.raises(InputError, match="sample_weight over rows is for one process"):
-            recipe(own, workers, star, sample_weight=np.ones(len(own)))
-    with pytest.raises(InputError, match="missing over rows is for one process"):
-        fit_em(own, workers, star, missing="marginalize")
+    with pytest.raises(InputError, match="sample_weight over rows is for one process"):
+        kmeans_rows(own, workers, star, sample_weight=np.ones(len(own)))
     with pytest.raises(InputError, match="this rank hold"):
         fit_em(np.zeros((len(own) + 1, 3)), workers, star)
     graph = make_graph("cycle", N_WORKERS)

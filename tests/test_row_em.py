@@ -258,7 +258,7 @@ def test_messages_are_read_as_they_were_written(kind, overlapping):
     centres = terms.at_rows(np.array([0, 20, 40]))
     start = terms.start(centres)
     layout = Message(terms, centres + 0.3)
-    rows = RowTerms(terms, [slice(0, 60)])
+    rows = RowTerms(terms, [slice(0, 60)], np.array([60]), terms.rows)
     message = rows.message(0, start, terms.prepare(start), layout)
     assert message.shape == (layout.size,)
     statistics, found = layout.unpacked(message)

@@ -228,8 +228,11 @@ def row_blocks(X: Matrix) -> Iterator[tuple[int, NDArray[np.floating]]]:
         yield start, X[start : start + step]
 
 
-def check_weights(weights: Any, n_samples: int) -> NDArray[np.float64]:
-    """Return row weights as a non-negative float array of shape (M,), or raise InputError."""
+def check_weights(weights: Any, n_samples: int, *, some: bool = False) -> NDArray[np.float64]:
+    """Return row weights as a non-negative float array of shape (M,), or raise InputError.
+
+    Where these are the weights of ``some`` of the rows they may all be zero.
+    """
     values = as_array("sample weights", weights)
     if values.dtype.kind not in "iufb" or values.shape not in ((n_samples,), ()):
         raise InputError(
@@ -239,9 +242,9 @@ def check_weights(weights: Any, n_samples: int) -> NDArray[np.float64]:
     values = np.broadcast_to(values.astype(np.float64), (n_samples,))
     if not np.isfinite(values).all() or (values < 0).any():
         raise InputError("sample weights must be finite and not negative")
-    if not values.any():
+    if not (some or values.any()):
         raise InputError("sample weights must not all be zero")
-    if values.max() >= LARGEST_WEIGHT / n_samples:
+    if values.max(initial=0.0) >= LARGEST_WEIGHT / n_samples:
         raise InputError(
             f"sample weights sum to more than {LARGEST_WEIGHT:g}, too much to compute with; divide "
             "them by their mean"

@@ -22,7 +22,7 @@ from vpem.fits.results import SUMMED, NetworkResult
 from vpem.network.schema import Report
 from vpem.settings import CLUSTER_INITS, KmeansSettings
 from vpem.sums.connect import Network
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import Scaling, alone
 
 if TYPE_CHECKING:
     from vpem.fits.one_shot import OneShot
@@ -272,8 +272,8 @@ def prepare(
             )
     scaling = Scaling.none(n_features)
     if how.scale == "standard":
-        standard = Scaling.standard if here is None else here.standard
-        scaling = standard(data, weights)
+        add = alone if here is None else here.holders.allreduce
+        scaling = Scaling.standard(data, weights, add)
     rows = centres = None
     if isinstance(init, str):
         return Wanted(data, weights, None, None, init, how.n_init, precision, scaling)

@@ -145,7 +145,7 @@ def _prepared(
         X.shape[1] if X.ndim == 2 else 0,
         how,
         feature_names=feature_names,
-        here=LocalRows.of(holders, workers.counts, X),
+        here=LocalRows.of(holders, workers.counts, X, workers.order),
     )
     if workers.n_samples != given.n_samples:
         raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")

@@ -13,7 +13,6 @@ from vpem.checks import Floats, row_blocks
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.terms.matrix import Rows
-from vpem.terms.scaling import Scaling
 
 __all__ = ["LocalRows", "SharedRows", "check_alone", "read_rows"]
 
@@ -27,6 +26,8 @@ class LocalRows:
         Which workers live where.
     counts : ndarray of shape (N,)
         Rows of each worker of all processes.
+    order : ndarray of shape (M,), optional
+        The user's numbers of all rows, worker by worker; None: 0, 1, ...
 
     Attributes
     ----------
@@ -42,8 +43,14 @@ class LocalRows:
         Of these, those of this process's workers.
     """
 
-    def __init__(self, holders: Placement, counts: NDArray[np.intp]) -> None:
+    def __init__(
+        self,
+        holders: Placement,
+        counts: NDArray[np.intp],
+        order: NDArray[np.intp] | None = None,
+    ) -> None:
         self.holders = holders
+        self._order = order
         self.counts = counts
         self.n_samples = int(counts.sum())
         self.own = holders.own
@@ -56,7 +63,13 @@ class LocalRows:
         self.rows = slice(first, first + ends[-1])
 
     @classmethod
-    def of(cls, holders: Placement, counts: NDArray[np.intp], X: Any) -> LocalRows | None:
+    def of(
+        cls,
+        holders: Placement,
+        counts: NDArray[np.intp],
+        X: Any,
+        order: NDArray[np.intp] | None = None,
+    ) -> LocalRows | None:
         """Return which rows X has where workers live in several processes; else None.
 
         Raises
@@ -66,7 +79,7 @@ class LocalRows:
         """
         if not holders.apart:
             return None
-        here = cls(holders, counts)
+        here = cls(holders, counts, order)
         here.check(X)
         return here
 
@@ -79,25 +92,34 @@ class LocalRows:
                 "the rows of its own workers, worker by worker"
             )
 
-    def standard(self, X: Floats, row_weights: NDArray[np.float64] | None) -> Scaling:
-        """Units as `Scaling.standard` finds them, by sums over all processes; rows weigh alike."""
-        d = X.shape[1]
-        shift, variance = np.zeros(d), np.zeros(d)
-        for _, part in row_blocks(X):
-            shift += part.astype(np.float64, copy=False).sum(axis=0)
-        shift = self.holders.allreduce(shift) / self.n_samples
-        for _, part in row_blocks(X):
-            variance += np.square(part - shift).sum(axis=0)
-        scale = np.sqrt(self.holders.allreduce(variance) / self.n_samples)
-        scale = np.where(scale > 1e-12 * np.maximum(np.abs(shift), 1.0), scale, 1.0)
-        return Scaling(shift, scale)
+    @property
+    def numbers(self) -> NDArray[np.intp]:
+        """The user's numbers of this process's rows, worker by worker, shape (m,)."""
+        if self._order is None:
+            return np.arange(self.rows.start, self.rows.stop)
+        return self._order[self.rows]
 
-    def constant(self, X: Floats) -> NDArray[np.intp]:
-        """Features that have one value in all rows of all processes."""
-        if len(X):
-            extremes = np.stack([X.max(axis=0), -X.min(axis=0)]).astype(np.float64)
-        else:
-            extremes = np.full((2, X.shape[1]), -np.inf)
+    def everyones(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return what all processes have of their rows, as the user numbers them, (M, ...).
+
+        Parameters
+        ----------
+        values : ndarray of shape (m, ...)
+            Of this process's rows, worker by worker.
+        """
+        joined: NDArray[Any] = np.concatenate(self.holders.engine.allgather(values))
+        if self._order is None:
+            return joined
+        found = np.empty_like(joined)
+        found[self._order] = joined
+        return found
+
+    def constant(self, X: Any) -> NDArray[np.intp]:
+        """Features that have one value, or none, in all rows of all processes."""
+        extremes = np.full((2, X.shape[1]), -np.inf)
+        for _, part in row_blocks(X):
+            for most, values in zip(extremes, (part, -part), strict=True):
+                np.fmax(most, np.fmax.reduce(values, axis=0), out=most)
         highest, lowest = self.holders.allreduce(extremes, "max")
         return np.flatnonzero(highest == -lowest)
 

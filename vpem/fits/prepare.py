@@ -27,7 +27,7 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import Scaling, alone
 
 if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
@@ -50,13 +50,13 @@ class Prepared:
     Attributes
     ----------
     X : ndarray or FileMatrix of shape (m, d)
-        Rows of positive weight, where they are in memory; else all.
+        Rows of positive weight; where workers live in several processes, of those of this one.
     n_samples : int
         Rows there were, M.
     row_weights : ndarray of shape (m,) or None
-        None: all alike.
+        Of all rows of positive weight, as the user numbers them; None: all alike.
     kept : ndarray of shape (m,) or None
-        Which rows of the user's are in ``X``; None: all.
+        Which rows of the user's have a positive weight; None: all.
     rows : ndarray of shape (K,) or None
         Rows of ``X`` to start at, where init says so.
     precision : dtype
@@ -112,7 +112,8 @@ def prepare(
     """Check the data of a fit of a mixture, and what settings ask of them.
 
     ``some`` tells whether any process has each of some flags, where features are in several. With
-    ``here`` X has the rows of this process's workers, and others have more.
+    ``here`` X and weights are of the rows of this process's workers, and others have more; what
+    `Prepared` has of weights is of all rows.
     """
     precision = precision_of(dtype)
     misses = False
@@ -133,11 +134,14 @@ def prepare(
         given = init
     row_weights = kept = None
     n_positive = n_samples
-    some = some or np.asarray
+    any_has = some or (np.asarray if here is None else here.holders.any)
+    of_rows = some or (np.asarray if here is None else here.everyones)
     if missing == "marginalize":
-        misses = bool(some(np.array([misses]))[0])
-    blank = ~some(~np.isnan(X).all(axis=1)) if misses else np.zeros(0, dtype=bool)
+        misses = bool(any_has(np.array([misses]))[0])
+    blank = ~of_rows(~np.isnan(X).all(axis=1)) if misses else np.zeros(0, dtype=bool)
     is_weighted = sample_weight is not None
+    if is_weighted and here is not None:
+        sample_weight = here.everyones(check_weights(sample_weight, len(X), some=True))
     if blank.any():
         sample_weight = _without_blank(blank, sample_weight)
     if sample_weight is not None:
@@ -152,24 +156,23 @@ def prepare(
                     "init rows must have a positive sample weight"
                     f"{', and a value' if blank.any() else ''}"
                 )
-            if not isinstance(X, FileMatrix):
-                given = np.searchsorted(kept, rows)
-        row_weights = sample_weight
-        if len(kept) < n_samples and not isinstance(X, FileMatrix):
-            X, row_weights = X[kept], sample_weight[kept]
+            given = np.searchsorted(kept, rows)
+        row_weights = sample_weight[kept] if is_weighted else None
+        if len(kept) < n_samples:
+            own = kept if here is None else np.flatnonzero(sample_weight[here.numbers] > 0)
+            X = X.of_rows([own]) if isinstance(X, FileMatrix) else X[own]
         else:
             kept = None
-        row_weights = row_weights if is_weighted else None
     if misses:
-        check_columns(X, feature_names)
-        misses = bool(some(np.array([np.isnan(X).any()]))[0])
+        check_columns(X, feature_names, elsewhere=np.asarray if here is None else any_has)
+        misses = bool(any_has(np.array([np.isnan(X).any()]))[0])
     if n_positive < n_components:
         raise InputError(
             f"{n_components} components need at least as many rows, got {n_positive}"
             f"{'' if row_weights is None else ' with a positive weight'}; try fewer components"
         )
     if given is not None:
-        given = check_rows(given, n_components, len(X) if here is None else n_samples)
+        given = check_rows(given, n_components, n_positive)
     _inspect(X, feature_names, how.reg_covar, precision, here)
     return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
 
@@ -204,10 +207,8 @@ def units_of(
     """Units to fit in: as asked, and about the mean where single precision would lose digits."""
     if scale == "none" and precision.itemsize >= X.dtype.itemsize:
         return Scaling.none(X.shape[1])
-    if here is not None:
-        found = here.standard(X, row_weights)
-    else:
-        found = (observed_scaling if misses else Scaling.standard)(X, row_weights)
+    add = alone if here is None else here.holders.allreduce
+    found = (observed_scaling if misses else Scaling.standard)(X, row_weights, add)
     return found if scale == "standard" else Scaling(found.shift, np.ones(X.shape[1]))
 
 
@@ -218,9 +219,11 @@ def make_terms(
     scaling: Scaling,
     given: Prepared,
     how: FitSettings,
+    here: LocalRows | None = None,
 ) -> FeatureTerms:
     """Return the terms of a fit of a mixture, with as many threads as its settings say."""
     assert how.n_threads is not None
+    others = {"add": here.holders.allreduce} if here is not None and given.misses else {}
     return terms_of(
         data,
         blocks,
@@ -232,6 +235,7 @@ def make_terms(
         n_threads=how.n_threads,
         dtype=given.precision,
         skip_negligible=not how.every_weight,
+        **others,
     )
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.errors import InputError
-from vpem.files.matrix import FileRows
 from vpem.network.schema import Report
 from vpem.steps.em import iterate
+from vpem.steps.held_rows import StoredParts
 from vpem.steps.restarts import Restart
 from vpem.steps.row_em import OverRows, sample_roots
 from vpem.steps.row_lloyd import lloyd_rows
@@ -22,6 +22,7 @@ from vpem.steps.streams import ROW_BYTES, PlacedStream, RowStream
 from vpem.sums.counted import add_vectors
 from vpem.terms.covariances import is_diagonal
 from vpem.terms.features import FeatureTerms
+from vpem.terms.matrix import MemoryRows
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import Message, RowTerms
@@ -33,10 +34,29 @@ Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
 
 
 class RowRestart:
-    """Where one restart of EM over rows starts, and its run."""
+    """Where one restart of EM over rows starts, and its run.
+
+    Parameters
+    ----------
+    terms : RowTerms
+        The workers' rows.
+    weights : ndarray of shape (M,) or None
+        Of all rows, worker by worker; None: alike.
+    kept : MixtureRuns
+        What is kept of runs.
+    place : ndarray of shape (M,) or None
+        Where among the workers' rows each of the user's is; None: rows stand as the user has them.
+    restart : Restart
+        Which.
+    """
 
     def __init__(
-        self, terms: RowTerms, restart: Restart, kept: MixtureRuns, place: NDArray[np.intp]
+        self,
+        terms: RowTerms,
+        weights: NDArray[np.float64] | None,
+        kept: MixtureRuns,
+        place: NDArray[np.intp] | None,
+        restart: Restart,
     ) -> None:
         self.terms = terms
         self.restart = restart
@@ -46,10 +66,11 @@ class RowRestart:
         self.place = place
         whole = terms.whole
         # The same stream over rows as the user numbers them, and as they stand among the workers.
-        weights = whole.row_weights
-        own = None if weights is None else weights[place]
+        own = weights if weights is None or place is None else weights[place]
         self.stream = RowStream(restart.rng, own, whole.n_samples)
-        self.local = PlacedStream(restart.rng, weights, np.argsort(place))
+        self.local: RowStream = self.stream
+        if place is not None:
+            self.local = PlacedStream(restart.rng, weights, np.argsort(place))
         self.roots: list[FeatureTerms] = []
 
     def run(
@@ -61,7 +82,7 @@ class RowRestart:
         elif isinstance(init, Mixture):
             starts, shifts, rows = self._at_model(init)
         elif given is not None:
-            starts, shifts, rows = self._at(self.place[given], given)
+            starts, shifts, rows = self._at(self._placed(given), given)
         else:
             starts, shifts, rows = self._drawn(init)
         known = [root.sample_covariance for root in self.roots]
@@ -71,7 +92,11 @@ class RowRestart:
 
     def _draw_row(self) -> int:
         """Next row of the shared stream, by its place among the workers'."""
-        return int(self.place[self.stream.draw()])
+        return int(self._placed(np.array([self.stream.draw()]))[0])
+
+    def _placed(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the places of rows that the user numbers."""
+        return rows if self.place is None else self.place[rows]
 
     def _again(self) -> Started:
         """Return what was saved of a start, with the parameters as they were saved last."""
@@ -107,41 +132,46 @@ class RowRestart:
         """Rows drawn from the shared stream, and Lloyd's iterations from there."""
         if init == "random":
             rows = self.stream.draw_distinct(self.n_components)
-            return self._at(self.place[rows], rows)
+            return self._at(self._placed(rows), rows)
         whole = self.terms.whole
-        if isinstance(whole.rows, FileRows):
-            raise InputError(
-                f"the start {init} looks at all rows of a worker at once, but the data are read "
-                "from disk; raise the memory limit, or start at random rows"
-            )
-        parts = [part.rows.read(slice(0, part.n_samples)) for part in self.terms.parts]
+        parts = self._parts()
         given: Report = {"n_threads": whole.n_threads}
         if isinstance(whole, MissingTerms):
             given["observed"] = whole.observed
         places = seed_rows(parts, self.total, self.n_components, self.local, **given)
-        rows = np.argsort(self.place)[places]
+        rows = places if self.place is None else np.argsort(self.place)[places]
         starts, centres, _ = self._at(places, rows)
         if init == "k-means++":
             return starts, centres, rows
         return self._from_clusters(parts, centres, given), centres, rows
 
+    def _parts(self) -> Sequence[Floats] | StoredParts:
+        """Rows of the workers of this process, in memory or to be read run by run."""
+        terms = self.terms
+        if isinstance(terms.local, MemoryRows):
+            return [part.rows.read(slice(0, part.n_samples)) for part in terms.parts]
+        counts = np.array([part.n_samples for part in terms.parts], dtype=np.intp)
+        return StoredParts(terms.local, counts)
+
     def _from_clusters(
-        self, parts: list[Floats], centres: NDArray[np.float64], given: Report
+        self, parts: Sequence[Floats] | StoredParts, centres: NDArray[np.float64], given: Report
     ) -> list[Mixture]:
         """Parameters of the clusters that Lloyd's iterations find from some centres."""
         whole = self.terms.whole
-        known: Sequence[NDArray[np.float64] | None] = [None] * len(parts)
+        n_parts = len(self.terms.parts)
+        known: Sequence[NDArray[np.float64] | None] = [None] * n_parts
         misses = isinstance(whole, MissingTerms)
         if misses:
             given["fill"] = not is_diagonal(whole.covariance_type)
         found = lloyd_rows(parts, self.total, centres, self.local, kind="setup", **given)
         layout = Message(whole, centres)
         if misses:
-            known = list(np.broadcast_to(found.centres, (len(parts), *centres.shape)))
-        ends = np.cumsum([len(part) for part in parts], dtype=np.intp)
+            known = list(np.broadcast_to(found.centres, (n_parts, *centres.shape)))
+        counts = [part.n_samples for part in self.terms.parts]
+        ends = np.cumsum(counts, dtype=np.intp)
         values = [
-            self.terms.hard(worker, found.labels[end - len(part) : end], layout, own)
-            for worker, (part, end, own) in enumerate(zip(parts, ends, known, strict=True))
+            self.terms.hard(worker, found.labels[end - count : end], layout, own)
+            for worker, (count, end, own) in enumerate(zip(counts, ends, known, strict=True))
         ]
         sums = add_vectors(self.total, layout.stacked(values), "setup")
         return [

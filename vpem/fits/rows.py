@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_array, check_int
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
-from vpem.fits.local_rows import LocalRows, SharedRows, check_alone
+from vpem.fits.local_rows import LocalRows, SharedRows
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import RowFit, warn_of_outcome
 from vpem.fits.row_starts import RowRestart
@@ -59,9 +61,9 @@ def fit_em(
     Parameters
     ----------
     X : ndarray or FileMatrix of shape (M, d)
-        The data (on MPI ranks the rank's own, see `vpem.sums.spread.spread_workers`); a row is seen
-        by the worker that holds it, and by nobody else but where it is drawn as a start. From a
-        file, workers must hold runs of rows in the file's order.
+        The data (on MPI ranks the rank's own, worker by worker, see
+        `vpem.sums.spread.spread_workers`, as are sample weights); a row is seen by the worker that
+        holds it, and by nobody else but where it is drawn as a start.
     workers : Workers
         Who holds which rows.
     network : Network
@@ -92,7 +94,7 @@ def fit_em(
     if not isinstance(X, FileMatrix):
         X = as_array("data", X)
     _check_network(network, workers)
-    here = _local_rows(X, workers, network, how, sample_weight)
+    here = _local_rows(X, workers, network, how)
     given = prepare(
         X,
         n_columns(X),
@@ -112,20 +114,19 @@ def fit_em(
     if saver is not None:
         saver.begin(_facts(given, workers, network, how, first_restart))
     held = workers if given.kept is None else workers.of_rows(given.kept)
+    here = None if here is None else LocalRows(here.holders, held.counts)
     ledger = Ledger(network.graph)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = _terms(given, held, here, how)
+        terms, weights = _terms(given, held, here, how)
         _charge_setup(terms, given, network, ledger, how)
         kept = MixtureRuns(terms.whole, network.total, how.n_components, over_rows=True)
         stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback}
         numbers = range(first_restart, first_restart + how.n_init)
         numbers = numbers if isinstance(how.init, str) else range(1)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
-        place = np.argsort(held.order)
-        best = restarts.best(
-            network.total,
-            lambda restart: RowRestart(terms, restart, kept, place).run(how.init, given.rows, stop),
-        )
+        place = None if held.in_order else np.argsort(held.order)
+        start = partial(RowRestart, terms, weights, kept, place)
+        best = restarts.best(network.total, lambda one: start(one).run(how.init, given.rows, stop))
     run = best.run
     # Where all share one sum, on a graph that mixes in one round too, all have the same.
     roots = slice(1 if network.whole.total.n_roots == 1 else None)
@@ -159,41 +160,40 @@ def _facts(
 
 
 def _local_rows(
-    X: Floats | FileMatrix, workers: Workers, network: Network, how: FitSettings, weights: Any
+    X: Floats | FileMatrix, workers: Workers, network: Network, how: FitSettings
 ) -> LocalRows | None:
     """Return who has which rows where workers live in several processes; else None.
 
     Raises
     ------
     InputError
-        If a setting cannot be had over rows, or in several processes.
+        If a setting cannot be had over rows.
     """
     if how.batch_size is not None:
         raise InputError(Setting("batch_size"), *BY_FEATURES[1])
-    holders = network.total.holders
-    missing = None if how.missing == "refuse" else how.missing
-    check_alone(holders, sample_weight=weights, missing=missing)
-    return LocalRows.of(holders, workers.counts, X)
+    order = None if workers.in_order else workers.order
+    return LocalRows.of(network.total.holders, workers.counts, X, order)
 
 
-def _terms(given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings) -> RowTerms:
-    """Return the terms of the workers' rows, worker by worker."""
-    data, weights, order = given.X, given.row_weights, held.order
-    if here is None and not np.array_equal(order, np.arange(len(order))):
-        if isinstance(data, FileMatrix):
-            raise InputError(
-                "the data are read from disk, but the rows of the workers do not follow each other "
-                "there; raise the memory limit, or store the rows worker by worker"
-            )
-        data = data[order]
-        weights = None if weights is None else weights[order]
-    scaling = units_of(data, weights, how.scale, given.precision, given.misses, here)
+def _terms(
+    given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings
+) -> tuple[RowTerms, NDArray[np.float64] | None]:
+    """Return the terms of the workers' rows, worker by worker, and the weights of all rows."""
+    data, weights = given.X, given.row_weights
+    if not held.in_order:
+        weights = None if weights is None else weights[held.order]
+        if here is None:
+            stored = isinstance(data, FileMatrix)
+            data = data.of_rows(held.rows) if stored else data[held.order]
+    own = weights if here is None or weights is None else weights[here.rows]
+    scaling = units_of(data, own, how.scale, given.precision, given.misses, here)
     blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
-    whole = make_terms(data, weights, blocks, scaling, given, how)
+    whole = make_terms(data, own, blocks, scaling, given, how, here)
     if here is None:
-        return RowTerms(whole, held.runs, held.counts)
-    whole = whole.among(SharedRows(whole.rows, here), here.n_samples)
-    return RowTerms(whole, here.own_runs, held.counts)
+        return RowTerms(whole, held.runs, held.counts, whole.rows), weights
+    own_rows = whole.rows
+    whole = whole.among(SharedRows(own_rows, here), here.n_samples, weights)
+    return RowTerms(whole, here.own_runs, held.counts, own_rows), weights
 
 
 def _charge_setup(
@@ -205,6 +205,10 @@ def _charge_setup(
     total, d = network.total.on(ledger), whole.blocks.n_features
     if how.scale == "standard" or not whole.scaling.is_none:
         charge_scaling(total, d)
+    if given.row_weights is not None:
+        # Which row a shared number draws depends on the weights of all rows.
+        for worker, count in enumerate(terms.counts):
+            total.agree("setup", 8 * int(count), worker)
     if given.misses:
         # Every feature's weight, mean and variance, by which missing values are filled first.
         total.begin("setup", 1, 3 * d, 8)
@@ -215,7 +219,7 @@ def _for_user(found: Recovery, given: Prepared, held: Workers) -> Recovery:
     """Return a recovery with the user's number of the row."""
     row = found.row
     if row is not None:
-        row = int(held.order[row])
+        row = row if held.in_order else int(held.order[row])
         row = row if given.kept is None else int(given.kept[row])
     return replace(found, hub=0, row=row)
 

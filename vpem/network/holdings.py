@@ -36,20 +36,19 @@ class Holdings:
         if len(self.names) != len(self.parts):
             many = f"{len(self.parts)} {self.holder}s"
             raise InputError(f"there are {many} but {len(self.names)} {self.holder} names")
-        if len(set(self.names)) < len(self.names):
-            repeated = next(name for name in self.names if self.names.count(name) > 1)
-            advice = f"{self.holder} names must differ"
-            raise InputError(f"two {self.holder}s are called {repeated!r}; {advice}")
+        for name in self.names if len(set(self.names)) < len(self.names) else ():
+            if self.names.count(name) > 1:
+                advice = f"{self.holder} names must differ"
+                raise InputError(f"two {self.holder}s are called {name!r}; {advice}")
         if not self.total:
-            least = f"there must be at least one {self.held}"
-            raise InputError(f"the {self.holder}s hold no {self.held}s; {least}")
-        order = self.order
-        falls = np.diff(order) <= 0
-        ends = np.cumsum(self.counts)
-        falls[ends[(ends > 0) & (ends < self.total)] - 1] = False
-        if falls.any():
+            one = f"there must be at least one {self.held}"
+            raise InputError(f"the {self.holder}s hold no {self.held}s; {one}")
+        if not all((part[1:] > part[:-1]).all() for part in self.parts):
             raise InputError(f"the {self.held}s of each {self.holder} must be increasing")
-        if not np.array_equal(np.sort(order), np.arange(self.total)):
+        seen = np.zeros(self.total, dtype=np.bool_)
+        for part in self.parts:
+            seen[part[(part >= 0) & (part < self.total)]] = True
+        if not seen.all():
             raise InputError(f"each {self.held} must be held by exactly one {self.holder}")
 
     @property
@@ -61,6 +60,12 @@ class Holdings:
     def order(self) -> Indices:
         """Numbers of all that is held, holder by holder."""
         return np.concatenate(self.parts)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether `order` is 0, 1, ...: each holds a run, and they follow each other."""
+        ends = zip(filter(len, self.parts), np.cumsum([*filter(None, self.counts)]), strict=True)
+        return all((part[[0, -1]] == (end - len(part), end - 1)).all() for part, end in ends)
 
     @property
     def counts(self) -> Indices:
@@ -242,8 +247,7 @@ def from_agent_of_feature(agent_of: ArrayLike, names: Sequence[str] | None = Non
             "a partition must be a list of agent numbers (integers), one a feature, got an array "
             f"of {agents.dtype} with shape {agents.shape}"
         )
-    if agents.min() < 0:
-        bad = int(np.argmin(agents))
+    if agents[bad := int(np.argmin(agents))] < 0:
         raise InputError(f"agents are numbered from 0, but feature {bad} has agent {agents[bad]}")
     largest = int(agents.max())
     if names is not None and largest >= len(names):
@@ -291,8 +295,7 @@ def from_worker_of_row(worker_of: ArrayLike, names: Sequence[str] | None = None)
         return Workers(_grouped(numbers, len(found)), tuple(found.tolist()))
     if values.dtype.kind not in "iu":
         raise InputError(f"workers must be numbers from 0, or names, got {values.dtype}")
-    if values.min() < 0:
-        bad = int(np.argmin(values))
+    if values[bad := int(np.argmin(values))] < 0:
         raise InputError(f"workers are numbered from 0, but row {bad} has worker {values[bad]}")
     most = len(values if names is None else names)
     if values.max() >= most:

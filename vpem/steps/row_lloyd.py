@@ -173,7 +173,8 @@ class _Observed(_Clusters):
     def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
         held, centres = self.held, run.centres
         n_components, width = centres.shape[1:]
-        messages: list[NDArray[np.float64]] = []
+        size = n_components * (1 + width * (1 if self.fill else 2)) + 2
+        messages = np.empty((len(held.runs), size))
         changed = 0
         for worker, own_rows in enumerate(held.runs):
             own = centres[0 if len(centres) == 1 else worker]
@@ -192,9 +193,9 @@ class _Observed(_Clusters):
             vector = [counts, sums.ravel(), np.array([inertia, changes])]
             if not self.fill:
                 vector.insert(2, there.ravel())
-            messages.append(np.concatenate(vector))
+            messages[worker] = np.concatenate(vector)
             changed += changes
-        return np.array(messages), changed
+        return messages, int(held.holders.allreduce(np.array([changed]))[0])
 
     def _assign(
         self, run: Lloyd, centres: NDArray[np.float64], rows: slice

@@ -116,17 +116,29 @@ class FeatureTerms(BlockStatistics):
         chosen._sample_covariance = None
         return chosen
 
-    def among(self, rows: Rows, n_samples: int) -> FeatureTerms:
+    def among(
+        self, rows: Rows, n_samples: int, row_weights: NDArray[np.float64] | None = None
+    ) -> FeatureTerms:
         """Return the terms of these rows, as some of so many that others hold the rest of.
 
-        All rows of all weigh 1.
+        Parameters
+        ----------
+        rows : Rows
+            These, and all others where all processes ask for them.
+        n_samples : int
+            How many there are of all.
+        row_weights : ndarray of shape (n_samples,), optional
+            Of all of them; None: alike.
         """
         chosen = copy(self)
         chosen.rows = rows
-        chosen.n_samples, chosen.total_weight = n_samples, float(n_samples)
+        lightest, total = 1.0, float(n_samples)
+        if row_weights is not None:
+            lightest, total = self._lightest(row_weights), float(row_weights.sum())
+        chosen.n_samples, chosen.total_weight = n_samples, total
         a_row = -0.5 * self.blocks.n_features * np.log(2 * np.pi) - np.log(self.scaling.scale).sum()
-        chosen.log_constant = float(a_row * n_samples)
-        chosen.least = NEGLIGIBLE / n_samples if self.skips_negligible else 0.0
+        chosen.log_constant = float(a_row * total)
+        chosen.least = NEGLIGIBLE * lightest / n_samples if self.skips_negligible else 0.0
         return chosen
 
     @staticmethod

@@ -24,11 +24,11 @@ from vpem.checks import Floats
 from vpem.network.blocks import Blocks
 from vpem.terms.covariances import Factors, factorise
 from vpem.terms.features import FeatureTerms
-from vpem.terms.matrix import Arranges
+from vpem.terms.matrix import Arranges, Rows
 from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
 from vpem.terms.missing_statistics import MissingBlockStatistics, MissingFactors
 from vpem.terms.mixture import Mixture
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import Add, Scaling, alone
 from vpem.terms.statistics import MissingStatistics, Statistics
 
 __all__ = ["MissingTerms", "terms_of"]
@@ -70,6 +70,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         a value.
     blocks, covariance_type, scaling, row_weights, reg_covar, n_threads, dtype, skip_negligible
         As for `vpem.terms.features.FeatureTerms`.
+    add : callable
+        Adds what every process finds of its own rows, where several have some.
 
     Attributes
     ----------
@@ -88,15 +90,17 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         *,
         scaling: Scaling,
         row_weights: NDArray[np.float64] | None = None,
+        add: Add = alone,
         **options: Any,
     ) -> None:
         super().__init__(
             X, blocks, covariance_type, scaling=scaling, row_weights=row_weights, **options
         )
+        self._add = add
         data = self.rows.read(slice(0, self.n_samples))
         self.observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
         weights = self._weights(slice(0, self.n_samples))
-        there = weights @ self.observed
+        there = add(weights @ self.observed)
         self.share = self._share_of(there, weights)
         safe = np.where(there > 0, there, 1.0)
         data = np.where(self.observed, data, 0)
@@ -104,11 +108,11 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         self.spread = np.zeros(blocks.n_features)
         for rows in super().chunks(blocks.n_features):
             self.centre += weights[rows] @ data[rows].astype(np.float64)
-        self.centre /= safe
+        self.centre = add(self.centre) / safe
         for rows in super().chunks(blocks.n_features):
             away = np.square(data[rows] - self.centre) * self.observed[rows]
             self.spread += weights[rows] @ away
-        self.spread /= safe
+        self.spread = add(self.spread) / safe
         np.copyto(data, self.centre.astype(data.dtype), where=self.observed == 0)
         self.rows = self.rows.replaced(data)  # type: ignore[attr-defined]
         self.log_constant = self._log_constant(weights)
@@ -122,15 +126,26 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         """Part of the rows' weight that has each feature, or something of each block."""
         if not self._is_diagonal:
             offsets = self.blocks.offsets
-            there = np.array([
+            there = self._add(np.array([
                 weights @ self.observed[:, begin:end].any(axis=1)
                 for begin, end in pairwise(offsets)
-            ])  # fmt: skip
-        return there / max(self.total_weight, np.finfo(np.float64).tiny)
+            ]))  # fmt: skip
+        total = float(self._add(np.array([self.total_weight]))[0])
+        return there / max(total, np.finfo(np.float64).tiny)
 
     def _log_constant(self, weights: NDArray[np.float64]) -> float:
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale)
         return float((weights @ self.observed) @ per_feature[self.blocks.order])
+
+    def among(
+        self, rows: Rows, n_samples: int, row_weights: NDArray[np.float64] | None = None
+    ) -> MissingTerms:
+        """Return the terms of these rows, as some of so many that others hold the rest of."""
+        chosen = super().among(rows, n_samples, row_weights)
+        assert isinstance(chosen, MissingTerms)
+        chosen.log_constant = float(self._add(np.array([self.log_constant]))[0])
+        chosen.least_seen = LEAST_SEEN * min(1.0, chosen.total_weight / n_samples)
+        return chosen
 
     def part(self, rows: slice, following: slice | None = None) -> MissingTerms:
         """Return the terms of a run of rows, which are counted from 0 in it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from vpem._core.missing import marginal_diag, marginal_full
 from vpem.checks import Floats, Matrix, check_finite, row_blocks
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
-from vpem.terms.scaling import Scaling
+from vpem.terms.scaling import Add, Scaling, alone
 
 __all__ = [
     "Plan",
@@ -183,10 +183,17 @@ class _Filled:
 
 
 def check_columns(
-    X: Floats, feature_names: Sequence[str] | None = None, advice: str = "leave it out"
+    X: Floats,
+    feature_names: Sequence[str] | None = None,
+    advice: str = "leave it out",
+    elsewhere: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = np.asarray,
 ) -> None:
-    """Raise InputError where a column has no value at all, saying what to do."""
-    empty = np.flatnonzero(np.isnan(X).all(axis=0))
+    """Raise InputError where a column has no value at all, saying what to do.
+
+    ``elsewhere`` tells of which columns any process has a value, from those of which this one has.
+    """
+    has = np.asarray(~np.isnan(X).all(axis=0))
+    empty = np.flatnonzero(~elsewhere(has))
     if len(empty):
         column = int(empty[0])
         name = "" if feature_names is None else f" ({feature_names[column]!r})"
@@ -196,7 +203,9 @@ def check_columns(
         )
 
 
-def observed_scaling(X: Matrix, row_weights: NDArray[np.float64] | None) -> Scaling:
+def observed_scaling(
+    X: Matrix, row_weights: NDArray[np.float64] | None, add: Add = alone
+) -> Scaling:
     """Centre each feature and divide it by its standard deviation, by the values that are there.
 
     Parameters
@@ -205,6 +214,8 @@ def observed_scaling(X: Matrix, row_weights: NDArray[np.float64] | None) -> Scal
         NaN where a value is missing.
     row_weights : ndarray of shape (M,) or None
         Weight of each row; None: all alike.
+    add : callable
+        Adds sums over rows of all processes.
     """
     total, first, second = (np.zeros(X.shape[1]) for _ in range(3))
 
@@ -217,10 +228,11 @@ def observed_scaling(X: Matrix, row_weights: NDArray[np.float64] | None) -> Scal
         there = ~np.isnan(part)
         total += weights(start, part) @ there
         first += weights(start, part) @ np.where(there, part, 0).astype(np.float64)
+    total, first = add(total), add(first)
     shift = first / np.where(total > 0, total, 1.0)
     for start, part in row_blocks(X):
         away = np.where(np.isnan(part), 0.0, part - shift)
         second += weights(start, part) @ np.square(away)
-    scale = np.sqrt(second / np.where(total > 0, total, 1.0))
+    scale = np.sqrt(add(second) / np.where(total > 0, total, 1.0))
     scale = np.where(scale > 1e-12 * np.maximum(np.abs(shift), 1.0), scale, 1.0)
     return Scaling(shift, scale)

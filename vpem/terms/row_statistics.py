@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vpem.terms.covariances import Factors
 from vpem.terms.features import FeatureTerms
+from vpem.terms.matrix import Rows
 from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import MissingStatistics, Statistics
 
@@ -93,17 +94,26 @@ class RowTerms:
         All rows, worker by worker, with all features in one block.
     runs : sequence of slice
         Where the rows of each worker of this process are.
-    counts : ndarray of shape (N,), optional
-        Rows of each worker of all processes; None: all workers are in this one.
+    counts : ndarray of shape (N,)
+        Rows of each worker of all processes.
+    local : Rows
+        Rows of the workers of this process.
     """
 
     def __init__(
-        self, whole: FeatureTerms, runs: Sequence[slice], counts: NDArray[np.intp] | None = None
+        self,
+        whole: FeatureTerms,
+        runs: Sequence[slice],
+        counts: NDArray[np.intp],
+        local: Rows,
     ) -> None:
         self.whole = whole
-        self.parts = [whole.part(run) for run in runs]
-        here = np.array([part.n_samples for part in self.parts], dtype=np.intp)
-        self.counts = here if counts is None else counts
+        self.local = local
+        # From a file the next worker's rows are read ahead, and after the last the first's.
+        filled = [run for run in runs if run.stop > run.start]
+        after = dict(zip([run.start for run in filled], filled[1:] + filled[:1], strict=True))
+        self.parts = [whole.part(run, after.get(run.start)) for run in runs]
+        self.counts = counts
 
     @property
     def n_workers(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import overload
 
@@ -10,7 +11,15 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Matrix, row_blocks
 
-__all__ = ["Scaling"]
+__all__ = ["Add", "Scaling", "alone"]
+
+Add = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Adds what every process with rows has found of its own."""
+
+
+def alone(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum where one process has all rows."""
+    return values
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,9 @@ class Scaling:
         return cls(np.zeros(n_features), np.ones(n_features))
 
     @classmethod
-    def standard(cls, X: Matrix, row_weights: NDArray[np.float64] | None) -> Scaling:
+    def standard(
+        cls, X: Matrix, row_weights: NDArray[np.float64] | None, add: Add = alone
+    ) -> Scaling:
         """Centre each feature and divide it by its standard deviation.
 
         Parameters
@@ -40,13 +51,16 @@ class Scaling:
         X : ndarray of shape (M, d)
         row_weights : ndarray of shape (M,) or None
             Weight of each row; None: all alike.
+        add : callable
+            Adds sums over rows of all processes.
 
         Returns
         -------
         Scaling
             A constant feature keeps the scale 1.
         """
-        total = len(X) if row_weights is None else row_weights.sum()
+        own_total = float(len(X)) if row_weights is None else float(row_weights.sum())
+        total = add(np.array([own_total]))[0]
         shift, variance = np.zeros(X.shape[1]), np.zeros(X.shape[1])
 
         def share(start: int, count: int) -> NDArray[np.float64]:
@@ -56,9 +70,10 @@ class Scaling:
 
         for start, part in row_blocks(X):
             shift += share(start, len(part)) @ part.astype(np.float64, copy=False)
+        shift = add(shift)
         for start, part in row_blocks(X):
             variance += share(start, len(part)) @ np.square(part - shift)
-        scale = np.sqrt(variance)
+        scale = np.sqrt(add(variance))
         magnitude = np.maximum(np.abs(shift), 1.0)
         scale = np.where(scale > 1e-12 * magnitude, scale, 1.0)
         return cls(shift, scale)
