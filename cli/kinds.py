@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -15,6 +15,7 @@ from vpem.settings import FitSettings, WorkerSettings
 
 from .driver import Output
 from .options import Printing
+from .parties import DataParties
 
 if TYPE_CHECKING:
     from vpem.pictures.kinds import Data
@@ -219,10 +220,14 @@ class Request:
 
     Attributes
     ----------
-    data : Path or None
+    files : sequence of Path
         What it is used on.
+    say : callable
+        Prints a message.
     rows, individuals : RowSettings, IndividualSettings
         More about the data, of either kind.
+    parties : DataParties
+        Whether each file of rows is one party's.
     output : ResultSettings
         Where results go.
     proba : bool
@@ -231,12 +236,33 @@ class Request:
         Whether rows must have labels.
     """
 
-    data: Path | None
+    files: Sequence[Path]
+    say: Callable[[str], None]
     rows: RowSettings = field(default_factory=RowSettings)
     individuals: IndividualSettings = field(default_factory=IndividualSettings)
     output: ResultSettings = field(default_factory=ResultSettings)
     proba: bool = False
     labelled: bool = False
+    parties: DataParties = field(default_factory=DataParties)
+
+    @property
+    def data(self) -> Path | None:
+        """The one file, or None where there is none."""
+        from vpem.errors import InputError
+
+        if len(self.files) > 1:
+            raise InputError(f"one file of individuals is taken, got {len(self.files)}")
+        return self.files[0] if self.files else None
+
+    @property
+    def source(self) -> str:
+        """What the data are called."""
+        return ", ".join(map(str, self.files))
+
+    @property
+    def missing(self) -> str:
+        """What is done where values are missing, which they are in rows that parties lack."""
+        return "marginalize" if self.parties.missing_parties else self.rows.missing
 
 
 class StoredFile:

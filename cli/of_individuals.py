@@ -46,6 +46,7 @@ class SaemFile(StoredFile):
         from .saem_choices import individuals_of, needed_covariates
 
         saved, data, options = self.stored, request.data, request.individuals
+        refuse_given(request.parties, "is for mixtures and clusters; individuals are in one file")
         if data is None:
             return None
         needed = needed_covariates(saved.model, saved.model_options)

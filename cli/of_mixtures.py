@@ -41,9 +41,9 @@ class MixtureFile(RowFile):
         """Components."""
         return self.stored.mixture.n_components
 
-    def labels(self, X: Floats) -> NDArray[np.intp]:
+    def labels(self, X: Floats, missing: str) -> NDArray[np.intp]:
         """Most responsible component of each row."""
-        return self.stored.mixture.predict(X)
+        return self.stored.mixture.predict(X, missing=missing)
 
     def assign(self, X: Floats, missing: str, proba: bool) -> Assigned:
         """Most responsible component of each row, and responsibilities if they are wanted."""
@@ -58,12 +58,12 @@ class MixtureFile(RowFile):
         import numpy as np
 
         self.refuse_individuals(request)
-        X = self.load(request)[1]
-        mixture = self.stored.mixture
-        scores = mixture.score_samples(X, missing=request.rows.missing)
+        data = self.load(request)
+        X, mixture = data.X, self.stored.mixture
+        scores = mixture.score_samples(X, missing=request.missing)
         total = float(scores.sum())
         # As in a fit, rows without a value count for nothing.
-        complete = request.rows.missing == "refuse"
+        complete = request.missing == "refuse"
         used = len(X) if complete else max(int((~np.isnan(X)).any(axis=1).sum()), 1)
         report = {
             "n_samples": len(X),
@@ -75,7 +75,7 @@ class MixtureFile(RowFile):
             "aic": mixture.aic(total),
         }
         if request.output.json:
-            print_json(report)
+            print_json(report | data.told)
             return
         facts = (
             ("rows", report["n_samples"]),

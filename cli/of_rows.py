@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .config import key_of
 from .kinds import Request, StoredFile, refuse_given, reported
 from .output import number, print_json, show, table
+from .parties import check_parties, joined
+from .roles import reads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +37,25 @@ COMMANDS = {
 }
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """Data that a model is used on.
+
+    Attributes
+    ----------
+    source : Dataset
+        What was read.
+    X : ndarray or FileMatrix of shape (M, d)
+        The model's features, in its order.
+    told : dict
+        What JSON tells of them: how rows of parties were aligned.
+    """
+
+    source: Dataset
+    X: Any
+    told: Report
+
+
 class RowFile(StoredFile):
     """A mixture, or clusters."""
 
@@ -47,32 +68,30 @@ class RowFile(StoredFile):
         """Components or clusters."""
 
     @abstractmethod
-    def labels(self, X: Floats) -> NDArray[np.intp]:
+    def labels(self, X: Floats, missing: str) -> NDArray[np.intp]:
         """Component or cluster of each row."""
 
     @abstractmethod
     def assign(self, X: Floats, missing: str, proba: bool) -> Assigned:
         """Assign rows to components or clusters."""
 
-    def load(self, request: Request) -> tuple[Dataset, Floats]:
+    def load(self, request: Request) -> Loaded:
         """Read data, features in the order of the file."""
-        return self._read(request, request.rows.missing == "refuse")
+        return self._read(request, request.missing == "refuse")
 
-    def _read(self, request: Request, complete: bool) -> tuple[Dataset, Floats]:
-        from vpem.checks import available_memory, check_finite
-        from vpem.files.datasets import read_dataset
+    def _read(self, request: Request, complete: bool) -> Loaded:
+        from vpem.checks import check_finite
         from vpem.files.matrix import FileMatrix
         from vpem.files.models import match_features
         from vpem.terms.missing_patterns import check_missing
 
-        names, inside = self.stored.feature_names, request.rows.dataset
-        source = read_dataset(_data(request), inside, memory_limit=available_memory())
+        source, alignment = _dataset(request, complete)
         columns = match_features(self.stored, source.feature_names)
         X = source.X
         if columns is not None:
             X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
-        (check_finite if complete else check_missing)(X, names)
-        return source, X
+        (check_finite if complete else check_missing)(X, self.stored.feature_names)
+        return Loaded(source, X, {} if alignment is None else {"alignment": alignment})
 
     def refuse_individuals(self, request: Request) -> None:
         """Refuse options of fits of SAEM."""
@@ -83,16 +102,17 @@ class RowFile(StoredFile):
     def evaluation_data(self, request: Request) -> EvaluationData | None:
         """Read the dataset that it is held against, its columns in the order of the file."""
         self.refuse_individuals(request)
-        if request.data is None:
-            refuse_given(request.rows, "is about the data: give them after the model", "features")
+        if not request.files:
+            for options, without in ((request.rows, "features"), (request.parties, "")):
+                refuse_given(options, "is about the data: give them after the model", without)
             return None
         from vpem.pictures.samples import EvaluationData
 
-        source, X = self._read(request, self.needs_values)
+        found = self._read(request, self.needs_values)
         named = request.rows.labels != "labels"
-        labelled = request.labelled or named or source.labels is not None
-        labels = _read_labels(request, source) if labelled else None
-        return EvaluationData(X, labels, str(request.data))
+        labelled = request.labelled or named or found.source.labels is not None
+        labels = _read_labels(request, found.source) if labelled else None
+        return EvaluationData(found.X, labels, request.source)
 
     def predict(self, request: Request) -> int:
         """Assign rows to components or clusters."""
@@ -100,15 +120,17 @@ class RowFile(StoredFile):
 
         self.refuse_individuals(request)
         output = request.output
-        source, X = self.load(request)
-        labels, more, own = self.assign(X, request.rows.missing, request.proba)
-        ids = ("row", np.arange(len(X))) if source.ids is None else ("id", source.ids)
+        found = self.load(request)
+        X, ids_of = found.X, found.source.ids
+        labels, more, own = self.assign(X, request.missing, request.proba)
+        ids = ("row", np.arange(len(X))) if ids_of is None else ("id", ids_of)
         output.write({ids[0]: ids[1], "label": labels, **more}, "vpem-predictions")
         if output.json:
             report = {
                 "n_samples": len(X),
                 "counts": np.bincount(labels, minlength=self.n_labels),
                 "output": None if output.output is None else str(output.output),
+                **found.told,
             }
             print_json(report | ({"labels": labels, **own} if output.output is None else {}))
         return len(labels)
@@ -117,19 +139,20 @@ class RowFile(StoredFile):
         """Compare components or clusters with labels."""
         from vpem.fits.evaluation import compare
 
-        source, X = self.load(request)
-        truth = _read_labels(request, source)
+        data = self.load(request)
+        truth = _read_labels(request, data.source)
         k = self.n_labels
-        found = compare(truth, self.labels(X), k)
+        found = compare(truth, self.labels(data.X, request.missing), k)
         if request.output.json:
             print_json({
-                "n_samples": len(X),
+                "n_samples": len(data.X),
                 "accuracy": found.accuracy,
                 "adjusted_rand_index": found.adjusted_rand_index,
                 "normalized_mutual_information": found.normalized_mutual_information,
                 "labels": found.classes,
                 "confusion": found.confusion,
                 "mapping": found.mapping,
+                **data.told,
             })  # fmt: skip
             return
         heads = tuple(
@@ -162,12 +185,29 @@ def _same(value: Any, default: Any) -> bool:
     return value is False or value == default or str(value) == str(default)
 
 
-def _data(request: Request) -> Path:
+def _dataset(request: Request, complete: bool) -> tuple[Dataset, Report | None]:
+    """Read the one dataset, or join those of parties; and how these were aligned."""
+    from vpem.checks import available_memory
     from vpem.errors import InputError
+    from vpem.files.datasets import read_dataset
+    from vpem.files.parties.manifest import choose_parties
 
-    if request.data is None:
+    files, asked, inside = request.files, request.parties, request.rows.dataset
+    if not files:
         raise InputError("vpem predict needs DATA: a dataset with the model's features")
-    return request.data
+    over_rows = asked.split == "rows"
+    check_parties(files, asked, over_rows)
+    if not asked.parties:
+        return read_dataset(files[0], inside, memory_limit=available_memory()), None
+    refuse_given(request.rows, "is for one file; with --parties leave it out", *OF_ALL_DATA)
+    parties = choose_parties(files)
+    for party in parties:
+        reads(f"party {party.name!r}", *party.find())
+    return joined(parties, asked, over_rows, not complete, None, None, request.say)
+
+
+OF_ALL_DATA = ("labels", "features", "missing")
+"""Options about rows that parties' data have, too."""
 
 
 def _read_labels(request: Request, source: Dataset) -> Labels:
@@ -177,15 +217,23 @@ def _read_labels(request: Request, source: Dataset) -> Labels:
     from vpem.errors import InputError
     from vpem.fits.evaluation import read_labels
 
-    data, where = _data(request), request.rows.labels
+    where, asked = request.rows.labels, request.parties
     if where == "labels":
         if source.labels is None:
             raise InputError(
-                f"{data} has no labels; name where they are with --labels, or import the data with "
-                "--label-column"
+                f"{request.source} has no labels; name where they are with --labels, or import the "
+                "data with --label-column"
+                if not asked.parties
+                else "one party that has all the rows must have labels: in HDF5, or in a column "
+                "that a manifest names; or name a text file with --labels"
             )
         return np.asarray(source.labels)
-    return read_labels(where, data, source.n_samples)
+    if asked.parties and asked.align not in (None, "none"):
+        raise InputError(
+            f"--labels {where} has a label a line, but parties are aligned by their ids; give "
+            "labels to one party, or align them first"
+        )
+    return read_labels(where, request.files[0], source.n_samples)
 
 
 class ClustersFile(RowFile):
@@ -210,18 +258,19 @@ class ClustersFile(RowFile):
         """Clusters."""
         return len(self.stored.centres)
 
-    def load(self, request: Request) -> tuple[Dataset, Floats]:
+    def load(self, request: Request) -> Loaded:
         """Read data, which must have all values."""
         from vpem.errors import InputError
 
-        if request.rows.missing != "refuse":
+        if request.missing != "refuse":
+            option = "--missing-parties" if request.parties.missing_parties else "--missing"
             raise InputError(
                 f"{self.path} holds clusters, which have no density to integrate missing values "
-                "out of; leave out --missing"
+                f"out of; leave out {option}"
             )
         return super().load(request)
 
-    def labels(self, X: Floats) -> NDArray[np.intp]:
+    def labels(self, X: Floats, missing: str) -> NDArray[np.intp]:
         """Cluster of the nearest centre of each row."""
         import numpy as np
 
@@ -245,7 +294,8 @@ class ClustersFile(RowFile):
     def score(self, request: Request) -> None:
         """Print the inertia of rows."""
         self.refuse_individuals(request)
-        X = self.load(request)[1]
+        data = self.load(request)
+        X = data.X
         inertia = float(self.stored.assign(X)[1].sum())
         report = {
             "n_samples": len(X),
@@ -254,7 +304,7 @@ class ClustersFile(RowFile):
             "inertia_per_sample": inertia / len(X),
         }
         if request.output.json:
-            print_json(report)
+            print_json(report | data.told)
             return
         names = ("rows", "clusters", "inertia", "inertia per sample")
         values = (number(value, 10) for value in report.values())

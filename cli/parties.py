@@ -8,20 +8,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vpem.records import Settings, changed, setting
-from vpem.settings import ALIGNMENTS
+from vpem.settings import ALIGNMENTS, HoldingSettings
 
 from .roles import READ
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from vpem.engines.placement import Placement
     from vpem.files.datasets import Dataset
+    from vpem.files.parties.manifest import Party
     from vpem.network.schema import Report
     from vpem.settings import WorkerSettings
 
     from .driver import Run
 
-__all__ = ["DataFiles", "PartySettings", "RowParties", "read_data"]
+__all__ = [
+    "DataFiles",
+    "DataParties",
+    "PartySettings",
+    "RowParties",
+    "check_parties",
+    "joined",
+    "read_data",
+]
 
 DataFiles = Annotated[
     list[Path],
@@ -66,6 +76,26 @@ class RowParties(PartySettings, heading="Data"):
     )
 
 
+class DataParties(PartySettings, heading="Data", kept=False):
+    """Whether data for a model are those of parties, which hold features or rows."""
+
+    parties: bool = changed(
+        PartySettings,
+        "parties",
+        help="Each DATA is one party's (HDF5, CSV, Parquet), or one .toml file names them all "
+        "(docs/parties.md). They need not be those of the fit: features are found by name.",
+    )
+    split: str = changed(
+        HoldingSettings,
+        "split",
+        help="With --parties: what each has, features of all rows, or all features of its rows.",
+        idle=(
+            lambda given: not given["parties"],
+            (" is for data of several parties; add --parties",),
+        ),
+    )
+
+
 def read_data(
     files: Sequence[Path],
     asked: PartySettings,
@@ -100,13 +130,12 @@ def read_data(
     """
     from vpem.errors import InputError, Setting
     from vpem.files.datasets import read_dataset
-    from vpem.files.parties.joining import join_parties, stack_parties
     from vpem.files.parties.manifest import choose_parties
 
     from .engine import place_parties
 
     over_rows = getattr(held, "split", "rows") == "rows"
-    _check_options(files, asked, over_rows)
+    check_parties(files, asked, over_rows)
     # Each rank reads its own part.
     limit = 0 if run.engine.apart else run.memory(memory_limit)
     if not asked.parties:
@@ -118,25 +147,58 @@ def read_data(
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = choose_parties(files)
     holders = place_parties(parties, run.out.output, run.shards, run.engine)
+    weight, say = held.sample_weight, run.screen.say
+    return joined(parties, asked, over_rows, missing, weight, holders, say)
+
+
+def joined(
+    parties: Sequence[Party],
+    asked: PartySettings,
+    over_rows: bool,
+    missing: bool,
+    weight: str | None,
+    holders: Placement | None,
+    say: Callable[[str], None],
+) -> tuple[Dataset, Report | None]:
+    """Join the data of parties, and say what became of their rows.
+
+    Parameters
+    ----------
+    parties : sequence of Party
+        Who they are.
+    asked : PartySettings
+        How their rows are joined.
+    over_rows : bool
+        Whether they hold different rows, not features.
+    missing : bool
+        Whether values may be missing.
+    weight : str or None
+        What weights of rows are called.
+    holders : Placement or None
+        Who holds which; None: this process all.
+    say : callable
+        Prints a line.
+
+    Returns
+    -------
+    dataset : Dataset
+    alignment : dict or None
+        What a report tells of them.
+    """
+    from vpem.files.parties.joining import join_parties, stack_parties
+
+    common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
     if over_rows:
-        return stack_parties(
-            parties, keep_empty=missing, sample_weight=held.sample_weight, holders=holders
-        ), None
-    how: Report = {
-        "level": asked.align or "none",
-        "key": asked.align_key,
-        "keep_missing": asked.missing_parties,
-        "keep_empty": missing,
-        "sample_weight": held.sample_weight,
-    }
-    joined, found = join_parties(parties, holders=holders, **how)
+        return stack_parties(parties, **common), None
+    how: Report = {"key": asked.align_key, "keep_missing": asked.missing_parties}
+    together, found = join_parties(parties, asked.align or "none", **how, **common)
     alignment = found.describe()
     for line in lines_of(alignment):
-        run.screen.say(line)
-    return joined, alignment
+        say(line)
+    return together, alignment
 
 
-def _check_options(files: Sequence[Path], asked: PartySettings, over_rows: bool) -> None:
+def check_parties(files: Sequence[Path], asked: PartySettings, over_rows: bool) -> None:
     """Raise InputError where options about parties do not go together."""
     from vpem.errors import InputError
 
@@ -156,7 +218,7 @@ def _check_options(files: Sequence[Path], asked: PartySettings, over_rows: bool)
     if not asked.parties:
         if len(files) > 1:
             raise InputError(
-                f"one dataset is fitted at a time, got {len(files)} files; add --parties if each "
+                f"one dataset is taken at a time, got {len(files)} files; add --parties if each "
                 "is one party's"
             )
         if files[0].suffix.lower() == ".toml":

@@ -13,18 +13,16 @@ from .driver import Output
 from .kinds import IndividualSettings, Request, RowSettings, stored_at
 from .naming import in_options
 from .options import Printing, Without
+from .parties import DataParties
 from .roles import READ, writes
-from .use import FitFile
+from .use import DATA, FitFile
 
 __all__ = ["plot", "report"]
 
 OptionalData = Annotated[
-    Path | None,
+    list[Path] | None,
     READ,
-    typer.Argument(
-        help="Dataset with the model's features, for what is of rows; individuals for a fit of "
-        "SAEM."
-    ),
+    typer.Argument(help=f"For what is of rows. {DATA} Individuals for a fit of SAEM."),
 ]
 
 
@@ -63,6 +61,7 @@ def plot(
     ] = None,
     *,
     rows: Annotated[RowSettings, Without("missing")],
+    parties: DataParties,
     individuals: Annotated[IndividualSettings, Without("times population latents")],
     target: PictureSettings,
 ) -> None:
@@ -93,7 +92,10 @@ def plot(
         if output is None:
             output = beside(model, f"-{kind}.png")
         check_picture(output, target.force)
-        given = stored.evaluation_data(Request(data, rows, individuals, labelled=labelled))
+        asked = Request(
+            data or (), screen.say, rows, individuals, labelled=labelled, parties=parties
+        )
+        given = stored.evaluation_data(asked)
         picture = draw(kind, saved, given, features=features_of(rows.features))
         next_ones = next_kinds(kind, saved, given)
         save_picture(output, picture, force=target.force)
@@ -135,6 +137,7 @@ def report(
     data: OptionalData = None,
     *,
     rows: Annotated[RowSettings, Without("features missing")],
+    parties: DataParties,
     individuals: Annotated[IndividualSettings, Without("individual times population latents")],
     target: PageSettings,
 ) -> None:
@@ -160,7 +163,8 @@ def report(
         from vpem.pictures.page import write_page
 
         stored = stored_at(model)
-        given = stored.evaluation_data(Request(data, rows, individuals))
+        asked = Request(data or (), screen.say, rows, individuals, parties=parties)
+        given = stored.evaluation_data(asked)
         command = stored.command(context.find_root().command)
         left_out = write_page(output, stored.saved, given, command=command, force=target.force)
         screen.say(f"wrote {output}")

@@ -16,6 +16,7 @@ from .kinds import (
     stored_at,
 )
 from .options import Without
+from .parties import DataParties
 from .roles import READ
 
 __all__ = ["FitFile", "evaluate", "predict", "sample", "score"]
@@ -24,24 +25,23 @@ ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --o
 FitFile = Annotated[
     Path, READ, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
 ]
-DataFile = Annotated[Path, READ, typer.Argument(help="Dataset with the model's features.")]
+DATA = "Dataset with the model's features; with --parties a file each, or a manifest."
+DataFile = Annotated[list[Path], READ, typer.Argument(help=DATA)]
 
 
 def predict(
     model: FitFile,
     data: Annotated[
-        Path | None,
+        list[Path] | None,
         READ,
-        typer.Argument(
-            help="Dataset with the model's features; individuals for a fit of SAEM, which can do "
-            "without.",
-        ),
+        typer.Argument(help=f"{DATA} Individuals for a fit of SAEM, which can do without."),
     ] = None,
     proba: Annotated[
         bool, typer.Option("--proba", help="Add the responsibilities of every component.")
     ] = False,
     *,
     rows: Annotated[RowSettings, Without("labels features")],
+    parties: DataParties,
     individuals: PredictedSettings,
     results: ResultSettings,
 ) -> None:
@@ -66,7 +66,8 @@ def predict(
 
         if results.output is not None:
             check_writable(results.output, results.force, "results")
-        count = stored_at(model).predict(Request(data, rows, individuals, results, proba))
+        asked = Request(data or (), screen.say, rows, individuals, results, proba, parties=parties)
+        count = stored_at(model).predict(asked)
         if results.output is not None:
             screen.say(f"wrote {plural(count, 'row')} to {results.output}")
 
@@ -76,6 +77,7 @@ def score(
     data: DataFile,
     *,
     rows: Annotated[RowSettings, Without("labels features")],
+    parties: DataParties,
     individuals: Annotated[IndividualSettings, Without("individual times population latents")],
     results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
 ) -> None:
@@ -88,8 +90,9 @@ def score(
     """
     from .output import Screen
 
-    with Screen():
-        stored_at(model).score(Request(data, rows, individuals, results))
+    with Screen() as screen:
+        asked = Request(data, screen.say, rows, individuals, results, parties=parties)
+        stored_at(model).score(asked)
 
 
 def sample(
@@ -123,6 +126,7 @@ def evaluate(
     data: DataFile,
     *,
     rows: Annotated[RowSettings, Without("features missing")],
+    parties: DataParties,
     results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
 ) -> None:
     """Compare components or clusters with labels.
@@ -134,5 +138,6 @@ def evaluate(
     """
     from .output import Screen
 
-    with Screen():
-        stored_at(model).evaluate(Request(data, rows, output=results))
+    with Screen() as screen:
+        asked = Request(data, screen.say, rows, output=results, parties=parties)
+        stored_at(model).evaluate(asked)

@@ -332,7 +332,7 @@ BAD_OPTIONS = [
     ("--topology erdos-renyi --mean-degree 9", "at most 2 for 3 agents"),
     ("--dataset nothing", "has no nothing; pass one of its 2-D numeric datasets"),
     ("--dataset labels", "labels holds strings"),
-    ("more", "one dataset is fitted at a time, got 2 files; add --parties"),
+    ("more", "one dataset is taken at a time, got 2 files; add --parties"),
     ("--json=3", "'--json' does not take a value; see 'vpem fit --help'"),
     ("--output", "requires an argument; see 'vpem fit --help'"),
 ]

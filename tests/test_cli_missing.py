@@ -63,8 +63,6 @@ def test_missing_values_are_refused_unless_asked_for(capsys, data, tmp_path):
 
 def test_words_that_are_no_answer(capsys, data):
     assert "missing must be" in run(capsys, "fit", data, "--missing", "drop").sentence
-    words = ("--missing", "marginalize", "--batch-size", 20)
-    assert "without --batch-size" in run(capsys, "fit", data, *words).sentence
 
 
 def test_data_read_from_disk(capsys, data):

@@ -273,8 +273,6 @@ def test_what_parties_lack_is_integrated_out(capsys, tmp_path, network):
     if network == ("star",):
         told = found["log_likelihood"]
         assert told == pytest.approx(observed_scores(fitted.mixture, X).mean(), rel=1e-12)
-    refused = run(capsys, "fit", *files, *asked[:4], "--batch-size", 9, "-q").sentence
-    assert "without --batch-size" in refused
 
 
 # ---- errors -------------------------------------------------------------------------------------
@@ -298,7 +296,7 @@ def faulty(capsys, monkeypatch, tmp_path):
 @each(
     ("words", "sentence"),
     [
-        (("0", "1"), "one dataset is fitted at a time, got 2 files; add --parties"),
+        (("0", "1"), "one dataset is taken at a time, got 2 files; add --parties"),
         (("0", "--align", "ids"), "--align is for data of several parties; add --parties"),
         (("0", "--missing-parties"), "--missing-parties is for data of several parties"),
         (("all.toml",), "is no dataset; add --parties"),
