@@ -206,10 +206,16 @@ def test_transmit_is_decode_of_encode(name, n, dtype):
     rng = np.random.default_rng(5)
     decoded, message_bytes = codec.transmit(values, keys)
     assert decoded.dtype == dtype
+    packed = codec.pack(values, keys, 2)
     for row in range(len(values)):
         message = codec.encode(values[row], rng)
         assert len(message) == message_bytes[row] == codec.message_size(n)
+        assert message == packed[row].tobytes()
         np.testing.assert_array_equal(codec.decode(message, n, dtype), decoded[row])
+    assert codec.pack(values[:0], keys[:0]).shape == (0, codec.message_size(n))
+    unpacked = codec.unpack(packed, n, 2)
+    assert unpacked.dtype == np.float64
+    np.testing.assert_array_equal(unpacked.astype(dtype), decoded)
     assert not decoded[-1].any()
 
 

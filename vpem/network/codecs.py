@@ -87,6 +87,12 @@ class Codec(Protocol):
     def decode(self, message: bytes, n: int, dtype: DTypeLike = np.float64) -> Values:
         """Unpack n values."""
 
+    def pack(self, values: Values, keys: Keys, n_threads: int = 1) -> Packed:
+        """Pack every row (N, V) into the bytes of a message (N, message_size(V))."""
+
+    def unpack(self, messages: Packed, n: int, n_threads: int = 1) -> Values:
+        """Unpack n values of every message, as float64 (N, n)."""
+
     def transmit(
         self, values: Values, keys: Keys, n_threads: int = 1
     ) -> tuple[Values, NDArray[np.int64]]:
@@ -115,10 +121,12 @@ class _Packed(ABC):
         """What bounds the magnitudes, as the end of a sentence."""
 
     @abstractmethod
-    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None: ...
+    def _encode(
+        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
+    ) -> None: ...
 
     @abstractmethod
-    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None: ...
+    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None: ...
 
     @abstractmethod
     def _transmit(
@@ -145,15 +153,7 @@ class _Packed(ABC):
         NumericalError
             If a value is not finite or is too large for the codec.
         """
-        row = _as_floats(values, 1)[None]
-        keys = draw_keys(rng, 1)
-        message = np.empty((1, self.message_size(row.shape[1])), dtype=np.uint8)
-        faults = np.zeros(1, dtype=np.uint8)
-        if row.size:
-            self._encode(row, keys, message, faults)
-        if faults[0]:
-            raise self._refusal(row[0], "")
-        return message.tobytes()
+        return self._pack(_as_floats(values, 1)[None], draw_keys(rng, 1), 1, "").tobytes()
 
     def decode(self, message: bytes, n: int, dtype: DTypeLike = np.float64) -> Values:
         """Unpack the values of a message.
@@ -189,17 +189,79 @@ class _Packed(ABC):
                 f"a message of {n} values by {self.name!r} has {size} bytes, got {len(received)}; "
                 "give the codec and the number of values it was encoded with"
             )
-        values = np.zeros((1, n), dtype=dtype)
-        faults = np.zeros(1, dtype=np.uint8)
-        if n:
-            self._decode(received[None], values, faults)
-        if faults[0]:
-            raise InputError(
-                f"these {size} bytes are no message of {n} values by {self.name!r}: a number, "
-                "level or index in them is out of range; send the message again"
-            )
-        result: Values = values[0]
+        result: Values = self._unpack(received[None], np.zeros((1, n), dtype=dtype), 1)[0]
         return result
+
+    def pack(self, values: Values, keys: Keys, n_threads: int = 1) -> Packed:
+        """Pack every row into the bytes of a message: `encode`, with the row's key.
+
+        Parameters
+        ----------
+        values, keys, n_threads
+            As for `transmit`.
+
+        Returns
+        -------
+        ndarray of uint8, shape (N, message_size(V))
+
+        Raises
+        ------
+        NumericalError
+            If a value is not finite or is too large for the codec.
+        """
+        rows = _as_floats(values, 2)
+        return self._pack(rows, _checked(keys, rows), n_threads, " of message {}")
+
+    def unpack(self, messages: Packed, n: int, n_threads: int = 1) -> Values:
+        """Unpack every message: `decode`, as float64.
+
+        Parameters
+        ----------
+        messages : ndarray of uint8, shape (N, message_size(n))
+            Made by `pack` of an equal codec.
+        n : int
+            How many values each holds.
+        n_threads : int
+            Threads; the result does not depend on it.
+
+        Returns
+        -------
+        ndarray of shape (N, n)
+
+        Raises
+        ------
+        InputError
+            If these bytes are not such messages.
+        """
+        return self._unpack(np.ascontiguousarray(messages), np.zeros((len(messages), n)), n_threads)
+
+    def _pack(self, rows: Values, keys: Keys, n_threads: int, whose: str) -> Packed:
+        """Pack every row; ``whose`` says whose the values are that cannot be sent."""
+        messages = np.empty((len(rows), self.message_size(rows.shape[1])), dtype=np.uint8)
+        faults = np.zeros(len(rows), dtype=np.uint8)
+        if rows.size:
+            self._encode(rows, keys, messages, faults, thread_count(n_threads))
+        self._check_sent(rows, faults, whose)
+        return messages
+
+    def _unpack(self, messages: Packed, into: Values, n_threads: int) -> Values:
+        """Unpack every message into a row."""
+        faults = np.zeros(len(into), dtype=np.uint8)
+        if into.size:
+            self._decode(messages, into, faults, thread_count(n_threads))
+        if faults.any():
+            raise InputError(
+                f"these {messages.shape[1]} bytes are no message of {into.shape[1]} values by "
+                f"{self.name!r}: a number, level or index in them is out of range; send the "
+                "message again"
+            )
+        return into
+
+    def _check_sent(self, rows: Values, faults: Faults, whose: str) -> None:
+        """Raise NumericalError where the values of a row could not be sent."""
+        if faults.any():
+            row = int(faults.argmax())
+            raise self._refusal(rows[row], whose.format(row))
 
     def transmit(
         self, values: Values, keys: Keys, n_threads: int = 1
@@ -228,20 +290,13 @@ class _Packed(ABC):
             If a value is not finite or is too large for the codec.
         """
         rows = _as_floats(values, 2)
-        keys = np.ascontiguousarray(keys)
-        if keys.dtype != np.uint64 or keys.shape != rows.shape[:1]:
-            raise InputError(
-                f"{len(rows)} messages need as many keys of type uint64, got shape {keys.shape} "
-                f"of type {keys.dtype}; draw them by draw_keys"
-            )
+        keys = _checked(keys, rows)
         decoded = np.empty_like(rows)
         faults = np.zeros(len(rows), dtype=np.uint8)
         sizes = np.full(len(rows), self.message_size(rows.shape[1]), dtype=np.int64)
         if rows.size:
             self._transmit(rows, keys, decoded, faults, thread_count(n_threads))
-        if faults.any():
-            row = int(faults.argmax())
-            raise self._refusal(rows[row], f" of message {row}")
+        self._check_sent(rows, faults, " of message {}")
         return decoded, sizes
 
     def _refusal(self, values: Values, whose: str) -> NumericalError:
@@ -273,6 +328,17 @@ def _as_floats(values: ArrayLike, n_dims: int) -> Values:
     return np.ascontiguousarray(array, dtype=np.float32 if kept else np.float64)
 
 
+def _checked(keys: Keys, rows: Values) -> Keys:
+    """Keys as a contiguous array, one a row."""
+    keys = np.ascontiguousarray(keys)
+    if keys.dtype != np.uint64 or keys.shape != rows.shape[:1]:
+        raise InputError(
+            f"{len(rows)} messages need as many keys of type uint64, got shape {keys.shape} "
+            f"of type {keys.dtype}; draw them by draw_keys"
+        )
+    return keys
+
+
 # ---- dithering ----------------------------------------------------------------------------------
 
 
@@ -292,11 +358,13 @@ class _Dithered(_Packed):
     def _limit(self, n: int) -> str:
         return f"whose norms are float32 (at most {LARGEST_FLOAT:.6g})"
 
-    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None:
-        dither_encode(values, keys, self.levels, self.bucket, self.largest, out, faults, 1)
+    def _encode(
+        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
+    ) -> None:
+        dither_encode(values, keys, self.levels, self.bucket, self.largest, out, faults, n_threads)
 
-    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None:
-        dither_decode(messages, self.levels, self.bucket, out, faults, 1)
+    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None:
+        dither_decode(messages, self.levels, self.bucket, out, faults, n_threads)
 
     def _transmit(
         self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
@@ -441,11 +509,13 @@ class Natural(_Packed):
     def _limit(self, n: int) -> str:
         return f"which ends at {(2 - 2.0**-self._mantissa) * 2.0**127:.6g}"
 
-    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None:
-        natural_encode(values, keys, self._mantissa, out, faults, 1)
+    def _encode(
+        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
+    ) -> None:
+        natural_encode(values, keys, self._mantissa, out, faults, n_threads)
 
-    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None:
-        natural_decode(messages, self._mantissa, out, faults, 1)
+    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None:
+        natural_decode(messages, self._mantissa, out, faults, n_threads)
 
     def _transmit(
         self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
@@ -495,11 +565,14 @@ class _Sparse(_Packed):
         times = f" times {n / self.n_kept(n):.6g}" if self._at_random else ""
         return f"which sends values{times} as float32 (at most {LARGEST_FLOAT:.6g})"
 
-    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None:
-        sparse_encode(values, keys, self.n_kept(values.shape[1]), self._at_random, out, faults, 1)
+    def _encode(
+        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
+    ) -> None:
+        kept = self.n_kept(values.shape[1])
+        sparse_encode(values, keys, kept, self._at_random, out, faults, n_threads)
 
-    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None:
-        sparse_decode(messages, self.n_kept(out.shape[1]), out, faults, 1)
+    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None:
+        sparse_decode(messages, self.n_kept(out.shape[1]), out, faults, n_threads)
 
     def _transmit(
         self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
@@ -571,11 +644,13 @@ class Cast(_Packed):
     def _limit(self, n: int) -> str:
         return f"which ends at {float(np.finfo(self.name).max):.6g}"
 
-    def _encode(self, values: Values, keys: Keys, out: Packed, faults: Faults) -> None:
-        cast_encode(values, self.itemsize, out, faults, 1)
+    def _encode(
+        self, values: Values, keys: Keys, out: Packed, faults: Faults, n_threads: int
+    ) -> None:
+        cast_encode(values, self.itemsize, out, faults, n_threads)
 
-    def _decode(self, messages: Packed, out: Values, faults: Faults) -> None:
-        cast_decode(messages, self.itemsize, out, faults, 1)
+    def _decode(self, messages: Packed, out: Values, faults: Faults, n_threads: int) -> None:
+        cast_decode(messages, self.itemsize, out, faults, n_threads)
 
     def _transmit(
         self, values: Values, keys: Keys, out: Values, faults: Faults, n_threads: int
