@@ -1,4 +1,4 @@
-"""Recipes over rows that are broken off on ranks go on to the same bits.
+"""Recipes that are broken off on ranks go on to the same bits, over rows and over features.
 
 Every rank breaks off at the same iteration, and
 goes on from what it saved itself.
@@ -14,10 +14,11 @@ from vpem.fits.fedem import fit_fedem
 from vpem.fits.local_rows import read_rows
 from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
-from vpem.network.holdings import evenly
+from vpem.fits.spread import fit_spread, own_columns
+from vpem.network.holdings import contiguous, evenly
 from vpem.network.topologies import make_graph
-from vpem.sums.connect import connect_workers
-from vpem.sums.spread import spread_workers
+from vpem.sums.connect import connect, connect_workers
+from vpem.sums.spread import spread, spread_workers
 
 
 class Ranks:
@@ -43,6 +44,23 @@ class Ranks:
         self.n_checked += 1
         return check_resumes(run)[0]
 
+    def check_features(self, topology, **how):
+        """The same of VP-EM, over sums that keep something."""
+        rounds = {} if topology == "star" else {"n_rounds": 12}
+        joined = connect(make_graph(topology, 3), contiguous(3, 3), hops=0, **rounds, **how)
+
+        def run(saver):
+            ranked = spread(joined, self.engine)
+            own = self.X[:, own_columns(ranked)] if len(ranked.agents.own) else None
+            found = fit_spread(
+                own, ranked, saver=saver, n_components=2, max_iter=4, tol=0, seed=1, n_threads=1
+            )
+            traffic = ranked.total.traffic
+            return found, dict(traffic.delivered), dict(traffic.on_wire)
+
+        self.n_checked += 1
+        check_resumes(run)
+
 
 def main(engine, brief=False):
     # Of two workers on more ranks, some ranks look on.
@@ -57,6 +75,12 @@ def main(engine, brief=False):
     first = fit_em(ranks.X, ranks.workers, star, n_components=3, max_iter=2).mixture
     means = first.means.copy()
     means[2] += 90.0
+    disturbed = connect_workers(
+        make_graph("path", n_workers), n_rounds=8, link_failure=0.2, compress="qsgd:8bits"
+    )
+    ranks.check(fit_fedem, disturbed, batch_size=9, **three)
+    ranks.check_features("star", compress="topk:0.4")
+    ranks.check_features("cycle", compress="qsgd:8bits", link_failure=0.1, agent_dropout=0.1)
     for network in (star, cycle):
         ranks.check(fit_em, network, n_init=2, init="random", **three)
         ranks.check(kmeans_rows, network, n_clusters=4, n_init=2, seed=2, max_iter=4)

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 
 from vpem.engines.placement import Placement
-from vpem.errors import VpemWarning
+from vpem.errors import PartitionedError, VpemWarning
 from vpem.network.holdings import contiguous
 from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
@@ -74,6 +74,72 @@ def check_terms(engine, n_agents):
                 assert handed[1] == 0
 
 
+DISTURBED = (
+    ("star", {"compress": "qsgd:8bits"}),
+    ("star", {"compress": "topk:0.2"}),
+    ("cycle", {"compress": "natural:12bits"}),
+    ("geometric", {"compress": "topk:0.3", "link_failure": 0.2}),
+    ("geometric", {"link_failure": 0.2, "stragglers": 0.1}),
+    ("complete", {"agent_dropout": 0.3}),
+    ("complete", {"compress": "qsgd:8bits", "agent_dropout": 0.2, "link_failure": 0.1}),
+)
+
+
+def check_disturbed(engine, n_agents):
+    """Compressed sums and those with faults go on from each other; what went are their bytes."""
+    rng = np.random.default_rng(4)
+    partition = contiguous(n_agents, n_agents)
+    for topology, how in DISTURBED:
+        graph = make_graph(topology, n_agents, seed=3)
+        rounds = {} if topology == "star" else {"n_rounds": 12}
+        for hops in (0,) if topology == "star" else (0, 1):
+            network = connect(graph, partition, hops=hops, **rounds, **how)
+            ranked = spread(network, engine)
+            ours, theirs = (one.total.on(Ledger(graph)) for one in (ranked, network))
+            own, n_sums = ours.holders.own, 0
+            for kind in ("setup", "estep", "estep", "estep", "check"):
+                terms = rng.gamma(1.0, 5.0, size=(len(network.hubs), 9, 2))
+                broken = [fell_apart(total, kind, terms) for total in (ours, theirs)]
+                assert broken[0] == broken[1]
+                if broken[0]:
+                    continue
+                n_sums += 1
+                mine = slice(None) if topology == "star" else own
+                found, wanted = ours.reduce(terms[own]), theirs.reduce(terms)[mine]
+                np.testing.assert_allclose(found, wanted, rtol=1e-12)
+                np.testing.assert_array_equal(
+                    ours.silent, None if theirs.silent is None else theirs.silent[own]
+                )
+            assert ours.ledger.summary() == theirs.ledger.summary()
+            if ours.state()["number"] == n_sums and len(network.hubs) > 1:
+                check_traffic(engine, ours, lossy="compress" in how and len(how) > 1)
+
+
+def fell_apart(total, kind, terms):
+    """Begin a sum; how the network fell apart, if it did."""
+    try:
+        total.begin(kind, *terms.shape[1:], terms.itemsize)
+    except PartitionedError as error:
+        return str(error)
+    return None
+
+
+def check_traffic(engine, total, lossy):
+    """What went from agent to agent is what is counted; what links lose is sent all the same."""
+    counted = sum(total.ledger.of_kind(kind)["bytes"] for kind in ("setup", "estep", "server"))
+    went = [sum(one.values()) for one in (total.traffic.delivered, total.traffic.on_wire)]
+    delivered, on_wire = engine.allreduce(np.array(went, dtype=np.int64))
+    assert delivered == counted
+    if engine.size == 1:
+        assert on_wire == 0
+    elif lossy:
+        assert on_wire > 0
+    else:
+        assert 0 < on_wire <= counted
+        if engine.size >= total.ledger.n_nodes and total.ledger.of_kind("server")["bytes"] == 0:
+            assert on_wire == counted
+
+
 def check_roots(engine, n_agents):
     """What all processes must find alike."""
     star, cycle = (
@@ -120,4 +186,4 @@ def check_values(engine, n_agents):
     np.testing.assert_equal(got, rows if place.mine(last) else None)
 
 
-CHECKS = (check_values, check_roots, check_vectors, check_terms)
+CHECKS = (check_values, check_roots, check_vectors, check_terms, check_disturbed)

@@ -199,7 +199,7 @@ def test_the_term_of_a_hub_goes_where_its_root_reaches():
         graph, mixing, hubs, 3, rate=mixing_rate(mixing), faults=Faults(0.1), routes=routes
     )
     awake = np.array([True, True, False, True, True])
-    informed = total._find_informed(awake)
+    informed = total._outages.informed(awake)
     np.testing.assert_array_equal(informed, [True, True, False, False, False])
     total._drawn = DrawnFaults(awake, np.ones((3, 4), bool))
     starts = total._spread(np.ones((1, 1)), informed)[:, 0]

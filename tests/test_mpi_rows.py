@@ -155,7 +155,6 @@ def test_kill_and_go_on(name, ending, data, tmp_path):
     [
         (("fit", "--split", "rows", "--missing", "marginalize"), "leave --missing out"),
         (("kmeans", "--memory-limit", "1G"), "leave --memory-limit out"),
-        (("fedem", "--compress", "qsgd:8bits"), "compressed sums are not run on MPI"),
     ],
 )
 def test_what_ranks_cannot_do_over_rows_is_refused(words, told, data):

@@ -142,8 +142,8 @@ class Links:
     ----------
     indptr, indices : ndarray of int32
         Pattern of the mixing matrices in CSR form: both directions of every link, the diagonal.
-    edge_of_link : ndarray of shape (2 n_edges,)
-        Number of the edge of each directed link of a `Ledger`.
+    sources, edge_of_link : ndarray of shape (2 n_edges,)
+        Agent that sends over each directed link of a `Ledger`, and number of its edge.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -162,6 +162,7 @@ class Links:
         place[order] = np.arange(len(order))
         self._there, self._back, self._own = np.split(place, [len(low), 2 * len(low)])
         number = np.concatenate([np.arange(len(low)), np.arange(len(low)), np.full(n, -1)])[order]
+        self.sources = rows[order][number >= 0]
         self.edge_of_link = number[number >= 0]
 
     def metropolis(self, up: NDArray[np.bool_]) -> NDArray[np.float64]:

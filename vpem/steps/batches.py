@@ -136,7 +136,7 @@ def fit_batches(
         found = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
         check_finite(found, len(run.history) + 1)
         small = run.note(terms, total, found, tol, callback)
-        heard = bool((2 * visits.heard > len(batches)).all())
+        heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
         run.converged = small and heard and not visits.reinitialised
         saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
     run.log_likelihood = expect(terms, total, run.mixture, visits.factors, kind="check")

@@ -243,8 +243,11 @@ def iterate(
             saver.offer(state, last=iteration == max_iter)
             continue
         silent = total.silent
+        if silent is not None:  # of all roots, wherever they live
+            silent = total.roots.any(total.roots.padded(silent))
+            found = np.where(silent, np.nan, found)
         check_finite(found if silent is None else found[~silent], iteration)
-        found, updated, counts = _maximize(step, run.mixtures, found, statistics)
+        updated, counts = _maximize(step, run.mixtures, statistics)
         small = run.note(whole, total, found, tol, callback)
         run.mixtures, factors, again = reinitialiser.check(step.roots, updated, counts, iteration)
         if again:
@@ -258,20 +261,16 @@ def iterate(
 
 
 def _maximize(
-    step: EStep,
-    before: Sequence[Mixture],
-    found: NDArray[np.float64],
-    statistics: Sequence[Statistics],
-) -> tuple[NDArray[np.float64], list[Mixture], list[NDArray[np.float64]]]:
-    """M-step: log-likelihoods, parameters and counts; a silent root keeps what it had."""
+    step: EStep, before: Sequence[Mixture], statistics: Sequence[Statistics]
+) -> tuple[list[Mixture], list[NDArray[np.float64]]]:
+    """M-step: parameters and counts; a silent root keeps what it had."""
     updated = [own.update(one) for own, one in zip(step.roots, statistics, strict=True)]
     counts = [one.counts for one in statistics]
     silent = step.total.silent
     if silent is not None:
-        found = np.where(silent, np.nan, found)
         counts = [np.where(silent[:, None], np.inf, own) for own in counts]
         updated = [
             own.keep(one, old, silent)
             for own, one, old in zip(step.roots, updated, before, strict=True)
         ]
-    return found, updated, counts
+    return updated, counts

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, check_int
+from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
+from vpem.sums.carried import Carried, Carry
 from vpem.sums.contraction import codec_of, contraction
 from vpem.sums.counted import SUM_KIND, AtServer
+from vpem.sums.neighbours import Traffic
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.wrappers import (
     Channel,
@@ -24,7 +28,7 @@ from vpem.sums.wrappers import (
 )
 
 if TYPE_CHECKING:
-    from vpem.network.codecs import Codec
+    from vpem.network.codecs import Codec, Keys
 
 __all__ = ["CompressedServerSum"]
 
@@ -39,6 +43,9 @@ class CompressedServerSum(AtServer):
     too, and both add what was decoded, scaled as in `vpem.sums.contraction.contraction`. The server
     does the same with the total of the memories, which it sends to all. Memories go on from one
     E-step to the next, so that the error vanishes as the terms settle.
+
+    Where blocks live in several processes (`over`) the server lives in the first, and the codec's
+    bytes are what travels.
 
     Parameters
     ----------
@@ -80,6 +87,7 @@ class CompressedServerSum(AtServer):
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
         self.values_per_item = n_blocks
+        self.traffic = Traffic()
         self._number = 0
         self._kind = "setup"
         self._terms: NDArray[np.float64] | None = None
@@ -91,19 +99,42 @@ class CompressedServerSum(AtServer):
         counted._number, counted._terms, counted._total = 0, None, None
         return counted
 
+    def over(self, holders: Placement) -> Self:
+        """Return the same sum of blocks that live in several processes."""
+        spread = copy(self)
+        spread.holders = holders
+        spread.roots = Placement(holders.engine, holders.ranks[:1])
+        spread.traffic = Traffic()
+        return spread
+
+    @property
+    def _is_server(self) -> bool:
+        """Whether the server lives in this process: in the first."""
+        return self.holders.engine.rank == 0
+
+    @property
+    def _n_rows(self) -> int:
+        """Blocks whose memories are here: this process's, and at the server then all others."""
+        return self.n_blocks if self._is_server else len(self.holders.own)
+
     def state(self) -> State:
-        """Return the memories, and how many sums there were."""
-        return {"number": self._number, "kind": self._kind, "up": self._terms, "down": self._total}
+        """Return the memories, how many sums there were, and of several processes what went."""
+        went = self.traffic.state() if self.holders.apart else {}
+        kept = {"up": self._terms, "down": self._total}
+        return {"number": self._number, "kind": self._kind, **kept, **went}
 
     def schema(self) -> Schema:
         """Return what that must be."""
-        up, down = Array("f8", (self.n_blocks, "V")), Array("f8", (1, "V"))
-        return {"number": COUNT, "kind": SUM_KIND, "up": Maybe(up), "down": Maybe(down)}
+        up, down = Array("f8", (self._n_rows, "V")), Array("f8", (1, "V"))
+        went = self.traffic.schema() if self.holders.apart else {}
+        return {"number": COUNT, "kind": SUM_KIND, "up": Maybe(up), "down": Maybe(down), **went}
 
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self._number, self._kind = state["number"], state["kind"]
         self._terms, self._total = state["up"], state["down"]
+        if self.holders.apart:
+            self.traffic.restore(state)
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Begin a sum, whose messages are counted as they are formed."""
@@ -122,26 +153,71 @@ class CompressedServerSum(AtServer):
         """
         if self.n_blocks == 1:
             exact: Floats = terms.sum(axis=0, keepdims=True)
-            return exact
-        flat = flattened(terms)
-        if self._terms is None or self._total is None or self._terms.shape != flat.shape:
-            self._terms, self._total = np.zeros_like(flat), np.zeros((1, flat.shape[1]))
-        believed, omega = contraction(self._coder, flat.shape[1])
+            return np.asarray(self.holders.bcast(exact))
+        flat, own = flattened(terms), self.holders.own
+        shape = (self._n_rows, flat.shape[1])
+        if self._terms is None or self._total is None or self._terms.shape != shape:
+            self._terms, self._total = np.zeros(shape), np.zeros((1, shape[1]))
+        _, omega = contraction(self._coder, shape[1])
         n_messages = self.n_rounds or (1 if omega <= 1 else MANY)
         rng = np.random.default_rng([self.seed, self._number])
-
-        def memory(inner: AtServer, values: NDArray[np.float64]) -> Memory:
-            quantizer = Quantizer(self._coder, flat.shape[1], self.n_threads)
-            return Memory(Compressed(inner, quantizer, partial(short_keys, rng)), believed, values)
-
-        up = memory(self, self._terms)
+        up = self._memory(
+            self, self._terms, lambda n: short_keys(rng, self.n_blocks)[own], self._to_server
+        )
         for _ in range(n_messages):
             up.send(flat)
-        down = memory(Channel(1, lambda sizes, _: self.broadcast(sizes)), self._total)
-        total = self.aggregate(self._terms)
+        down = self._memory(
+            Channel(1, lambda size, _: self.broadcast(size)),
+            self._total,
+            lambda n: short_keys(rng, 1)[:n],
+            self._to_all,
+        )
+        total = self._summed(self._terms)
         for _ in range(n_messages):
             down.send(total)
+        delivered = len(own) + (self.n_blocks if self._is_server else 0)
+        self.traffic.add(
+            self.charge, n_messages * delivered * self._coder.message_size(shape[1]), 0
+        )
         found = unflattened(self._total, terms)
         if self._kind == "check":
             self._terms = self._total = None
         return found
+
+    def _memory(
+        self,
+        inner: AtServer,
+        values: NDArray[np.float64],
+        keys: Callable[[int], Keys],
+        carry: Carry,
+    ) -> Memory:
+        """Return what is known of senders, some of whom may be in other processes."""
+        believed, _ = contraction(self._coder, values.shape[1])
+        quantizer = Quantizer(self._coder, values.shape[1], self.n_threads)
+        if self.holders.engine.size == 1:
+            return Memory(Compressed(inner, quantizer, keys), believed, values)
+        return Memory(Carried(inner, quantizer, keys, carry), believed, values)
+
+    def _summed(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the total (1, P) at the server, who alone has one."""
+        if not self._is_server:
+            return terms[:0]
+        if self.holders.apart:
+            by_process = np.argsort(self.holders.ranks, kind="stable")
+            terms = terms[np.argsort(by_process)]
+        total: NDArray[np.float64] = terms.sum(axis=0, keepdims=True)
+        return total
+
+    def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Bring the blocks' messages to the server, process by process."""
+        parts = self.holders.engine.gather(messages)
+        if parts is None:
+            self.traffic.add(self.charge, 0, messages.nbytes)
+            return messages[:0]
+        return np.concatenate(parts[1:])
+
+    def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Bring the server's message to all processes."""
+        heard = self.holders.engine.bcast(messages)
+        self.traffic.add(self.charge, 0, messages.nbytes)
+        return messages[:0] if self._is_server else np.asarray(heard)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from itertools import repeat
 from math import ceil
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,21 +13,25 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
 from vpem.checks import Floats, check_int, check_number
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, PartitionedError
 from vpem.network.faults import DrawnFaults, Faults, Links
 from vpem.network.graph import Graph
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
-from vpem.network.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema, State
+from vpem.network.schema import COUNT, Maybe, Schema, State
 from vpem.sums.consensus import _Layout, _OverHubs
 from vpem.sums.contraction import RoundSteps, codec_of, contraction, stable_steps
+from vpem.sums.copies import Copies, speakers
 from vpem.sums.counted import SUM_KIND
+from vpem.sums.neighbours import Neighbourhood, finished
+from vpem.sums.outages import Outages
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.wrappers import Channel, Compressed, Memory, flattened, short_keys, unflattened
+from vpem.sums.wrappers import flattened, unflattened
 
 if TYPE_CHECKING:
-    from vpem.network.codecs import Codec, Keys
+    from vpem.network.codecs import Codec
 
 __all__ = ["GossipSum"]
 
@@ -34,17 +39,6 @@ MOST_DRAWS = 20
 """Draws of a sum of the start, or after the last iteration, in which the network falls apart."""
 
 ONE_ROUND = np.ones(1)
-
-
-@dataclass
-class _Memory:
-    """What agents keep from one compressed sum to the next."""
-
-    states: NDArray[np.float64]
-    copies: NDArray[np.float64]
-    inputs: NDArray[np.float64]
-    awake: NDArray[np.bool_]
-    missed: NDArray[np.int64]
 
 
 class GossipSum(_OverHubs):
@@ -63,6 +57,11 @@ class GossipSum(_OverHubs):
     nothing needs to be told to its agents.
 
     A message over a link that is down is sent with the next one when the link is up again.
+
+    Where agents live in several processes (`over`) each runs the rounds of its own, with copies of
+    them and of their neighbours. What fails and the codec's keys are drawn alike in all, and the
+    numbers are those of one process. States travel over links that are up, messages as the codec's
+    bytes, and these whether or not links are up: it is the numbers that go without them.
 
     Parameters
     ----------
@@ -130,23 +129,57 @@ class GossipSum(_OverHubs):
         self.faults = faults if faults is not None and faults.any else None
         self.n_threads = n_threads
         self.rate = rate
-        self.n_roots = len(hubs)
-        self.values_per_item = graph.n_agents
         self.mix: NDArray[np.float64] | None = None
         self.whole = codec is not None
         self.silent: NDArray[np.bool_] | None = None
-        self._layout = _Layout(mixing, hubs)
+        self._layout = layout = _Layout(mixing, hubs)
         self._links = Links(graph)
         self._number = 0
         self._kind = "setup"
+        self._outages: Outages | None = None
+        if self.faults is not None:
+            self._outages = Outages(graph, self.faults, layout.hub_of, layout.roots, routes)
         self._drawn: DrawnFaults | None = None
         self._open: NDArray[np.bool_] | None = None
-        self._missed: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._memory: _Memory | None = None
+        self._memory: Copies | None = None
         self._all = np.ones(graph.n_agents, dtype=np.bool_)
         self._informed = self._all
         self._is_root = np.zeros(graph.n_agents, dtype=np.bool_)
-        self._is_root[self._layout.roots] = True
+        self._is_root[layout.roots] = True
+        self._live(Placement.here(graph.n_agents), Placement.here(len(hubs)))
+
+    def over(
+        self,
+        agents: Placement,
+        holders: Placement,
+        n_rounds: int,
+        rate: float,
+        *,
+        following: bool = False,
+    ) -> Self:
+        """Return the same sum of agents that live in several processes.
+
+        Parameters
+        ----------
+        agents, holders, following
+            As for `vpem.sums.neighbours.Neighbourhood`.
+        n_rounds, rate
+            Of all processes.
+        """
+        spread = copy(self)
+        spread.n_rounds, spread.rate = n_rounds, rate
+        spread._live(agents, holders, following=following)
+        return spread
+
+    def _live(self, agents: Placement, holders: Placement, *, following: bool = False) -> None:
+        """Take up where agents live."""
+        self.holders = self.roots = holders
+        roots = self._layout.roots
+        self._near = near = Neighbourhood(
+            agents, holders, self._links, roots, self.routes, following=following
+        )
+        self.n_roots, self.traffic, self.values_per_item = near.n_roots, near.traffic, near.most
+        self._fixed, self._failing = near.rows_of(self._layout), near.rows_of(self._links)
 
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
@@ -155,24 +188,23 @@ class GossipSum(_OverHubs):
         return counted
 
     def state(self) -> State:
-        """Return the memory of compressed sums, and how many sums there were."""
-        memory = None if self._memory is None else dict(vars(self._memory))
-        return {"number": self._number, "kind": self._kind, "memory": memory}
+        """Return the memory of compressed sums, how many sums there were, and what went."""
+        memory = None if self._memory is None else self._memory.state()
+        went = self.traffic.state() if self.holders.apart else {}
+        return {"number": self._number, "kind": self._kind, "memory": memory, **went}
 
     def schema(self) -> Schema:
         """Return what that must be."""
-        n_agents, values = self.graph.n_agents, Array("f8", (self.graph.n_agents, "V"))
-        memory = {
-            **dict.fromkeys(("states", "copies", "inputs"), values),
-            "awake": Array("b1", (n_agents,)),
-            "missed": Array("i8", (2 * self.graph.n_edges,), 0, LARGEST_COUNT),
-        }
-        return {"number": COUNT, "kind": SUM_KIND, "memory": Maybe(memory)}
+        went = self.traffic.schema() if self.holders.apart else {}
+        memory = Maybe(Copies.schema(self._near))
+        return {"number": COUNT, "kind": SUM_KIND, "memory": memory, **went}
 
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self._number, self._kind = state["number"], state["kind"]
-        self._memory = None if state["memory"] is None else _Memory(**state["memory"])
+        self._memory = None if state["memory"] is None else Copies(**state["memory"])
+        if self.holders.apart:
+            self.traffic.restore(state)
 
     # ---- before the sum ------------------------------------------------------------------------
 
@@ -208,17 +240,18 @@ class GossipSum(_OverHubs):
     def _draw(self, kind: str, n_values: int, itemsize: int) -> None:
         """Draw one sum and count it."""
         size = n_values * itemsize
-        if self.faults is None:
+        if self._outages is None:
             if self.codec is None:
                 self._count(kind, size, self.n_rounds, self.n_rounds)
             return
         rng = np.random.default_rng([self.seed, self._number])
-        drawn = self.faults.draw(self.graph, self.n_rounds, rng, dropout=kind == "estep")
+        drawn = self._outages.draw(self.n_rounds, rng, dropout=kind == "estep")
         self._drawn = drawn
-        roots_awake = drawn.awake[self._layout.roots]
-        self.silent = None if roots_awake.all() else ~roots_awake
-        self._informed = self._find_informed(drawn.awake)
-        failure = self._find_failure(drawn)
+        asleep = ~drawn.awake[self._layout.roots]
+        self.silent = asleep[self._near.estimates] if asleep.any() else None
+        self._informed = self._outages.informed(drawn.awake)
+        alone = self._layout.n_hubs == 1 and self.codec is None
+        failure = self._outages.failure(drawn, alone)
         if self.ledger is not None:
             self._count_flooding(drawn.awake)
             if self.codec is None:
@@ -255,28 +288,6 @@ class GossipSum(_OverHubs):
         size = ceil(self.graph.n_agents / 8)
         self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
 
-    def _find_failure(self, drawn: DrawnFaults) -> PartitionedError | None:
-        """Return what keeps a sum from having an answer."""
-        if not drawn.awake[self._layout.roots].any():
-            return PartitionedError("the roots of all hubs are silent during a sum")
-        if self._layout.n_hubs == 1 and self.codec is None:
-            # The root alone has all there is to sum.
-            return None
-        try:
-            drawn.check_whole(self.graph)
-        except PartitionedError as error:
-            return error
-        return None
-
-    def _find_informed(self, awake: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Mark the agents that their root reaches over agents that are awake."""
-        layout = self._layout
-        informed = awake & awake[layout.roots][layout.hub_of]
-        if self.routes is not None:
-            for leaf in self.routes.leaves[::-1]:
-                informed[leaf] &= informed[self.routes.parent[leaf]]
-        return informed
-
     # ---- the sum -------------------------------------------------------------------------------
 
     def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
@@ -284,63 +295,75 @@ class GossipSum(_OverHubs):
 
         Compressed sums take all rows at once.
         """
+        near = self._near
         if self.codec is None and self._layout.n_hubs == 1:
-            return terms.copy()
+            return near.follow(terms.copy())
         if self.codec is None:
-            flat = np.ascontiguousarray(terms).reshape(len(terms), -1)
+            flat = np.ascontiguousarray(terms).reshape(len(terms), int(np.prod(terms.shape[1:])))
             states = self._spread(flat, self._informed)
             self._run(states)
-            return states[self._layout.roots].reshape(terms.shape)
+            return near.follow(states[near.roots].reshape(terms.shape))
         states = self._run_compressed(flattened(terms))
-        return unflattened(states[self._layout.roots], terms)
+        return near.follow(unflattened(states[near.roots], terms))
 
     def _spread(self, flat: Floats, informed: NDArray[np.bool_]) -> NDArray[Any]:
-        """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V)."""
-        layout = self._layout
+        """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V).
+
+        Of the hubs and agents of this process, and those that it hears: these are zeros.
+        """
+        layout, near = self._layout, self._near
         awake = self._all if self.faults is None or self._drawn is None else self._drawn.awake
         sizes = np.bincount(layout.hub_of[informed], minlength=layout.n_hubs)
         scale = np.where(informed, awake.sum() / np.maximum(sizes, 1)[layout.hub_of], 0.0)
-        spread: Floats = flat[layout.hub_of] * scale[:, None].astype(flat.dtype)
+        spread: Floats = np.zeros((near.n_rows, flat.shape[1]), dtype=flat.dtype)
+        spread[near.roots] = flat
+        if self.codec is None:
+            finished(near.tell(spread, flat.shape[1], self._charged, informed))
+        spread[: len(near.own)] *= scale[near.own][:, None].astype(flat.dtype)
         return spread
 
     def _run(self, states: Floats) -> None:
         """Run uncompressed rounds in place."""
-        if self.faults is None:
-            self._layout.run_plain(states, self.n_rounds, self.n_threads)
-            return
-        assert self._drawn is not None
-        for up in self._drawn.up:
+        drawn = self._drawn if self.faults is not None else None
+        for up in repeat(None, self.n_rounds) if drawn is None else drawn.up:
+            links = None if up is None else up[self._links.edge_of_link]
+            self._near.meet(states, self._charged, links)
             self._mix(states, up)
 
     def _mix(self, states: Floats, up: NDArray[np.bool_] | None) -> None:
-        """Run one round in place, with the weights of the links that are up."""
-        if up is None:
-            self._layout.run(states, ONE_ROUND, self.n_threads)
-            return
-        links = self._links
-        weights = links.metropolis(up).astype(states.dtype, copy=False)
-        consensus_rounds(links.indptr, links.indices, weights, states, ONE_ROUND, self.n_threads)
+        """Run one round in place, with the weights of the links that are up; for own agents."""
+        indptr, indices, values = self._fixed if up is None else self._failing
+        weights = self._layout.weights if up is None else self._links.metropolis(up)
+        weights = weights[values].astype(states.dtype, copy=False)
+        consensus_rounds(indptr, indices, weights, states, ONE_ROUND, self.n_threads)
 
     def _run_compressed(self, flat: NDArray[np.float64]) -> NDArray[np.float64]:
         """Run the rounds of a compressed sum from where the one before ended."""
         assert self._coder is not None
         drawn = self._drawn if self.faults is not None else None
-        inputs = self._spread(flat, self._informed & self._is_root)
-        memory = self._remember(inputs, self._all if drawn is None else drawn.awake)
-        self._missed = memory.missed
-        believed, omega = contraction(self._coder, flat.shape[1])
+        n_own, n_values = len(self._near.own), flat.shape[1]
+        awake = self._all if drawn is None else drawn.awake
+        inputs = self._spread(flat, self._informed & self._is_root)[:n_own]
+        memory = Copies.begun(self._memory, inputs, awake, self._near)
+        believed, omega = contraction(self._coder, n_values)
         stable = stable_steps(self.rate, omega, fixed=drawn is None and self.accelerated)
         if self.step is not None:
             stable = RoundSteps(self.step, 0.0)
-        steps = chebyshev_steps(stable.rate, self.n_rounds)
-        copies = self._copies(memory, believed)
+        rng = np.random.default_rng([self.seed, self._number, 1])
+        quantizer = Quantizer(self._coder, n_values, self.n_threads)
+        copies = speakers(
+            memory, self._near, quantizer, believed, rng, self._charged,
+            lambda size: self._count_copies(size, memory),
+        )  # fmt: skip
+        talking = np.flatnonzero(awake[self._near.own])
         before = memory.states
-        for number, step in enumerate(steps):
+        for number, step in enumerate(chebyshev_steps(stable.rate, self.n_rounds)):
             up = self._open = None if drawn is None else drawn.up[number]
-            copies.send(memory.states if copies.active is None else memory.states[copies.active])
+            copies.send(memory.states if copies.active is None else memory.states[talking])
             moves = memory.copies.copy()
             self._mix(moves, up)
-            moves -= memory.copies
+            moves = moves[:n_own]
+            moves -= memory.copies[:n_own]
             moves *= stable.step
             moves += memory.states
             if step != 1.0:
@@ -350,50 +373,16 @@ class GossipSum(_OverHubs):
         self._memory = None if self._kind == "check" else memory
         return memory.states
 
-    def _copies(self, memory: _Memory, believed: float) -> Memory:
-        """Return the copies, by which every agent that is awake tells how its state differs."""
-        assert self._coder is not None
-        rng = np.random.default_rng([self.seed, self._number, 1])
-        n_agents, n_values = memory.copies.shape
-        channel = Channel(n_agents, self._count_copies)
-        if not memory.awake.all():
-            channel.active = np.flatnonzero(memory.awake)
-
-        def keys(n_messages: int) -> Keys:
-            keys_of_all = short_keys(rng, n_agents)
-            return keys_of_all if channel.active is None else keys_of_all[channel.active]
-
-        quantizer = Quantizer(self._coder, n_values, self.n_threads)
-        return Memory(Compressed(channel, quantizer, keys), believed, memory.copies)
-
-    def _remember(self, inputs: NDArray[np.float64], awake: NDArray[np.bool_]) -> _Memory:
-        """Return the memory with states that have the mean of the new inputs."""
-        memory = self._memory
-        if memory is None or memory.inputs.shape != inputs.shape:
-            missed = np.zeros(2 * self.graph.n_edges, dtype=np.int64)
-            return _Memory(inputs.copy(), np.zeros_like(inputs), inputs, awake, missed)
-        if np.array_equal(memory.awake, awake):
-            memory.states += inputs
-            memory.states -= memory.inputs
-        else:
-            memory.states = inputs.copy()
-        memory.inputs, memory.awake = inputs, awake
-        return memory
-
-    def _count_copies(self, sizes: NDArray[np.int64], senders: NDArray[np.intp] | None) -> None:
+    def _count_copies(self, size: int, memory: Copies) -> None:
         """Count what agents tell their neighbours; over links that are down, once they are up."""
-        if self.ledger is None:
-            return
-        if senders is not None:
-            every = np.zeros(self.graph.n_agents, dtype=np.int64)
-            every[senders] = sizes
-            sizes = every
-        sizes = sizes[self.ledger.sources]
+        sizes = np.where(memory.awake, size, 0)[self._links.sources]
+        from_here, missed = self._near.from_here, memory.missed
         if self._open is None:
             self._send(self._charged, sizes, rounds=1)
+            self.traffic.add(self._charged, int(sizes[from_here].sum()), 0)
             return
         open_links = self._open[self._links.edge_of_link]
-        missed = self._missed
         missed += sizes
         self._send(self._charged, missed[open_links], links=open_links, rounds=1)
+        self.traffic.add(self._charged, int(missed[open_links & from_here].sum()), 0)
         missed[open_links] = 0

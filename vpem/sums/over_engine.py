@@ -7,7 +7,6 @@ at a time: while what one needs from elsewhere travels, the terms of the next ar
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
@@ -16,15 +15,15 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
 from vpem.checks import Floats
-from vpem.engines.engine import Neighbours
 from vpem.engines.placement import Placement
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
-from vpem.network.schema import COUNT, Mapping, Schema, State
+from vpem.network.schema import Schema, State
 from vpem.sums.consensus import _OverHubs
 from vpem.sums.counted import AtServer, Counted
+from vpem.sums.neighbours import Neighbourhood, Traffic, finished
 
-__all__ = ["ConsensusOverEngine", "ServerOverEngine", "Traffic"]
+__all__ = ["ConsensusOverEngine", "ServerOverEngine"]
 
 ROUND_WIDTH = 32
 """Values of a round's states are a multiple of this, and begin at a multiple of `ALIGNED`."""
@@ -36,28 +35,6 @@ IN_FLIGHT = 2
 
 Flying = Generator[None, None, Floats]
 """Goes on where what it has sent for should be there; returns a sum."""
-
-
-@dataclass
-class Traffic:
-    """Payload bytes that really went from agent to agent, by kind, as this process sent them.
-
-    Attributes
-    ----------
-    delivered : dict
-        Over links between agents, also inside this process.
-    on_wire : dict
-        Of these, what the engine was given. A state that several agents of another process want
-        travels once.
-    """
-
-    delivered: dict[str, int] = field(default_factory=dict)
-    on_wire: dict[str, int] = field(default_factory=dict)
-
-    def add(self, kind: str, delivered: int, on_wire: int) -> None:
-        """Count."""
-        self.delivered[kind] = self.delivered.get(kind, 0) + delivered
-        self.on_wire[kind] = self.on_wire.get(kind, 0) + on_wire
 
 
 class _Flight:
@@ -94,11 +71,7 @@ class _OverEngine(Counted):
 
     def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
-        flight = _Flight(rows, self._sum(terms))
-        while not flight.go_on():
-            pass
-        assert flight.result is not None
-        return flight.result
+        return finished(self._sum(terms))
 
     def flow(
         self, chunks: Iterator[slice], local: Callable[[slice], Floats]
@@ -123,18 +96,15 @@ class _OverEngine(Counted):
 
     def state(self) -> State:
         """Return what went up to now, as this process sent it."""
-        return {"delivered": dict(self.traffic.delivered), "on_wire": dict(self.traffic.on_wire)}
+        return self.traffic.state()
 
     def schema(self) -> Schema:
         """Return what that must be."""
-        return {"delivered": Mapping(COUNT), "on_wire": Mapping(COUNT)}
+        return self.traffic.schema()
 
     def restore(self, state: State) -> None:
         """Go on from what went."""
-        for name in ("delivered", "on_wire"):
-            counted = getattr(self.traffic, name)
-            counted.clear()
-            counted.update(state[name])
+        self.traffic.restore(state)
 
 
 class ServerOverEngine(_OverEngine, AtServer):
@@ -159,6 +129,15 @@ class ServerOverEngine(_OverEngine, AtServer):
         if holders.engine.size == 1:
             # Nothing has to be waited for between terms and responsibilities.
             self.mix = np.ones((1, holders.n_agents))
+
+    def aggregate(
+        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
+        found = super().aggregate(received, senders)
+        if self.holders.engine.size > 1:
+            self.traffic.add(self.charge, 0, found.nbytes)
+        return found
 
     def _sum(self, terms: Floats) -> Flying:
         total: Floats = np.ascontiguousarray(terms.sum(axis=0, keepdims=True))
@@ -218,90 +197,19 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
     ) -> None:
         super().__init__(len(hubs), routes, diameter)
         self.holders = self.roots = holders
-        self.traffic = Traffic()
-        n_here = np.bincount(holders.ranks, minlength=holders.engine.size)
-        self._some_follow = following and 0 in n_here
-        self.n_roots = max(int(following), len(holders.own))
-        self.n_rounds, self.rate, self.n_threads = n_rounds, rate, n_threads
-        place = self._find_states(agents, mixing)
         roots = np.array([hub.root for hub in hubs], dtype=np.intp)
-        self._roots = place[roots[holders.own]]
+        self._near = near = Neighbourhood(
+            agents, holders, mixing, roots, routes, following=following
+        )
+        self.traffic, self.n_roots = near.traffic, near.n_roots
+        self.n_rounds, self.rate, self.n_threads = n_rounds, rate, n_threads
         sizes = np.array([len(hub.agents) for hub in hubs])
         self._scale = (agents.n_agents / sizes)[holders.own]
-        self._levels = self._find_levels(agents, routes, place)
-
-    def _find_states(self, agents: Placement, mixing: Any) -> NDArray[np.intp]:
-        """Find whose states go where in a round; place (N,) of each agent's state here, or -1."""
-        engine, homes = agents.engine, agents.ranks
-        n_agents, rank, size = agents.n_agents, engine.rank, engine.size
-        own = agents.own
-        place = np.full(n_agents, -1, dtype=np.intp)
-        place[own] = np.arange(len(own))
-
-        # Who needs whose state: each state goes once to each process with neighbours of its agent.
-        to = np.repeat(np.arange(n_agents), np.diff(mixing.indptr))
-        of = mixing.indices.astype(np.intp)
-        apart = homes[of] != homes[to]
-        pairs, used = np.unique((of * size + homes[to])[apart], return_counts=True)
-        states, readers = np.divmod(pairs, size)
-        sent, received = homes[states] == rank, readers == rank
-        self._near = np.union1d(readers[sent], homes[states[received]]).astype(np.intp)
-        ghosts = states[received]
-        place[ghosts] = len(own) + np.arange(len(ghosts))
-        self._n_states = len(own) + len(ghosts)
-        self._joined = engine.neighbours(self._near.tolist()) if len(pairs) else None
-        self._round = self._exchange(agents, states, readers, states, place)
-        inside = (homes[to] == rank) & (homes[of] == rank) & (to != of)
-        self._links = int(used[sent].sum() + inside.sum())
-
-        begin, end = (int(own[0]), int(own[-1]) + 1) if len(own) else (0, 0)
-        indptr = mixing.indptr[begin : end + 1].astype(np.int32)
-        inner = slice(int(indptr[0]), int(indptr[-1]))
-        self._indptr = indptr - indptr[0]
-        self._indices = place[of[inner]].astype(np.int32)
-        self._weights = np.ascontiguousarray(mixing.data[inner], dtype=np.float64)
-
-        most = np.bincount(homes, minlength=size) + np.bincount(readers, minlength=size)
+        indptr, self._indices, values = near.rows_of(mixing)
+        self._indptr = indptr[: len(near.own) + 1]
+        self._weights = np.ascontiguousarray(mixing.data[values], dtype=np.float64)
         # States, those before, and what is sent.
-        self.values_per_item = IN_FLIGHT * 3 * int(most.max())
-        return place
-
-    def _exchange(
-        self,
-        agents: Placement,
-        sources: NDArray[np.intp],
-        readers: NDArray[np.intp],
-        targets: NDArray[np.intp],
-        place: NDArray[np.intp],
-    ) -> _Exchange | None:
-        """The state of agent ``sources[i]`` goes to process ``readers[i]``, for ``targets[i]``."""
-        if self._joined is None:
-            return None
-        homes, rank = agents.ranks[sources], agents.engine.rank
-        sent = [place[sources[(homes == rank) & (readers == near)]] for near in self._near]
-        received = [place[targets[(homes == near) & (readers == rank)]] for near in self._near]
-        return _Exchange(self._joined, sent, received)
-
-    def _find_levels(
-        self, agents: Placement, routes: Routes | None, place: NDArray[np.intp]
-    ) -> list[_Level]:
-        """How roots send their terms: first to those one hop away, which pass them on."""
-        levels = []
-        homes = agents.ranks
-        for depth in range(1, 1 + (0 if routes is None else routes.hops)):
-            assert routes is not None
-            leaves = np.flatnonzero(routes.depth[: len(homes)] == depth)
-            parents = routes.parent[leaves]
-            here, there = homes[parents], homes[leaves]
-            apart = here != there
-            local = (here == agents.engine.rank) & ~apart
-            exchange = None
-            if apart.any():
-                exchange = self._exchange(
-                    agents, parents[apart], there[apart], leaves[apart], place
-                )
-            levels.append(_Level(exchange, place[parents[local]], place[leaves[local]]))
-        return levels
+        self.values_per_item = IN_FLIGHT * 3 * near.most
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Count a sum: roots send their agents the hub's term, then each round every neighbour."""
@@ -315,81 +223,31 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
 
     def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
         """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
-        found = super().reduce(terms, rows)
-        if not self._some_follow:
-            return found
-        first = self.roots.bcast(found[:1] if self.roots.mine(0) else None)
-        return found if len(found) else np.asarray(first)
+        return self._near.follow(super().reduce(terms, rows))
 
     def _sum(self, terms: Floats) -> Flying:
+        near, kind = self._near, self.charge
         flat = terms.reshape(len(terms), int(np.prod(terms.shape[1:])))
-        n_values, kind = flat.shape[1], self.charge
+        n_values = flat.shape[1]
+        states = _aligned(near.n_rows, n_values, flat.dtype)
+        states[near.roots, :n_values] = flat * self._scale.astype(flat.dtype)[:, None]
+        yield from near.tell(states, n_values, kind)
         row_bytes = n_values * flat.itemsize
-        states = _aligned(self._n_states, n_values, flat.dtype)
-        states[self._roots, :n_values] = flat * self._scale.astype(flat.dtype)[:, None]
-        for level in self._levels:
-            n_sent = len(level.sources)
-            states[level.targets, :n_values] = states[level.sources, :n_values]
-            if level.exchange is not None:
-                yield from level.exchange.run(states, n_values)
-                n_sent += level.exchange.n_sent
-                self.traffic.add(kind, 0, level.exchange.n_sent * row_bytes)
-            self.traffic.add(kind, n_sent * row_bytes, 0)
         weights = self._weights.astype(flat.dtype, copy=False)
-        if self._round is None:
+        if near.exchange is None:
             steps = np.fromiter(self._steps(), dtype=np.float64, count=self.n_rounds)
             consensus_rounds(self._indptr, self._indices, weights, states, steps, self.n_threads)
-            self.traffic.add(kind, self.n_rounds * self._links * row_bytes, 0)
-            return np.array(states[self._roots, :n_values]).reshape(terms.shape)
-        mixed = _aligned(self._n_states, n_values, flat.dtype)
+            self.traffic.add(kind, self.n_rounds * near.n_links * row_bytes, 0)
+            return np.array(states[near.roots, :n_values]).reshape(terms.shape)
+        mixed = _aligned(near.n_rows, n_values, flat.dtype)
         for step in self._steps():
-            yield from self._round.run(states, n_values)
+            yield from near.exchange.run(states, n_values)
             neighbour_round(
                 self._indptr, self._indices, weights, states, mixed, step, self.n_threads
             )
             states, mixed = mixed, states
-            self.traffic.add(kind, self._links * row_bytes, self._round.n_sent * row_bytes)
-        return np.array(states[self._roots, :n_values]).reshape(terms.shape)
-
-
-@dataclass
-class _Level:
-    """Who is sent a hub's term by whom: in other processes, and in this one."""
-
-    exchange: _Exchange | None
-    sources: NDArray[np.intp]
-    targets: NDArray[np.intp]
-
-
-class _Exchange:
-    """Rows of the states that go to neighbouring processes, and rows that come from them."""
-
-    def __init__(
-        self,
-        joined: Neighbours,
-        sent: list[NDArray[np.intp]],
-        received: list[NDArray[np.intp]],
-    ) -> None:
-        self._joined = joined
-        self._sent = np.concatenate([np.empty(0, dtype=np.intp), *sent])
-        self._received = np.concatenate([np.empty(0, dtype=np.intp), *received])
-        self._n_sent = [len(rows) for rows in sent]
-        self._n_received = [len(rows) for rows in received]
-        self.n_sent = len(self._sent)
-
-    def run(self, states: Floats, n_values: int) -> Generator[None]:
-        """Send and receive these rows; goes on where they should be there."""
-        out = np.ascontiguousarray(states[self._sent, :n_values])
-        into = np.empty((len(self._received), n_values), dtype=states.dtype)
-        request = self._joined.ialltoallv(
-            out,
-            [n * n_values for n in self._n_sent],
-            into,
-            [n * n_values for n in self._n_received],
-        )
-        yield
-        request.wait()
-        states[self._received, :n_values] = into
+            self.traffic.add(kind, near.n_links * row_bytes, near.exchange.n_sent * row_bytes)
+        return np.array(states[near.roots, :n_values]).reshape(terms.shape)
 
 
 def _aligned(n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> Floats:

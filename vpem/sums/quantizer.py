@@ -101,6 +101,18 @@ class Quantizer:
         received[here], sizes[here] = self._compress(values[here], keys)
         return received, sizes
 
+    def pack(self, values: Vector, draw: Callable[[int], Keys]) -> NDArray[np.uint8]:
+        """Return the bytes of a message a row (a, size), of vectors that are one piece."""
+        assert self.codec is not None
+        assert len(self.pieces) == 1
+        return self.codec.pack(values, draw(len(values)), self.n_threads)
+
+    def unpack(self, messages: NDArray[np.uint8]) -> Vector:
+        """Return what is received of such messages (a, size): shape (a, P)."""
+        assert self.codec is not None
+        received: Any = self.codec.unpack(messages, self.pieces[0].stop, self.n_threads)
+        return np.asarray(received)
+
     def _compress(self, values: Vector, keys: list[Keys]) -> tuple[Vector, NDArray[np.int64]]:
         """Send every row, each piece by keys of its own."""
         assert self.codec is not None

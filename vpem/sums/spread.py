@@ -9,10 +9,12 @@ import numpy as np
 
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError
 from vpem.network.blocks import Blocks
+from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network
 from vpem.sums.consensus import ConsensusSum
+from vpem.sums.gossip import GossipSum
 from vpem.sums.over_engine import ConsensusOverEngine, ServerOverEngine
 from vpem.sums.rounds import MOST_GOSSIP_ROUNDS
 from vpem.sums.server import ServerSum
@@ -101,34 +103,21 @@ def sum_over(network: Network, agents: Placement, following: bool = False) -> Su
     Raises
     ------
     InputError
-        If messages are compressed, links or agents fail, or rounds are too many to be run.
+        If rounds are too many to be run one by one.
     """
-    if network.compress is not None:
-        raise InputError(
-            "compressed sums are not run on MPI: what they would save is for slow links to count; "
-            "leave ",
-            Setting("compress"),
-            " out, or take one process",
-        )
-    if network.faults is not None:
-        raise InputError(
-            "links that fail are simulated, but on MPI links are real; leave ",
-            Setting("link_failure"),
-            ", ",
-            Setting("agent_dropout"),
-            " and ",
-            Setting("stragglers"),
-            " out, or take one process",
-        )
-    total = network.total
-    holders = Placement(agents.engine, agents.nodes[[hub.root for hub in network.hubs]])
+    total, engine = network.total, agents.engine
+    holders = Placement(engine, agents.nodes[[hub.root for hub in network.hubs]])
     if isinstance(total, ServerSum):
         return ServerOverEngine(holders)
     if isinstance(total, TreeSum):
         return TreeOverEngine(agents, holders, total)
-    assert isinstance(total, ConsensusSum)
+    if isinstance(total, CompressedServerSum):
+        return total.over(holders)
+    assert isinstance(total, ConsensusSum | GossipSum)
     # Where machines round differently the first one's numbers hold, or processes would part.
-    n_rounds, rate = agents.engine.bcast((total.n_rounds, total.rate))
+    n_rounds, rate = engine.bcast((total.n_rounds, total.rate))
+    if isinstance(total, GossipSum):
+        return total.over(agents, holders, n_rounds, rate, following=following)
     if n_rounds > MOST_GOSSIP_ROUNDS:
         raise InputError(
             f"{n_rounds} rounds cannot be run one by one on MPI; take at most "

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.engines.placement import Placement
-from vpem.sums.over_engine import IN_FLIGHT, Flying, Traffic, _Exchange, _OverEngine
+from vpem.sums.neighbours import Exchange, Traffic
+from vpem.sums.over_engine import IN_FLIGHT, Flying, _OverEngine
 from vpem.sums.tree import TreeSum
 
 __all__ = ["TreeOverEngine"]
@@ -66,12 +67,12 @@ class TreeOverEngine(_OverEngine, TreeSum):
         self._downward = self._away_from_root(levels, homes)
         self._n_children = int((homes[parents] == engine.rank).sum())
 
-    def _exchange(self, ends: Ranks, rows: Ranks) -> _Exchange | None:
+    def _exchange(self, ends: Ranks, rows: Ranks) -> Exchange | None:
         """A row of the states goes from one process to another (2, n), where there are any."""
         if self._joined is None or not ends.size:
             return None
         (source, target), rank = ends, self.holders.engine.rank
-        return _Exchange(
+        return Exchange(
             self._joined,
             [rows[(source == rank) & (target == near)] for near in self._near],
             [rows[(source == near) & (target == rank)] for near in self._near],
@@ -89,7 +90,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
             int((ends[0] == rank).sum()),
         )
 
-    def _away_from_root(self, levels: list[Ranks], homes: Ranks) -> list[_Exchange | None]:
+    def _away_from_root(self, levels: list[Ranks], homes: Ranks) -> list[Exchange | None]:
         """How the total comes to each process, depth by depth."""
         found, heard = [], {self._home}
         for level in levels:
@@ -141,7 +142,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
 class _Level:
     """What one depth of the tree sends: to other processes, and within this one."""
 
-    exchange: _Exchange | None
+    exchange: Exchange | None
     children: list[int]
     parents: list[int]
     n_sent: int

@@ -215,8 +215,11 @@ class Memory(Wrapper):
     def differ(
         self, values: Vector, about: Vector | None = None, senders: Senders | None = None
     ) -> Vector:
-        """Return how vectors (a, P), or how they lie about others, differ from what there is."""
-        changes: Vector = values - self.values[self._held(senders)]
+        """Return how vectors (a, P), or how they lie about others, differ from what there is.
+
+        They may be of the first of the senders only, where others are heard from elsewhere.
+        """
+        changes: Vector = values - self.values[self._held(senders)][: len(values)]
         return changes if about is None else changes - about
 
     def take(self, received: Vector, senders: Senders | None = None) -> None:
