@@ -244,7 +244,7 @@ def check_weights(weights: Any, n_samples: int, *, some: bool = False) -> NDArra
         raise InputError("sample weights must be finite and not negative")
     if not (some or values.any()):
         raise InputError("sample weights must not all be zero")
-    if values.max(initial=0.0) >= LARGEST_WEIGHT / n_samples:
+    if values.max(initial=0.0) >= LARGEST_WEIGHT / max(n_samples, 1):
         raise InputError(
             f"sample weights sum to more than {LARGEST_WEIGHT:g}, too much to compute with; divide "
             "them by their mean"
