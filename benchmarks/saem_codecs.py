@@ -13,7 +13,8 @@ from vpem.saem.individuals import from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.saem import SaemRun, run_saem
+from vpem.saem.runs import SaemRun
+from vpem.saem.saem import run_saem
 from vpem.saem.samplers import Exact, Langevin, Sampler
 from vpem.saem.server import FEEDBACKS, SaemServer
 

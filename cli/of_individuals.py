@@ -43,7 +43,8 @@ class SaemFile(StoredFile):
         """Read individuals, or those of them that are wanted, if there are data."""
         from vpem.errors import InputError, did_you_mean
 
-        from .saem_choices import individuals_of, needed_covariates
+        from .saem_choices import needed_covariates
+        from .saem_data import individuals_of
 
         saved, data, options = self.stored, request.data, request.individuals
         refuse_given(request.parties, "is for mixtures and clusters; individuals are in one file")

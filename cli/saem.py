@@ -5,78 +5,97 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from vpem.records import setting
-from vpem.settings import SaemSettings
+from vpem.records import changed, setting
+from vpem.settings import GraphSettings, SaemSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
 from .driver import Output, Run
-from .options import Given, InitModel, QuoteFormulas
-from .roles import READ, WRITTEN
+from .engine import EngineSettings, describe_engine
+from .options import Given, InitModel, Without
+from .roles import WRITTEN
 from .saem_choices import (
-    ColumnSettings,
-    DeviceSettings,
     ModelSettings,
     SamplerSettings,
     check_start,
-    devices_of,
-    individuals_of,
     model_options_of,
     needed_covariates,
-    rows_of_names,
     sampler_options_of,
     start_of,
 )
+from .saem_data import (
+    DeviceFiles,
+    HeldIndividuals,
+    Source,
+    read_source,
+    rows_of_names,
+)
+from .workers import graph_of
 
 if TYPE_CHECKING:
-    from vpem.saem.fit import SaemFit
-    from vpem.saem.individuals import Individuals
+    from vpem.network.schema import Report
+    from vpem.saem.results import SaemFit
+    from vpem.sums.connect import Network
 
 __all__ = ["saem"]
+
+
+class SaemGraph(GraphSettings, heading="Network"):
+    """The graph of the devices."""
+
+    topology: str | None = changed(
+        GraphSettings,
+        "topology",
+        help="Graph of the devices: star (a server), cycle, path, complete, grid, geometric, "
+        "erdos-renyi, small-world, scale-free, tree; there every device keeps a statistic of its "
+        "own, or with --sum tree one is added up along a tree. Default: star.",
+    )
 
 
 class SaemOutput(Output, heading="Output", kept=False):
     """What is written of a fit."""
 
     individuals: Path | None = setting(
-        None, "Write means and intervals of the individuals' latents here: .csv or .h5.",
+        None, "Write means and intervals of the individuals' latents here: .csv or .h5. With "
+        "--engine mpi devices tell them for this only.",
         file=WRITTEN,
     )  # fmt: skip
     traces: Path | None = setting(
         None, "Draw the parameters against iterations here.", file=WRITTEN
     )
+    quote_formulas: bool = setting(
+        False, "In CSV, put an apostrophe before text that begins with =, +, - or @, which "
+        "spreadsheets would compute.",
+    )  # fmt: skip
 
 
 def saem(
-    data: Annotated[
-        Path,
-        READ,
-        typer.Argument(
-            help="Individuals: CSV with a line a measurement and names of the columns in its first "
-            "line, or HDF5 of individuals."
-        ),
-    ],
+    data: DeviceFiles,
     init_model: InitModel = None,
-    quote_formulas: QuoteFormulas = False,
     *,
     model: ModelSettings,
-    columns: ColumnSettings,
-    devices: DeviceSettings,
+    held: Annotated[HeldIndividuals, Without("align align_key missing_parties")],
+    graph: Annotated[SaemGraph, Without("graph_seed")],
     moves: SamplerSettings,
     how: SaemSettings,
+    sums: Annotated[
+        SumSettings, Without("hops eigenvalue consensus compress agent_dropout n_threads")
+    ],
     checkpoints: CheckpointSettings,
+    engine: Annotated[EngineSettings, Without("shards")],
     out: SaemOutput,
     given: Given,
 ) -> None:
     """Fit a model with latent variables by stochastic EM (SAEM).
 
-    Devices hold individuals, sample their latents, and send statistics, which the server averages;
-    not their rows. Standard errors and the log-likelihood follow from draws at the end.
+    Devices hold individuals, sample their latents, and send statistics, which a server averages, or
+    neighbours on a graph; not their rows. Standard errors and the log-likelihood follow from draws
+    at the end.
 
     Example: vpem saem data/oxford_boys.csv --model linear --devices 4 -o growth.h5
 
     Example: vpem saem data/theophylline.csv --model one-compartment --random ka,cl -o doses.h5
+
+    Example: vpem saem data/oxford_boys.csv --devices 6 --topology cycle -o growth.h5
     """
     from .output import Screen
 
@@ -86,42 +105,76 @@ def saem(
         check_start(how, out.strict)
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, moves, given)
-        run = Run(screen, out, "fits of SAEM", checkpoints=checkpoints)
-        _check_outputs(out)
+        run = Run(screen, out, "fits of SAEM", engine, checkpoints)
+        if run.engine.rank == 0:
+            _check_outputs(out)
         needed = needed_covariates(model.model, options)
-        source = individuals_of(data, columns.values("covariates"), columns.covariates, needed)
-        held = devices_of(source, devices)
+        source = read_source(data, held, needed, run)
         if model.init_individuals is not None:
             options["rows"] = rows_of_names(source, model.init_individuals)
-        start = None if init_model is None else start_of(init_model, model.model, source, options)
-        found = _fit(source, model.model, how, run, {
-            "model_options": options, "devices": held, "start": start, **sampler
+        if init_model is not None:
+            sampler["start"] = start_of(init_model, model.model, source.individuals, options)
+        found, ran = _fit(source, model.model, how, graph.seeded(how.seed), sums, run, {
+            "model_options": options, **sampler
         })  # fmt: skip
-        report = report_of(found, held, screen)
+        found = _told(found, source, out, ran.pop("network"))
+        run.leave_it_to_the_first(found.converged)
+        report = report_of(found, source.held, screen) | ran
         report["seconds"] = found.seconds
-        report["data"] = str(data)
-        report |= _write(found, out, quote_formulas)
+        report["data"] = ", ".join(map(str, data))
+        report |= _write(found, out)
         report["warnings"] = list(screen.warnings)
         run.end(report, found.converged, lambda: show_report(report))
 
 
 def _fit(
-    source: Individuals, model: str, how: SaemSettings, run: Run, given: dict[str, Any]
-) -> SaemFit:
-    """Fit, and show how far it is."""
+    source: Source,
+    model: str,
+    how: SaemSettings,
+    graph: GraphSettings,
+    sums: SumSettings,
+    run: Run,
+    given: dict[str, Any],
+) -> tuple[SaemFit, Report]:
+    """Fit, and show how far it is; and what there is to report of the engine."""
+    from vpem.errors import InputError, Setting
     from vpem.saem.fit import fit_saem
     from vpem.saem.saem import burn_in_of
+    from vpem.sums.connect import connect_workers
+    from vpem.sums.spread import spread_workers
 
     from .saem_report import SaemCounter
 
     def progress_of(quiet: bool, unkept: str | None) -> SaemCounter:
         return SaemCounter(quiet, burn_in_of(how.n_iter, how.burn_in), unkept)
 
+    held = source.held
+    joined = graph_of(held.n_workers, held.names, graph)
+    if not joined.has_server and sums.sum != "tree":
+        if how.feedback is not None:
+            raise InputError(
+                Setting("feedback"), " is about what devices send a server; among neighbours it is "
+                "rounds that are compressed, which remember what was sent: leave it out",
+            )  # fmt: skip
+        sums, how = sums.changed(compress=how.codec), how.changed(codec=None)
     with run.working(progress_of) as progress:
-        return fit_saem(
-            source, model, how,
-            callback=progress, announce=progress.announce, saver=run.saver, **given,
+        network = spread_workers(connect_workers(joined, sums), run.engine)
+        found = fit_saem(
+            source.of(network), model, how, devices=held, network=network,
+            callback=progress, saver=run.saver, **given,
         )  # fmt: skip
+        return found, {"network": network, **describe_engine(network)}
+
+
+def _told(found: SaemFit, source: Source, out: SaemOutput, network: Network) -> SaemFit:
+    """Return the fit with what the first process is told of individuals: nothing, unless asked."""
+    from vpem.saem.people import collect, leave_out
+
+    if not network.agents.apart:
+        return found
+    if out.individuals is None:
+        return leave_out(found)
+    return collect(found, source.held, network.total.holders)
 
 
 def _check_outputs(out: SaemOutput) -> None:
@@ -135,7 +188,7 @@ def _check_outputs(out: SaemOutput) -> None:
         check_picture(out.traces, out.force)
 
 
-def _write(found: SaemFit, out: SaemOutput, quote_formulas: bool) -> dict[str, str | None]:
+def _write(found: SaemFit, out: SaemOutput) -> dict[str, str | None]:
     """Write what is asked for; the files' names."""
     from vpem.saem.formats.fits import save_saem
 
@@ -144,7 +197,7 @@ def _write(found: SaemFit, out: SaemOutput, quote_formulas: bool) -> dict[str, s
     if out.output is not None:
         save_saem(out.output, found, force=out.force)
     if out.individuals is not None:
-        write_individual_table(out.individuals, found, out.force, quote_formulas)
+        write_individual_table(out.individuals, found, out.force, out.quote_formulas)
     if out.traces is not None:
         from vpem.pictures.figure import save_picture
         from vpem.pictures.saem import draw_traces

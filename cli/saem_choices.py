@@ -1,4 +1,4 @@
-"""What `vpem saem` makes of its options: data, devices, options of models and samplers."""
+"""What `vpem saem` makes of its options: models, samplers, starts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from vpem.records import Settings, setting
 from vpem.settings import SAEM_MODELS, SAMPLERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from vpem.network.holdings import Workers
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
     from vpem.settings import SaemSettings
@@ -20,16 +19,11 @@ if TYPE_CHECKING:
     from .options import Given
 
 __all__ = [
-    "ColumnSettings",
-    "DeviceSettings",
     "ModelSettings",
     "SamplerSettings",
     "check_start",
-    "devices_of",
-    "individuals_of",
     "model_options_of",
     "needed_covariates",
-    "rows_of_names",
     "sampler_options_of",
     "start_of",
     "words_of",
@@ -86,29 +80,6 @@ class ModelSettings(Settings, heading="Model", kept=False):
     )  # fmt: skip
     reg_covar: float | None = setting(
         None, "gmm: added to variances. Default: 1e-6.", least=0.0, idle=_of("gmm")
-    )
-
-
-class ColumnSettings(Settings, heading="Individuals", kept=False):
-    """Which columns of a table are what."""
-
-    id: str | None = setting(None, "Column of a CSV with the individual. Default: id.")
-    time: str | None = setting(None, "Column with the time. Default: time.")
-    value: str | None = setting(None, "Column with the measurement. Default: value.")
-    covariates: str | None = setting(
-        None, "Other columns to read, with commas between; dose=amt reads the column amt as the "
-        "dose. Default: those that the model needs.",
-    )  # fmt: skip
-
-
-class DeviceSettings(Settings, heading="Network", kept=False):
-    """Who holds which individuals."""
-
-    devices: int | None = setting(
-        None, "Split the individuals into this many runs, nearly equal. Default: 1.", least=1
-    )
-    device_individuals: Path | None = setting(
-        None, 'Individuals of each device, JSON: {"name": ["individual", ...], ...}.', file="read"
     )
 
 
@@ -261,126 +232,11 @@ def check_start(how: SaemSettings, strict: bool) -> None:
         raise InputError("--strict needs a --tol above 0: without it nothing can converge")
 
 
-def individuals_of(
-    data: Path,
-    columns: Mapping[str, str | None],
-    covariates: str | None,
-    needed: Sequence[str],
-    fitted: Mapping[str, Any] | None = None,
-) -> Individuals:
-    """Read the data.
-
-    Parameters
-    ----------
-    data : Path
-        CSV or HDF5.
-    columns : mapping
-        Names of the columns id, time and value; None where none was given.
-    covariates : str or None
-        As the user typed them: ``dose=amt,weight``.
-    needed : sequence of str
-        Covariates of the model, read in any case.
-    fitted : mapping, optional
-        `Individuals.columns` of those that a model was fitted to, for what was not given.
-    """
-    from dataclasses import replace
-
-    from vpem.errors import MissingColumnError
-    from vpem.saem.formats.individuals import read_individuals
-
-    given = {name: column for name, column in columns.items() if column is not None}
-    is_table = data.suffix.lower() == ".csv"
-    if given and not is_table:
-        raise InputError(
-            f"{', '.join(f'--{name}' for name in given)} name columns of a CSV table, and {data} "
-            "is none"
-        )
-    known, known_covariates = _remembered(fitted or {})
-    three = {name: given.get(name, known.get(name, name)) for name in columns}
-    if len(set(three.values())) < len(three):
-        raise InputError("--id, --time and --value must be three different columns")
-    typed = _covariates_of(covariates)
-    column_of = {**{name: known_covariates.get(name, name) for name in needed}, **typed}
-    try:
-        found = read_individuals(
-            data, covariates=list(column_of.values()), **(three if is_table else {})
-        )
-    except MissingColumnError as error:
-        for name, column in (*three.items(), *column_of.items()):
-            if column == error.column and name not in (*given, *typed):
-                flag, advice = f"--{name}", f"give --{name} with the name that it has here"
-                if name not in three:
-                    flag, advice = repr(name), f"give --covariates {name}=COLUMN"
-                told = f"; that is {flag} of the fit" if fitted else ""
-                raise InputError(f"{error}{told}; {advice}") from None
-        raise
-    named = {name: found.covariates[column] for name, column in column_of.items()}
-    others = {name: column for name, column in column_of.items() if name != column}
-    kept = {**found.columns, **({"covariates": others} if others else {})}
-    return replace(found, covariates=named, columns=kept)
-
-
-def _remembered(fitted: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Columns, and those of covariates, that a fit was made of; a file may hold anything there."""
-
-    def words(held: Any) -> dict[str, str]:
-        held = held if isinstance(held, dict) else {}
-        return {name: column for name, column in held.items() if isinstance(column, str) and column}
-
-    return words(dict(fitted)), words(fitted.get("covariates"))
-
-
-def _covariates_of(text: str | None) -> dict[str, str]:
-    """Columns of covariates by their names, as the user typed them: ``dose=amt,weight``."""
-    found: dict[str, str] = {}
-    for word in [] if text is None else words_of(text):
-        name, _, column = word.partition("=")
-        if not name or name in found:
-            raise InputError(
-                "--covariates must be different names with commas between, such as "
-                f"dose=amt,weight, got {text!r}"
-            )
-        found[name] = column or name
-    return found
-
-
 def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:
     """Return the covariates that a model with these options reads."""
     if model == "one-compartment":
         return ["dose"]
     return [name for name in options.get("slopes", ()) if name != "time"]
-
-
-def devices_of(found: Individuals, given: DeviceSettings) -> Workers:
-    """Choose who holds which individuals."""
-    from vpem.network.holdings import evenly
-    from vpem.saem.formats.devices import read_devices
-
-    if given.devices is not None and given.device_individuals is not None:
-        raise InputError("give --devices or --device-individuals, not both")
-    if given.device_individuals is not None:
-        return read_devices(given.device_individuals, found.names)
-    number = given.devices or 1
-    if number > found.n_individuals:
-        raise InputError(
-            f"--devices must be at most the {found.n_individuals} individuals of {found.source}, "
-            f"got {number}"
-        )
-    return evenly(found.n_individuals, number, [f"device {place}" for place in range(number)])
-
-
-def rows_of_names(found: Individuals, text: str) -> list[int]:
-    """Return the numbers of individuals whose names were typed with commas between."""
-    from vpem.errors import did_you_mean
-
-    place = {name: row for row, name in enumerate(found.names)}
-    for word in words_of(text):
-        if word not in place:
-            raise InputError(
-                f"--init-individuals: {found.source} has no individual {word!r}"
-                f"{did_you_mean(word, place)}"
-            )
-    return [place[word] for word in words_of(text)]
 
 
 def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from vpem.network.holdings import Workers
     from vpem.network.schema import Report
-    from vpem.saem.fit import SaemFit
+    from vpem.saem.results import SaemFit
 
 __all__ = ["SaemCounter", "report_of", "show_report", "write_individual_table"]
 
@@ -54,14 +54,14 @@ def _individuals(fit: SaemFit, device_of: list[str]) -> list[Report]:
     """Latents of every individual: mean, sd and interval; or probabilities of components."""
     import numpy as np
 
-    model, given = fit.model, fit.given
+    model, given, people = fit.model, fit.given, fit.people
     sds = np.sqrt(np.maximum(np.einsum("nii->ni", given.covariances), 0.0))
-    odds = _odds(fit)
+    odds = people.probabilities
     told = []
-    for one, name in enumerate(model.individuals.names):
+    for one, name in enumerate(people.names):
         facts: Report = {
             "id": name,
-            "rows": int(model.individuals.counts[one]),
+            "rows": int(people.rows[one]),
             "device": device_of[one],
             "acceptance": None if fit.acceptance is None else float(fit.acceptance[one]),
             "log_likelihood": float(fit.log_likelihood.each[one]),
@@ -81,13 +81,6 @@ def _individuals(fit: SaemFit, device_of: list[str]) -> list[Report]:
             }
         told.append(facts)
     return told
-
-
-def _odds(fit: SaemFit) -> Any:
-    """Probability of each component for each individual of a mixture; None for other models."""
-    from vpem.saem.models.gmm import GmmModel
-
-    return fit.model.responsibilities(fit.theta) if isinstance(fit.model, GmmModel) else None
 
 
 def _advice(fit: SaemFit) -> str:
@@ -120,11 +113,9 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
     """
     from math import isfinite
 
-    import numpy as np
-
     from vpem.errors import shorten
 
-    model, likelihood, rates = fit.model, fit.log_likelihood, fit.acceptance
+    model, likelihood, people = fit.model, fit.log_likelihood, fit.people
     errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
     lacking = [name for name, value in errors.items() if value is None]
     if len(lacking) == len(errors):
@@ -139,11 +130,11 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
             f"{_advice(fit)}"
         )
     device_of = [held.names[device] for device in held.worker_of]
-    effective = float(np.min(likelihood.effective))
+    effective = fit.least_effective
     return {
         "algorithm": "saem",
-        "n_individuals": model.n,
-        "n_samples": model.individuals.n_rows,
+        "n_individuals": people.n_individuals,
+        "n_samples": people.n_rows,
         "n_devices": held.n_workers,
         "device_names": list(held.names),
         "device_individuals": held.counts,
@@ -164,8 +155,8 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
         if model.discrete
         else dict(zip(model.latents, fit.given.shrinkage.tolist(), strict=True)),
         "acceptance": None
-        if rates is None
-        else {"mean": rates.mean(), "least": rates.min(), "most": rates.max()},
+        if fit.accepted is None
+        else dict(zip(("mean", "least", "most"), fit.accepted, strict=True)),
         "individuals": _individuals(fit, device_of),
         "traces": dict(zip(model.parameters, fit.trace.T.tolist(), strict=True)),
         "bytes_by_iteration": fit.bytes,
@@ -174,6 +165,7 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
             "model": fit.model_name,
             "model_options": fit.model_options,
             **fit.settings,
+            **fit.network,
             "level": fit.given.level,
         },
     }
@@ -185,12 +177,9 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas
 
     from vpem.files.tables import write_columns
 
-    model, given = fit.model, fit.given
-    columns: Report = {
-        "id": np.array(model.individuals.names, dtype=np.str_),
-        "rows": model.individuals.counts,
-    }
-    odds = _odds(fit)
+    model, given, people = fit.model, fit.given, fit.people
+    columns: Report = {"id": np.array(people.names, dtype=np.str_), "rows": people.rows}
+    odds = people.probabilities
     if odds is not None:
         columns["component"] = odds.argmax(axis=1)
         columns |= {f"proba_{k}": column for k, column in enumerate(odds.T)}
@@ -222,6 +211,10 @@ def _algorithm(settings: Report) -> str:
         parts.append(f"feedback {settings['feedback']}")
     if settings["participation"] < 1:
         parts.append(f"participation {settings['participation']:g}")
+    if settings["compress"] is not None:
+        parts.append(f"rounds by {settings['compress']}")
+    if settings["batch_size"] is not None:
+        parts.append(f"batches of {settings['batch_size']}")
     return ", ".join(parts)
 
 
@@ -241,6 +234,11 @@ def show_report(report: Report) -> None:
     if report["n_devices"] > 1:
         each = plural(most, "individual") if fewest == most else f"{fewest} to {most} individuals"
         network = f"{report['n_devices']}, {each} each"
+        if settings["sum"] == "consensus":
+            network += f", {settings['topology']}, {plural(settings['rounds'], 'round')}"
+            network += f", statistics up to {settings['disagreement']:.2g} apart"
+        elif settings["sum"] == "tree":
+            network += f", {settings['topology']}, added up along a tree"
     likelihood = report["log_likelihood"]
     value = f"{likelihood['value']:.3f}"
     if likelihood["error"]:

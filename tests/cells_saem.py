@@ -1,27 +1,194 @@
 """SAEM, every way (see test_table.py)."""
 
+import csv
+import io
+import json
+from contextlib import redirect_stdout
 from pathlib import Path
 
-from vpem import fit_saem, read_individuals
+import numpy as np
+
+import vpem_cli
+from vpem import connect_workers, fit_saem, make_graph, read_individuals
+from vpem.network.holdings import from_worker_of_row
+from vpem.saem.people import collect
+from vpem.sums.spread import spread_workers
 
 from .resume_support import check_resumes
+from .thread_engine import together
 
-BOYS = read_individuals(Path(__file__).resolve().parents[1] / "data" / "oxford_boys.csv")
+DATA = Path(__file__).resolve().parents[1] / "data" / "oxford_boys.csv"
+BOYS = read_individuals(DATA)
+NAMES = ("east", "north", "west")
+HELD = from_worker_of_row(np.arange(26) % 7 % 3, NAMES)
+SHORT = {"n_iter": 8, "burn_in": 4, "window": 2, "n_conditional": 2, "n_importance": 10}
+ENOUGH = {"n_iter": 100, "burn_in": 20, "tol": 0.0, "n_chains": 20}
+
+COMPRESSED = {"codec": "qsgd:8bits"}
+ABSENT = {"participation": 0.6}
+FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
 
 
-def fit(data=BOYS, **options):
-    """Fit few iterations on five devices."""
-    few = {"n_iter": 24, "burn_in": 8, "window": 4, "n_conditional": 4, "n_importance": 10}
-    return fit_saem(data, **{"devices": 5, "n_chains": 2, **few, **options})
+def fit(topology="star", network=None, engine=None, held=HELD, data=BOYS, **options):
+    """Three devices, on the ranks of an engine or in one process."""
+    joined = connect_workers(make_graph(topology, held.n_workers), **(network or {}))
+    if engine is not None:
+        joined = spread_workers(joined, engine)
+        rows = [held.rows[device] for device in joined.total.holders.own]
+        data = data.take(np.concatenate(rows))
+    options = {"n_chains": 2, "tol": 1e-3, **SHORT, **options}
+    found = fit_saem(data, devices=held, network=joined, **options)
+    return found if engine is None else collect(found, held, joined.total.holders)
+
+
+def same(found, wanted, tolerance=1e-9):
+    """Iteration by iteration, and all that is told at the end."""
+    np.testing.assert_allclose(found.trace, wanted.trace, tolerance)
+    for name in ("means", "covariances", "shrinkage"):
+        ours, theirs = getattr(found.given, name), getattr(wanted.given, name)
+        np.testing.assert_allclose(ours, theirs, tolerance, tolerance)
+    assert found.people.names == wanted.people.names
+    likelihoods = (found.log_likelihood.each, wanted.log_likelihood.each)
+    np.testing.assert_allclose(*likelihoods, 10 * tolerance)
+    assert abs(found.log_likelihood.value - likelihoods[1].sum()) < 1e-6
+    # Second differences of a log-density have half as many digits.
+    np.testing.assert_allclose(found.standard_errors, wanted.standard_errors, 1e-6)
+
+
+def near(within=0.05, **how):
+    """At the end, so far from the plain one at most, in standard errors."""
+    found, wanted = fit(**ENOUGH | how), fit(**ENOUGH)
+    assert (np.abs(found.theta - wanted.theta) < within * wanted.standard_errors).all()
+    return found
+
+
+def server(folder):
+    """Averaged statistics are what one machine has; of one device nothing is sent."""
+    alone = fit_saem(BOYS, devices=1, n_chains=2, tol=1e-3, **SHORT)
+    same(fit(), alone)
+    assert alone.ledger.bytes == 0
+
+
+def tree(folder):
+    found = fit("path", {"sum": "tree"}, **ABSENT)
+    same(found, fit(**ABSENT))
+    assert found.network["sum"] == "tree"
+
+
+def consensus(folder):
+    found = fit("path", {"consensus_tol": 1e-12})
+    same(found, fit(), 1e-8)
+    assert 0 < found.network["disagreement"] < 1e-10
+    same(fit("path", {"consensus": "rounds"}), fit("path", {"consensus": "operator"}))
+
+
+def compressed(folder):
+    few, plain = near(**COMPRESSED), fit(**ENOUGH)
+    sent = [one.ledger.of_kind("server")["bytes"] for one in (few, plain)]
+    assert sent[0] < 0.8 * sent[1]
+    assert near(topology="path", network={"compress": "natural:12bits"}).network["compress"]
+
+
+def absent(folder):
+    near(0.3, **ABSENT)
+    near(topology="path", **ABSENT)
+    same(fit(participation=1 - 1e-12), fit())
+
+
+def links(folder):
+    assert near(**FAILING).network["faults"]["link_failure"] == 0.2
+
+
+def batches(folder):
+    same(fit(batch_size=26), fit())
+    near(batch_size=4, n_iter=200, burn_in=40)
 
 
 def checkpoint(folder):
     for options in (
-        {"codec": "qsgd:8bits", "participation": 0.7},
-        {"average": "models", "participation": 0.5, "sampler": "metropolis"},
+        {**COMPRESSED, **ABSENT, "batch_size": 4},
+        {"average": "models", **ABSENT, "sampler": "metropolis"},
         {"codec": "topk:0.5", "feedback": "error", "sampler": "mala"},
+        {**FAILING, **ABSENT},
     ):
-        check_resumes(lambda saver, options=options: fit(saver=saver, tol=1e-3, **options))
+        check_resumes(lambda saver, options=options: fit(saver=saver, **options))
 
 
-CELLS = {"checkpoint": checkpoint}
+def shell(*words):
+    """The report of a command."""
+    said = io.StringIO()
+    with redirect_stdout(said):
+        assert vpem_cli.run(["saem", *map(str, words), "--json", "--quiet", *FLAGS]) == 0
+    return json.loads(said.getvalue())
+
+
+FLAGS = (
+    "--iterations", "8", "--burn-in", "4", "--tol", "0", "--chains", "2",
+    "--conditional-draws", "4", "--importance-draws", "10",
+)  # fmt: skip
+
+
+def shared(folder):
+    """A file of each party, and one of all, in which individuals are called as parties' are."""
+    head, *lines = list(csv.reader(DATA.read_text().splitlines()))
+    device = dict(zip(BOYS.names, (NAMES[one] for one in HELD.worker_of), strict=True))
+    files, whole = [], [head]
+    for name in NAMES:
+        rows = [line for line in lines if device[line[0]] == name]
+        whole += [[f"{name}/{line[0]}", *line[1:]] for line in rows]
+        files.append(folder / f"{name}.csv")
+        files[-1].write_text("\n".join(",".join(row) for row in [head, *rows]))
+    pooled = folder / "pooled.csv"
+    pooled.write_text("\n".join(",".join(row) for row in whole))
+    holdings = folder / "devices.json"
+    ids = dict.fromkeys(line[0] for line in whole[1:])
+    holdings.write_text(json.dumps({
+        name: [one for one in ids if one.startswith(f"{name}/")] for name in NAMES
+    }))  # fmt: skip
+    return files, (pooled, "--device-individuals", holdings)
+
+
+def parties(folder):
+    files, pooled = shared(folder)
+    found, wanted = shell(*files, "--parties"), shell(*pooled)
+    assert found["device_names"] == list(NAMES)
+    for name in ("estimates", "standard_errors", "traces", "individuals", "device_individuals"):
+        assert found[name] == wanted[name]
+
+
+OVER_RANKS = {
+    "server": {},
+    "tree": {"topology": "path", "network": {"sum": "tree"}},
+    "consensus": {"topology": "path"},
+    "compressed": COMPRESSED,
+    "feedback": {"codec": "qsgd:4bits", "feedback": "error"},
+    "absent": ABSENT,
+    "models": {"average": "models", **ABSENT},
+    "batches": {"batch_size": 3},
+    "sampler": {"sampler": "metropolis"},
+}
+"""What is compared with one process, by name."""
+
+
+def mpi(folder):
+    def everything(engine):
+        found = [fit(engine=engine, **how) for how in OVER_RANKS.values()]
+        resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver, n_iter=5, **ABSENT))
+        return [*found, resumed]
+
+    wanted = [*(fit(**how) for how in OVER_RANKS.values()), fit(n_iter=5, **ABSENT)]
+    first, *others = together(2, everything)
+    if isinstance(first, BaseException):
+        raise first
+    assert not any(isinstance(other, BaseException) for other in others)
+    for ours, theirs in zip(first, wanted, strict=True):
+        if len(ours.people.names) == len(theirs.people.names):
+            same(ours, theirs)
+        assert ours.ledger.summary() == theirs.ledger.summary()
+
+
+CELLS = {
+    "server": server, "tree": tree, "consensus": consensus, "compressed": compressed,
+    "absent": absent, "links": links, "batches": batches, "checkpoint": checkpoint,
+    "parties": parties, "mpi": mpi,
+}  # fmt: skip

@@ -37,7 +37,7 @@ FAMILIES = {
                vpem.DistributedKMeans],
     "fedem": ["fedem", vpem.connect, vpem.fit_fedem, run_fedem, vpem.FedEM],
     "imputation": ["impute", vpem.connect, vpem.fit_imputation, vpem.FedMissEM],
-    "saem": ["saem", vpem.fit_saem, run_saem],
+    "saem": ["saem", vpem.connect, vpem.fit_saem, run_saem],
 }  # fmt: skip
 
 NAMES = {
@@ -93,7 +93,7 @@ ALONE = {
     """,
     "where a command runs": "engine ranks shards timeout memory_limit",
     "objects that only a program has": """
-        X announce basis callback cells feature_names first_codec known_covariance ledger
+        X basis callback cells feature_names first_codec known_covariance ledger
         model model_options network observations partition problem record rng sample_weight
         sampler_options saver server start tell whole
     """,
@@ -141,11 +141,14 @@ LACKING = {
     ("imputation", "memory"): "experts set it, in Python",
     ("imputation", "n_threads"): "of the codec only, which an estimator leaves to all processors",
     ("imputation", "workers"): "a recipe is given observations that were dealt out",
+    ("saem", "agent_dropout"): "participation is what SAEM has for it",
+    ("saem", "eigenvalue"): "statistics need no estimate of the mixing rate",
+    ("saem", "hops"): "devices show nobody their rows",
+    ("saem", "path"): "of tests: both ways give the same",
     ("saem", "covariance_type"): "an option of one of the models",
     ("saem", "n_components"): "an option of one of the models",
     ("saem", "reg_covar"): "an option of one of the models",
     ("saem", "step_size"): "an option of some samplers",
-    ("saem", "n_threads"): "an option of some samplers",
 }
 """Settings that one kind of door (shell, recipe, estimator) lacks in a family, and why."""
 

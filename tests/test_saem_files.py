@@ -224,7 +224,7 @@ HOSTILE = {
     "theta elsewhere": (outside, "link to another file"),
     "huge": (huge, "must have shape|cannot hold"),
     "two of a name": (rename("parameters", [*"abcde", "a"]), "must all be different"),
-    "no names": (rename("names", []), "names has no values"),
+    "no names": (rename("names", []), "means must have shape 0 x 2, got 26 x 2"),
     "trace": (attribute("n_iter", 29), "must have shape 30 x 6"),
     "n_iter": (attribute("n_iter", "many"), "must be an integer"),
     "n_draws": (attribute("n_draws", 0), "'n_draws' must be an integer from 1 to .*, got 0"),

@@ -306,6 +306,8 @@ class SaemSettings(Settings, heading="Method"):
         heading="Messages and faults", choices=FEEDBACKS)
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
+    batch_size: int | None = setting(None, "Individuals of each device that an iteration "
+        "simulates, drawn anew; the latents of the others stay. Default: all.", least=1)
     tol: float = setting(0.1, "Stop when every parameter is nearer to where it settles than this "
         "part of its standard error; 0: never.", heading="Stopping", least=0.0)
     window: int = setting(50, "Iterations from one look at that to the next.", heading="Stopping",

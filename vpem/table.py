@@ -80,7 +80,7 @@ TRIED |= {
     for way in WAYS
     if way not in ("tree", "missing", "disk", "weights")
 }
-TRIED |= {("saem", way) for way in ("checkpoint",)}
+TRIED |= {("saem", way) for way in WAYS if way not in ("missing", "disk", "weights")}
 TRIED |= {
     ("kmeans-rows", way)
     for way in ("server", "tree", "consensus", "weights", "checkpoint", "parties", "mpi")

@@ -47,7 +47,7 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
         Section("latents", "Latents of individuals", _latents(fit)),
         Section("sent", "What was sent", _sent(fit)),
     ]
-    n, p = len(fit.names), len(fit.parameters)
+    n, p = fit.n_individuals, len(fit.parameters)
     title = (
         f"{os.path.basename(saved.path)}: {_model(fit)}, {p} parameter{'' if p == 1 else 's'}, {n} "
         f"individual{'' if n == 1 else 's'}"
@@ -108,7 +108,7 @@ def _fitted(saved: SavedSaem) -> list[Fact]:
     )
     found: list[Fact] = [
         ("data", _setting(saved, "data")),
-        ("size", f"{len(saved.names)} individuals, {_setting(saved, 'n_rows')} rows"),
+        ("size", f"{saved.n_individuals} individuals, {_setting(saved, 'n_rows')} rows"),
         ("model", _model(saved)),
         ("its options", options or "none"),
         ("parameters", len(saved.parameters)),
@@ -144,7 +144,7 @@ def _with_error(value: float, error: float) -> str:
 
 def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
     likelihood = saved.log_likelihood
-    p, n = len(saved.parameters), len(saved.names)
+    p, n = len(saved.parameters), saved.n_individuals
     converged = "not asked for" if not _asked(saved) else "yes" if saved.converged else "no"
     found: list[Fact] = [
         ("log-likelihood (nats)", _with_error(likelihood.value, likelihood.error)),
@@ -153,11 +153,11 @@ def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
         ("iterations", f"{saved.n_iter}, of which {_setting(saved, 'burn_in')} burn-in"),
         ("converged", f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"),
     ]
-    least = float(np.min(likelihood.effective))
+    least = float(np.min(likelihood.effective, initial=np.inf))
     if math.isfinite(least):
         found.append(("fewest effective draws of an individual", f"{least:.0f}"))
     rates = saved.acceptance
-    if rates is not None:
+    if rates is not None and len(rates):
         found.append((
             "accepted moves",
             f"{rates.mean():.2f}, {rates.min():.2f} to {rates.max():.2f} of an individual's",
@@ -189,6 +189,8 @@ def _estimates(saved: SavedSaem) -> Items:
 def _latents(saved: SavedSaem) -> Items:
     if saved.discrete:
         return []
+    if not saved.names:
+        return ["Latents stayed on the devices of their individuals."]
     rows: list[Sequence[object]] = []
     for j, name in enumerate(saved.latents):
         means = saved.means[:, j]

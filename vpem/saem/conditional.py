@@ -116,8 +116,9 @@ def sample_conditional(
     apart = draws - means
     covariances = np.einsum("cni,cnj->nij", apart, apart) / n_draws
     lower, upper = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    within = np.einsum("nii->i", covariances) / n
-    between = means.var(axis=0)
+    among = model.individuals
+    within = among.mean(np.einsum("nii->ni", covariances))
+    between = among.variance(means)
     total = within + between
     return Conditional(
         means,
@@ -125,8 +126,8 @@ def sample_conditional(
         lower,
         upper,
         level,
-        (middle + first).sum(axis=0),
-        second / n_draws - first.T @ first,
+        among.total(middle + first),
+        among.add(second / n_draws - first.T @ first),
         np.divide(within, total, out=np.zeros(q), where=total > 0),
         n_draws,
     )

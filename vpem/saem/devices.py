@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.engines.placement import Placement
 from vpem.network.holdings import Workers
 from vpem.network.schema import Array, Schema, State
 from vpem.saem.chains import Chains, Sampler
@@ -13,65 +16,127 @@ from vpem.saem.streams import Streams
 
 __all__ = ["Devices"]
 
+DRAWN = (1 << 20) - 1
+"""Use of an individual's random numbers, the last, by which batches are drawn."""
+
 
 class Devices:
-    """What devices have: chains of their individuals, smoothed statistics, models of their own.
+    """What the devices of this process have.
 
     Parameters
     ----------
     model : SaemModel
-        Of all individuals.
+        Of the individuals of this process.
     held : Workers
-        Who holds which.
+        Who holds which, of all.
+    place : Placement
+        In which process each device lives. Where there are several, the individuals of one are
+        those of its devices, device by device.
     sampler : Sampler
         Of the latents.
     chains : Chains
-        Of all individuals, changed in place.
+        Of the individuals, changed in place.
     seed : int
         Of individuals' random numbers.
     statistics : ndarray of shape (n, P)
         First statistics.
     theta : ndarray of shape (p,)
         First parameters.
+    batch_size : int, optional
+        How many individuals of each device an iteration simulates; None: all. The others stay
+        where they are, and count with that.
 
     Attributes
     ----------
     smoothed : ndarray of shape (D, P)
-        Mean statistic of each device's individuals, averaged over iterations.
+        Mean statistic of each device's individuals, averaged over iterations; zero of others.
     """
 
     def __init__(
         self,
         model: SaemModel,
         held: Workers,
+        place: Placement,
         sampler: Sampler,
         chains: Chains,
         seed: int,
         statistics: Vector,
         theta: Vector,
+        batch_size: int | None = None,
     ) -> None:
         self.model, self.held, self.sampler, self.chains = model, held, sampler, chains
+        self.batch_size = batch_size
         self.streams = Streams.of(model.individuals.names, seed)
-        self.smoothed = np.stack([statistics[rows].mean(axis=0) for rows in held.rows])
+        self.rows: dict[int, NDArray[np.intp]] = {int(one): held.rows[one] for one in place.own}
+        if place.apart:
+            ends = np.cumsum([0, *held.counts[place.own]])
+            self.rows = {
+                int(one): np.arange(*pair)
+                for one, pair in zip(place.own, pairwise(ends), strict=True)
+            }
+        self._each = statistics
+        self.smoothed = self._means(np.arange(held.n_workers))
         rows_of = model.individuals.counts
-        self._counts = [Counts(len(rows), int(rows_of[rows].sum())) for rows in held.rows]
-        self._models = np.tile(theta, (held.n_workers, 1))  # the last of each device
+        self._counts = {
+            one: Counts(len(rows), int(rows_of[rows].sum())) for one, rows in self.rows.items()
+        }
+        self._models = np.zeros((held.n_workers, len(theta)))  # the last of each device
+        self._models[place.own] = theta
         self._known = np.zeros(held.n_workers, dtype=np.bool_)
 
-    def simulate(self, theta: Vector, active: NDArray[np.intp], now: int, late: int) -> Vector:
-        """Move the chains of the active devices; the mean statistic of each (a, P)."""
-        model, chains = self.model, self.chains
-        if len(active) == self.held.n_workers:
-            self.sampler.move(model, theta, chains, self.streams, now, late)
-            each = model.statistics(chains.z)
-            return np.stack([each[rows].mean(axis=0) for rows in self.held.rows])
-        held = [self.held.rows[one] for one in active]
-        which = np.concatenate(held)
-        part, some = chains.take(which), model.take(which)
+    @property
+    def share(self) -> float:
+        """Least share of a device's individuals that an iteration simulates."""
+        most = int(self.held.counts.max())
+        return 1.0 if self.batch_size is None else min(1.0, self.batch_size / most)
+
+    def simulate(self, thetas: Vector, active: NDArray[np.intp], now: int, late: int) -> Vector:
+        """Move the chains of the active devices; the mean statistic of each (a, P).
+
+        Parameters
+        ----------
+        thetas : ndarray of shape (R, p)
+            Parameters, of all devices (R = 1) or of each.
+        active : ndarray of shape (a,)
+            Numbers of devices.
+        now, late : int
+            As for `vpem.saem.chains.Sampler.move`.
+        """
+        here = [int(one) for one in active if int(one) in self.rows]
+        if len(thetas) > 1:
+            for one in here:
+                self._move(self._drawn(one, now), thetas[one], now, late)
+        elif len(here) == len(self.rows) and self.share == 1:
+            self.sampler.move(self.model, thetas[0], self.chains, self.streams, now, late)
+            self._each = self.model.statistics(self.chains.z)
+        elif here:
+            which = np.concatenate([self._drawn(one, now) for one in here])
+            self._move(which, thetas[0], now, late)
+        return self._means(active)
+
+    def _drawn(self, device: int, now: int) -> NDArray[np.intp]:
+        """Individuals of a device that an iteration simulates."""
+        rows = self.rows[device]
+        if self.batch_size is None or self.batch_size >= len(rows):
+            return rows
+        chances = self.streams.take(rows).at(now, DRAWN).words(1, 1)[0, :, 0]
+        found: NDArray[np.intp] = rows[np.sort(np.argsort(chances)[: self.batch_size])]
+        return found
+
+    def _move(self, which: NDArray[np.intp], theta: Vector, now: int, late: int) -> None:
+        """Move the chains of some individuals."""
+        part, some = self.chains.take(which), self.model.take(which)
         self.sampler.move(some, theta, part, self.streams.take(which), now, late)
-        chains.put(which, part)
-        ends = np.cumsum([len(rows) for rows in held])[:-1]
-        return np.stack([one.mean(axis=0) for one in np.split(some.statistics(part.z), ends)])
+        self.chains.put(which, part)
+        self._each[which] = some.statistics(part.z)
+
+    def _means(self, devices: NDArray[np.intp]) -> Vector:
+        """Mean statistic of some devices' individuals; zero of those that are elsewhere."""
+        found = np.zeros((len(devices), self._each.shape[1]))
+        for place, one in enumerate(devices.tolist()):
+            if one in self.rows:
+                found[place] = self._each[self.rows[one]].mean(axis=0)
+        return found
 
     def smooth(self, drawn: Vector, active: NDArray[np.intp], step: float) -> None:
         """Take a step of the stochastic approximation to what was drawn (a, P)."""
@@ -79,9 +144,10 @@ class Devices:
 
     def maximize(self, active: NDArray[np.intp], weights: Vector) -> tuple[Vector, Vector]:
         """Make models of the active devices: the last of all (D, p), of weights (D,), 0 of none."""
-        for one in active:
-            total = self.smoothed[one] * self._counts[one].individuals
-            self._models[one] = self.model.maximize(total, self._counts[one])
+        for one in active.tolist():
+            if one in self.rows:
+                total = self.smoothed[one] * self._counts[one].individuals
+                self._models[one] = self.model.maximize(total, self._counts[one])
         self._known[active] = True
         return self._models, weights * self._known
 
@@ -106,6 +172,7 @@ class Devices:
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self.chains.restore(state["chains"])
+        self._each = self.model.statistics(self.chains.z)
         self.smoothed, self._models, self._known = (
             state[name] for name in ("smoothed", "models", "known")
         )

@@ -52,7 +52,7 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
 
 def least_share(model: SaemModel, given: Conditional) -> float:
     """Least share of a parameter's complete information that draws can tell from none."""
-    return min(0.5, TOLD / float(np.sqrt(given.n_draws * max(model.n, 1))))
+    return min(0.5, TOLD / float(np.sqrt(given.n_draws * max(model.counts.individuals, 1))))
 
 
 def complete_and_hidden(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.errors import InputError, NotConvergedWarning, VpemWarning
-from vpem.files.fingerprint import checksum, start_facts
+from vpem.errors import InputError
+from vpem.files.fingerprint import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
-from vpem.network.ledger import Ledger
 from vpem.network.schema import NOTHING, Report, State
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.fisher import observed_information, standard_errors
@@ -23,94 +20,21 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import MODELS, OWN, all_options, make_model
 from vpem.saem.models.model import SaemModel, Vector
-from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, run_saem
+from vpem.saem.neighbours import SaemNeighbours, keeper_of
+from vpem.saem.people import People
+from vpem.saem.results import SaemFit, network_report, warn_of_few, warn_unless_settled
+from vpem.saem.runs import SaemProgress, SaemRun
+from vpem.saem.saem import burn_in_of, chains_of, run_saem
 from vpem.saem.samplers import AUTO, Sampler, sampler_of, usual_sampler
 from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
+from vpem.saem.together import Together
 from vpem.settings import SaemSettings
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
+from vpem.sums.connect import Network
 
-__all__ = ["MODELS", "SaemFit", "fit_saem", "make_model"]
-
-
-FEWEST = 0.01
-"""Share of importance draws that weighted ones are worth, below which chains are doubted."""
-
-
-@dataclass(frozen=True)
-class SaemFit:
-    """A fitted model.
-
-    Attributes
-    ----------
-    model : SaemModel
-        Of all individuals.
-    theta : ndarray of shape (p,)
-        Estimates.
-    standard_errors : ndarray of shape (p,)
-        Of them; NaN where the information is not positive definite.
-    information : ndarray of shape (p, p)
-        Observed information.
-    log_likelihood : LogLikelihood
-        With its Monte Carlo error.
-    given : Conditional
-        Latents of each individual: means, intervals, shrinkage.
-    acceptance : ndarray of shape (n,) or None
-        Share of a sampler's moves that were accepted after the burn-in; None where all are.
-    trace : ndarray of shape (n_iter + 1, p)
-        Parameters, the start first.
-    bytes : ndarray of shape (n_iter,)
-        Payload bytes sent until each iteration.
-    n_iter : int
-        Iterations.
-    converged : bool
-        Whether the parameters had settled, to ``tol``.
-    change : float
-        How far the farthest parameter was at the last look from where it settles, in its standard
-        error; NaN: not looked at.
-    grounds : str
-        A sentence that says so; empty with ``tol`` 0.
-    ledger : Ledger
-        All that was sent.
-    model_name : str
-        One of `MODELS`, or ``own``.
-    model_options : dict
-        All options of a model that is named, as JSON can hold them.
-    settings : dict
-        How the fit was asked for, likewise.
-    seconds : float
-        Wall time, with that of a run that it went on from.
-    """
-
-    model: SaemModel
-    theta: Vector
-    standard_errors: Vector
-    information: Vector
-    log_likelihood: LogLikelihood
-    given: Conditional
-    acceptance: Vector | None
-    trace: Vector
-    bytes: NDArray[np.int64]
-    n_iter: int
-    converged: bool
-    change: float
-    grounds: str
-    ledger: Ledger
-    model_name: str
-    model_options: Report
-    settings: Report
-    seconds: float = 0.0
-
-    @property
-    def estimates(self) -> dict[str, float]:
-        """Estimates by the names of the parameters."""
-        return dict(zip(self.model.parameters, self.theta.tolist(), strict=True))
-
-    @property
-    def errors(self) -> dict[str, float]:
-        """Standard errors by the names of the parameters."""
-        return dict(zip(self.model.parameters, self.standard_errors.tolist(), strict=True))
+__all__ = ["MODELS", "fit_saem", "make_model"]
 
 
 def fit_saem(
@@ -120,12 +44,12 @@ def fit_saem(
     *,
     model_options: Mapping[str, Any] | None = None,
     devices: int | Workers = 1,
+    network: Network | None = None,
     sampler: str | Sampler = AUTO,
     sampler_options: Mapping[str, Any] | None = None,
     gradient_codec: str | Codec | None = None,
     start: Vector | None = None,
     callback: Callable[[SaemProgress], None] | None = None,
-    announce: Callable[[str], None] | None = None,
     saver: Saver | None = None,
     **changes: Any,
 ) -> SaemFit:
@@ -151,6 +75,12 @@ def fit_saem(
         `vpem.saem.server.SaemServer`.
     devices : int or Workers
         How many hold runs of the individuals; or who holds which.
+    network : Network, optional
+        Who talks to whom, from `vpem.connect_workers`; None: a server. On a graph that sums by
+        rounds every device keeps a statistic of its own (`vpem.saem.neighbours`). Where devices
+        live in several processes (`vpem.sums.spread.spread_workers`) this is called in each, with
+        the individuals of its own devices, device by device, and ``devices`` of all; results are
+        the same everywhere but for what is told of individuals, of which each has its own.
     sampler : {"auto", "exact", "metropolis", "langevin", "mala"} or Sampler
         With ``auto`` it is ``exact`` where the model's latents can be drawn so and no option is
         given that only others have, else ``metropolis``; settings say which.
@@ -159,9 +89,8 @@ def fit_saem(
     gradient_codec : str or Codec, optional
         Of the sampler ``langevin``.
     start, callback
-        See `vpem.saem.saem.run_saem`.
-    announce : callable, optional
-        Told in words of each part of the work that comes after the iterations, when it begins.
+        See `vpem.saem.saem.run_saem`. A callback that has a method ``announce`` is told in words
+        of each part of the work that comes after the iterations, when it begins.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
 
@@ -185,14 +114,13 @@ def fit_saem(
     """
     began = time.perf_counter()
     asked = SaemSettings.of(settings, **changes)
+    held = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
+    individuals = _among(individuals, held, network)
     made = _made(individuals, model, model_options)
-    held = evenly(made.n, devices) if not isinstance(devices, Workers) else devices
     codec = parse_codec(asked.codec) if isinstance(asked.codec, str) else asked.codec
     chosen = _sampler(made, sampler, sampler_options, gradient_codec)
-    if held.n_samples != made.n:
-        raise InputError(f"devices hold {held.n_samples} individuals, but there are {made.n}")
     feedback = asked.feedback or ("none" if codec is None else "memory")
-    server = SaemServer(held.counts / made.n, codec, feedback, made.pieces)
+    server = keeper_of(network, held.counts / held.n_samples, codec, feedback, made.pieces)
     if saver is not None:
         saver.begin(_facts(made, model, model_options, held, chosen, server, asked, start))
     saving = OneRun(saver, server.ledger)
@@ -201,25 +129,16 @@ def fit_saem(
     run = run_saem(
         made, held, chosen, server, asked, start=start, callback=callback, saver=saving.inner(None)
     )
-    _warn_unless_settled(run, asked.tol)
+    warn_unless_settled(run, asked.tol)
     acceptance = run.chains.rates
-    theta, first = made.canonical(run.theta, run.chains.z)
-    trace = np.array(run.trace)
-    if not np.array_equal(theta, run.theta):  # signs, say, are turned: those before as well
-        trace = np.array([made.canonical(one, run.chains.z)[0] for one in run.trace])
-    run.chains.z = first
-    given, likelihood = _look_closer(made, theta, chosen, run, asked, announce or (lambda _: None))
-    _warn_of_few(likelihood, individuals.names, asked.n_importance)
+    theta, trace = _canonical(made, run)
+    announce = getattr(callback, "announce", lambda _: None)
+    given, likelihood = _look_closer(made, theta, chosen, run, asked, announce)
+    warn_of_few(likelihood, individuals.names, asked.n_importance)
     information = observed_information(made, theta, given)
     server.sum_up()
+    rates = None if acceptance is None else _spread(individuals, acceptance)
     named = isinstance(model, str)
-    kept = {
-        "devices": held.n_workers, "sampler": chosen.name, "sampler_options": _options_of(chosen),
-        **asked.values("level"), "n_chains": chains_of(chosen, made.n, asked.n_chains),
-        "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
-        "codec": None if codec is None else codec.name, "feedback": feedback,
-        "columns": dict(individuals.columns),
-    }  # fmt: skip
     return SaemFit(
         made,
         theta,
@@ -227,7 +146,10 @@ def fit_saem(
         information,
         likelihood,
         given,
+        People.of(made, theta),
         acceptance,
+        rates,
+        -float(individuals.largest(-likelihood.effective.min())),
         trace,
         np.array(run.bytes, dtype=np.int64),
         run.n_iter,
@@ -237,9 +159,60 @@ def fit_saem(
         server.ledger,
         str(model) if named else OWN,
         all_options(str(model), model_options or {}) if named else {},
-        kept,
+        _settings(individuals, held, chosen, server, asked),
+        network_report(network, run, server.disagreement),
         saving.seconds + time.perf_counter() - began,
     )
+
+
+def _canonical(made: SaemModel, run: SaemRun) -> tuple[Vector, Vector]:
+    """Turn latents, and return parameters and their trace, to the form that is reported."""
+    theta, first = made.canonical(run.theta, run.chains.z)
+    trace = np.array(run.trace)
+    if not np.array_equal(theta, run.theta):  # signs, say, are turned: those before as well
+        trace = np.array([made.canonical(one, run.chains.z)[0] for one in run.trace])
+    run.chains.z = first
+    return theta, trace
+
+
+def _settings(
+    individuals: Individuals,
+    held: Workers,
+    sampler: Sampler,
+    server: SaemServer | SaemNeighbours,
+    asked: SaemSettings,
+) -> Report:
+    """Return how the fit was asked for, as JSON can hold it."""
+    return {
+        "devices": held.n_workers, "sampler": sampler.name, "sampler_options": _options_of(sampler),
+        **asked.values("level"), "n_chains": chains_of(sampler, held.n_samples, asked.n_chains),
+        "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
+        "codec": None if server.codec is None else server.codec.name, "feedback": server.feedback,
+        "columns": dict(individuals.columns),
+    }  # fmt: skip
+
+
+def _among(individuals: Individuals, held: Workers, network: Network | None) -> Individuals:
+    """Return the individuals of this process, who know of those of others."""
+    n_here = individuals.n_individuals
+    if network is None or not network.agents.apart:
+        if held.n_samples != n_here:
+            raise InputError(f"devices hold {held.n_samples} individuals, but there are {n_here}")
+        return individuals
+    place = network.total.holders
+    numbers = np.concatenate([np.empty(0, np.intp), *(held.rows[one] for one in place.own)])
+    if len(numbers) != n_here:
+        raise InputError(
+            f"devices of this process hold {len(numbers)} individuals, but there are {n_here}"
+        )
+    together = Together(place.engine, numbers, individuals.n_rows)
+    return replace(individuals, together=together)
+
+
+def _spread(individuals: Individuals, rates: Vector) -> tuple[float, float, float]:
+    """Mean, least and most of a number of each individual."""
+    low, high = individuals.largest(np.array([-rates.min(), rates.max()])).tolist()
+    return float(individuals.mean(rates)), -low, high
 
 
 def _facts(
@@ -248,7 +221,7 @@ def _facts(
     model_options: Mapping[str, Any] | None,
     held: Workers,
     sampler: Sampler,
-    server: SaemServer,
+    server: SaemServer | SaemNeighbours,
     asked: SaemSettings,
     start: Vector | None,
 ) -> State:
@@ -272,6 +245,7 @@ def _facts(
         "codec": None if server.codec is None else server.codec.name,
         "feedback": server.feedback,
         "start": start_facts(start),
+        **({} if server.network is None else network_facts(server.network.whole)),
     }  # fmt: skip
 
 
@@ -299,31 +273,6 @@ def _look_closer(
     )
     announce("computing standard errors")
     return given, likelihood
-
-
-def _warn_unless_settled(run: SaemRun, tol: float) -> None:
-    """Warn where parameters had not settled."""
-    if tol > 0 and not run.converged:
-        warnings.warn(
-            f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}; take "
-            f"{'more iterations or chains' if not run.change < tol else 'a simpler model'}",
-            NotConvergedWarning,
-            stacklevel=3,
-        )
-
-
-def _warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -> None:
-    """Warn where the draws of latents cannot be those of their law: chains that hardly move."""
-    who = int(np.argmin(likelihood.effective))
-    if likelihood.effective[who] < FEWEST * n_draws:
-        warnings.warn(
-            f"the {n_draws} importance draws of individual {names[who]!r} are worth "
-            f"{likelihood.effective[who]:.1f}: its chains have not seen all of the latents' law, "
-            "and estimates may be off; take the sampler exact where the model has it, centre "
-            "times, or make more sampling steps",
-            VpemWarning,
-            stacklevel=3,
-        )
 
 
 def _options_of(sampler: Sampler) -> Report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from vpem.checks import as_array
 from vpem.errors import InputError, did_you_mean, shorten
+from vpem.saem.together import Together
 
-__all__ = ["Individuals", "from_long", "from_matrix"]
+__all__ = ["Individuals", "chain", "from_long", "from_matrix"]
 
 Vector = NDArray[np.float64]
 
@@ -36,6 +37,8 @@ class Individuals:
     columns : mapping
         Names that the columns ``id``, ``time`` and ``value`` have in a table they are from, and as
         ``covariates`` those of covariates that have another one there.
+    together : Together, optional
+        All individuals, where others are in other processes.
     """
 
     names: tuple[str, ...]
@@ -45,6 +48,7 @@ class Individuals:
     covariates: Mapping[str, Vector] = field(default_factory=dict)
     source: str = "the data"
     columns: Mapping[str, Any] = field(default_factory=dict)
+    together: Together | None = None
 
     @property
     def n_individuals(self) -> int:
@@ -67,7 +71,7 @@ class Individuals:
         return np.repeat(np.arange(self.n_individuals), self.counts)
 
     def take(self, which: Any) -> Individuals:
-        """Return some individuals, in the order of their numbers in ``which``."""
+        """Return some individuals, by themselves, in the order of their numbers in ``which``."""
         chosen = np.asarray(which, dtype=np.intp)
         counts = self.counts[chosen]
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
@@ -86,6 +90,50 @@ class Individuals:
         """Add values (..., N) over the rows of each individual: (..., n)."""
         added: Vector = np.add.reduceat(values, self.first[:-1], axis=-1)
         return added
+
+    # ---- what all individuals have, those of other processes too --------------------------------
+
+    @property
+    def everyone(self) -> tuple[float, float]:
+        """Number of all individuals, and of all rows."""
+        if self.together is None:
+            return self.n_individuals, self.n_rows
+        return self.together.n_individuals, self.together.n_rows
+
+    def total(self, values: Vector) -> Any:
+        """Add up values (n, ...) of individuals, or (N, ...) of rows."""
+        return self.add(values.sum(axis=0))
+
+    def add(self, totals: Any) -> Any:
+        """Add up totals of all processes."""
+        return totals if self.together is None else self.together.add(totals)
+
+    def largest(self, values: Any) -> Any:
+        """Return the largest of all processes' values."""
+        return values if self.together is None else self.together.engine.allreduce(values, "max")
+
+    def mean(self, values: Vector) -> Any:
+        """Return the mean of values (n, ...) of individuals."""
+        return self.total(values) / self.everyone[0]
+
+    def variance(self, values: Vector) -> Any:
+        """Return the variance of values (n, ...) of individuals."""
+        return self.mean((values - self.mean(values)) ** 2)
+
+    def mean_of_rows(self, values: Vector) -> Any:
+        """Return the mean of values (N, ...) of rows."""
+        return self.total(values) / self.everyone[1]
+
+    def median(self, values: Vector) -> Vector:
+        """Return the medians (q,) of values (n, q) of individuals, NaN left out."""
+        if self.together is not None:
+            return self.together.median(values)
+        found: Vector = np.nanmedian(values, axis=0)
+        return found
+
+    def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
+        """Return the values (m, ...) of some of all individuals."""
+        return values[which] if self.together is None else self.together.of(values, which)
 
     # ---- what models ask for ----------------------------------------------------------------
 
@@ -173,11 +221,22 @@ class Individuals:
             times = self.times.reshape(-1, width)
             odd = np.flatnonzero((times != times[0]).any(axis=1))
             if not len(odd):
+                self._share_times(times[0])
                 return self.values.reshape(-1, width), times[0]
         raise InputError(
             f"{self.source}: the model needs all individuals measured at the same times (items), "
             f"but those of {self.names[odd[0]]!r} differ from those of {self.names[0]!r}"
         )
+
+    def _share_times(self, times: Vector) -> None:
+        """Raise InputError if other processes' individuals have other times (T,)."""
+        if self.together is not None:
+            for theirs in self.together.engine.allgather(times):
+                if not np.array_equal(times, theirs):
+                    raise InputError(
+                        f"{self.source}: the model needs all individuals measured at the same "
+                        "times (items), but those of some devices differ from those of others"
+                    )
 
 
 def from_long(
@@ -246,6 +305,35 @@ def from_long(
         columns["values"],
         {name: columns[name] for name in covariates or {}},
         source,
+    )
+
+
+def chain(parts: Sequence[Individuals]) -> Individuals:
+    """Put individuals of several sources one after the other.
+
+    Raises
+    ------
+    InputError
+        If two of them have one name.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    names = tuple(name for part in parts for name in part.names)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        sources = " and ".join(part.source for part in parts if twice in part.names)
+        raise InputError(f"{sources} both have an individual {twice!r}; their names must differ")
+    ends = np.cumsum([0, *(part.n_rows for part in parts)])
+    first = [part.first[:-1] + end for part, end in zip(parts, ends, strict=False)]
+    kept = [name for name in parts[0].covariates if all(name in one.covariates for one in parts)]
+    return Individuals(
+        names,
+        np.concatenate([*first, ends[-1:]]).astype(np.intp),
+        np.concatenate([part.times for part in parts]),
+        np.concatenate([part.values for part in parts]),
+        {name: np.concatenate([part.covariates[name] for part in parts]) for name in kept},
+        ", ".join(part.source for part in parts),
+        parts[0].columns,
     )
 
 

@@ -84,13 +84,14 @@ def importance_log_likelihood(
     check_int("importance draws", n_draws, least=10)
     check_number("degrees of freedom", freedom, least=1, most=1000)
     n, q = given.means.shape
+    among = model.individuals
     if model.discrete:
         each = model.marginal(theta)
         if each is None:
             raise InputError(
                 f"{type(model).__name__} has discrete latents and no marginal: give it that method"
             )
-        return LogLikelihood(float(each.sum()), 0.0, each, np.full(n, np.inf))
+        return LogLikelihood(float(among.total(each)), 0.0, each, np.full(n, np.inf))
     roots = _roots(given)
     log_det = np.log(np.einsum("nii->ni", roots)).sum(axis=1)
     constant = gammaln((freedom + q) / 2) - gammaln(freedom / 2) - q / 2 * np.log(freedom * np.pi)
@@ -120,8 +121,8 @@ def importance_log_likelihood(
         each = np.log(mean) + most
         variance = (second / n_draws - mean**2) / (mean**2 * n_draws)
         effective = first**2 / second
-    error = float(np.sqrt(np.maximum(variance, 0.0).sum()))
-    return LogLikelihood(float(each.sum()), error, each, effective)
+    error = float(np.sqrt(among.total(np.maximum(variance, 0.0))))
+    return LogLikelihood(float(among.total(each)), error, each, effective)
 
 
 def _roots(given: Conditional) -> Vector:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from vpem.checks import check_int, check_number
-from vpem.errors import InputError, did_you_mean
+from vpem.errors import InputError
 from vpem.saem.conditional import Conditional
 from vpem.saem.curves import Curves, Latents, at_times, check_law, finite
-from vpem.saem.fit import SaemFit
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
 from vpem.saem.models.catalogue import MODELS, OWN, make_model
 from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.results import SaemFit
 from vpem.saem.samplers import Metropolis
 from vpem.saem.saved import SavedSaem, as_saved
 from vpem.saem.streams import Streams
@@ -257,7 +257,7 @@ class Predictor:
         """
         self._need_continuous()
         saved = self.saved
-        which = self._places(names)
+        which = saved.places(names)
         wanted = tuple(saved.names[place] for place in which)
         held = {name: values[which] for name, values in saved.covariates.items()}
         for name in self._needed(None):
@@ -279,18 +279,6 @@ class Predictor:
             found.append(self._curve(model, some, means, draws))
         return self._joined(at, found)
 
-    def _places(self, names: Sequence[str] | None) -> NDArray[np.intp]:
-        """Numbers of individuals of the fit."""
-        held = self.saved.names
-        where = {name: place for place, name in enumerate(held)}
-        for name in names or ():
-            if name not in where:
-                raise InputError(
-                    f"the fit has no individual {name!r}{did_you_mean(name, held)}; give its rows"
-                )
-        wanted = held if names is None else names
-        return np.array([where[name] for name in wanted], dtype=np.intp)
-
     def stored_latents(self, names: Sequence[str] | None = None) -> Latents:
         """Latents of individuals of the fit, as it found them, at its level.
 
@@ -300,7 +288,8 @@ class Predictor:
             Which; by default all.
         """
         self._need_continuous()
-        saved, which = self.saved, self._places(names)
+        saved = self.saved
+        which = saved.places(names)
         return Latents(
             tuple(saved.names[place] for place in which),
             saved.means[which],

@@ -9,34 +9,27 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_int
-from vpem.errors import InputError, NotConvergedWarning, NumericalError
+from vpem.errors import InputError, NotConvergedWarning, NumericalError, PartitionedError, Setting
 from vpem.network.holdings import Workers
 from vpem.network.schema import (
-    COUNT,
-    FLAG,
-    TEXT,
-    Array,
-    Integer,
-    ListOf,
-    Maybe,
-    Number,
-    Schema,
     State,
     check,
 )  # fmt: skip
-from vpem.saem.chains import Chains, Sampler
+from vpem.saem.chains import Sampler
 from vpem.saem.devices import Devices
 from vpem.saem.models.model import SaemModel, Vector, begin_model, check_model
+from vpem.saem.neighbours import SaemNeighbours
+from vpem.saem.runs import SaemProgress, SaemRun
 from vpem.saem.server import SaemServer, Units
 from vpem.saem.stopping import Watch
 from vpem.settings import SaemSettings
+from vpem.steps.runs import note_partition
 from vpem.steps.saver import (
     COUNTED_STREAM,
     NoSaver,
@@ -47,8 +40,6 @@ from vpem.steps.saver import (
 )  # fmt: skip
 
 __all__ = [
-    "SaemProgress",
-    "SaemRun",
     "burn_in_of",
     "chains_of",
     "run_saem",
@@ -60,107 +51,6 @@ EXACT_CHAINS = 50
 
 MOST_DRAWS = 1_000_000
 """Chains of all individuals, from which on there are fewer of each."""
-
-
-@dataclass(frozen=True)
-class SaemProgress:
-    """What a callback is told after an iteration."""
-
-    iteration: int
-    n_iter: int
-    theta: Vector
-
-
-@dataclass
-class SaemRun:
-    """How a run went.
-
-    Attributes
-    ----------
-    theta : ndarray of shape (p,)
-        Parameters at the end.
-    chains : Chains
-        Latents of all individuals.
-    trace : list of ndarray of shape (p,)
-        Parameters, the start first.
-    bytes : list of int
-        Payload bytes sent so far.
-    n_active : list of int
-        Devices that took part in each iteration.
-    n_iter : int
-        Iterations.
-    steps : list of float
-        Of the stochastic approximation, as they were taken.
-    converged : bool
-        Whether the parameters had settled.
-    change : float
-        How far the farthest was at the last look from where it settles, in its standard error; NaN
-        if never looked at.
-    grounds : str
-        A sentence that says so; empty where none was asked for.
-    holds : bool
-        Whether the last M-step took statistics as they were, or had to make parameters valid.
-    lost : int
-        Last iteration that had to; 0: none.
-    """
-
-    theta: Vector
-    chains: Chains
-    trace: list[Vector] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
-    n_active: list[int] = field(default_factory=list)
-    n_iter: int = 0
-    steps: list[float] = field(default_factory=list)
-    converged: bool = False
-    change: float = float("nan")
-    grounds: str = ""
-    holds: bool = True
-    lost: int = 0
-
-    def note(self, theta: Vector, n_bytes: int, n_active: int, step: float) -> None:
-        """Keep how an iteration ended."""
-        self.theta, self.n_iter = theta, self.n_iter + 1
-        self.trace.append(theta)
-        self.bytes.append(n_bytes)
-        self.n_active.append(n_active)
-        self.steps.append(step)
-
-    def state(self) -> State:
-        """Return how the run went, to go on from."""
-        plain = ("n_iter", "bytes", "n_active", "steps", "converged", "grounds", "holds", "lost")
-        return {
-            **{name: getattr(self, name) for name in plain},
-            "start": self.trace[0],
-            "trace": np.array(self.trace[1:]),
-            "change": None if math.isnan(self.change) else self.change,
-        }
-
-    def schema(self) -> dict[str, Schema]:
-        """Return what that must be."""
-        p = len(self.theta)
-        return {
-            "n_iter": Integer(1, size="iterations"),
-            "start": Array("f8", (p,)),
-            "trace": Array("f8", ("iterations", p)),
-            "bytes": ListOf(COUNT, "iterations"),
-            "n_active": ListOf(COUNT, "iterations"),
-            "steps": ListOf(Number(0, 1), "iterations"),
-            "converged": FLAG,
-            "change": Maybe(Number(0)),
-            "grounds": TEXT,
-            "holds": FLAG,
-            "lost": COUNT,
-        }
-
-    def restore(self, state: State) -> None:
-        """Go on from what was kept."""
-        saved = dict(state)
-        self.trace = [saved.pop("start"), *saved.pop("trace")]
-        self.theta = self.trace[-1]
-        change = saved.pop("change")
-        self.change = math.nan if change is None else change
-        for name, value in saved.items():
-            setattr(self, name, value)
 
 
 def burn_in_of(n_iter: int, burn_in: int | None = None) -> int:
@@ -188,7 +78,7 @@ def run_saem(
     model: SaemModel,
     devices: Workers,
     sampler: Sampler,
-    server: SaemServer,
+    server: SaemServer | SaemNeighbours,
     settings: SaemSettings | None = None,
     *,
     start: Vector | None = None,
@@ -206,8 +96,8 @@ def run_saem(
         Which device holds which individuals, one at least.
     sampler : Sampler
         Of the latents.
-    server : SaemServer
-        How devices reach the server.
+    server : SaemServer or SaemNeighbours
+        How devices reach the server, or each other; in which process each lives.
     settings, changes : SaemSettings
         How it is run, and what is to be otherwise. With ``average`` "statistics" it is Algorithm 2
         of the draft, with "models" Algorithm 1. Where devices take part with a probability, what
@@ -258,7 +148,7 @@ class _Loop:
         model: SaemModel,
         devices: Workers,
         sampler: Sampler,
-        server: SaemServer,
+        server: SaemServer | SaemNeighbours,
         given: SaemSettings,
         start: Vector | None,
     ) -> None:
@@ -271,14 +161,22 @@ class _Loop:
         if start is not None:
             theta = np.array(start, dtype=np.float64)
         check_model(model, theta, z)
+        theta = np.asarray(server.holders.bcast(theta))
         self.rng = np.random.Generator(np.random.Philox(given.seed))
         self.first = model.statistics(z[None])
-        chains = sampler.begin(model, theta, z, chains_of(sampler, model.n, given.n_chains))
-        self.local = Devices(model, devices, sampler, chains, given.seed, self.first, theta)
+        chains = sampler.begin(
+            model, theta, z, chains_of(sampler, devices.n_samples, given.n_chains)
+        )
+        self.local = Devices(
+            model, devices, server.holders, sampler, chains, given.seed, self.first, theta,
+            given.batch_size,
+        )  # fmt: skip
+        self.thetas = theta[None]
         self.weights = np.ones(devices.n_workers) if given.shares == "devices" else server.weights
         self.run = SaemRun(theta, chains, [theta])
         # As much is seen of each device in between.
-        looks = math.ceil(given.window / given.participation)
+        self.often = given.participation * self.local.share
+        looks = math.ceil(given.window / self.often)
         self.watch = Watch(
             model, sampler, self.local.streams, server, self.burn_in, given.tol, looks
         )
@@ -290,7 +188,7 @@ class _Loop:
     def iterate(self, saver: Saver, callback: Callable[[SaemProgress], None] | None) -> SaemRun:
         """Iterate to the end, from the beginning or from what was saved."""
         run, n_iter, server = self.run, self.given.n_iter, self.server
-        common = (Units.of(self.first), self.given.participation, self.rng)
+        common = (Units.of(self.first, self.model.individuals), self.given.participation, self.rng)
         if saver.saved is None:
             server.begin(self.local.smoothed, *common)
         else:
@@ -306,29 +204,46 @@ class _Loop:
                     f"parameters are not finite after iteration {r}; take another start, or a "
                     "finer codec"
                 )
-            taken = min(step, self.given.participation * server.damping)
+            taken = min(step, self.often * server.damping)
             run.note(theta, server.ledger.bytes, len(active), taken)
             if callback is not None:
                 callback(SaemProgress(r, n_iter, theta))
-            settled = self.watch.has_settled(run)
+            settled = bool(server.holders.bcast(self.watch.has_settled(run)))
             saver.offer(self._state, last=settled or r == n_iter)
         return run
 
     def _move(self, r: int, step: float, active: NDArray[np.intp]) -> Vector:
         """Simulate on the active devices; the parameters that follow."""
         run, local, server, model = self.run, self.local, self.server, self.model
-        drawn = local.simulate(run.theta, active, r, max(0, r - self.burn_in))
+        drawn = local.simulate(self.thetas, active, r, max(0, r - self.burn_in))
         # A device that is seldom active takes larger steps, so that all forget alike.
         local.smooth(drawn, active, min(server.damping, step / self.given.participation))
-        if self.given.average == "models":
-            return server.average_models(*local.maximize(active, self.weights))
-        server.gather(drawn, local.smoothed[active], step)
-        total = server.statistic * model.n
-        run.holds = model.holds(total, model.counts)
-        run.lost = run.lost if run.holds else r
-        return np.asarray(model.maximize(total, model.counts))
+        if isinstance(server, SaemServer) and self.given.average == "models":
+            theta = server.average_models(*local.maximize(active, self.weights))
+        else:
+            try:
+                server.gather(drawn, local.smoothed[active], step)
+            except PartitionedError as error:
+                note_partition(run.partitions, r, error, "links")
+                return run.theta
+            total = server.statistic * model.counts.individuals
+            run.holds = model.holds(total, model.counts)
+            run.lost = run.lost if run.holds else r
+            theta = np.asarray(model.maximize(total, model.counts))
+        self._tell(theta)
+        return theta
 
-    def _parts(self) -> dict[str, Devices | SaemServer | Watch | SaemRun]:
+    def _tell(self, theta: Vector) -> None:
+        """Let devices have parameters: the same, or each those of its own estimate."""
+        self.thetas = theta[None]
+        if self.server.estimates is not None:
+            counts = self.model.counts
+            self.thetas = np.zeros((len(self.server.estimates), len(theta)))
+            for one in self.local.rows if len(self.thetas) > 1 else (0,):
+                total = self.server.estimates[one] * counts.individuals
+                self.thetas[one] = self.model.maximize(total, counts)
+
+    def _parts(self) -> dict[str, Any]:
         """Return what keeps something from one iteration to the next."""
         return {"run": self.run, "devices": self.local, "server": self.server, "watch": self.watch}
 
@@ -346,23 +261,29 @@ class _Loop:
         set_stream(self.rng, state["stream"])
         for name, part in parts.items():
             part.restore(state[name])
+        self._tell(self.run.theta)
         check_length(self.run.n_iter, self.given.n_iter, "n_iter")
 
 
 def _check(
     model: SaemModel,
     devices: Workers,
-    server: SaemServer,
+    server: SaemServer | SaemNeighbours,
     average: str,
 ) -> None:
     """Refuse options that do not fit each other."""
-    if devices.n_samples != model.n:
-        raise InputError(
-            f"devices hold {devices.n_samples} individuals, but the model is of {model.n}"
-        )
+    n = int(model.counts.individuals)
+    if devices.n_samples != n:
+        raise InputError(f"devices hold {devices.n_samples} individuals, but the model is of {n}")
     if not devices.counts.all():
         empty = devices.names[int(devices.counts.argmin())]
         raise InputError(f"{empty!r} holds no individuals; leave such devices out")
+    if average == "models" and isinstance(server, SaemNeighbours):
+        raise InputError(
+            Setting("average", "models"), " needs weights that are not negative, or covariances "
+            "would not be any, and rounds between neighbours have some that are; average "
+            "statistics, or take ", Setting("sum", "tree"),
+        )  # fmt: skip
     if average == "models" and (server.codec is not None or server.feedback != "none"):
         raise InputError(
             "averaged models are sent exactly: leave out the codec and its feedback, or average "

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.errors import InputError, did_you_mean
 from vpem.files.models import current_versions
 from vpem.network.schema import Report
-from vpem.saem.fit import SaemFit
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.model import Vector
+from vpem.saem.results import SaemFit
 
 __all__ = ["SavedSaem", "as_saved"]
 
@@ -121,18 +123,39 @@ class SavedSaem:
         """Standard errors by the names of the parameters."""
         return dict(zip(self.parameters, self.standard_errors.tolist(), strict=True))
 
+    @property
+    def n_individuals(self) -> int:
+        """How many there were, of whom `names` may be none where they stayed on their devices."""
+        return len(self.names) or max(1, int(self.settings.get("n_individuals") or 1))
+
+    def places(self, names: Sequence[str] | None = None) -> NDArray[np.intp]:
+        """Return the numbers of individuals of these names, or of all.
+
+        Raises
+        ------
+        InputError
+            If there is none of a name, or the fit holds nothing of individuals.
+        """
+        if not self.names:
+            raise InputError(
+                "the fit holds nothing of individuals, which stayed on their devices; give rows"
+            )
+        where = {name: place for place, name in enumerate(self.names)}
+        for name in names or ():
+            if name not in where:
+                raise InputError(
+                    f"the fit has no individual {name!r}{did_you_mean(name, self.names)}; give its "
+                    "rows"
+                )
+        wanted = self.names if names is None else names
+        return np.array([where[name] for name in wanted], dtype=np.intp)
+
 
 def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
     """Return what a file would keep of a fit."""
     if isinstance(fit, SavedSaem):
         return fit
-    data, given = fit.model.individuals, fit.given
-    covariates = {}
-    for name, values in data.covariates.items():
-        each = values[data.first[:-1]]
-        same = (values == each[data.individual_of]) | np.isnan(values)
-        if same.all():
-            covariates[name] = each
+    people, given = fit.people, fit.given
     return SavedSaem(
         fit.model_name,
         type(fit.model).__name__,
@@ -144,7 +167,7 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
         fit.standard_errors,
         fit.information,
         fit.log_likelihood,
-        data.names,
+        people.names,
         given.means,
         given.covariances,
         given.lower,
@@ -158,9 +181,15 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
         fit.n_iter,
         fit.converged,
         fit.change,
-        covariates,
-        (float(data.times.min()), float(data.times.max())),
-        {"data": data.source, "n_rows": data.n_rows, **fit.settings},
+        people.covariates,
+        people.time_range,
+        {
+            "data": fit.model.individuals.source,
+            "n_individuals": people.n_individuals,
+            "n_rows": people.n_rows,
+            **fit.settings,
+            **fit.network,
+        },
         fit.ledger.summary(),
         current_versions(),
         fit.grounds,

@@ -10,9 +10,11 @@ from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Array, Schema, State
 from vpem.network.topologies import make_graph
+from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Vector
 from vpem.settings import FEEDBACKS
-from vpem.sums.counted import AtServer
+from vpem.sums.connect import Network
+from vpem.sums.counted import AtServer, at_server
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.wrappers import Compressed, Memory, Partial
@@ -35,10 +37,10 @@ class Units:
         self.sizes = sizes
 
     @staticmethod
-    def of(statistics: Vector) -> Units:
-        """Take the spread over individuals of statistics (n, P)."""
-        typical = np.sqrt(np.mean(statistics**2, axis=0))
-        spread = np.maximum(statistics.std(axis=0), LEAST * typical)
+    def of(statistics: Vector, among: Individuals) -> Units:
+        """Take the spread over all individuals of statistics (n, P)."""
+        typical = np.sqrt(among.mean(statistics**2))
+        spread = np.maximum(np.sqrt(among.variance(statistics)), LEAST * typical)
         return Units(np.where(spread > 0, spread, 1.0))
 
     def into(self, statistics: Vector) -> Vector:
@@ -53,6 +55,8 @@ class Units:
 class SaemServer:
     """The server's mean statistic, and how it moves by what active devices send.
 
+    Vectors of devices that live in other processes are zero.
+
     Parameters
     ----------
     weights : ndarray of shape (D,)
@@ -63,13 +67,16 @@ class SaemServer:
         What devices do about the error of a codec, see the notes.
     pieces : tuple of slice
         Of a statistic.
-    total : AtServer, optional
-        The sum at the server; by default a new one.
+    network : Network, optional
+        With a sum at a server, or along a tree, of whose root all that is said of the server is
+        true; or this process's part of it. None: a server.
 
     Attributes
     ----------
     statistic : ndarray of shape (P,)
         Mean statistic of an individual, as the server has it.
+    estimates : None
+        Of the devices: they have none of their own.
     damping : float
         The largest step with which a coarse codec does not build up.
 
@@ -84,21 +91,27 @@ class SaemServer:
     (Richtarik et al. 2021), which both keep.
     """
 
+    estimates = None
+    disagreement = 0.0
+
     def __init__(
         self,
         weights: Vector,
         codec: Codec | None,
         feedback: str,
         pieces: tuple[slice, ...],
-        total: AtServer | None = None,
+        network: Network | None = None,
     ) -> None:
         n = len(weights)
         self.weights = weights
         self.codec = codec
         self.feedback = check_choice("feedback", feedback, FEEDBACKS)
         self.pieces = pieces
-        self.ledger = Ledger(make_graph("star", n))
-        self.total = (total or ServerSum(n)).on(self.ledger).weighted(weights)
+        self.network = network
+        self.ledger = Ledger(make_graph("star", n) if network is None else network.graph)
+        total: AtServer = ServerSum(n) if network is None else at_server(network.total)
+        self.total = total.on(self.ledger).weighted(weights)
+        self.holders = self.total.holders
         self.alpha = 1.0
         self.damping = 1.0
         self.statistic = np.zeros(pieces[-1].stop)
@@ -108,6 +121,8 @@ class SaemServer:
         self, local: Vector, units: Units, participation: float, rng: np.random.Generator
     ) -> None:
         """Send first statistics (D, P) exactly, and what the units are made of."""
+        if self.network is not None:
+            self.network.charge_setup(self.ledger, 0, ITEM)
         self.total.charge_as("setup")
         self.statistic = self.total.aggregate(self.total.send(local))[0]
         if self.codec is not None:
@@ -162,19 +177,24 @@ class SaemServer:
         whole = 1.0 / float(self.weights[active].sum())
         step = min(step / self.devices.probability, self.damping, whole)
         if self.feedback == "none":
-            moves = step * (send(local) - self.statistic)
+            moves = step * self._here(send(local) - self.statistic)
         elif self.feedback == "change":
             moves = step * send(local - self.statistic)
         else:
-            wanted = step * (local - self.statistic) + self.left_out[active]
+            wanted = step * self._here(local - self.statistic) + self.left_out[active]
             moves = self.alpha * send(wanted)
             self.left_out[active] = wanted - moves
         self.statistic = self.statistic + self.devices.aggregate(moves)[0]
 
+    def _here(self, values: Vector) -> Vector:
+        """Return vectors (a, P) of the active devices, zero of those that live elsewhere."""
+        here = self.total.here(self.devices.active)
+        return values if here is None else np.where(here[:, None], values, 0.0)
+
     def average_models(self, thetas: Vector, shares: Vector) -> Vector:
         """Send models of the active devices; the mean of the last of all (D, p), by shares (D,)."""
         self.total.send(thetas[self.devices.active], self.devices.active)
-        mean: Vector = (shares @ thetas) / shares.sum()
+        mean: Vector = self.holders.allreduce(shares @ thetas) / shares.sum()
         return mean
 
     def sum_up(self) -> None:

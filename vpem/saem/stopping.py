@@ -23,11 +23,12 @@ from vpem.saem.chains import Sampler
 from vpem.saem.conditional import sample_conditional
 from vpem.saem.fisher import complete_and_hidden, least_share
 from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.neighbours import SaemNeighbours
 from vpem.saem.server import SaemServer
 from vpem.saem.streams import Streams
 
 if TYPE_CHECKING:
-    from vpem.saem.saem import SaemRun
+    from vpem.saem.runs import SaemRun
 
 __all__ = ["Watch", "still_to_go"]
 
@@ -59,7 +60,7 @@ class Watch:
         model: SaemModel,
         sampler: Sampler,
         streams: Streams,
-        server: SaemServer,
+        server: SaemServer | SaemNeighbours,
         burn_in: int,
         tol: float,
         window: int,

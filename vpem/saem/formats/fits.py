@@ -38,10 +38,10 @@ from vpem.network.schema import (
     Number,
     Report,
 )
-from vpem.saem.fit import SaemFit
 from vpem.saem.likelihood import LogLikelihood
 from vpem.saem.models.catalogue import MODELS, OWN
 from vpem.saem.models.model import Vector
+from vpem.saem.results import SaemFit
 from vpem.saem.saved import SavedSaem, as_saved
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ TEXTS = ("model_options", "settings", "communication", "versions")
 SETTINGS = Mapping(
     PLAIN,
     known={
-        **dict.fromkeys(("devices", "n_chains", "n_rows", "burn_in"), COUNT),
+        **dict.fromkeys(("devices", "n_chains", "n_individuals", "n_rows", "burn_in"), COUNT),
         **dict.fromkeys(("sampler", "average", "shares", "codec", "feedback", "data"), TEXT),
         "tol": REAL,
         "participation": REAL,
@@ -128,7 +128,9 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         for name in ("value", "error", "each", "effective"):
             write_array(likelihood, name, getattr(saved.log_likelihood, name))
         write_strings(file, "covariate_names", tuple(saved.covariates))
-        table = np.array(list(saved.covariates.values())).reshape(-1, len(saved.names))
+        table = np.array(list(saved.covariates.values())).reshape(
+            len(saved.covariates), len(saved.names)
+        )
         write_array(file, "covariates", table)
         write_array(file, "time_range", np.array(saved.time_range))
         for name, value in texts.items():
@@ -201,7 +203,7 @@ SAEM: Elements = {
     "@change": Number(0.0, nan=True),
     "parameters": Strings("parameters", least=1, different=True),
     "latents": Strings("latents", least=1, different=True),
-    "names": Strings("individuals", least=1, different=True),
+    "names": Strings("individuals", different=True),
     "theta": Array("f", ("parameters",)),
     "standard_errors": Array("f", ("parameters",), 0, nan=True),
     "information": Array("f", ("parameters", "parameters"), nan=True, inf=True),
@@ -256,7 +258,7 @@ def _read_parts(file: h5py.File) -> SavedSaem:
         found.pop(f"log_likelihood/{name}") for name in ("value", "error", "each", "effective")
     )
     likelihood = LogLikelihood(float(value), float(error), each, effective)
-    if math.isfinite(likelihood.value):
+    if math.isfinite(likelihood.value) and found["names"]:
         size = max(1.0, float(np.abs(likelihood.each).sum()))
         near = abs(float(likelihood.each.sum()) - likelihood.value) <= 1e-6 * size
         need(near, "log_likelihood/value must be the sum of log_likelihood/each")
@@ -273,6 +275,8 @@ def _read_parts(file: h5py.File) -> SavedSaem:
 
 def _semidefinite(matrices: Vector) -> bool:
     """Whether matrices (m, k, k) are symmetric with no negative eigenvalue, units aside."""
+    if not len(matrices):
+        return True
     if not np.isfinite(matrices).all():
         return False
     sizes = np.sqrt(np.maximum(np.einsum("mii->mi", matrices), 0.0))

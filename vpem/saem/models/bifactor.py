@@ -56,7 +56,7 @@ class BifactorModel(SaemModel):
                 "groups must be numbered 0, 1, ... and have at least two items each, got "
                 f"{numbers.tolist()}"
             )
-        spread = self._y.var(axis=0)
+        spread = individuals.variance(self._y)
         if not (spread > 0).all():
             item = int(spread.argmin())
             raise InputError(
@@ -64,7 +64,7 @@ class BifactorModel(SaemModel):
                 "individuals; leave it out"
             )
         self._floors: Vector = LEAST * spread
-        self.shift: Vector = self._y.mean(axis=0)
+        self.shift: Vector = individuals.mean(self._y)
         self.groups = numbers.astype(np.intp)
         self.n_groups = len(sizes)
         q = 1 + self.n_groups
@@ -94,17 +94,17 @@ class BifactorModel(SaemModel):
 
     def start(self) -> tuple[Vector, Vector]:
         """Factors by means of standardised items: of all, and of what they leave of each group."""
-        spread = self._y.std(axis=0)
-        rest = (self._y - self._y.mean(axis=0)) / spread
+        data = self.individuals
+        rest = (self._y - data.mean(self._y)) / np.sqrt(data.variance(self._y))
         z = np.empty((self.n, 1 + self.n_groups))
         z[:, 0] = rest.mean(axis=1)
-        size = max(float(z[:, 0].std()), 1e-12)
+        size = max(float(np.sqrt(data.variance(z[:, 0]))), 1e-12)
         z[:, 0] /= size
         rest = rest - size * z[:, :1]
         for g in range(self.n_groups):
             z[:, 1 + g] = rest[:, self.groups == g].mean(axis=1)
-            z[:, 1 + g] /= max(float(z[:, 1 + g].std()), 1e-12)
-        return self.maximize(self.statistics(z[None]).sum(axis=0), self.counts), z
+            z[:, 1 + g] /= max(float(np.sqrt(data.variance(z[:, 1 + g]))), 1e-12)
+        return self.maximize(data.total(self.statistics(z[None])), self.counts), z
 
     def _residuals(self, z: Vector, theta: Vector) -> Vector:
         """Residuals (chains, n, d)."""

@@ -62,7 +62,7 @@ class GmmModel(SaemModel):
         self.reg_covar = check_number("reg_covar", reg_covar, least=0)
         self._y, items = individuals.matrix()
         self.rows = rows
-        self.shift = self._y.mean(axis=0) if shift is None else shift
+        self.shift = individuals.mean(self._y) if shift is None else shift
         self._x = self._y - self.shift
         d = len(items)
         names = tuple(f"{item:g}" for item in items)
@@ -89,13 +89,15 @@ class GmmModel(SaemModel):
 
     def start(self) -> tuple[Vector, Vector]:
         """Means at some individuals' values, the covariance of all, and equal weights."""
-        K = self.n_components
-        if self.n <= K:
-            raise InputError(f"{K} components need more individuals than {self.n}")
-        rows = np.linspace(0, self.n - 1, K).astype(int) if self.rows is None else self.rows
-        chosen = self._y[check_rows(rows, K, self.n)]
+        K, data = self.n_components, self.individuals
+        n = int(data.everyone[0])
+        if n <= K:
+            raise InputError(f"{K} components need more individuals than {n}")
+        rows = np.linspace(0, n - 1, K).astype(int) if self.rows is None else self.rows
+        chosen = data.of(self._y, check_rows(rows, K, n))
         d = chosen.shape[1]
-        covariance = np.cov(self._y.T, bias=True).reshape(d, d) + self.reg_covar * np.eye(d)
+        about = (self._y - data.mean(self._y)).T
+        covariance = data.add(about @ about.T) * (1 / n) + self.reg_covar * np.eye(d)
         lower = np.tile(lower_half(covariance), K)
         theta = np.concatenate([np.full(K, 1 / K), chosen.ravel(), lower])
         z = self._log_joint(theta).argmax(axis=1).astype(np.float64)

@@ -75,9 +75,10 @@ class LinearModel(SaemModel):
         ends = np.cumsum([q, q * (q + 1) // 2, 1])
         self.pieces = (slice(0, ends[0]), slice(ends[0], ends[1]), slice(ends[1], ends[2]))
         X = np.stack(columns, axis=-1)
-        self._size = float(individuals.values.var())
+        about = individuals.values - individuals.mean_of_rows(individuals.values)
+        self._size = float(individuals.mean_of_rows(about**2))
         self._floor = LEAST * self._size  # of variances, in the values' units
-        widths = np.mean(X**2, axis=0)
+        widths = individuals.mean_of_rows(X**2)
         self._floors: Vector = self._floor / np.where(widths > 0, widths, 1.0)
         # Squares about each individual's least squares: nothing cancels.
         self._cross = np.empty((self.n, q, q))
@@ -94,7 +95,7 @@ class LinearModel(SaemModel):
         fitted = sum(
             self._own[individuals.individual_of, i] * column for i, column in enumerate(columns)
         )
-        self.shift: Vector = self._own.mean(axis=0) if shift is None else shift
+        self.shift: Vector = individuals.mean(self._own) if shift is None else shift
         self._left = individuals.sums((individuals.values - fitted) ** 2)
 
     def _columns(self, at: Individuals) -> list[Vector]:
@@ -122,7 +123,7 @@ class LinearModel(SaemModel):
         """Each individual's least squares, and what follows from them."""
         known_scale(self.individuals.values, self._size, self.individuals.source)
         z: Vector = self._own.copy()
-        return self.maximize(self.statistics(z[None]).sum(axis=0), self.counts), z
+        return self.maximize(self.individuals.total(self.statistics(z[None])), self.counts), z
 
     def _squares(self, z: Vector) -> Vector:
         """Residual sums of squares (chains, n)."""

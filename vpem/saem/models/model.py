@@ -71,7 +71,7 @@ class SaemModel(ABC):
 
     @property
     def n(self) -> int:
-        """Number of individuals."""
+        """Number of individuals in this process."""
         return self.individuals.n_individuals
 
     @property
@@ -81,8 +81,8 @@ class SaemModel(ABC):
 
     @property
     def counts(self) -> Counts:
-        """Individuals and rows."""
-        return Counts(self.individuals.n_individuals, self.individuals.n_rows)
+        """All individuals and rows, those of other processes too."""
+        return Counts(*self.individuals.everyone)
 
     @abstractmethod
     def take(self, which: NDArray[np.intp]) -> SaemModel:

@@ -106,9 +106,9 @@ class OneCompartmentModel(SaemModel):
                                               strict=True) if free]  # fmt: skip
         self.parameters = (*LATENTS, *varying, "residual sd")
         self.pieces = (slice(0, 3), slice(3, 9), slice(9, 10))
-        self._size = float(np.mean(individuals.values**2))
+        self._size = float(individuals.mean_of_rows(individuals.values**2))
         self._floor = LEAST * (self._size if error == "constant" else 1.0)
-        self.shift: Vector = np.median(self._begin(), axis=0) if shift is None else shift
+        self.shift: Vector = individuals.median(self._begin()) if shift is None else shift
 
     @staticmethod
     def _check(individuals: Individuals, dose: Vector) -> None:
@@ -147,7 +147,7 @@ class OneCompartmentModel(SaemModel):
         """Rates and clearance read from each curve; variances are large at first."""
         known_scale(self.individuals.values, self._size, self.individuals.source)
         z = np.clip(self._begin(), self.shift - 1.0, self.shift + 1.0)
-        theta = self.maximize(self.statistics(z[None]).sum(axis=0), self.counts)
+        theta = self.maximize(self.individuals.total(self.statistics(z[None])), self.counts)
         variances = lower_half(np.eye(3))[self._in_triangle] * 0.25
         theta[3:-1] = np.maximum(theta[3:-1] * (variances > 0), variances)
         return theta, z
@@ -158,12 +158,12 @@ class OneCompartmentModel(SaemModel):
             return np.tile(self.first, (self.n, 1))
         found = np.array([self._read(one) for one in range(self.n)])
         unknown = np.isnan(found)
-        if unknown.all(axis=0).any():
+        if not self.individuals.total(~unknown).all():
             raise InputError(
                 f"{self.individuals.source}: no individual has a dose and a value above 0, from "
                 "which a curve could be read; give them, or the model's option first"
             )
-        return np.where(unknown, np.nanmedian(found, axis=0), found)
+        return np.where(unknown, self.individuals.median(found), found)
 
     def _read(self, one: int) -> Vector:
         """Logarithms of ka, cl and ke from the area, the peak and the tail of a curve."""

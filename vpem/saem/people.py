@@ -1,0 +1,134 @@
+"""What a fit says of each individual, in one process or brought together from all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.engines.placement import Placement
+from vpem.network.holdings import Workers
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.model import SaemModel, Vector
+
+if TYPE_CHECKING:
+    from vpem.saem.results import SaemFit
+
+__all__ = ["People", "collect", "leave_out"]
+
+
+@dataclass(frozen=True)
+class People:
+    """Whom a fit tells of, and what does not depend on it.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the individuals, (n,).
+    rows : ndarray of shape (n,)
+        Their rows.
+    covariates : dict of str to ndarray of shape (n,)
+        Those that do not change within any individual; NaN where missing.
+    probabilities : ndarray of shape (n, K) or None
+        Of the components of a mixture.
+    time_range : tuple of float
+        First and last time of all rows, of other processes too.
+    n_individuals, n_rows : int
+        How many there are in all processes.
+    """
+
+    names: tuple[str, ...]
+    rows: NDArray[np.intp]
+    covariates: dict[str, Vector]
+    probabilities: Vector | None
+    time_range: tuple[float, float]
+    n_individuals: int
+    n_rows: int
+
+    @staticmethod
+    def of(model: SaemModel, theta: Vector) -> People:
+        """Tell of the individuals of this process."""
+        data = model.individuals
+        first, last = data.largest(np.array([-data.times.min(), data.times.max()])).tolist()
+        odds = model.responsibilities(theta) if hasattr(model, "responsibilities") else None
+        n_individuals, n_rows = map(int, data.everyone)
+        return People(
+            data.names, data.counts, _constant(data), odds, (-first, last), n_individuals, n_rows
+        )
+
+
+def _constant(data: Individuals) -> dict[str, Vector]:
+    """Covariates (n,) that do not change within any individual of any process."""
+    found = {}
+    for name in sorted(data.covariates):
+        values = data.covariates[name]
+        each = values[data.first[:-1]]
+        changes = (values != each[data.individual_of]) & ~np.isnan(values)
+        if not data.largest(np.array([changes.any()], dtype=np.uint8))[0]:
+            found[name] = each
+    return {name: found[name] for name in data.covariates if name in found}
+
+
+def collect(fit: SaemFit, held: Workers, place: Placement) -> SaemFit:
+    """Bring what a fit says of individuals together in the first process; others keep their own.
+
+    Parameters
+    ----------
+    fit : SaemFit
+        As each process has it.
+    held : Workers
+        Who holds which individuals, of all.
+    place : Placement
+        In which process each device lives.
+    """
+    mine = [_columns(fit), list(fit.people.names)]
+    parts = place.engine.gather(mine)
+    if parts is None:
+        return fit
+    devices = np.argsort(place.ranks, kind="stable")
+    order = np.argsort(np.concatenate([held.rows[one] for one in devices]))
+    names = [name for _, some in parts for name in some]
+    columns = {name: np.concatenate([found[name] for found, _ in parts])[order] for name in mine[0]}
+    return _with(fit, tuple(names[one] for one in order), columns)
+
+
+def leave_out(fit: SaemFit) -> SaemFit:
+    """Return a fit that says nothing of single individuals."""
+    return _with(fit, (), {name: values[:0] for name, values in _columns(fit).items()})
+
+
+OF_GIVEN = ("means", "covariances", "lower", "upper")
+
+
+def _columns(fit: SaemFit) -> dict[str, Any]:
+    """Return all arrays (n, ...) that a fit has of individuals."""
+    people = fit.people
+    columns = {
+        "rows": people.rows,
+        "probabilities": people.probabilities,
+        "acceptance": fit.acceptance,
+        "each": fit.log_likelihood.each,
+        "effective": fit.log_likelihood.effective,
+        **{name: getattr(fit.given, name) for name in OF_GIVEN},
+        **{f"covariate {name}": values for name, values in people.covariates.items()},
+    }
+    return {name: values for name, values in columns.items() if values is not None}
+
+
+def _with(fit: SaemFit, names: tuple[str, ...], columns: dict[str, Any]) -> SaemFit:
+    """Return a fit that says this of individuals."""
+    people = replace(
+        fit.people,
+        names=names,
+        rows=columns["rows"],
+        probabilities=columns.get("probabilities"),
+        covariates={name: columns[f"covariate {name}"] for name in fit.people.covariates},
+    )
+    likelihood = replace(fit.log_likelihood, each=columns["each"], effective=columns["effective"])
+    given = replace(fit.given, **{name: columns[name] for name in OF_GIVEN})
+    return replace(
+        fit, people=people, given=given, log_likelihood=likelihood,
+        acceptance=columns.get("acceptance"),
+    )  # fmt: skip

@@ -1,0 +1,131 @@
+"""How a run of SAEM goes, and what a checkpoint keeps of that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Array,
+    Integer,
+    ListOf,
+    Maybe,
+    Number,
+    Schema,
+    State,
+)  # fmt: skip
+from vpem.saem.chains import Chains
+from vpem.saem.models.model import Vector
+
+__all__ = ["SaemProgress", "SaemRun"]
+
+
+@dataclass(frozen=True)
+class SaemProgress:
+    """What a callback is told after an iteration."""
+
+    iteration: int
+    n_iter: int
+    theta: Vector
+
+
+@dataclass
+class SaemRun:
+    """How a run went.
+
+    Attributes
+    ----------
+    theta : ndarray of shape (p,)
+        Parameters at the end.
+    chains : Chains
+        Latents of all individuals.
+    trace : list of ndarray of shape (p,)
+        Parameters, the start first.
+    bytes : list of int
+        Payload bytes sent so far.
+    n_active : list of int
+        Devices that took part in each iteration.
+    n_iter : int
+        Iterations.
+    steps : list of float
+        Of the stochastic approximation, as they were taken.
+    converged : bool
+        Whether the parameters had settled.
+    change : float
+        How far the farthest was at the last look from where it settles, in its standard error; NaN
+        if never looked at.
+    grounds : str
+        A sentence that says so; empty where none was asked for.
+    holds : bool
+        Whether the last M-step took statistics as they were, or had to make parameters valid.
+    lost : int
+        Last iteration that had to; 0: none.
+    partitions : list of (int, str)
+        Iterations in which the network fell apart, and how; parameters stayed as they were.
+    """
+
+    theta: Vector
+    chains: Chains
+    trace: list[Vector] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+    n_active: list[int] = field(default_factory=list)
+    n_iter: int = 0
+    steps: list[float] = field(default_factory=list)
+    converged: bool = False
+    change: float = float("nan")
+    grounds: str = ""
+    holds: bool = True
+    lost: int = 0
+    partitions: list[tuple[int, str]] = field(default_factory=list)
+
+    def note(self, theta: Vector, n_bytes: int, n_active: int, step: float) -> None:
+        """Keep how an iteration ended."""
+        self.theta, self.n_iter = theta, self.n_iter + 1
+        self.trace.append(theta)
+        self.bytes.append(n_bytes)
+        self.n_active.append(n_active)
+        self.steps.append(step)
+
+    def state(self) -> State:
+        """Return how the run went, to go on from."""
+        plain = ("n_iter", "bytes", "n_active", "steps", "converged", "grounds", "holds", "lost")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "partitions": list(self.partitions),
+            "start": self.trace[0],
+            "trace": np.array(self.trace[1:]),
+            "change": None if math.isnan(self.change) else self.change,
+        }
+
+    def schema(self) -> dict[str, Schema]:
+        """Return what that must be."""
+        p = len(self.theta)
+        return {
+            "n_iter": Integer(1, size="iterations"),
+            "start": Array("f8", (p,)),
+            "trace": Array("f8", ("iterations", p)),
+            "bytes": ListOf(COUNT, "iterations"),
+            "n_active": ListOf(COUNT, "iterations"),
+            "steps": ListOf(Number(0, 1), "iterations"),
+            "converged": FLAG,
+            "change": Maybe(Number(0)),
+            "grounds": TEXT,
+            "holds": FLAG,
+            "lost": COUNT,
+            "partitions": ListOf((COUNT, TEXT)),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        saved = dict(state)
+        self.trace = [saved.pop("start"), *saved.pop("trace")]
+        self.theta = self.trace[-1]
+        change = saved.pop("change")
+        self.change = math.nan if change is None else change
+        for name, value in saved.items():
+            setattr(self, name, value)
