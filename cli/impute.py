@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vpem.fits.settings import ImputeSettings
-from vpem.records import Settings, changed, setting
-from vpem.settings import DEALS, GraphSettings, SumSettings
+from vpem.records import changed, setting
+from vpem.settings import GraphSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
 from .driver import Output, Run
 from .engine import EngineSettings, describe_engine
+from .observed import Dealing, Observers, observed
 from .options import QuoteFormulas, Without
 from .output import Progress, Screen
 from .roles import READ
@@ -24,38 +25,12 @@ if TYPE_CHECKING:
 
     from vpem.fits.imputation import Imputation
     from vpem.network.schema import Report
-    from vpem.terms.lowrank.dealing import Hidden
     from vpem.terms.lowrank.observations import Observations
 
 __all__ = ["impute"]
 
 LISTED = 20
 """Columns up to which the trend over them is printed."""
-
-
-class Dealing(Settings, heading="Data", kept=False):
-    """Who saw which entries, and which of them nobody is to see."""
-
-    workers: int | None = setting(
-        None,
-        "Deal the entries of the one observer there is out to this many. Default: the "
-        "observers in the data.",
-    )
-    split: str | None = setting(
-        None,
-        "How --workers deals: entries at random (random, the default), or whole rows (rows).",
-        choices=DEALS,
-        idle=(
-            lambda given: given["workers"] is None,
-            (" says how --workers deals entries out; give --workers N, or leave --split out",),
-        ),
-    )
-    holdout: float | None = setting(
-        None,
-        "Hide this share of the entries, and report the error on them against column "
-        "means and scikit-learn's IterativeImputer.",
-    )
-    dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
 
 
 class ImputeGraph(GraphSettings, heading="Network"):
@@ -87,16 +62,18 @@ class ImputeOutput(Output, heading="Output", kept=False):
 
 def impute(
     data: Annotated[
-        Path,
+        list[Path],
         READ,
         typer.Argument(
             help="Entries seen: a .csv table with the columns observer, row, column, value; HDF5 "
-            "with the group observers; or a dataset whose X has NaN where nothing was seen."
+            "with the group observers; or a dataset whose X has NaN where nothing was seen. With "
+            "--parties a file each, or a manifest."
         ),
     ],
     quote_formulas: QuoteFormulas = False,
     *,
     how: Annotated[ImputeSettings, Without("memory alpha")],
+    parties: Annotated[Observers, Without("align align_key missing_parties")],
     dealing: Dealing,
     graph: Annotated[ImputeGraph, Without("graph_seed")],
     sums: Annotated[SumSettings, Without("hops eigenvalue consensus compress agent_dropout")],
@@ -120,14 +97,15 @@ def impute(
         run = Run(screen, out, "imputations", engine, checkpoints)
         if out.plot is not None and run.engine.rank == 0:
             check_picture(out.plot, out.force)
-        found, hidden = _observed(data, dealing, how, run)
+        found, hidden = observed(data, parties, dealing, how, run)
+        names = ", ".join(map(str, data))
         fit, ran = _fit(found, graph.seeded(how.seed), sums, how, run)
         run.leave_it_to_the_first(fit.converged)
         report = fit.describe()
-        report["holdout"] = None
+        report |= {"sample_weight": dealing.sample_weight, "holdout": None}
         if hidden is not None and dealing.holdout is not None:
             report["holdout"] = score_holdout(fit, hidden, dealing.holdout, how.seed)
-        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": str(data)} | ran
+        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": names} | ran
         if out.output is not None:
             write_imputation(out.output, fit, report, out.force, hidden, quote_formulas)
         if out.plot is not None:
@@ -155,47 +133,6 @@ def _fit(
         return fit, describe_engine(network)
 
 
-def _observed(
-    data: Path, dealing: Dealing, how: ImputeSettings, run: Run
-) -> tuple[Observations, Hidden | None]:
-    """Read what this process's observers saw, dealt out as asked for, and what of it is hidden."""
-    import warnings
-
-    import numpy as np
-
-    from vpem.engines.placement import Placement
-    from vpem.errors import VpemWarning
-    from vpem.files.observations import read_observations
-    from vpem.fits.observers import hide_entries
-    from vpem.terms.lowrank.dealing import split
-    from vpem.terms.lowrank.laws import make_law
-    from vpem.terms.lowrank.observations import check_law
-
-    law = make_law(how.law, how.variance)
-    found = read_observations(data, dealing.dataset)
-    check_law(found, law)
-    if dealing.workers is not None:
-        rng = np.random.default_rng([how.seed, 1])
-        found = split(found, dealing.workers, dealing.split or "random", rng)
-    holders = Placement.here(found.n_observers)
-    n_seen = found.n_seen
-    if run.engine.apart:
-        holders = Placement.evenly(run.engine, found.n_observers, found.names)
-        found = found.part(set(holders.own.tolist()))
-    if dealing.holdout is None:
-        return found, None
-    rng = np.random.default_rng([how.seed, 2])
-    found, hidden = hide_entries(found, dealing.holdout, rng, holders)
-    if hidden.n_places < round(dealing.holdout * n_seen):
-        warnings.warn(
-            f"only {hidden.n_places} of {n_seen} entries are held out, not "
-            f"{dealing.holdout:g} of them: every row, column and observer keeps one",
-            VpemWarning,
-            stacklevel=1,
-        )
-    return found, hidden
-
-
 class _Progress(Progress):
     """Objective and rate of a long run: a live line in a terminal, a line at times in logs."""
 
@@ -219,10 +156,14 @@ def _show(report: Report, fit: Imputation) -> None:
     law = report["law"]
     if report["variance"] is not None:
         law += f" of variance {number(report['variance'])}"
+    rows, columns = plural(report["n_samples"], "row"), plural(report["n_features"], "column")
+    seen = f"{report['share_seen']:.1%} seen"
     network = [plural(report["n_workers"], "observer"), report["topology"]]
     if report["server"] is None:
         network.append(plural(report["rounds"], "round"))
         network.append(f"statistics up to {report['disagreement']:.2g} apart")
+    if report["sample_weight"] is not None:
+        seen += f", weighed by {report['sample_weight']}"
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
     if not report["converged"]:
         iterations.insert(1, "not converged")
@@ -231,9 +172,8 @@ def _show(report: Report, fit: Imputation) -> None:
         how.append(f"compressed by {report['compress']}")
     if report["projections"]:
         how.append(f"{report['projections']:,} means moved into the law's domain")
-    rows, columns = plural(report["n_samples"], "row"), plural(report["n_features"], "column")
     facts = (
-        ("matrix", f"{rows} x {columns}, {report['share_seen']:.1%} seen"),
+        ("matrix", f"{rows} x {columns}, {seen}"),
         ("network", ", ".join(network)),
         ("model", f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}"),
         ("FedEM", ", ".join(how)),

@@ -1,11 +1,24 @@
 """FedMissEM, every way (see test_table.py)."""
 
+import csv
+import io
+import json
+from contextlib import redirect_stdout
+
 import numpy as np
 
+import vpem_cli
 from vpem import connect_workers, fit_imputation, make_graph
 from vpem._core.threads import one_blas_thread
+from vpem.engines.one_process import OneProcess
+from vpem.engines.placement import Placement
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.parties.manifest import choose_parties
+from vpem.files.parties.observing import observe_parties
+from vpem.fits.observers import hide_entries
 from vpem.sums.spread import spread_workers
 from vpem.terms.lowrank.entries import from_matrices
+from vpem_cli.idle import why_refused
 
 from .resume_support import check_resumes
 from .thread_engine import together
@@ -17,12 +30,15 @@ MATRICES = {}
 for name in NAMES:
     MATRICES[name] = np.where(RNG.random(THETA.shape) < 0.6, RNG.poisson(np.exp(THETA)), np.nan)
 MATRICES["ann"][np.arange(9), np.arange(9) % 6] = 2.0
+WEIGHTS = {name: RNG.integers(0, 4, THETA.shape) for name in NAMES}
+WEIGHTS["ann"][np.arange(9), np.arange(9) % 6] = 1
 SEEN = from_matrices(MATRICES)
+HEAVY = from_matrices(MATRICES, weights=WEIGHTS)
 
-LAWS = ("gaussian", "poisson")
 COMPRESSED = {"compress": "qsgd:8bits"}
 ABSENT = {"participation": 0.6}
 FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
+SCALED = {"scale": "standard", "copies": "fewest"}
 
 
 def fit(seen=SEEN, topology="star", network=None, engine=None, **options):
@@ -54,6 +70,28 @@ def same_optimum(tolerance, **how):
     return found
 
 
+def table(path, matrices=MATRICES, weights=None, observer=True):
+    """A long table of what observers saw."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        heads = ["observer", "row", "column", "value", "weight"]
+        writer.writerow(heads[not observer : 4 + (weights is not None)])
+        for who, Y in matrices.items():
+            for i, j in np.argwhere(~np.isnan(Y)).tolist():
+                heavy = [] if weights is None else [weights[who][i, j]]
+                writer.writerow([who, i, f"c{j}", Y[i, j], *heavy][not observer :])
+    return path
+
+
+def shell(*words):
+    """The report of `vpem impute`."""
+    said = io.StringIO()
+    words = ["impute", *words, "--tol", 0, "--max-iter", 6, "--seed", 1, "--json", "--quiet"]
+    with redirect_stdout(said):
+        assert vpem_cli.run([*map(str, words)]) == 0
+    return json.loads(said.getvalue())
+
+
 def server(folder):
     """It is the iterated soft-thresholded singular value decomposition of the mean copy."""
     theta = np.zeros(THETA.shape)
@@ -64,19 +102,16 @@ def server(folder):
     np.testing.assert_allclose(fit().fitted, theta, 1e-10)
 
 
-def consensus(folder):
-    tight = {"consensus_tol": 1e-12}
-    for law in LAWS:
-        found = fit(topology="path", network=tight, law=law)
-        same(found, fit(law=law), 1e-8)
-        assert 0 < found.run.history.disagreement[-1] < 1e-9
-    same(fit(topology="path", network=tight, scale="standard"), fit(scale="standard"), 1e-8)
-    same(fit(topology="path", network=tight, copies="fewest"), fit(copies="fewest"), 1e-8)
-
-
 def tree(folder):
-    for how in ({}, {"scale": "standard", "copies": "fewest"}, {"law": "poisson"}):
+    for how in (SCALED, ABSENT, {"law": "poisson"}):
         same(fit(topology="path", network={"sum": "tree"}, **how), fit(**how))
+
+
+def consensus(folder):
+    for how in ({}, {"law": "poisson"}, SCALED):
+        found = fit(topology="path", network={"consensus_tol": 1e-12}, **how)
+        same(found, fit(**how), 1e-8)
+        assert 0 < found.run.history.disagreement[-1] < 1e-9
 
 
 def compressed(folder):
@@ -103,63 +138,117 @@ def batches(folder):
 
 
 def missing(folder):
-    """Missing values are what it finds: those that were seen stay, others are as of more copies."""
+    """Missing values are what it finds: what was seen stays, and what nobody saw is filled in."""
     whole = [np.where(np.isnan(Y), 0.0, Y) for Y in MATRICES.values()]
     found = fit(from_matrices(whole), rank=6, ridge=0.0, max_iter=1)
     np.testing.assert_allclose(found.fitted, np.mean(whole, axis=0), 1e-9, 1e-9)
-    gap = fit()
-    assert np.isnan(SEEN.mean).any()
-    np.testing.assert_array_equal(np.isnan(SEEN.mean), gap.seen.times == 0)
-    assert np.isfinite(gap.imputed).all()
+    gaps = np.isnan(SEEN.mean)
+    assert gaps.any()
+    found = fit()
+    np.testing.assert_array_equal(found.imputed[~gaps], SEEN.mean[~gaps])
+    np.testing.assert_array_equal(found.imputed[gaps], found.fitted[gaps])
+
+
+def disk(folder):
+    raise why_refused("impute", "--memory-limit")
+
+
+def weights(folder):
+    """An entry of weight 2 is two observations; equal weights change nothing, 0 was not seen."""
+    repeated = {f"{name} {times}": np.where(WEIGHTS[name] > times, MATRICES[name], np.nan)
+                for name in NAMES for times in range(3)}  # fmt: skip
+    for how in (SCALED, {"copies": "fewest", "law": "poisson"}):
+        found, wanted = fit(HEAVY, **how), fit(from_matrices(repeated), **how)
+        np.testing.assert_allclose(found.run.history.objective, wanted.run.history.objective)
+        for name in ("fitted", "imputed", "log_likelihood"):
+            np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), 1e-9)
+    alike = {name: np.full(THETA.shape, 0.3) for name in NAMES}
+    same(fit(from_matrices(MATRICES, weights=alike), **SCALED), fit(**SCALED))
+    assert (HEAVY.counts < SEEN.counts).all()
+    report = shell(table(folder / "all.csv", weights=WEIGHTS), "--sample-weight", "weight")
+    np.testing.assert_allclose(report["history"], fit(HEAVY).run.history.objective, 1e-10)
+
+
+def files_of_parties(folder):
+    """Long tables, with weights, of which each party has its own."""
+    return [table(folder / f"{name}.csv", {name: MATRICES[name]}, WEIGHTS, False) for name in NAMES]
+
+
+def parties(folder):
+    wanted = fit(HEAVY).run.history.objective
+    report = shell(*files_of_parties(folder), "--parties", "--sample-weight", "weight")
+    assert report["worker_names"] == list(NAMES)
+    np.testing.assert_allclose(report["history"], wanted, 1e-10)
+    # Matrices, of which each has some columns in an order of its own.
+    files = []
+    for name, order in zip(NAMES, ([0, 1, 2, 3, 4, 5], [5, 3, 1], [2, 4]), strict=True):
+        matrix = MATRICES[name][:, order]
+        rows = RNG.permutation(np.flatnonzero(~np.isnan(matrix).all(axis=1)))
+        files.append(folder / f"{name}.h5")
+        write_dataset(files[-1], Dataset(matrix[rows], tuple(f"c{j}" for j in order), ids=rows))
+    lesser = {name: np.full(THETA.shape, np.nan) for name in NAMES}
+    for name, order in zip(NAMES, ([0, 1, 2, 3, 4, 5], [5, 3, 1], [2, 4]), strict=True):
+        lesser[name][:, order] = MATRICES[name][:, order]
+    found = shell(*files, "--parties")
+    np.testing.assert_allclose(
+        found["history"], fit(from_matrices(lesser)).run.history.objective, 1e-10
+    )
 
 
 def checkpoint(folder):
-    check_resumes(lambda saver: fit(saver=saver, law="poisson", batch_size=9, **COMPRESSED))
-    check_resumes(lambda saver: fit(saver=saver, law="poisson", **FAILING))
+    few = {"law": "poisson", "max_iter": 4}
+    check_resumes(lambda saver: fit(saver=saver, batch_size=9, **few, **COMPRESSED))
+    check_resumes(lambda saver: fit(saver=saver, **few, **FAILING))
 
 
 OVER_RANKS = {
     "server": {},
-    "scaled": {"scale": "standard", "copies": "fewest"},
-    "consensus": {"topology": "path", "law": "poisson"},
-    "tree": {"topology": "path", "network": {"sum": "tree"}, "participation": 0.6},
-    "scaled on a graph": {"topology": "path", "scale": "standard"},
-    "compressed": COMPRESSED | {"law": "poisson"},
-    "absent": ABSENT,
+    "tree": {"topology": "path", "network": {"sum": "tree"}, **ABSENT},
+    "consensus": {"topology": "path", "law": "poisson", "max_iter": 3},
+    "compressed": COMPRESSED | {"law": "poisson", "max_iter": 3},
     "batches": {"batch_size": 9, "variance_reduction": True},
+    "weights": {"seen": HEAVY, **SCALED},
+    "weights on a graph": {"seen": HEAVY, "topology": "path", **SCALED},
 }
 """What is compared with one process."""
 
 
 def mpi(folder):
+    held = choose_parties(files_of_parties(folder))
+
+    def of_parties(engine):
+        place = Placement.evenly(engine, 3, NAMES) if engine.apart else Placement.here(3)
+        found = observe_parties(held, "weight", place)
+        kept, hidden = hide_entries(found, 0.2, np.random.default_rng(0), place)
+        network = spread_workers(connect_workers(make_graph("star", 3)), engine)
+        return fit_imputation(kept, network=network, max_iter=6, tol=0.0, n_threads=1), hidden
+
     def everything(engine):
-        found = [fit(engine=engine, **how) for how in OVER_RANKS.values()]
         resumed = check_resumes(
-            lambda saver: fit(engine=engine, saver=saver, law="poisson", topology="cycle")
+            lambda saver: fit(engine=engine, saver=saver, topology="path", max_iter=3)
         )
-        return [*found, resumed]
+        found = [fit(engine=engine, **how) for how in OVER_RANKS.values()]
+        return [*found, resumed, of_parties(engine)]
 
     wanted = [fit(**how) for how in OVER_RANKS.values()]
-    wanted += [fit(law="poisson", topology="cycle")]
+    wanted += [fit(topology="path", max_iter=3), of_parties(OneProcess())]
     with one_blas_thread():
         ranks = together(2, everything)
-    for found in ranks:
+    for rank, found in enumerate(ranks):
         if isinstance(found, BaseException):
             raise found
-        for ours, theirs in zip(found, wanted, strict=True):
+        *found, (of_files, hidden) = found
+        *others, (in_one, away) = wanted
+        for ours, theirs in zip([*found, of_files], [*others, in_one], strict=True):
             same(ours, theirs)
             assert ours.communication == theirs.communication
+        assert hidden.n_places == away.n_places
+        if rank == 0:
+            np.testing.assert_array_equal(hidden.values, away.values)
 
 
 CELLS = {
-    "server": server,
-    "tree": tree,
-    "consensus": consensus,
-    "compressed": compressed,
-    "absent": absent,
-    "links": links,
-    "batches": batches,
-    "missing": missing,
-    "checkpoint": checkpoint,
-    "mpi": mpi,
-}
+    way: globals()[way]
+    for way in ("server", "tree", "consensus", "compressed", "absent", "links", "batches",
+                "missing", "disk", "weights", "checkpoint", "parties", "mpi")
+}  # fmt: skip

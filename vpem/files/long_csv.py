@@ -6,12 +6,16 @@ import csv
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from vpem.errors import FileError, InputError
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import FileError, InputError, did_you_mean, shorten
 from vpem.files.opening import PathLike, open_text
 
-__all__ = ["LONGEST_NAME", "NUMBER", "finite_number", "read_cells"]
+__all__ = ["LONGEST_NAME", "Entries", "finite_number", "read_cells", "read_entries", "sort_names"]
 
 LONGEST_NAME = 4096
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -64,3 +68,100 @@ def read_cells(
         if isinstance(error, FileError):
             raise
         raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
+
+
+def sort_names(names: Iterable[str]) -> list[str]:
+    """Return different names in order: numbers by size, others by the alphabet."""
+    different = set(names)
+    if all(NUMBER.fullmatch(name) for name in different):
+        return sorted(different, key=lambda name: (float(name), name))
+    return sorted(different)
+
+
+@dataclass
+class Entries:
+    """A long table of entries of a matrix.
+
+    Attributes
+    ----------
+    texts : dict of str to list of str
+        What each entry is of, such as its row and its column.
+    values : ndarray of shape (m,)
+        Finite numbers.
+    weights : ndarray of shape (m,), or None
+        What each entry weighs, where there is such a column.
+    """
+
+    texts: dict[str, list[str]]
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64] | None
+
+    def numbered(self, what: str) -> tuple[list[str], NDArray[np.intp]]:
+        """Return the names of one kind, in order, and the number of each entry's."""
+        names = sort_names(self.texts[what])
+        number = {name: place for place, name in enumerate(names)}
+        return names, np.array([number[text] for text in self.texts[what]], dtype=np.intp)
+
+
+def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None) -> Entries:
+    """Read a long table, a line an entry, which has the columns ``kinds`` and ``value``.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    kinds : sequence of str
+        Columns of names, such as row and column.
+    weight : str, optional
+        A column of weights.
+
+    Returns
+    -------
+    Entries
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or is no CSV.
+    InputError
+        If it has other columns, an empty name, or a value or a weight that is no finite number.
+    """
+    source = os.fspath(path)
+    columns = [*kinds, "value", *([] if weight is None else [weight.strip().lower()])]
+    texts: dict[str, list[str]] = {kind: [] for kind in kinds}
+    numbers: tuple[list[float], list[float]] = ([], [])
+    for where, cells in read_cells(path, lambda header: _places(header, columns, source)):
+        values = cells[len(kinds) :]
+        for what, text, into in zip(("value", "weight"), values, numbers, strict=False):
+            value = finite_number(text)
+            if value is None:
+                raise InputError(
+                    f"{where} has the {what} {text[:40]!r}, which is no finite number; leave out "
+                    "the lines of what was not seen"
+                )
+            into.append(value)
+        for kind, text in zip(kinds, cells, strict=False):
+            if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
+                raise InputError(f"{where} names no {kind} that can be used, got {text[:40]!r}")
+            texts[kind].append(text)
+    if not numbers[0]:
+        raise InputError(f"{source} has a header but no entries")
+    found, weights = map(np.array, numbers)
+    return Entries(texts, found, None if weight is None else weights)
+
+
+def _places(fields: list[str], columns: list[str], source: str) -> list[int]:
+    """Places of columns in the header, which has these and no others."""
+    found = [field.strip().lower() for field in fields]
+    if sorted(found) == sorted(columns):
+        return [found.index(name) for name in columns]
+    lacking = [name for name in columns if name not in found]
+    if lacking:
+        hint = did_you_mean(lacking[0], found)
+        problem = f"has no column {lacking[0]!r}{hint}"
+    else:
+        problem = "has more columns"
+    raise InputError(
+        f"{source} must be a table with the columns {', '.join(columns)} named in its first line, "
+        f"but it {problem}; got {shorten([repr(field) for field in fields]) or 'an empty line'}"
+    )

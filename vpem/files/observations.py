@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Floats
-from vpem.errors import FileError, InputError, did_you_mean, shorten
+from vpem.errors import FileError, InputError
+from vpem.files.annotations import STORED
 from vpem.files.hdf5 import (
     atomic_write,
     check_encoding,
@@ -26,7 +25,7 @@ from vpem.files.hdf5 import (
     write_array,
     write_strings,
 )
-from vpem.files.long_csv import LONGEST_NAME, NUMBER, finite_number, read_cells
+from vpem.files.long_csv import read_entries
 from vpem.files.opening import read_limit
 from vpem.terms.lowrank.entries import from_matrices, from_triplets
 from vpem.terms.lowrank.observations import Observations
@@ -39,11 +38,13 @@ __all__ = ["read_observations", "write_observations"]
 PathLike = str | os.PathLike[str]
 ENCODING = "vpem-observations"
 VERSION = "0.1.0"
-COLUMNS = ("observer", "row", "column", "value")
+KINDS = ("observer", "row", "column")
 MOST_OBSERVERS = 1 << 20
 
 
-def read_observations(path: PathLike, dataset: str | None = None) -> Observations:
+def read_observations(
+    path: PathLike, dataset: str | None = None, sample_weight: str | None = None
+) -> Observations:
     """Read observations from HDF5 or from a long CSV table.
 
     Parameters
@@ -53,6 +54,10 @@ def read_observations(path: PathLike, dataset: str | None = None) -> Observation
         group ``observers``, or with a matrix ``X``, NaN where nothing was seen.
     dataset : str, optional
         Path inside the HDF5 file of a matrix to read instead.
+    sample_weight : str, optional
+        What the entries weigh (`vpem.terms.lowrank.entries.weighted`): a column of a CSV table; a
+        member of each observer's list of entries; a group with a matrix an observer beside
+        matrices; or a dataset with a weight a row beside ``X``. Default: all alike.
 
     Returns
     -------
@@ -71,76 +76,33 @@ def read_observations(path: PathLike, dataset: str | None = None) -> Observation
     if Path(path).suffix.lower() == ".csv":
         if dataset is not None:
             raise InputError(f"{path} is a CSV table: there is no dataset {dataset!r} inside it")
-        return _read_csv(path)
-    return _read_hdf5(path, dataset)
+        return _read_csv(path, sample_weight)
+    return _read_hdf5(path, dataset, sample_weight)
 
 
 # ---- CSV ----------------------------------------------------------------------------------------
 
 
-def _read_csv(path: PathLike) -> Observations:
-    source = os.fspath(path)
-    texts: tuple[list[str], list[str], list[str]] = ([], [], [])
-    values: list[float] = []
-    for where, cells in read_cells(path, lambda header: _places(header, source)):
-        value = finite_number(cells[3])
-        if value is None:
-            raise InputError(
-                f"{where} has the value {cells[3][:40]!r}, which is no finite number; leave out "
-                "the lines of what was not seen"
-            )
-        values.append(value)
-        for what, text, into in zip(COLUMNS, cells, texts, strict=False):
-            if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
-                raise InputError(f"{where} names no {what} that can be used, got {text[:40]!r}")
-            into.append(text)
-    if not values:
-        raise InputError(f"{source} has a header but no entries")
-    (names, observers), (row_names, rows), (column_names, columns) = map(_numbered, texts)
+def _read_csv(path: PathLike, weight: str | None) -> Observations:
+    found = read_entries(path, KINDS, weight)
+    (names, observers), (row_names, rows), (column_names, columns) = map(found.numbered, KINDS)
     return from_triplets(
         observers,
         rows,
         columns,
-        np.array(values),
+        found.values,
         names=names,
         row_names=row_names,
         column_names=column_names,
-        source=source,
+        source=os.fspath(path),
+        weights=found.weights,
     )
-
-
-def _places(fields: list[str], source: str) -> list[int]:
-    """Places of observer, row, column and value in the header."""
-    found = [field.strip().lower() for field in fields]
-    if sorted(found) == sorted(COLUMNS):
-        return [found.index(name) for name in COLUMNS]
-    lacking = [name for name in COLUMNS if name not in found]
-    if lacking:
-        hint = did_you_mean(lacking[0], found)
-        problem = f"has no column {lacking[0]!r}{hint}"
-    else:
-        problem = "has more columns"
-    raise InputError(
-        f"{source} must be a table with the columns {', '.join(COLUMNS)} named in its first line, "
-        f"but it {problem}; got {shorten([repr(field) for field in fields]) or 'an empty line'}"
-    )
-
-
-def _numbered(texts: list[str]) -> tuple[list[str], NDArray[np.intp]]:
-    """Return names in order and the number of each text's."""
-    different = set(texts)
-    if all(NUMBER.fullmatch(text) for text in different):
-        names = sorted(different, key=lambda text: (float(text), text))
-    else:
-        names = sorted(different)
-    number = {name: place for place, name in enumerate(names)}
-    return names, np.array([number[text] for text in texts], dtype=np.intp)
 
 
 # ---- HDF5 ---------------------------------------------------------------------------------------
 
 
-def _read_hdf5(path: PathLike, dataset: str | None) -> Observations:
+def _read_hdf5(path: PathLike, dataset: str | None, weight: str | None) -> Observations:
     source = os.fspath(path)
     with open_read(path) as file:
         group = None if dataset is not None else find(file, "observers")
@@ -148,15 +110,22 @@ def _read_hdf5(path: PathLike, dataset: str | None) -> Observations:
             check_encoding(file, ENCODING, VERSION)
             if not is_group(group):
                 raise FileError(f"{source}: observers must be a group with a member an observer")
-            return _read_observers(file, group, source)
+            return _read_observers(file, group, source, weight)
     from vpem.files.datasets import read_dataset
 
-    data = read_dataset(path, dataset)
+    data = read_dataset(path, dataset, sample_weight=weight)
     rows = None if data.ids is None else [str(name) for name in data.ids.tolist()]
-    return from_matrices(data.X, row_names=rows, column_names=data.feature_names, source=source)
+    weights = None
+    if weight is not None and data.sample_weight is not None:
+        weights = np.broadcast_to(data.sample_weight[:, None], data.X.shape)
+    return from_matrices(
+        data.X, row_names=rows, column_names=data.feature_names, source=source, weights=weights
+    )
 
 
-def _read_observers(file: h5py.File, group: h5py.Group, source: str) -> Observations:
+def _read_observers(
+    file: h5py.File, group: h5py.Group, source: str, weight: str | None
+) -> Observations:
     """Read matrices, or lists of entries, of all observers."""
     keys = _in_order(list_members(group, MOST_OBSERVERS))
     if not keys:
@@ -172,7 +141,12 @@ def _read_observers(file: h5py.File, group: h5py.Group, source: str) -> Observat
         for key in keys:
             matrices[key] = read_array(group, key, shape=tuple(shape))
             shape = list(matrices[key].shape)
-        found = from_matrices(matrices, row_names=labels[0], column_names=labels[1], source=source)
+        weights = None
+        if weight is not None:
+            weights = {key: read_array(file, f"{weight}/{key}", shape=tuple(shape)) for key in keys}
+        found = from_matrices(
+            matrices, row_names=labels[0], column_names=labels[1], source=source, weights=weights
+        )
         return _renamed(found, names, source)
     if not all(listed):
         odd = keys[listed.index(not listed[0])]
@@ -180,24 +154,24 @@ def _read_observers(file: h5py.File, group: h5py.Group, source: str) -> Observat
             f"{source}: observers must all have matrices or all have lists of entries, but those "
             f"of {keys[0]!r} and {odd!r} differ"
         )
-    parts = [_read_entries(member, source) for member in members]
+    parts = [_read_entries(member, source, weight) for member in members]
     for place in range(2):
         if labels[place] is None:
             number = 1 + max(int(part[place].max(initial=-1)) for part in parts)
             # Entries of one column each could declare any number of them.
             if number * 8 > max(read_limit(), os.path.getsize(source) * 8):
                 raise FileError(
-                    f"{source}: a list of entries has {COLUMNS[place + 1]} {number - 1}, but a "
+                    f"{source}: a list of entries has {KINDS[place + 1]} {number - 1}, but a "
                     "file of this size cannot have an entry in each; number them from 0"
                 )
-            labels[place] = [f"{COLUMNS[place + 1]} {one}" for one in range(number)]
+            labels[place] = [f"{KINDS[place + 1]} {one}" for one in range(number)]
     for key, part in zip(keys, parts, strict=True):
         for place in range(2):
             most = len(labels[place] or ())
             if part[place].size and not 0 <= part[place].min() <= part[place].max() < most:
                 wrong = part[place][(part[place] < 0) | (part[place] >= most)][0]
                 raise InputError(
-                    f"{source}: observer {key!r} has an entry in {COLUMNS[place + 1]} {wrong}, but "
+                    f"{source}: observer {key!r} has an entry in {KINDS[place + 1]} {wrong}, but "
                     f"they are numbered 0 to {most - 1}"
                 )
     counts = [len(part[2]) for part in parts]
@@ -210,11 +184,12 @@ def _read_observers(file: h5py.File, group: h5py.Group, source: str) -> Observat
         row_names=labels[0] or (),
         column_names=labels[1] or (),
         source=source,
+        weights=None if weight is None else np.concatenate([part[3] for part in parts]),
     )
 
 
-def _read_entries(member: h5py.Group, source: str) -> tuple[Floats, ...]:
-    """Read rows, columns and values of one observer."""
+def _read_entries(member: h5py.Group, source: str, weight: str | None) -> tuple[Any, ...]:
+    """Read rows, columns and values, and weights if there are any, of one observer."""
     rows = read_array(member, "rows", ndim=1, kinds="iu")
     columns = read_array(member, "columns", shape=rows.shape, kinds="iu")
     values = read_array(member, "values", shape=rows.shape)
@@ -223,7 +198,10 @@ def _read_entries(member: h5py.Group, source: str) -> tuple[Floats, ...]:
             raise FileError(
                 f"{source}: {member.name}/{what} holds {numbers.max()}, no number of one"
             )
-    return rows.astype(np.int64), columns.astype(np.int64), values
+    found = rows.astype(np.int64), columns.astype(np.int64), values
+    if weight is None:
+        return found
+    return *found, read_array(member, weight, shape=rows.shape, kinds="iuf").astype(np.float64)
 
 
 def _labels(file: h5py.File, name: str) -> list[str] | None:
@@ -251,6 +229,8 @@ def _renamed(found: Observations, names: Sequence[str], source: str) -> Observat
 
 def write_observations(path: PathLike, found: Observations, force: bool = False) -> None:
     """Write observations to HDF5, a list of entries an observer, all or nothing.
+
+    Weights, if there are any, are called ``sample_weight``.
 
     Parameters
     ----------
@@ -280,3 +260,5 @@ def write_observations(path: PathLike, found: Observations, force: bool = False)
             write_array(member, "rows", rows.astype(np.int64))
             write_array(member, "columns", columns.astype(np.int64))
             write_array(member, "values", values)
+            if found.weights is not None:
+                write_array(member, STORED, found.weights[number])

@@ -22,7 +22,7 @@ from vpem.files.importers import PARQUET_SUFFIXES, TEXT_SUFFIXES, read_table
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.manifest import Party
 
-__all__ = ["Holding", "open_parties"]
+__all__ = ["Holding", "open_parties", "open_party"]
 
 ID_NAMES = ("id", "ids")  # of columns that are hardly meant to be features
 
@@ -127,7 +127,7 @@ def open_parties(
     return for_each(
         holders or Placement.here(len(parties)),
         range(len(parties)),
-        lambda party: _open(parties[party], keep_empty, weights),
+        lambda party: open_party(parties[party], keep_empty, weights),
     )
 
 
@@ -135,8 +135,8 @@ IN_MANIFESTS = {"label_column": "labels", "id_column": "ids", "drop_columns": "c
 """What the parameters of `vpem.files.importers.read_table` are set by where parties are read."""
 
 
-def _open(party: Party, keep_empty: bool, weights: str | None) -> Holding:
-    """Open one party's files."""
+def open_party(party: Party, keep_empty: bool = False, weights: str | None = None) -> Holding:
+    """Open one party's files, here; see `open_parties`."""
     try:
         files = party.find()
         if not files:

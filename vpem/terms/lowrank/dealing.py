@@ -28,11 +28,14 @@ class Hidden:
         What was seen there.
     n_places : int
         Different entries.
+    n_seen : int
+        Different entries that somebody saw before.
     """
 
     places: NDArray[np.intp]
     values: NDArray[np.float64]
     n_places: int
+    n_seen: int
 
 
 def split(
@@ -153,7 +156,9 @@ def hide(
         gone = np.array([np.isin(own, away).sum() for own in held], dtype=np.intp)
         rest = replace(rest, sizes=found.sizes - gone)
     out = found.chosen(taken)
-    return rest, Hidden(np.concatenate(out.places), np.concatenate(out.values), len(away))
+    return rest, Hidden(
+        np.concatenate(out.places), np.concatenate(out.values), len(away), len(seen)
+    )
 
 
 def _spared(

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import as_array, check_memory
 from vpem.errors import InputError, shorten
 from vpem.terms.lowrank.observations import Observations
 
-__all__ = ["from_matrices", "from_triplets", "weighted"]
+__all__ = ["check_covered", "from_matrices", "from_triplets", "weighted"]
 
 
 def from_matrices(
@@ -22,6 +22,7 @@ def from_matrices(
     row_names: Sequence[str] | None = None,
     column_names: Sequence[str] | None = None,
     source: str = "the observations",
+    weights: Any = None,
 ) -> Observations:
     """Make observations of one matrix an observer, NaN where it saw nothing.
 
@@ -33,6 +34,8 @@ def from_matrices(
         "row 0", "row 1", ... and "column 0", ... by default.
     source : str
         Where they are from, for messages.
+    weights : array of shape (I, J), or a list or dict by name of them, optional
+        What each entry weighs, one for each of the matrices; see `weighted`.
 
     Returns
     -------
@@ -82,8 +85,18 @@ def from_matrices(
         tuple(named),
         source=source,
     )
-    _check(found)
-    return found
+    if weights is None:
+        _check(found)
+        return found
+    several = isinstance(weights, Mapping | list | tuple)
+    listed = list(weights.values() if isinstance(weights, Mapping) else weights)
+    every = [as_array("weights", one) for one in (listed if several else [weights])]
+    if [one.shape for one in every] != [shape] * len(named):
+        raise InputError(
+            f"{source}: weights must be {len(named)} matrices of {_by(shape)}, as the entries are"
+        )
+    pairs = zip(every, places, strict=True)
+    return weighted(found, [one.astype(np.float64).ravel()[at] for one, at in pairs])
 
 
 def from_triplets(
@@ -97,6 +110,7 @@ def from_triplets(
     column_names: Sequence[str],
     source: str = "the observations",
     weights: NDArray[np.float64] | None = None,
+    partial: bool = False,
 ) -> Observations:
     """Make observations of a list of entries, in any order.
 
@@ -112,6 +126,8 @@ def from_triplets(
         Where they are from, for messages.
     weights : ndarray of shape (m,), optional
         What each entry weighs; see `weighted`.
+    partial : bool
+        Whether others, elsewhere, saw what is missing here: `check_covered` is for later.
 
     Returns
     -------
@@ -146,12 +162,14 @@ def from_triplets(
         source=source,
     )
     if weights is not None:
-        return weighted(found, np.split(weights[order], ends))
-    _check(found)
+        return weighted(found, np.split(weights[order], ends), partial)
+    _check(found, partial)
     return found
 
 
-def weighted(found: Observations, weights: Sequence[NDArray[np.float64]]) -> Observations:
+def weighted(
+    found: Observations, weights: Sequence[NDArray[np.float64]], partial: bool = False
+) -> Observations:
     """Let entries weigh unlike each other.
 
     An entry of weight 2 counts as two observations, of which others count as one; one of weight 0
@@ -163,6 +181,8 @@ def weighted(found: Observations, weights: Sequence[NDArray[np.float64]]) -> Obs
         What was seen.
     weights : sequence of ndarray of shape (m_i,)
         Of each observer's entries, in their order: finite, not negative.
+    partial : bool
+        As for `from_triplets`.
 
     Returns
     -------
@@ -184,7 +204,7 @@ def weighted(found: Observations, weights: Sequence[NDArray[np.float64]]) -> Obs
                 f"{own[np.argmax(wrong)]:g}"
             )
     heavy = replace(found, weights=tuple(weights)).chosen([own > 0 for own in weights])
-    _check(heavy)
+    _check(heavy, partial)
     return heavy
 
 
@@ -208,7 +228,7 @@ def _names(what: str, names: Sequence[str] | None, number: int, source: str) -> 
     return found
 
 
-def _check(found: Observations) -> None:
+def _check(found: Observations, partial: bool = False) -> None:
     """Refuse values that are not finite, and rows, columns and observers without entries."""
     n_columns = found.shape[1]
     for name, places, values in zip(found.names, found.places, found.values, strict=True):
@@ -222,22 +242,37 @@ def _check(found: Observations) -> None:
             )
     if not found.n_entries:
         raise InputError(f"{found.source}: nobody saw a single entry")
-    _check_covered(found)
+    if not partial:
+        seen = found.times_seen > 0
+        check_covered(found, np.any(seen, axis=1), np.any(seen, axis=0))
     if not found.counts.all():
         idle = [found.names[number] for number in np.flatnonzero(found.counts == 0)]
         raise InputError(f"{found.source}: {shorten(idle)} saw nothing; leave such observers out")
 
 
-def _check_covered(found: Observations) -> None:
-    """Refuse a mask that hides a whole row or column: nothing there tells what it was."""
-    seen = found.times_seen > 0
+def check_covered(found: Observations, rows: ArrayLike, columns: ArrayLike) -> None:
+    """Refuse a mask that hides a whole row or column: nothing there tells what it was.
+
+    Parameters
+    ----------
+    found : Observations
+        What was seen.
+    rows, columns : array of bool of shape (I,) and (J,)
+        Whether anybody saw an entry of each.
+
+    Raises
+    ------
+    InputError
+        Naming those of which nobody saw any.
+    """
     hidden, kinds = [], []
     for what, names, any_seen in (
-        ("row", found.row_names, seen.any(axis=1)),
-        ("column", found.column_names, seen.any(axis=0)),
+        ("row", found.row_names, rows),
+        ("column", found.column_names, columns),
     ):
-        if not any_seen.all():
-            empty = [repr(names[place]) for place in np.flatnonzero(~any_seen)]
+        unseen = np.flatnonzero(~np.asarray(any_seen, dtype=np.bool_))
+        if len(unseen):
+            empty = [repr(names[place]) for place in unseen]
             hidden.append(f"{what}{'s' if len(empty) > 1 else ''} {shorten(empty)}")
             kinds.append(f"{what}s")
     if hidden:

@@ -1,0 +1,160 @@
+"""What `vpem impute` is given: what observers saw, of one file or of one a party."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from vpem.fits.settings import ImputeSettings
+from vpem.records import Settings, changed, setting
+from vpem.settings import DEALS, WorkerSettings
+
+from .engine import place_parties
+from .parties import PartySettings, check_parties
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from vpem.engines.placement import Placement
+    from vpem.terms.lowrank.dealing import Hidden
+    from vpem.terms.lowrank.laws import Law
+    from vpem.terms.lowrank.observations import Observations
+
+    from .driver import Run
+
+__all__ = ["Dealing", "Observers", "observed"]
+
+
+class Observers(PartySettings, heading="Data"):
+    """Whether files are those of parties, each of whom is an observer."""
+
+    parties: bool = changed(
+        PartySettings,
+        "parties",
+        help="Each file is what one observer saw: a .csv table with the columns row, column, "
+        "value, or a matrix with gaps (HDF5, CSV, Parquet); or one .toml file names them all "
+        "(docs/parties.md).",
+    )
+
+
+class Dealing(Settings, heading="Data", kept=False):
+    """Who saw which entries, and which of them nobody is to see."""
+
+    workers: int | None = setting(
+        None,
+        "Deal the entries of the one observer there is out to this many. Default: the "
+        "observers in the data.",
+    )
+    split: str | None = setting(
+        None,
+        "How --workers deals: entries at random (random, the default), or whole rows (rows).",
+        choices=DEALS,
+        idle=(
+            lambda given: given["workers"] is None,
+            (" says how --workers deals entries out; give --workers N, or leave --split out",),
+        ),
+    )
+    holdout: float | None = setting(
+        None,
+        "Hide this share of the entries, and report the error on them against column "
+        "means and scikit-learn's IterativeImputer.",
+    )
+    sample_weight: str | None = changed(
+        WorkerSettings,
+        "sample_weight",
+        help="Weights of the entries: a column of a .csv table; in HDF5 a member of each "
+        "observer's list, a group with a matrix an observer, or beside a dataset's X the path of "
+        "weights of its rows.",
+    )
+    dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
+
+
+def observed(
+    files: Sequence[Path], asked: Observers, dealing: Dealing, how: ImputeSettings, run: Run
+) -> tuple[Observations, Hidden | None]:
+    """Read what this process's observers saw, dealt out as asked for, and what of it is hidden.
+
+    Parameters
+    ----------
+    files : sequence of path
+        What the user named.
+    asked : Observers
+        Whether these are parties'.
+    dealing : Dealing
+        Who has which entries.
+    how : ImputeSettings
+        Law and seed.
+    run : Run
+        Where the command runs.
+
+    Returns
+    -------
+    found : Observations
+        Of all, or of this process's observers.
+    hidden : Hidden or None
+        In the first process; None where nothing is.
+    """
+    import numpy as np
+
+    from vpem.errors import VpemWarning
+    from vpem.fits.observers import check_laws, hide_entries
+    from vpem.terms.lowrank.laws import make_law
+
+    law = make_law(how.law, how.variance)
+    check_parties(files, asked, over_rows=True)
+    if asked.parties:
+        found, holders = _of_parties(files, dealing, run)
+        check_laws(found, law, holders)
+    else:
+        found, holders = _of_one_file(files[0], dealing, how.seed, law, run)
+    if dealing.holdout is None:
+        return found, None
+    rng = np.random.default_rng([how.seed, 2])
+    found, hidden = hide_entries(found, dealing.holdout, rng, holders)
+    if hidden.n_places < round(dealing.holdout * hidden.n_seen):
+        warnings.warn(
+            f"only {hidden.n_places} of {hidden.n_seen} entries are held out, not "
+            f"{dealing.holdout:g} of them: every row, column and observer keeps one",
+            VpemWarning,
+            stacklevel=1,
+        )
+    return found, hidden
+
+
+def _of_one_file(
+    path: Path, dealing: Dealing, seed: int, law: Law, run: Run
+) -> tuple[Observations, Placement]:
+    """Read the file of all observers, and keep what those of this process saw."""
+    import numpy as np
+
+    from vpem.engines.placement import Placement
+    from vpem.files.observations import read_observations
+    from vpem.terms.lowrank.dealing import split
+    from vpem.terms.lowrank.observations import check_law
+
+    found = read_observations(path, dealing.dataset, dealing.sample_weight)
+    check_law(found, law)
+    if dealing.workers is not None:
+        rng = np.random.default_rng([seed, 1])
+        found = split(found, dealing.workers, dealing.split or "random", rng)
+    if not run.engine.apart:
+        return found, Placement.here(found.n_observers)
+    holders = Placement.evenly(run.engine, found.n_observers, found.names)
+    return found.part(set(holders.own.tolist())), holders
+
+
+def _of_parties(
+    files: Sequence[Path], dealing: Dealing, run: Run
+) -> tuple[Observations, Placement]:
+    """Read the files of this process's parties."""
+    from vpem.errors import InputError, Setting
+    from vpem.files.parties.manifest import choose_parties
+    from vpem.files.parties.observing import observe_parties
+
+    for name, value in dealing.values("sample_weight", "holdout").items():
+        if value is not None:
+            raise InputError(Setting(name), " is for one file; with --parties leave it out")
+    parties = choose_parties(files)
+    holders = place_parties(parties, run.out.output, run.shards, run.engine)
+    return observe_parties(parties, dealing.sample_weight, holders), holders

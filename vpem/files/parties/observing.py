@@ -1,0 +1,233 @@
+"""Parties are observers of one matrix: each has a file of what it saw, and keeps it to itself."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import check_memory
+from vpem.engines.placement import Placement, for_each
+from vpem.errors import InputError, VpemError
+from vpem.files.long_csv import read_entries, sort_names
+from vpem.files.opening import open_text
+from vpem.files.parties.manifest import Party
+from vpem.files.parties.opening import open_party
+from vpem.terms.lowrank.entries import check_covered, from_triplets
+from vpem.terms.lowrank.observations import Observations
+
+__all__ = ["observe_parties"]
+
+KINDS = ("row", "column")
+
+ROW_NAMES = ("row", "id", "ids")
+"""What a column of a table is called that names its rows."""
+
+
+@dataclass
+class _Held:
+    """What a party saw, in rows and columns of its own."""
+
+    rows: list[str] | None
+    """Names; None: they have none, and their places count."""
+    columns: list[str]
+    shape: tuple[int, int]
+    places: tuple[NDArray[np.intp], NDArray[np.intp]]
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64] | None
+    is_long: bool
+
+
+def observe_parties(
+    parties: Sequence[Party], sample_weight: str | None = None, holders: Placement | None = None
+) -> Observations:
+    """Read what each party saw of one matrix, of which rows and columns have names.
+
+    A party's file is a long table with the columns row, column and value, or a matrix (HDF5, CSV,
+    Parquet), empty or NaN where it saw nothing; the rows of these are called by their ids. All
+    parties learn the names of all rows and columns, of which each has some, and how many entries
+    each party saw. Where all name the same ones these are in the order of the first party, and
+    else numbers by size, others by the alphabet.
+
+    Parameters
+    ----------
+    parties : sequence of Party
+        Who they are.
+    sample_weight : str, optional
+        What the weights of entries (of a long table) or of rows (of a matrix) are called in the
+        files: a column, or a dataset of HDF5. Default: all weigh the same.
+    holders : Placement, optional
+        Which process holds which; all call this alike. Each has what its own parties saw
+        (`Observations.part`).
+
+    Returns
+    -------
+    Observations
+
+    Raises
+    ------
+    VpemError
+        In every process the same, if a file cannot be read or is not what it must be, a party has
+        an entry twice or saw nothing, or nobody saw anything of a row or column.
+    """
+    holders = holders or Placement.here(len(parties))
+    every = range(len(parties))
+    held = for_each(holders, every, lambda party: _read(parties[party], sample_weight))
+    rows, columns, is_long = _names(parties, held, holders)
+    sources = [str(party.path) for party in parties]
+    source = ", ".join(sources) if is_long else f"the parties {', '.join(sources)}"
+
+    def entries(party: int) -> Observations:
+        own = held[party]
+        at = [np.arange(len(rows))] if own.rows is None else [_places(own.rows, rows)]
+        at.append(_places(own.columns, columns))
+        n_bytes = 8 * len(rows) * len(columns)
+        check_memory(n_bytes, f"a matrix of {len(rows)} x {len(columns)}")
+        return from_triplets(
+            np.zeros(len(own.values), dtype=np.intp),
+            at[0][own.places[0]],
+            at[1][own.places[1]],
+            own.values,
+            names=[parties[party].name],
+            row_names=rows,
+            column_names=columns,
+            source=sources[party],
+            weights=own.weights,
+            partial=True,
+        )
+
+    parts = for_each(holders, every, entries)
+    counts = holders.allgather({party: part.n_entries for party, part in parts.items()})
+    none = np.empty(0)
+    found = Observations(
+        tuple(parts[one].places[0] if one in parts else none.astype(np.intp) for one in every),
+        tuple(parts[one].values[0] if one in parts else none for one in every),
+        tuple(rows),
+        tuple(columns),
+        tuple(party.name for party in parties),
+        source=source,
+        weights=None
+        if sample_weight is None
+        else tuple(_weights(parts[one]) if one in parts else none for one in every),
+        sizes=np.array(list(counts.values()), dtype=np.intp) if holders.apart else None,
+    )
+    seen = np.zeros(found.shape, dtype=np.bool_)
+    seen.ravel()[np.concatenate(found.places)] = True
+    check_covered(found, *(holders.any(np.any(seen, axis=axis)) for axis in (1, 0)))
+    return found
+
+
+def _weights(part: Observations) -> NDArray[np.float64]:
+    assert part.weights is not None
+    return part.weights[0]
+
+
+def _places(own: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
+    """Where names are among those of all."""
+    number = {name: place for place, name in enumerate(names)}
+    return np.array([number[name] for name in own], dtype=np.intp)
+
+
+def _names(
+    parties: Sequence[Party], held: Mapping[int, _Held], holders: Placement
+) -> tuple[list[str], list[str], bool]:
+    """Names of all rows and columns, and whether all files are long tables."""
+    facts: Any = holders.allgather(
+        {party: [own.rows, own.columns, own.shape[0], own.is_long] for party, own in held.items()}
+    )
+    rows, columns, counts, kinds = zip(*facts.values(), strict=True)
+    nameless = [one for one, names in enumerate(rows) if names is None]
+    for one, count in enumerate(counts):
+        first = nameless[0] if nameless else 0
+        called = parties[first].name
+        if nameless and one not in nameless:
+            raise InputError(
+                f"the rows of party {called!r} have no ids, so they cannot be told to be those of "
+                f"party {parties[one].name!r}, which have; give all parties' rows ids, or none"
+            )
+        if nameless and count != counts[first]:
+            raise InputError(
+                f"party {called!r} has {counts[first]} rows and party {parties[one].name!r} "
+                f"{count}, without ids that would say which are the same; give their rows ids"
+            )
+    named = [f"row {number}" for number in range(counts[0])] if nameless else _united(rows)
+    return named, _united(columns), all(kinds)
+
+
+def _united(names: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names that any party has."""
+    first = list(names[0])
+    if all(set(own) == set(first) for own in names):
+        return first
+    return sort_names(name for own in names for name in own)
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def _read(party: Party, weight: str | None) -> _Held:
+    """Read what one party saw."""
+    files = party.find()
+    headers = [_header(file) for file in files]
+    if party.columns is None and party.ids is None and any(map(_is_long, headers)):
+        try:
+            return _read_long(files, weight)
+        except VpemError as error:
+            raise type(error)(f"party {party.name!r}: ", *error.parts) from None
+    if party.ids is None and headers and headers[0]:
+        called = [name for name in headers[0] if name.strip().lower() in ROW_NAMES]
+        party = replace(party, ids=called[0]) if len(called) == 1 else party
+    holding = open_party(party, keep_empty=True, weights=weight)
+    try:
+        shape = holding.n_samples, len(holding.feature_names)
+        check_memory(8 * shape[0] * shape[1], f"the matrix of party {party.name!r}")
+        values = np.empty(shape)
+        holding.fill(values)
+    finally:
+        holding.close()
+    there = np.divmod(np.flatnonzero(~np.isnan(values)), max(shape[1], 1))
+    rows = None if holding.ids is None else [str(name) for name in holding.ids.tolist()]
+    if rows is not None and len(set(rows)) < len(rows):
+        twice = next(name for name in rows if rows.count(name) > 1)
+        raise InputError(f"party {party.name!r}: two rows are called {twice!r}; names must differ")
+    weights = holding.sample_weight
+    if weight is not None and weights is None:
+        raise InputError(f"party {party.name!r} has no sample weights called {weight!r}")
+    of_entries = None if weights is None else weights[there[0]]
+    return _Held(rows, list(holding.feature_names), shape, there, values[there], of_entries, False)
+
+
+def _read_long(files: Sequence[Any], weight: str | None) -> _Held:
+    """Read long tables, which follow one another."""
+    tables = [read_entries(file, KINDS, weight) for file in files]
+    whole = tables[0]
+    for table in tables[1:]:
+        for kind in KINDS:
+            whole.texts[kind] += table.texts[kind]
+    whole.values = np.concatenate([table.values for table in tables])
+    weights = None
+    if weight is not None:
+        weights = np.concatenate([np.asarray(table.weights) for table in tables])
+    (rows, row), (columns, column) = (whole.numbered(kind) for kind in KINDS)
+    shape = len(rows), len(columns)
+    return _Held(rows, columns, shape, (row, column), whole.values, weights, True)
+
+
+def _header(path: Any) -> list[str]:
+    """Names of the columns of a CSV table; of other files none."""
+    if path.suffix.lower() != ".csv" or not path.exists():
+        return []
+    try:
+        with open_text(path) as stream:
+            return next(csv.reader(stream), [])
+    except (UnicodeDecodeError, csv.Error):  # as whoever reads the rest will say
+        return []
+
+
+def _is_long(header: Sequence[str]) -> bool:
+    """Whether these are the columns of a long table."""
+    return {"row", "column", "value"} <= {name.strip().lower() for name in header}
