@@ -88,10 +88,11 @@ class Run:
         self.saver = saver_of(checkpoints, out.force, self.engine)
 
     def memory(self, limit: str | None) -> int:
-        """Return how many bytes a dataset may take in memory."""
+        """Return how many bytes of a dataset this process may have in memory."""
+        from vpem._core.threads import neighbours
         from vpem.checks import available_memory, parse_bytes
 
-        return available_memory() if limit is None else parse_bytes(limit)
+        return available_memory() // neighbours() if limit is None else parse_bytes(limit)
 
     @contextmanager
     def working(self, kind: Callable[[bool, str | None], P]) -> Iterator[P]:

@@ -18,9 +18,7 @@ from .roles import reads, writes, written
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
     from vpem.engines.placement import Placement
-    from vpem.files.datasets import Dataset
     from vpem.files.parties.manifest import Party
-    from vpem.network.holdings import Workers
     from vpem.network.schema import Report
     from vpem.sums.connect import Network
     from vpem.sums.over_engine import ConsensusOverEngine, ServerOverEngine
@@ -38,9 +36,6 @@ __all__ = [
     "join",
     "joined",
     "launched",
-    "own_features",
-    "own_rows",
-    "own_weights",
     "place_parties",
     "refuse_for_rows",
     "tell_warnings",
@@ -217,7 +212,6 @@ def refuse_for_rows(engine: Engine, **given: Any) -> None:
     whys = {
         "memory_limit": "every rank keeps its workers' rows in memory",
         "shards": "every worker's model is of all features",
-        "missing": "missing values in rows are integrated out in one process",
     }
     for name, why in whys.items():
         if engine.apart and given.get(name):
@@ -271,52 +265,6 @@ def place_parties(
 
     for_each(holders, range(len(parties)), check)
     return holders
-
-
-def own_features(source: Dataset, network: Network) -> tuple[Any, Sequence[str]]:
-    """Return the columns of this process's agents, of which alone values are kept, and names."""
-    import numpy as np
-
-    from vpem.files.parties.joining import Share
-    from vpem.fits.spread import own_columns
-
-    X = source.X
-    if not network.agents.apart:
-        return X, source.feature_names
-    columns = own_columns(network)
-    names = [source.feature_names[j] for j in columns]
-    if isinstance(source, Share) or not len(columns):
-        return X if len(columns) else None, names
-    if isinstance(X, np.ndarray):
-        return np.ascontiguousarray(X[:, columns]), names
-    found = np.empty((len(X), len(columns)), dtype=X.dtype)
-    for start, part in X.select(columns).runs():
-        found[start : start + len(part)] = part
-    X.close()
-    return found, names
-
-
-def own_rows(source: Dataset, held: Workers, network: Network) -> Any:
-    """Return the rows of this process's workers, of which alone values are read."""
-    from vpem.files.parties.joining import Share
-    from vpem.fits.local_rows import read_rows
-
-    if isinstance(source, Share) or not network.agents.apart:
-        return source.X
-    return read_rows(source.X, [held.rows[worker] for worker in network.agents.own])
-
-
-def own_weights(source: Dataset, held: Workers, network: Network) -> Any:
-    """Return the weights of what `own_rows` returns."""
-    import numpy as np
-
-    from vpem.files.parties.joining import Share
-
-    weights = source.sample_weight
-    if weights is None or isinstance(source, Share) or not network.agents.apart:
-        return weights
-    own = [held.rows[worker] for worker in network.agents.own]
-    return weights[np.concatenate([np.empty(0, dtype=np.intp), *own])]
 
 
 # ---- what is said -------------------------------------------------------------------------------

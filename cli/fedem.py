@@ -11,9 +11,10 @@ from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, Worker
 from .checkpoints import CheckpointSettings
 from .choices import StartSettings, started
 from .driver import Output, Run
-from .engine import EngineSettings, describe_engine, own_rows
+from .engine import EngineSettings, describe_engine
 from .options import Given, Without
 from .output import Progress, Screen
+from .own import own_rows
 from .parties import DataFiles, RowParties, read_data
 from .workers import graph_of, workers_of
 

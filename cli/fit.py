@@ -11,7 +11,6 @@ from .choices import (
     StartSettings,
     how_summed,
     partition_of,
-    refuse_for_columns,
     started,
     stored_graph,
 )
@@ -19,13 +18,11 @@ from .driver import Output, Run
 from .engine import (
     EngineSettings,
     describe_engine,
-    own_features,
-    own_rows,
-    own_weights,
     refuse_for_rows,
 )
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
+from .own import own_features, own_rows, own_weights
 from .parties import DataFiles, PartySettings, read_data
 from .shards import check_shards, write_shards
 from .workers import graph_of, workers_of
@@ -75,7 +72,7 @@ def fit(
         run = Run(screen, out, "models", engine, checkpoints)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
-        _refuse_what_ranks_cannot(run, held, how, memory_limit)
+        _refuse_what_ranks_cannot(run, held)
         graph = graph.seeded(how.seed)
         names = ", ".join(map(str, data))
         source, alignment = read_data(
@@ -87,7 +84,7 @@ def fit(
             "components": how.n_components,
         }  # fmt: skip
         task = _Task(source, held, graph, sums, how, run)
-        found, ran = task.fit()
+        found, ran = task.fit(run.memory(memory_limit))
         if run.shards and out.output is not None:
             found = write_shards(
                 out.output, found, task.names, source.feature_names, options, out.force
@@ -141,8 +138,8 @@ class _Task:
         if run.shards and out.output is not None:
             check_shards(out.output, self.network, self.names, out.force)
 
-    def fit(self) -> tuple[Fit, Report]:
-        """Fit; and what there is to report of the engine."""
+    def fit(self, limit: int) -> tuple[Fit, Report]:
+        """Fit with so many bytes of data in memory; and what there is to report of the engine."""
         from vpem.fits.rows import fit_em
         from vpem.fits.spread import fit_spread
 
@@ -155,31 +152,24 @@ class _Task:
             }
             found: Fit
             if self.over_rows:
-                X = own_rows(self.source, self.parts, network)
+                X = own_rows(self.source, self.parts, network, limit)
                 if self.weighted:
                     common["sample_weight"] = own_weights(self.source, self.parts, network)
                 found = fit_em(X, self.parts, network, self.how, **common)
             else:
-                X, common["feature_names"] = own_features(self.source, network)
+                X, common["feature_names"] = own_features(self.source, network, limit)
                 if self.weighted:
                     common["sample_weight"] = self.source.sample_weight
                 found = fit_spread(X, network, self.how, shards=self.run.shards, **common)
             return found, describe_engine(network)
 
 
-def _refuse_what_ranks_cannot(
-    run: Run, held: HoldingSettings, how: FitSettings, memory_limit: str | None
-) -> None:
+def _refuse_what_ranks_cannot(run: Run, held: HoldingSettings) -> None:
     """Raise InputError where an option cannot be had with --engine mpi, saying why."""
     from vpem.errors import InputError
 
     if held.split == "rows":
-        refuse_for_rows(
-            run.engine, memory_limit=memory_limit, shards=run.shards,
-            missing=how.missing != "refuse",
-        )  # fmt: skip
-    else:
-        refuse_for_columns(run.engine, memory_limit)
+        refuse_for_rows(run.engine, shards=run.shards)
     if run.shards and run.out.output is None:
         raise InputError("--shards are named after --output; give it")
 

@@ -21,13 +21,11 @@ from .driver import Output, Run
 from .engine import (
     EngineSettings,
     describe_engine,
-    own_features,
-    own_rows,
-    own_weights,
     refuse_for_rows,
 )
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
+from .own import own_features, own_rows, own_weights
 from .parties import DataFiles, PartySettings, read_data
 from .workers import graph_of, workers_of
 

@@ -194,7 +194,8 @@ MemoryLimit = Annotated[
     str | None,
     typer.Option(
         help="Read data that would take more memory than this from disk in every iteration: "
-        "600MB, 2G. Default: half of the machine's memory.",
+        "600MB, 2G; with --engine mpi this is for each rank and its own part. Default: half of the "
+        "machine's memory, which the ranks on it share.",
         rich_help_panel="Running",
     ),
 ]

@@ -136,9 +136,10 @@ def read_data(
 
     over_rows = getattr(held, "split", "rows") == "rows"
     check_parties(files, asked, over_rows)
-    # Each rank reads its own part.
-    limit = 0 if run.engine.apart else run.memory(memory_limit)
+    limit = run.memory(memory_limit)
     if not asked.parties:
+        # Each rank reads its own part.
+        limit = 0 if run.engine.apart else limit
         weights = held.sample_weight
         return read_dataset(files[0], held.dataset, memory_limit=limit, sample_weight=weights), None
     of_one = held.values("split", "sample_weight") | {"memory_limit": memory_limit}

@@ -3,14 +3,17 @@
 At the first rank both are there and compared, iteration by iteration, from the same start.
 """
 
+import tempfile
 from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 
 from tests import over_sums
 from tests.mpi_support import on_ranks
 from vpem.errors import InputError
+from vpem.files.matrix import FileMatrix
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.vpem import fit_vpem
 from vpem.network.holdings import from_lists
@@ -45,7 +48,8 @@ class Comparison:
         ranked = spread(network, self.engine)
         columns = own_columns(ranked)
         names = [f"feature {column}" for column in columns]
-        own = X[:, columns] if len(names) else None
+        stored = isinstance(X, FileMatrix)
+        own = (X.select(columns) if stored else X[:, columns]) if len(names) else None
         weights = sample_weight if self.engine.rank == 0 else None
         found = fit_spread(own, ranked, sample_weight=weights, feature_names=names, **options)
         if self.engine.rank:
@@ -99,6 +103,7 @@ def main(engine, brief=False):
         compare(connect(make_graph("path", N_AGENTS), partition, hops=hops, sum="tree"))
     compare_disturbed(compare, partition, first, brief)
     if not brief:
+        compare_disk(compare, networks, starts)
         compare_kinds(compare, star, cycle, near, starts)
         compare_repairs(compare, (star, cycle, near), first)
         check_refusals(engine, partition)
@@ -128,6 +133,21 @@ def compare_disturbed(compare, partition, first, brief):
     for topology, hops, how, options in cases[:3] if brief else cases:
         graph = make_graph(topology, N_AGENTS, seed=3)
         compare(connect(graph, partition, hops=hops, **how), **options)
+
+
+def compare_disk(compare, networks, starts):
+    """Features that are read a run at a time, those that travel included."""
+    with tempfile.TemporaryDirectory() as folder:
+        with h5py.File(f"{folder}/x.h5", "w") as file:
+            file["X"] = compare.X
+        matrix = FileMatrix(f"{folder}/x.h5").in_reads_of(11 + 2 * compare.engine.rank)
+        weights = np.random.default_rng(4).integers(0, 3, size=len(matrix)).astype(float)
+        for number, network in enumerate(networks.values()):
+            compare(network, X=matrix, init=starts[number % 5])
+        compare(networks["cycle", 1], X=matrix, sample_weight=weights, scale="standard")
+        compare(networks["geometric", 1], X=matrix, batch_size=40, max_iter=3)
+        compare(networks["star", 0], X=matrix, batch_size=40, step_size=0.7, max_iter=3)
+        matrix.close()
 
 
 def compare_kinds(compare, star, cycle, near, starts):

@@ -6,10 +6,11 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem import Dataset, read_model, write_dataset
+from vpem import Dataset, read_dataset, read_model, write_dataset
 from vpem.network.holdings import from_worker_of_row
 
 from .cli_support import done, make_data, run
+from .tables import each
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +107,17 @@ def test_workers_of_a_file_and_of_the_dataset(capsys, data, tmp_path):
     np.testing.assert_allclose(same["history"], ours["history"], rtol=1e-10)
 
 
-def test_from_disk(capsys, data):
-    here = fit(capsys, data, "--workers", 3, "--init", "random")
-    there = fit(capsys, data, "--workers", 3, "--init", "random", "--memory-limit", "1")
-    assert there["log_likelihood"] == pytest.approx(here["log_likelihood"], rel=1e-10)
-    found = run(capsys, "fit", data, "--split", "rows", "--workers", 3, "--memory-limit", "1")
-    assert found.code == 2
-    assert "start at random rows" in found.err
+@each("init", ["random", "k-means++", "kmeans"])
+def test_from_disk(capsys, data, tmp_path, init):
+    """Rows of workers one after the other, and from here and there."""
+    n = len(read_dataset(data).X)
+    parts = {f"site {w}": [row for row in range(n) if row % 3 == w] for w in range(3)}
+    (tmp_path / "w.json").write_text(json.dumps(parts))
+    for held in (("--workers", 3), ("--worker-rows", tmp_path / "w.json")):
+        here = fit(capsys, data, *held, "--init", init)
+        there = fit(capsys, data, *held, "--init", init, "--memory-limit", "1")
+        assert there["init_rows"] == here["init_rows"]
+        np.testing.assert_allclose(there["history"], here["history"], rtol=1e-10)
 
 
 @pytest.mark.parametrize(

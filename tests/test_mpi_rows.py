@@ -35,7 +35,11 @@ WORKERS = ("--workers", "4", "--topology", "cycle", "--seed", "2", "--json")
 @pytest.mark.parametrize(
     ("n_ranks", "words", "names"),
     [
-        (3, ("fit", "--split", "rows"), ("log_likelihood", "bic", "mixing_weights", "history")),
+        (
+            3,
+            ("fit", "--split", "rows", "--memory-limit", "1K"),
+            ("log_likelihood", "bic", "mixing_weights", "history"),
+        ),
         (2, ("kmeans", "-k", "3"), ("inertia", "cluster_sizes", "history")),
         (2, ("fedem", "--batch-size", "9", "--max-iter", "9"), ("log_likelihood", "mean_field")),
     ],
@@ -153,7 +157,6 @@ def test_kill_and_go_on(name, ending, data, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("fit", "--split", "rows", "--missing", "marginalize"), "leave --missing out"),
         (("kmeans", "--memory-limit", "1G"), "leave --memory-limit out"),
     ],
 )
@@ -166,7 +169,7 @@ def test_what_ranks_cannot_do_over_rows_is_refused(words, told, data):
     assert told in lines[0]
 
 
-@pytest.mark.parametrize("option", ["memory_limit", "shards", "missing"])
+@pytest.mark.parametrize("option", ["memory_limit", "shards"])
 def test_options_over_rows_are_refused_of_ranks_only(option):
     engine = OneProcess()
     refuse_for_rows(engine, **{option: True})

@@ -13,6 +13,7 @@ from typing import Any
 from vpem.checks import check_int
 
 __all__ = [
+    "neighbours",
     "one_blas_thread",
     "processor_limit",
     "processors",
@@ -49,6 +50,11 @@ def share_processors(everyones: Sequence[tuple[str, Sequence[int]]]) -> None:
     """
     here = whereabouts()[0]
     _sharing[:] = [those for machine, those in everyones if machine == here]
+
+
+def neighbours() -> int:
+    """Return how many processes of this one's MPI job run on this machine, itself among them."""
+    return max(1, len(_sharing))
 
 
 def processors() -> int:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from vpem.checks import Floats
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.hdf5 import find, list_datasets, read_array, read_attribute, read_strings
-from vpem.files.matrix import READ_BYTES, FileMatrix
+from vpem.files.matrix import FileMatrix
 
 __all__ = ["as_matrix", "names_in", "read_matrix"]
 
@@ -68,10 +68,10 @@ def read_matrix(
                 "(adata.X = adata.X.toarray()) and save again"
             )
     if memory_limit is not None and isinstance(item, h5py.Dataset):
-        matrix = FileMatrix(source, name, min(READ_BYTES, memory_limit // 16))
-        # Fitting takes a second copy of what is in memory, in the order of the hubs.
-        if 2 * matrix.nbytes > memory_limit:
-            return matrix
+        matrix = FileMatrix(source, name, 0)
+        stored = matrix.beyond(memory_limit)
+        if stored is not None:
+            return stored
         matrix.close()
     return as_matrix(read_array(file, name, ndim=2), source, dtype)
 

@@ -138,8 +138,28 @@ class FileMatrix:
     def select(self, columns: Sequence[int]) -> FileMatrix:
         """Return the matrix of these columns, in this order."""
         chosen = copy(self)
-        chosen._columns = list(columns)
+        before = self._columns
+        chosen._columns = [column if before is None else before[column] for column in columns]
         chosen.shape = (self.shape[0], len(chosen._columns))
+        return chosen
+
+    def beyond(self, limit: int | None) -> FileMatrix | None:
+        """Return the matrix as it is read from disk; None where memory may hold it twice.
+
+        Parameters
+        ----------
+        limit : int or None
+            How much memory that is, in bytes; None: any.
+        """
+        # Fitting takes a second copy of what is in memory, in the order of the hubs.
+        if limit is None or 2 * self.nbytes <= limit:
+            return None
+        return self.in_reads_of(self._step(min(READ_BYTES, limit // 16)))
+
+    def in_precision(self, dtype: np.dtype[np.floating]) -> FileMatrix:
+        """Return the same matrix, read as numbers of this precision."""
+        chosen = copy(self)
+        chosen.dtype = dtype
         return chosen
 
     def of_rows(self, groups: Sequence[NDArray[np.intp]]) -> FileMatrix:
@@ -196,7 +216,8 @@ class FileRows:
         self._blocks = blocks
         self._scaling = scaling
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="vpem-read")
-        self._held: tuple[slice, Floats] | None = None
+        self._held: list[tuple[slice, Floats]] = []
+        self._keeps = 1
         self._next: tuple[slice, Future[Floats]] | None = None
         self.n_samples = len(matrix)
         self.dtype: np.dtype[np.floating] = np.empty(0, dtype).dtype
@@ -204,8 +225,12 @@ class FileRows:
         as_stored = blocks.in_order and scaling.is_none and matrix.dtype == self.dtype
         self._is_direct = as_stored and matrix.is_whole
         # Pages once touched are used again: new ones cost as much as reading does.
-        shape = (min(self.step, self.n_samples), matrix.shape[1])
-        self._free = [np.empty(shape, dtype=self.dtype) for _ in range(2)]
+        self._free: list[Floats] = []
+
+    def cut(self, step: int) -> None:
+        """Read so many rows at a time, of which those before stay: sums under way look back."""
+        self.step, self._keeps = step, 2
+        self._free.clear()
 
     def runs(self) -> Iterator[slice]:
         """Runs of rows that are read from the file at once."""
@@ -231,24 +256,37 @@ class FileRows:
 
     def read_in(self, run: slice, rows: slice, following: slice | None) -> Floats:
         """Rows of a run of at most `step` rows, which is read whole; then ``following`` is."""
-        if self._held is None or self._held[0] != run:
-            if self._held is not None:
-                self._free.append(self._held[1])
-                self._held = None
-            if self._next is not None:
-                ahead, future = self._next
-                self._next = None
-                found = future.result()
-                if ahead == run:
-                    self._held = (run, found)
-                else:
-                    self._free.append(found)
-            if self._held is None:
-                self._held = (run, self._load(run, self._free.pop()))
-            if following is not None and following != run:
-                future = self._reader.submit(self._load, following, self._free.pop())
+        held = dict(self._there())
+        if (run.start, run.stop) not in held:
+            while len(self._held) >= self._keeps:
+                self._free.append(self._held.pop(0)[1])
+            self._held.append((run, self._fetch(run)))
+            held = dict(self._there())
+            if following is not None and (following.start, following.stop) not in held:
+                future = self._reader.submit(self._load, following, self._buffer())
                 self._next = (following, future)
-        return self._held[1][rows.start - run.start : rows.stop - run.start]
+        return held[run.start, run.stop][rows.start - run.start : rows.stop - run.start]
+
+    def _there(self) -> Iterator[tuple[tuple[int, int], Floats]]:
+        return (((run.start, run.stop), rows) for run, rows in self._held)
+
+    def _fetch(self, run: slice) -> Floats:
+        """Take a run that was read ahead, or read it."""
+        if self._next is not None:
+            ahead, future = self._next
+            self._next = None
+            found = future.result()
+            if ahead == run:
+                return found
+            self._free.append(found)
+        return self._load(run, self._buffer())
+
+    def _buffer(self) -> Floats:
+        """Return room for a run."""
+        if self._free:
+            return self._free.pop()
+        shape = (min(self.step, self.n_samples), self._matrix.shape[1])
+        return np.empty(shape, dtype=self.dtype)
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
@@ -299,6 +337,10 @@ class FilePart:
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
         return self._whole.take(indices + self._rows.start)
+
+    def cut(self, step: int) -> None:
+        """Read so many rows at a time."""
+        self._whole.cut(step)
 
     def part(self, rows: slice, following: slice | None = None) -> FilePart:
         """A run of these rows as rows of their own."""

@@ -158,6 +158,10 @@ class SharedRows:
         found[inside] = some
         return self._here.holders.allreduce(found)
 
+    def cut(self, step: int) -> None:
+        """Let runs have so many rows."""
+        self._rows.cut(step)
+
     def part(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of this process's rows as rows of their own."""
         return self._rows.part(rows, following)

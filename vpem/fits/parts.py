@@ -35,6 +35,10 @@ def complete(terms: FeatureTerms, network: Network) -> None:
     terms.widest = int(blocks.widths.max(initial=0))
     terms.n_features = blocks.n_features
     terms.add_up = lambda value: float(engine.allreduce(np.array([value]))[0])
+    # Where any reads rows from a file, all add up the same runs of them.
+    steps = [step for step in engine.allgather(getattr(terms.rows, "step", None)) if step]
+    if engine.apart and steps:
+        terms.rows.cut(min(steps))
 
 
 def own_start(start: Mixture, network: Network, covariance_type: str, scaling: Scaling) -> Mixture:

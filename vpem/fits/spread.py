@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, check_data, check_finite
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
+from vpem.files.spool import Spool
 from vpem.fits.parts import gathered
 from vpem.fits.prepare import MARGINALIZE
 from vpem.fits.results import Fit
@@ -23,6 +25,8 @@ from vpem.sums.connect import Network
 from vpem.terms.missing_patterns import check_missing
 
 __all__ = ["bring", "fit_spread", "own_columns"]
+
+T = TypeVar("T")
 
 
 def fit_spread(
@@ -43,7 +47,7 @@ def fit_spread(
 
     Parameters
     ----------
-    X : ndarray of shape (M, d) or None
+    X : ndarray or FileMatrix of shape (M, d) or None
         Features of this process's agents, in the order of `own_columns`; nothing else is looked at.
         None in a process without agents.
     network : Network
@@ -96,13 +100,15 @@ def bring(
     network: Network,
     feature_names: Sequence[str] | None = None,
     missing: str = "refuse",
-) -> tuple[Floats, list[str] | None]:
+) -> tuple[Floats | FileMatrix, list[str] | None]:
     """Bring features to the roots of their hubs, hop by hop.
 
     Parameters
     ----------
-    X : ndarray of shape (M, d) or None
+    X : ndarray or FileMatrix of shape (M, d) or None
         Features of this process's agents, in the order of `own_columns`; None where it has none.
+        Where any process reads its own from a file, they travel a run of rows at a time, and what
+        arrives is kept in a file too (`vpem.files.spool.Spool`).
     network : Network
         From `vpem.sums.spread.spread`.
     feature_names : sequence of str, optional
@@ -112,7 +118,7 @@ def bring(
 
     Returns
     -------
-    X : ndarray of shape (M, d)
+    X : ndarray or FileMatrix of shape (M, d)
         Features of this process's blocks, in their order.
     feature_names : list of str or None
         Of these.
@@ -122,10 +128,6 @@ def bring(
     InputError
         If values are not finite, or processes have other numbers of rows.
     """
-    if not (X is None or isinstance(X, np.ndarray)):
-        raise InputError(
-            "data that are read from disk cannot travel between processes; raise the memory limit"
-        )
     agents, widths = network.agents, network.widths
     n_own = sum(widths[agent] for agent in agents.own)
     if n_own:
@@ -135,44 +137,93 @@ def bring(
     held = np.empty((n_samples, 0)) if X is None else X
     double = n_own > 0 and held.dtype != np.float32
     dtype = np.dtype(f"f{agents.allreduce(np.array([8 if double else 4]), 'max')[0]}")
-    have: dict[int, Floats] = {}
-    names: dict[int, list[str]] = {}
-    begin = 0
-    for agent in agents.own.tolist():
-        own = slice(begin, begin + widths[agent])
-        have[agent] = held[:, own]
-        names[agent] = list(map(str, (feature_names or ())[own]))
-        begin = own.stop
-    _carry(network, have, names, (n_samples, dtype))
+    ends = np.cumsum([0, *(widths[agent] for agent in agents.own)]).tolist()
+    runs = (slice(*run) for run in pairwise(ends))
+    own = dict(zip(agents.own.tolist(), runs, strict=True))
+    steps = [step for step in agents.engine.allgather(getattr(held, "step", None)) if step]
+    step = min(steps, default=0)
+    ways = _ways(network)
     hubs = [network.hubs[b] for b in network.total.holders.own]
     members = [agent for hub in hubs for agent in hub.agents if widths[agent]]
-    parts = [np.empty((n_samples, 0), dtype), *(have[agent] for agent in members)]
-    found = np.ascontiguousarray(np.concatenate(parts, axis=1, dtype=dtype))
+    stay = all(agents.nodes[one] == agents.nodes[other] for _, one, other in ways)
+    found: Floats | FileMatrix
+    if stay and isinstance(held, FileMatrix):
+        columns = [
+            column for agent in members for column in np.arange(ends[-1])[own[agent]].tolist()
+        ]
+        found = held.select(columns).in_precision(dtype)
+    else:
+        arrived = _arrivals(network, held, own, ways, (members, dtype), step or n_samples)
+        found = _kept(arrived, (n_samples, sum(widths[a] for a in members)), 0 if stay else step)
     if feature_names is None:
         return found, None
+    names = {agent: list(map(str, feature_names[run])) for agent, run in own.items()}
+    _carry(ways, names, lambda called, _, one, other: agents.send(called, one, other))
     return found, [name for agent in members for name in names[agent]]
 
 
-def _carry(
-    network: Network,
-    have: dict[int, Floats],
-    names: dict[int, list[str]],
-    kind: tuple[int, np.dtype[np.floating]],
-) -> None:
-    """Move what agents have to the processes of their roots, so many rows of this precision."""
-    agents, widths = network.agents, network.widths
-    n_samples, dtype = kind
+def _ways(network: Network) -> list[tuple[int, int, int]]:
+    """How features travel, one after the other: whose, from which agent to which next to it."""
     routes = find_routes(network.graph, network.hubs)
-    carried = {agent: [agent] for agent in range(len(widths)) if widths[agent]}
+    carried = {agent: [agent] for agent, width in enumerate(network.widths) if width}
+    ways = []
     for node in routes.leaves.tolist():
         parent = int(routes.parent[node])
         for agent in carried.pop(node, []):
             carried.setdefault(parent, []).append(agent)
-            shape = (n_samples, widths[agent])
-            part = agents.send_rows(have.pop(agent, None), shape, dtype, node, parent)
-            called = agents.send(names.pop(agent, None), node, parent)
-            if part is not None:
-                have[agent], names[agent] = part, called
+            ways.append((agent, node, parent))
+    return ways
+
+
+def _carry(
+    ways: Sequence[tuple[int, int, int]],
+    have: dict[int, T],
+    send: Callable[[T | None, int, int, int], T | None],
+) -> None:
+    """Move what agents have to the processes of their roots; ``send`` takes it one hop further."""
+    for agent, node, parent in ways:
+        part = send(have.pop(agent, None), agent, node, parent)
+        if part is not None:
+            have[agent] = part
+
+
+def _arrivals(
+    network: Network,
+    held: Floats | FileMatrix,
+    own: dict[int, slice],
+    ways: Sequence[tuple[int, int, int]],
+    wanted: tuple[list[int], np.dtype[np.floating]],
+    step: int,
+) -> Iterator[Floats]:
+    """Yield what arrives here, so many rows at a time: of these agents, in this precision."""
+    agents, widths = network.agents, network.widths
+    members, dtype = wanted
+    for start in range(0, len(held), max(step, 1)):
+        rows = held[start : start + step]
+        count = len(rows)
+        have = {agent: rows[:, run] for agent, run in own.items()}
+
+        def send(
+            part: Floats | None, agent: int, one: int, other: int, count: int = count
+        ) -> Floats | None:
+            return agents.send_rows(part, (count, widths[agent]), dtype, one, other)
+
+        _carry(ways, have, send)
+        parts = [np.empty((count, 0), dtype), *(have[agent] for agent in members)]
+        yield np.ascontiguousarray(np.concatenate(parts, axis=1, dtype=dtype))
+
+
+def _kept(arrived: Iterator[Floats], shape: tuple[int, int], step: int) -> Floats | FileMatrix:
+    """Keep what arrives in memory, or where it comes so many rows at a time in a file."""
+    first = next(arrived)
+    if not step or not shape[1]:
+        rest = list(arrived)
+        return np.concatenate([first, *rest]) if rest else first
+    spool = Spool(shape, first.dtype)
+    spool.add(first)
+    for rows in arrived:
+        spool.add(rows)
+    return spool.matrix(step)
 
 
 def _count_rows(network: Network, n_samples: int | None) -> int:

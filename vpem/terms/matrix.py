@@ -34,6 +34,9 @@ class Rows(Protocol):
     def part(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
 
+    def cut(self, step: int) -> None:
+        """Let runs have so many rows, as those of other processes have."""
+
 
 class Arranges(Matrix, Protocol):
     """A matrix that arranges its own rows, such as `vpem.files.matrix.FileMatrix`."""
@@ -65,10 +68,17 @@ class MemoryRows:
             arrange_into(self._rows, X, blocks, scaling)
         self.n_samples = len(X)
         self.dtype = self._rows.dtype
+        self._step: int | None = None
 
     def runs(self) -> Iterator[slice]:
-        """All rows at once."""
-        yield slice(0, self.n_samples)
+        """All rows at once, unless they are cut."""
+        step = self._step or max(1, self.n_samples)
+        for start in range(0, max(1, self.n_samples), step):
+            yield slice(start, min(start + step, self.n_samples))
+
+    def cut(self, step: int) -> None:
+        """Let runs have so many rows, as those of other processes have."""
+        self._step = step
 
     def read(self, rows: slice) -> Floats:
         """A run of rows, shape (m, d), C-contiguous."""
