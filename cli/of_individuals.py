@@ -6,8 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from .kinds import IndividualSettings, Request, StoredFile, refuse_given, reported
+from .kinds import StoredFile, reported
 from .output import as_plain, number, print_json, show, table
+from .requests import IndividualSettings, Request, refuse_given
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -47,7 +48,8 @@ class SaemFile(StoredFile):
         from .saem_data import individuals_of
 
         saved, data, options = self.stored, request.data, request.individuals
-        refuse_given(request.parties, "is for mixtures and clusters; individuals are in one file")
+        for about in (request.parties, request.engine):
+            refuse_given(about, "is for mixtures and clusters; individuals are in one file")
         if data is None:
             return None
         needed = needed_covariates(saved.model, saved.model_options)

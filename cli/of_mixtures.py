@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .kinds import Request, ResultSettings
 from .of_rows import RowFile
 from .output import print_json, show, table
+from .requests import Request, ResultSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vpem.files.models import Model
     from vpem.network.schema import Report
 
-    from .of_rows import Assigned
+    from .of_rows import Assigned, Loaded
 
 __all__ = ["MixtureFile"]
 
@@ -41,13 +41,42 @@ class MixtureFile(RowFile):
         """Components."""
         return self.stored.mixture.n_components
 
+    def load(self, request: Request) -> Loaded:
+        """Read data; parties say which features of a hub they bring together."""
+        from vpem.errors import shorten
+        from vpem.fits.spread_use import SpreadRows
+
+        found = super().load(request)
+        if isinstance(found.X, SpreadRows):
+            names, parties = self.stored.feature_names, found.X.names
+            for party, root, features in found.X.moves(self.stored.mixture.blocks):
+                listed = shorten(repr(names[feature]) for feature in features)
+                said = f"{parties[party]} sends {parties[root]} features of their hub: {listed}"
+                request.screen.say(said)
+        return found
+
     def labels(self, X: Floats, missing: str) -> NDArray[np.intp]:
         """Most responsible component of each row."""
         return self.stored.mixture.predict(X, missing=missing)
 
-    def assign(self, X: Floats, missing: str, proba: bool) -> Assigned:
+    @property
+    def fingerprint(self) -> str:
+        """What two files of the same parameters have in common."""
+        import hashlib
+
+        mixture = self.stored.mixture
+        parts = (mixture.weights, mixture.means, mixture.covariances, mixture.blocks.order)
+        return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+
+    def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
         """Most responsible component of each row, and responsibilities if they are wanted."""
-        shares = self.stored.mixture.predict_proba(X, missing=missing)
+        from vpem.fits.spread_use import SpreadRows
+
+        mixture = self.stored.mixture
+        if isinstance(X, SpreadRows):
+            shares = X.posteriors(mixture)[0]
+        else:
+            shares = mixture.predict_proba(X, missing=missing)
         if not proba:
             return shares.argmax(axis=1), {}, {}
         columns = {f"proba_{k}": column for k, column in enumerate(shares.T)}
@@ -58,13 +87,22 @@ class MixtureFile(RowFile):
         import numpy as np
 
         self.refuse_individuals(request)
+        from vpem.fits.spread_use import SpreadRows
+
         data = self.load(request)
         X, mixture = data.X, self.stored.mixture
-        scores = mixture.score_samples(X, missing=request.missing)
+        blank = 0
+        if isinstance(X, SpreadRows):
+            scores, blank = X.posteriors(mixture)[1], X.n_blank
+        else:
+            scores = mixture.score_samples(X, missing=request.missing)
+            if request.missing != "refuse":
+                blank = int(np.isnan(X).all(axis=1).sum())
+        told = self.told(data)
+        request.leave_it_to_the_first()
         total = float(scores.sum())
         # As in a fit, rows without a value count for nothing.
-        complete = request.missing == "refuse"
-        used = len(X) if complete else max(int((~np.isnan(X)).any(axis=1).sum()), 1)
+        used = max(len(X) - blank, 1)
         report = {
             "n_samples": len(X),
             "n_without_values": len(X) - used,
@@ -75,7 +113,7 @@ class MixtureFile(RowFile):
             "aic": mixture.aic(total),
         }
         if request.output.json:
-            print_json(report | data.told)
+            print_json(report | told)
             return
         facts = (
             ("rows", report["n_samples"]),

@@ -8,10 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .config import key_of
-from .kinds import Request, StoredFile, refuse_given, reported
+from .engine import place_parties
+from .kinds import StoredFile, reported
 from .output import number, print_json, show, table
 from .parties import check_parties, joined
-from .roles import reads
+from .requests import Request, refuse_given
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ class Loaded:
     ----------
     source : Dataset
         What was read.
-    X : ndarray or FileMatrix of shape (M, d)
+    X : ndarray, FileMatrix or SpreadRows of shape (M, d)
         The model's features, in its order.
     told : dict
         What JSON tells of them: how rows of parties were aligned.
@@ -72,7 +73,7 @@ class RowFile(StoredFile):
         """Component or cluster of each row."""
 
     @abstractmethod
-    def assign(self, X: Floats, missing: str, proba: bool) -> Assigned:
+    def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
         """Assign rows to components or clusters."""
 
     def load(self, request: Request) -> Loaded:
@@ -85,6 +86,8 @@ class RowFile(StoredFile):
         from vpem.files.models import match_features
         from vpem.terms.missing_patterns import check_missing
 
+        if request.processes.apart:
+            return self._spread(request, complete)
         source, alignment = _dataset(request, complete)
         columns = match_features(self.stored, source.feature_names)
         X = source.X
@@ -92,6 +95,52 @@ class RowFile(StoredFile):
             X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
         (check_finite if complete else check_missing)(X, self.stored.feature_names)
         return Loaded(source, X, {} if alignment is None else {"alignment": alignment})
+
+    def _spread(self, request: Request, complete: bool) -> Loaded:
+        """Read what this process's parties have, and keep it here."""
+        from vpem.engines.placement import Placement
+        from vpem.errors import InputError
+        from vpem.files.models import match_features
+        from vpem.fits.spread_use import SpreadRows
+
+        asked, engine = request.parties, request.processes
+        if not asked.parties:
+            raise InputError(
+                "--engine mpi is for parties, each of which is read by a rank of its own; add "
+                "--parties"
+            )
+        if asked.split == "rows":
+            raise InputError(
+                "a row whose features one party has needs nobody else: let each party use the "
+                "model on its own file, without --engine mpi"
+            )
+        marks = engine.allgather(self.fingerprint)
+        for rank, mark in enumerate(marks):
+            if mark != marks[0]:
+                raise InputError(
+                    f"rank {rank} has another model than rank 0; give all ranks the same"
+                )
+        source, alignment = _dataset(request, complete)
+        names, wanted = source.feature_names, self.stored.feature_names
+        columns = match_features(self.stored, names) or range(len(names))
+        assert source.partition is not None
+        called = source.partition.names
+        parties = Placement.evenly(engine, len(called), called)
+        missing = "refuse" if complete else "marginalize"
+        X = SpreadRows(source.X, source.partition, columns, parties, wanted, missing)
+        return Loaded(source, X, {"alignment": alignment})
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """What two files of the same parameters have in common."""
+
+    def told(self, found: Loaded) -> Report:
+        """Return what JSON tells of data: how rows were aligned, and what processes sent."""
+        from vpem.fits.spread_use import SpreadRows
+
+        sent = {"communication": found.X.communication} if isinstance(found.X, SpreadRows) else {}
+        return {**found.told, **sent}
 
     def refuse_individuals(self, request: Request) -> None:
         """Refuse options of fits of SAEM."""
@@ -123,6 +172,8 @@ class RowFile(StoredFile):
         found = self.load(request)
         X, ids_of = found.X, found.source.ids
         labels, more, own = self.assign(X, request.missing, request.proba)
+        told = self.told(found)
+        request.leave_it_to_the_first()
         ids = ("row", np.arange(len(X))) if ids_of is None else ("id", ids_of)
         output.write({ids[0]: ids[1], "label": labels, **more}, "vpem-predictions")
         if output.json:
@@ -130,7 +181,7 @@ class RowFile(StoredFile):
                 "n_samples": len(X),
                 "counts": np.bincount(labels, minlength=self.n_labels),
                 "output": None if output.output is None else str(output.output),
-                **found.told,
+                **told,
             }
             print_json(report | ({"labels": labels, **own} if output.output is None else {}))
         return len(labels)
@@ -201,9 +252,8 @@ def _dataset(request: Request, complete: bool) -> tuple[Dataset, Report | None]:
         return read_dataset(files[0], inside, memory_limit=available_memory()), None
     refuse_given(request.rows, "is for one file; with --parties leave it out", *OF_ALL_DATA)
     parties = choose_parties(files)
-    for party in parties:
-        reads(f"party {party.name!r}", *party.find())
-    return joined(parties, asked, over_rows, not complete, None, None, request.say)
+    holders = place_parties(parties, request.output.output, False, request.processes)
+    return joined(parties, asked, over_rows, not complete, None, holders, request.screen.say)
 
 
 OF_ALL_DATA = ("labels", "features", "missing")
@@ -276,7 +326,24 @@ class ClustersFile(RowFile):
 
         return self.stored.assign(X)[0].astype(np.intp)
 
-    def assign(self, X: Floats, missing: str, proba: bool) -> Assigned:
+    def _nearest(self, X: Any) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Nearest centre of each row, and its squared distance."""
+        from vpem.fits.spread_use import SpreadRows
+        from vpem.terms.scaling import Scaling
+
+        found = self.stored
+        if not isinstance(X, SpreadRows):
+            return found.assign(X)
+        return X.nearest(found.centres, found.scaling or Scaling.none(len(found.feature_names)))
+
+    @property
+    def fingerprint(self) -> str:
+        """What two files of the same centres have in common."""
+        import hashlib
+
+        return hashlib.sha256(self.stored.centres.tobytes()).hexdigest()
+
+    def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
         """Nearest centre of each row, and its distance."""
         import numpy as np
 
@@ -287,7 +354,7 @@ class ClustersFile(RowFile):
                 f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
                 "--proba, or fit a mixture with 'vpem fit'"
             )
-        labels, squared = self.stored.assign(X)
+        labels, squared = self._nearest(X)
         distances = np.sqrt(squared)
         return labels, {"distance": distances}, {"distances": distances}
 
@@ -296,7 +363,9 @@ class ClustersFile(RowFile):
         self.refuse_individuals(request)
         data = self.load(request)
         X = data.X
-        inertia = float(self.stored.assign(X)[1].sum())
+        inertia = float(self._nearest(X)[1].sum())
+        told = self.told(data)
+        request.leave_it_to_the_first()
         report = {
             "n_samples": len(X),
             "n_clusters": self.n_labels,
@@ -304,7 +373,7 @@ class ClustersFile(RowFile):
             "inertia_per_sample": inertia / len(X),
         }
         if request.output.json:
-            print_json(report | data.told)
+            print_json(report | told)
             return
         names = ("rows", "clusters", "inertia", "inertia per sample")
         values = (number(value, 10) for value in report.values())

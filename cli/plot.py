@@ -10,10 +10,11 @@ import typer
 from vpem.records import changed, setting
 
 from .driver import Output
-from .kinds import IndividualSettings, Request, RowSettings, stored_at
+from .kinds import stored_at
 from .naming import in_options
 from .options import Printing, Without
 from .parties import DataParties
+from .requests import IndividualSettings, Request, RowSettings
 from .roles import READ, writes
 from .use import DATA, FitFile
 
@@ -92,9 +93,7 @@ def plot(
         if output is None:
             output = beside(model, f"-{kind}.png")
         check_picture(output, target.force)
-        asked = Request(
-            data or (), screen.say, rows, individuals, labelled=labelled, parties=parties
-        )
+        asked = Request(data or (), screen, rows, individuals, labelled=labelled, parties=parties)
         given = stored.evaluation_data(asked)
         picture = draw(kind, saved, given, features=features_of(rows.features))
         next_ones = next_kinds(kind, saved, given)
@@ -163,7 +162,7 @@ def report(
         from vpem.pictures.page import write_page
 
         stored = stored_at(model)
-        asked = Request(data or (), screen.say, rows, individuals, parties=parties)
+        asked = Request(data or (), screen, rows, individuals, parties=parties)
         given = stored.evaluation_data(asked)
         command = stored.command(context.find_root().command)
         left_out = write_page(output, stored.saved, given, command=command, force=target.force)

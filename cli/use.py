@@ -7,16 +7,17 @@ from typing import Annotated
 
 import typer
 
-from .kinds import (
+from .engine import EngineSettings
+from .kinds import stored_at
+from .options import Without
+from .parties import DataParties
+from .requests import (
     IndividualSettings,
     PredictedSettings,
     Request,
     ResultSettings,
     RowSettings,
-    stored_at,
 )
-from .options import Without
-from .parties import DataParties
 from .roles import READ
 
 __all__ = ["FitFile", "evaluate", "predict", "sample", "score"]
@@ -43,6 +44,7 @@ def predict(
     rows: Annotated[RowSettings, Without("labels features")],
     parties: DataParties,
     individuals: PredictedSettings,
+    engine: Annotated[EngineSettings, Without("shards")],
     results: ResultSettings,
 ) -> None:
     """Assign rows to components or centres; predict individuals.
@@ -64,9 +66,11 @@ def predict(
     with Screen(results.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
-        if results.output is not None:
+        asked = Request(
+            data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine
+        )
+        if results.output is not None and asked.processes.rank == 0:
             check_writable(results.output, results.force, "results")
-        asked = Request(data or (), screen.say, rows, individuals, results, proba, parties=parties)
         count = stored_at(model).predict(asked)
         if results.output is not None:
             screen.say(f"wrote {plural(count, 'row')} to {results.output}")
@@ -79,6 +83,7 @@ def score(
     rows: Annotated[RowSettings, Without("labels features")],
     parties: DataParties,
     individuals: Annotated[IndividualSettings, Without("individual times population latents")],
+    engine: Annotated[EngineSettings, Without("shards")],
     results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
 ) -> None:
     """Compute log-likelihood, BIC and AIC of data under a model.
@@ -91,7 +96,7 @@ def score(
     from .output import Screen
 
     with Screen() as screen:
-        asked = Request(data, screen.say, rows, individuals, results, parties=parties)
+        asked = Request(data, screen, rows, individuals, results, parties=parties, engine=engine)
         stored_at(model).score(asked)
 
 
@@ -139,5 +144,5 @@ def evaluate(
     from .output import Screen
 
     with Screen() as screen:
-        asked = Request(data, screen.say, rows, output=results, parties=parties)
+        asked = Request(data, screen, rows, output=results, parties=parties)
         stored_at(model).evaluate(asked)

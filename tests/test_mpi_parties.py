@@ -114,6 +114,25 @@ def test_a_fit_is_that_of_one_process(capsys, monkeypatch, whole, tmp_path, held
         assert handed == counted["estep"]["bytes"]
 
 
+def test_a_model_is_used_where_the_data_are(capsys, monkeypatch, whole, tmp_path):
+    """Each rank has the model and its party's file; the first knows the ids of all rows."""
+    folders = apart(whole, tmp_path, *([name] for name in PARTIES[::-1]), [])
+    monkeypatch.chdir(whole)
+    fitted = ("fit", *FILES, "--parties", "--align", "ids", "--topology", "path", "--hops", "1")
+    done(capsys, *fitted, "--max-iter", "5", "-o", "model.h5", "--force")
+    for folder in folders:
+        shutil.copy(whole / "model.h5", folder)
+    asked = ("predict", "model.h5", *FILES[::-1], "--parties", "--align", "ids", "-o", "labels.csv")
+    ended = launch(folders, "-c", MAIN, *asked, "--engine", "mpi")
+    assert ended.returncode == 0, ended.stderr
+    alone = done(capsys, *asked, "--force")
+    lines = told(ended)
+    assert [line for line in lines if "of their hub" not in line] == alone.err.splitlines()
+    assert any("registry sends" in line or "sends registry" in line for line in lines)
+    assert (folders[0] / "labels.csv").read_text() == (whole / "labels.csv").read_text()
+    assert not any((folder / "labels.csv").exists() for folder in folders[1:])
+
+
 def test_patterns_of_a_manifest_and_sets_that_stay_private(capsys, monkeypatch, whole, tmp_path):
     folders = apart(whole, tmp_path, *([name] for name in PARTIES))
     level = "psi"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,15 +51,30 @@ def own_start(start: Mixture, network: Network, covariance_type: str, scaling: S
     shift, scale = np.zeros(whole.n_features), np.ones(whole.n_features)
     shift[columns], scale[columns] = scaling.shift, scaling.scale
     every = start.over(whole, covariance_type, Scaling(shift, scale))
-    offsets = whole.offsets
-    inside = _joined([np.arange(offsets[b], offsets[b + 1]) for b in numbers])
-    if every.is_diagonal:
-        covariances = np.ascontiguousarray(every.covariances[:, inside])
+    return replace(cut(every, numbers), blocks=network.blocks, scaling=scaling)
+
+
+def cut(mixture: Mixture, numbers: Sequence[int] | NDArray[np.intp]) -> Mixture:
+    """Return some blocks of a mixture, whose features are counted from 0, block by block."""
+    whole = mixture.blocks
+    features = [whole.features[b] for b in numbers]
+    ends = np.cumsum([0, *map(len, features)])
+    blocks = Blocks(
+        tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(ends)),
+        tuple(whole.roots[b] for b in numbers),
+        tuple(whole.agents[b] for b in numbers),
+    )
+    columns = _joined(features)
+    inside = _joined([np.arange(whole.offsets[b], whole.offsets[b + 1]) for b in numbers])
+    if mixture.is_diagonal:
+        covariances = np.ascontiguousarray(mixture.covariances[:, inside])
     else:
-        views = every.covariance_blocks
+        views = mixture.covariance_blocks
         covariances = np.concatenate([np.empty(0), *(views[b].ravel() for b in numbers)])
-    means = np.ascontiguousarray(every.means[:, inside])
-    return Mixture(network.blocks, covariance_type, every.weights, means, covariances, scaling)
+    scaling = Scaling(mixture.scaling.shift[columns], mixture.scaling.scale[columns])
+    means = np.ascontiguousarray(mixture.means[:, inside])
+    weights = mixture.weights if len(mixture.weights) == 1 else mixture.weights[numbers]
+    return Mixture(blocks, mixture.covariance_type, weights, means, covariances, scaling)
 
 
 def own_columns_of_hubs(network: Network) -> NDArray[np.intp]:

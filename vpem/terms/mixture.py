@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.normalise import normalise
-from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, Matrix, as_array, check_finite, check_int
+from vpem.checks import Matrix, check_int
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.blocks import Blocks
-from vpem.settings import COVARIANCE_TYPES, MISSINGS
+from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.covariances import (
     Factors,
     block_views,
@@ -23,13 +21,10 @@ from vpem.terms.covariances import (
     is_diagonal,
     is_tied,
 )
-from vpem.terms.missing_patterns import check_missing, marginal_terms, pattern_plan
+from vpem.terms.posteriors import posteriors
 from vpem.terms.scaling import Scaling
 
 __all__ = ["Mixture"]
-
-CHUNK_VALUES = 1 << 20
-"""Values of the largest temporary array when a mixture is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -197,55 +192,6 @@ class Mixture:
         k = self.n_components
         return k - 1 + k * self.n_features + self.n_copies * entries
 
-    def _chunks(
-        self, X: Matrix, missing: str = "refuse"
-    ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
-        """Responsibilities and log-likelihoods of the assembled mixture, a chunk of rows a time."""
-        check_choice("missing", missing, MISSINGS)
-        X = X if hasattr(X, "runs") else as_array("the data", X)
-        if X.ndim != 2 or X.shape[1] != self.n_features:
-            got = f"{X.shape[1]}" if X.ndim == 2 else f"an array of {X.ndim} dimensions"
-            raise InputError(f"the model has {self.n_features} features, the data have {got}")
-        factors = self.factors
-        with np.errstate(divide="ignore"):
-            log_weights = np.log(self.assembled_weights)[None, :]
-        constant = -0.5 * self.n_features * np.log(2 * np.pi) - np.log(self.scaling.scale).sum()
-        threads = thread_count(None)
-        size = max(64, CHUNK_VALUES // (max(self.blocks.n_blocks, 1) * self.n_components))
-        with one_blas_thread():
-            for start in range(0, len(X), size):
-                rows = slice(start, min(start + size, len(X)))
-                part = np.asarray(X[rows], dtype=np.float64)
-                there = np.isfinite(part)
-                own: NDArray[np.float64] | float = constant
-                if there.all():
-                    data = self.blocks.arrange(self.scaling.apply(part), np.float64)
-                    terms = factors.terms(data, self.blocks.offsets, threads)
-                elif missing == "refuse" or np.isinf(part).any():
-                    (check_finite if missing == "refuse" else check_missing)(X)
-                else:
-                    terms = self._marginal_terms(part, there, threads)
-                    each = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale)
-                    own = there @ each
-                sums = terms.sum(axis=0, keepdims=True)
-                responsibilities = np.empty_like(sums)
-                log_likelihoods = np.empty(sums.shape[:2])
-                normalise(sums, log_weights, responsibilities, log_likelihoods, threads)
-                yield rows, responsibilities[0], log_likelihoods[0] + own
-
-    def _marginal_terms(
-        self, part: NDArray[np.float64], there: NDArray[np.bool_], n_threads: int
-    ) -> Floats:
-        """Terms (B, m, K) of what is there of rows in the user's units."""
-        filled = np.where(there, self.scaling.apply(part), 0.0)
-        observed = self.blocks.arrange(there, np.uint8)
-        plan = None if self.is_diagonal else pattern_plan(observed, self.blocks)
-        factors = self.factors
-        return marginal_terms(
-            self.blocks.arrange(filled, np.float64), observed, plan, self.blocks, factors.means,
-            self.covariances, factors.inverse, factors.log_dets, n_threads,
-        )  # fmt: skip
-
     def score_samples(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
         """Log-likelihood of each row, in nats and in the user's units.
 
@@ -267,21 +213,21 @@ class Mixture:
             If the number of features is another.
         """
         scores = np.empty(len(X))
-        for rows, _, log_likelihoods in self._chunks(X, missing):
+        for rows, _, log_likelihoods in posteriors(self, X, missing):
             scores[rows] = log_likelihoods
         return scores
 
     def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
         """Responsibilities of each row, shape (M, K); see `score_samples`."""
         proba = np.empty((len(X), self.n_components))
-        for rows, responsibilities, _ in self._chunks(X, missing):
+        for rows, responsibilities, _ in posteriors(self, X, missing):
             proba[rows] = responsibilities
         return proba
 
     def predict(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.intp]:
         """Most responsible component of each row, shape (M,)."""
         labels = np.empty(len(X), dtype=np.intp)
-        for rows, responsibilities, _ in self._chunks(X, missing):
+        for rows, responsibilities, _ in posteriors(self, X, missing):
             labels[rows] = responsibilities.argmax(axis=1)
         return labels
 

@@ -177,7 +177,8 @@ def join_parties(
     dataset : Dataset
         Its partition says which party holds which features. A party's features are NaN where it
         lacks the row. Labels are kept if exactly one party has them (and all the rows). Where
-        several processes hold parties, a `Share`, without ids and labels.
+        several processes hold parties, a `Share`, without labels, and with the ids that the first
+        party has of all rows in its own process.
     alignment : Alignment
         What became of whose rows.
 
@@ -208,7 +209,10 @@ def join_parties(
             holding.close()
     source = ", ".join(str(party.path) for party in parties)
     if holders.apart:
-        share = Share(X, names, partition=partition, sample_weight=weights, source=source)
+        # Ids that the first party has of all rows stay with it.
+        first_party = 0 in held and (found.rows[0] >= 0).all()
+        ids = _joined_ids({0: held[0]}, found) if first_party else None
+        share = Share(X, names, ids, partition=partition, sample_weight=weights, source=source)
         return share, found
     labelled = [party for party, holding in held.items() if holding.labels is not None]
     labels = None

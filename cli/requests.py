@@ -1,0 +1,253 @@
+"""What commands ask of the file of a fit: which data, of whom, and where results go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from vpem.errors import InputError, Setting
+from vpem.records import Settings, changed, setting
+from vpem.settings import FitSettings, WorkerSettings
+
+from .driver import Output
+from .engine import EngineSettings, engine_of, tell_warnings
+from .options import Printing
+from .parties import DataParties
+
+if TYPE_CHECKING:
+    from vpem.engines.engine import Engine
+
+    from .output import Screen
+
+__all__ = [
+    "IndividualSettings",
+    "PredictedSettings",
+    "Request",
+    "ResultSettings",
+    "RowSettings",
+    "refuse_given",
+]
+
+MOST_TIMES = 100_000
+
+
+class RowSettings(Settings, heading="Data", kept=False):
+    """What there is to say about rows of data."""
+
+    labels: str = setting(
+        "labels",
+        "Where the labels are: a dataset inside the HDF5 file, or a text file with one a line.",
+        file="read",
+    )
+    dataset: str | None = changed(WorkerSettings, "dataset")
+    features: str | None = setting(
+        None,
+        "Features that marginals or pairs draw, by name or number (from 0), with commas between. "
+        "Default: those in which components differ most.",
+    )
+    missing: str = changed(FitSettings, "missing")
+
+
+class IndividualSettings(Settings, heading="Individuals", kept=False):
+    """What there is to say about individuals."""
+
+    individual: list[str] | None = setting(
+        None,
+        "Fits of SAEM: this individual of DATA only. Several: repeat it.",
+    )
+    times: str | None = setting(
+        None,
+        "Fits of SAEM: when to predict, 0:24:0.5 (from, to, step) or 0,1,2.5. Default: at the "
+        "rows of DATA; without DATA 50 times over those of the fit.",
+    )
+    population: bool = setting(
+        False, "Fits of SAEM: the curve of the mean latents, for individuals without rows."
+    )
+    latents: bool = setting(False, "Fits of SAEM: means and intervals of latents, not curves.")
+    id: str | None = setting(
+        None, "Fits of SAEM: column of a CSV with the individual. Default: as fitted."
+    )
+    time: str | None = setting(None, "Fits of SAEM: column with the time. Default: as fitted.")
+    value: str | None = setting(
+        None, "Fits of SAEM: column with the measurement. Default: as fitted."
+    )
+    covariates: str | None = setting(
+        None,
+        "Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted.",
+    )
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """Columns of a table, by what they hold."""
+        return {"id": self.id, "time": self.time, "value": self.value}
+
+    def grid(self) -> list[float] | None:
+        """Times to predict at: from:to:step, or numbers with commas between."""
+        from math import floor, isfinite
+
+        from vpem.errors import InputError
+
+        text = self.times
+        if text is None:
+            return None
+        try:
+            if ":" in text:
+                first, last, step = (float(word) for word in text.split(":"))
+                if not (isfinite(first) and isfinite(last) and isfinite(step) and step > 0):
+                    raise ValueError
+                count = floor((last - first) / step * (1 + 1e-12) + 1e-9) + 1
+                if not 0 < count <= MOST_TIMES:
+                    raise ValueError
+                return [first + place * step for place in range(count)]
+            found = [float(word) for word in text.split(",")]
+            if not all(map(isfinite, found)) or len(found) > MOST_TIMES:
+                raise ValueError
+        except (ValueError, OverflowError):
+            raise InputError(
+                "--times must be from:to:step with a step above 0, such as 0:24:0.5, or numbers "
+                f"with commas between, at most {MOST_TIMES}, got {text[:60]!r}"
+            ) from None
+        return found
+
+    def known_values(self) -> dict[str, float]:
+        """Values of covariates: ``dose=4.5,weight=70``."""
+        from math import isfinite
+
+        from vpem.errors import InputError
+
+        text = self.covariates
+        found: dict[str, float] = {}
+        for word in [] if text is None else text.split(","):
+            name, _, number = word.partition("=")
+            try:
+                value = float(number)
+                if not name.strip() or not isfinite(value) or name.strip() in found:
+                    raise ValueError
+            except ValueError:
+                raise InputError(
+                    "without DATA --covariates must be values with commas between, such as "
+                    f"dose=4.5,weight=70, got {text!r}"
+                ) from None
+            found[name.strip()] = value
+        return found
+
+
+def refuse_given(options: Settings, sentence: str, *without: str) -> None:
+    """Refuse the first of the options that were given; the sentence goes on after its name."""
+    for one in options.fields():
+        if one.name not in without and getattr(options, one.name) != one.default:
+            raise InputError(Setting(one.name), f" {sentence}")
+
+
+class PredictedSettings(IndividualSettings, heading="Individuals", kept=False):
+    """What there is to say about individuals that are predicted, with data or without."""
+
+    individual: list[str] | None = changed(
+        IndividualSettings,
+        "individual",
+        help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
+        "repeat it.",
+    )
+    covariates: str | None = changed(
+        IndividualSettings,
+        "covariates",
+        help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
+        "without DATA, with --population, dose=4.5 is the dose.",
+    )
+
+
+class ResultSettings(Printing, heading="Output", kept=False):
+    """Where results go: to a file, or to standard output as CSV or as JSON."""
+
+    output: Path | None = setting(
+        None,
+        "Write here: .csv or .h5. Default: CSV on stdout.",
+        flags="-o --output",
+        file="written",
+    )
+    force: bool = changed(Output, "force")
+    quote_formulas: bool = setting(
+        False,
+        "In CSV, put an apostrophe before text that begins with =, +, - or @, which spreadsheets "
+        "would compute.",
+    )
+    json: bool = changed(Printing, "json", help="Print one JSON object.")
+    quiet: bool = changed(Printing, "quiet", help="No messages.")
+
+    def write(self, columns: Mapping[str, Any], kind: str) -> None:
+        """Write a table, unless JSON is all that is wanted."""
+        from vpem.files.tables import write_columns
+
+        if self.output is not None or not self.json:
+            write_columns(self.output, dict(columns), kind, self.force, self.quote_formulas)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command is to do with a fit.
+
+    Attributes
+    ----------
+    files : sequence of Path
+        What it is used on.
+    screen : Screen
+        Where messages go.
+    rows, individuals : RowSettings, IndividualSettings
+        More about the data, of either kind.
+    parties : DataParties
+        Whether each file of rows is one party's.
+    engine : EngineSettings
+        Where parties live.
+    output : ResultSettings
+        Where results go.
+    proba : bool
+        Whether responsibilities are wanted.
+    labelled : bool
+        Whether rows must have labels.
+    """
+
+    files: Sequence[Path]
+    screen: Screen
+    rows: RowSettings = field(default_factory=RowSettings)
+    individuals: IndividualSettings = field(default_factory=IndividualSettings)
+    output: ResultSettings = field(default_factory=ResultSettings)
+    proba: bool = False
+    labelled: bool = False
+    parties: DataParties = field(default_factory=DataParties)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    @cached_property
+    def processes(self) -> Engine:
+        """The processes in which parties live."""
+        return engine_of(self.engine, self.screen)
+
+    def leave_it_to_the_first(self) -> None:
+        """End here where another process prints for all, once it has this one's warnings."""
+        if self.processes.apart:
+            tell_warnings(self.processes, self.screen)
+        if self.processes.rank > 0:
+            raise typer.Exit
+
+    @property
+    def data(self) -> Path | None:
+        """The one file, or None where there is none."""
+        from vpem.errors import InputError
+
+        if len(self.files) > 1:
+            raise InputError(f"one file of individuals is taken, got {len(self.files)}")
+        return self.files[0] if self.files else None
+
+    @property
+    def source(self) -> str:
+        """What the data are called."""
+        return ", ".join(map(str, self.files))
+
+    @property
+    def missing(self) -> str:
+        """What is done where values are missing, which they are in rows that parties lack."""
+        return "marginalize" if self.parties.missing_parties else self.rows.missing

@@ -1,0 +1,237 @@
+"""Models at work on rows of which parties in several processes have features.
+
+Every process has its own parties' values. A hub's term needs all features of the hub, which go to
+the party that has most of them; nothing else but the terms of one sum leaves a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.threads import one_blas_thread
+from vpem.checks import Floats, check_finite
+from vpem.engines.placement import Placement, for_each
+from vpem.fits.parts import cut
+from vpem.network.blocks import Blocks
+from vpem.network.holdings import Partition
+from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
+from vpem.network.topologies import make_graph
+from vpem.sums.over_engine import ServerOverEngine
+from vpem.terms.missing_patterns import check_missing
+from vpem.terms.mixture import Mixture
+from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised
+from vpem.terms.scaling import Scaling
+
+__all__ = ["SpreadRows"]
+
+
+class SpreadRows:
+    """Rows of which parties have a model's features; every process calls all of it alike.
+
+    Parameters
+    ----------
+    X : ndarray of shape (M, n)
+        Columns of this process's parties, party by party.
+    partition : Partition
+        Which columns, of those of all parties together, each party has.
+    columns : sequence of int
+        Of these, the column of each of the model's features (d,).
+    parties : Placement
+        Which party lives where.
+    feature_names : sequence of str
+        Of the model's features.
+    missing : {"refuse", "marginalize"}
+        Whether values may be missing.
+
+    Attributes
+    ----------
+    communication : dict
+        Messages and bytes of the ``sums`` of the terms, and of ``features`` that went to roots.
+
+    Raises
+    ------
+    InputError
+        In every process the same, if a value is not finite.
+    """
+
+    def __init__(
+        self,
+        X: Floats,
+        partition: Partition,
+        columns: Sequence[int],
+        parties: Placement,
+        feature_names: Sequence[str],
+        missing: str = "refuse",
+    ) -> None:
+        self.parties = parties
+        self.missing = missing
+        self.names = partition.names
+        self.communication: Report = {"features": {"messages": 0, "bytes": 0}}
+        self._n_samples = int(parties.allreduce(np.array([len(X)]), "max")[0])
+        place = {int(column): feature for feature, column in enumerate(columns)}
+        self.features = [
+            np.array([place[c] for c in own.tolist() if c in place], dtype=np.intp)
+            for own in partition.features
+        ]
+        """Features of the model that each party has."""
+        self._held: dict[int, Floats] = {}
+        begin = 0
+        for party in parties.own.tolist():
+            own = partition.features[party]
+            used = [begin + at for at, c in enumerate(own.tolist()) if c in place]
+            self._held[party] = X[:, used]
+            begin += len(own)
+        double = any(part.dtype != np.float32 for part in self._held.values())
+        size = parties.allreduce(np.array([8 if double else 4]), "max")[0]
+        self.dtype: np.dtype[np.floating] = np.dtype(f"f{size}")
+
+        def check(party: int) -> None:
+            names = [feature_names[feature] for feature in self.features[party]]
+            looked = check_finite if missing == "refuse" else check_missing
+            looked(self._held[party], names)
+
+        for_each(parties, range(parties.n_agents), check)
+
+    def __len__(self) -> int:
+        return self._n_samples
+
+    @property
+    def n_blank(self) -> int:
+        """Rows of which nobody has a value."""
+        there = np.zeros(len(self), dtype=np.bool_)
+        for part in self._held.values():
+            there |= ~np.isnan(part).all(axis=1)
+        return int((~self.parties.any(there)).sum())
+
+    # ---- mixtures ------------------------------------------------------------------------------
+
+    def moves(self, blocks: Blocks) -> list[tuple[int, int, list[int]]]:
+        """Say which party's features another needs for a block: who, to whom, which features."""
+        roots = self._roots(blocks)
+        return [
+            (party, root, own.tolist())
+            for root, features in zip(roots, blocks.features, strict=True)
+            for party, own in self._members(features)
+            if party != root
+        ]
+
+    def _members(self, features: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:
+        """Parties that have some of these features, and which."""
+        shared = [np.intersect1d(held, features) for held in self.features]
+        return [(party, own) for party, own in enumerate(shared) if len(own)]
+
+    def _roots(self, blocks: Blocks) -> list[int]:
+        """Party that has most features of each block, the first of several."""
+        members = (self._members(features) for features in blocks.features)
+        return [max(own, key=lambda one: len(one[1]))[0] if own else 0 for own in members]
+
+    def posteriors(self, mixture: Mixture) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Responsibilities (M, K) and log-likelihoods (M,) of all rows.
+
+        Parameters
+        ----------
+        mixture : Mixture
+            The same in every process.
+        """
+        blocks, k = mixture.blocks, mixture.n_components
+        roots = self._roots(blocks)
+        numbers = [b for b, root in enumerate(roots) if self.parties.mine(root)]
+        own = self._gathered(blocks, roots)
+        data = np.concatenate([np.empty((len(self), 0)), *(own[b] for b in numbers)], axis=1)
+        part = cut(mixture, numbers) if numbers else None
+
+        def local(rows: slice) -> Floats:
+            if part is None:
+                return np.zeros((0, rows.stop - rows.start, k))
+            terms, constant = local_terms(part, data, rows, self.missing)
+            # Constants are summed with the terms: log-densities are minus half of them.
+            terms[0] -= 2 * np.broadcast_to(constant, terms.shape[1])[:, None]
+            return terms
+
+        proba, scores = np.empty((len(self), k)), np.empty(len(self))
+
+        def take(rows: slice, sums: Floats) -> None:
+            proba[rows], scores[rows] = normalised(mixture, sums)
+
+        self._sum(roots, k, local, take)
+        return proba, scores
+
+    def _gathered(self, blocks: Blocks, roots: Sequence[int]) -> dict[int, Floats]:
+        """Bring the features of each block to its root: (M, d_b) of those that live here."""
+        moved = [len(self) * len(features) for _, _, features in self.moves(blocks)]
+        sent = {"messages": len(moved), "bytes": sum(moved) * self.dtype.itemsize}
+        self.communication["features"] = sent
+        found: dict[int, Floats] = {}
+        for b, (root, features) in enumerate(zip(roots, blocks.features, strict=True)):
+            if self.parties.mine(root):
+                found[b] = np.empty((len(self), len(features)), dtype=self.dtype)
+            for party, own in self._members(features):
+                values = None
+                if party in self._held:
+                    at = [int(np.flatnonzero(self.features[party] == j)[0]) for j in own]
+                    values = self._held[party][:, at]
+                shape = (len(self), len(own))
+                values = self.parties.send_rows(values, shape, self.dtype, party, root)
+                if b in found:
+                    assert values is not None
+                    found[b][:, [int(np.flatnonzero(features == j)[0]) for j in own]] = values
+        return found
+
+    # ---- clusters ------------------------------------------------------------------------------
+
+    def nearest(
+        self, centres: NDArray[np.float64], scaling: Scaling
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Nearest centre of each row and its squared distance; see `vpem.terms.nearest.nearest`.
+
+        Parameters
+        ----------
+        centres : ndarray of shape (K, d)
+            The same in every process.
+        scaling : Scaling
+            Units in which distances are taken.
+        """
+        own = self.parties.own.tolist()
+        held = [self.features[party] for party in own]
+        places = [(centres[:, one] - scaling.shift[one]) / scaling.scale[one] for one in held]
+
+        def local(rows: slice) -> Floats:
+            found = np.empty((len(own), rows.stop - rows.start, len(centres)))
+            for out, party, features, at in zip(found, own, held, places, strict=True):
+                part = self._held[party][rows].astype(np.float64)
+                part = (part - scaling.shift[features]) / scaling.scale[features]
+                for k, centre in enumerate(at):
+                    out[:, k] = np.square(part - centre).sum(axis=1)
+            return found
+
+        labels, distances = np.empty(len(self), dtype=np.int32), np.empty(len(self))
+
+        def take(rows: slice, sums: Floats) -> None:
+            labels[rows], distances[rows] = sums[0].argmin(axis=1), sums[0].min(axis=1)
+
+        self._sum(range(self.parties.n_agents), len(centres), local, take)
+        return labels, distances
+
+    def _sum(
+        self,
+        roots: Sequence[int],
+        width: int,
+        local: Callable[[slice], Floats],
+        take: Callable[[slice, Floats], None],
+    ) -> None:
+        """Sum what these parties have of each row, (R_own, m, width), at a server."""
+        holders = Placement(self.parties.engine, self.parties.ranks[list(roots)])
+        total = ServerOverEngine(holders).on(Ledger(make_graph("star", len(roots))))
+        size = max(64, CHUNK_VALUES // (max(len(roots), 1) * width))
+        total.begin("estep", len(self), width, 8)
+        chunks = (slice(at, min(at + size, len(self))) for at in range(0, len(self), size))
+        with one_blas_thread():
+            for rows, sums in total.flow(chunks, local):
+                take(rows, sums)
+        assert total.ledger is not None
+        sent = total.ledger.summary()
+        self.communication["sums"] = {name: sent[name] for name in ("messages", "bytes", "rounds")}
