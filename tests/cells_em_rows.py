@@ -1,32 +1,225 @@
 """EM over rows, every way (see test_table.py)."""
 
-import numpy as np
+import io
+import json
+from contextlib import redirect_stdout
 
+import h5py
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+
+import vpem_cli
 from vpem import connect_workers, fit_em, make_graph
-from vpem.network.holdings import evenly
+from vpem.engines.one_process import OneProcess
+from vpem.engines.placement import Placement
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.matrix import FileMatrix
+from vpem.files.parties.joining import stack_parties
+from vpem.files.parties.manifest import Party
+from vpem.fits.local_rows import read_rows
+from vpem.network.holdings import Workers, evenly
+from vpem.sums.spread import spread_workers
 
 from .cli_support import overlapping
+from .missing_support import observed_scores, with_holes
+from .resume_support import check_resumes
+from .thread_engine import together
 
+NAMES = ("a", "b", "c", "d")
+FEATURES = ("u", "v", "w", "x")
 X, _ = overlapping(120, 4, 3, seed=4)
+HOLES = with_holes(X, 1)
+WEIGHTS = np.random.default_rng(2).integers(0, 3, len(X)).astype(float)
+START = [3, 44, 77]
 
-WORKERS = evenly(len(X), 4)
+WORKERS = evenly(len(X), 4, NAMES)
+DEALT = Workers(tuple(np.arange(first, len(X), 4) for first in range(4)), NAMES)
+
+MISSING = {"data": HOLES, "missing": "marginalize"}
 
 
-def fit(topology="star", network=None, **options):
+def fit(topology="star", network=None, data=X, workers=WORKERS, engine=None, **options):
+    """Four workers on the ranks of an engine or in one process."""
     joined = connect_workers(make_graph(topology, 4), **(network or {}))
-    options = {"n_components": 3, "max_iter": 6, "tol": 0.0, "seed": 1, **options}
-    return fit_em(X, WORKERS, joined, **options)
+    options = {"n_components": 3, "max_iter": 6, "tol": 0.0, "init": START, **options}
+    if engine is None:
+        return fit_em(data, workers, joined, n_threads=1, **options)
+    ranked = spread_workers(joined, engine)
+    own = [workers.rows[worker] for worker in ranked.agents.own]
+    if "sample_weight" in options:
+        options["sample_weight"] = read_rows(options["sample_weight"], own)
+    part = data.of_rows(own) if isinstance(data, FileMatrix) else read_rows(data, own)
+    return fit_em(part, workers, ranked, n_threads=1, **options)
+
+
+def same(found, wanted, tolerance=1e-10):
+    """Iteration by iteration, and at the end."""
+    np.testing.assert_allclose(found.history, wanted.history + 0 * found.history, tolerance)
+    for name in ("weights", "means", "covariances"):
+        ours, theirs = getattr(found.mixture, name), getattr(wanted.mixture, name)
+        np.testing.assert_allclose(ours, theirs, tolerance, 10 * tolerance)
+
+
+def by_hand(n_iter):
+    """EM of pooled rows: log-likelihoods before each step, and the means."""
+
+    def spread(share=None):
+        return np.cov(X.T, bias=True, aweights=share) + 1e-6 * np.eye(X.shape[1])
+
+    weights, means, covariances = np.full(3, 1 / 3), X[START], [spread()] * 3
+    history = []
+    for _ in range(n_iter):
+        logs = np.log(weights) + np.stack(
+            [multivariate_normal(means[k], covariances[k]).logpdf(X) for k in range(3)], axis=1
+        )
+        history.append(logsumexp(logs, axis=1).sum())
+        shares = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
+        weights = shares.mean(axis=0)
+        means = shares.T @ X / shares.sum(axis=0)[:, None]
+        covariances = [spread(share) for share in shares.T]
+    return history, means
+
+
+def server(folder):
+    history, means = by_hand(6)
+    for workers in (WORKERS, DEALT):
+        found = fit(workers=workers)
+        np.testing.assert_allclose(found.history[:, 0], history, 1e-10)
+        np.testing.assert_allclose(found.mixture.assembled_means, means, 1e-8, 1e-8)
 
 
 def tree(folder):
     found, wanted = fit("path", {"sum": "tree"}), fit()
-    np.testing.assert_allclose(found.history, wanted.history, 1e-10)
-    np.testing.assert_allclose(found.mixture.means, wanted.mixture.means, 1e-10)
+    same(found, wanted)
     assert len(found.mixtures) == 1
 
 
+def consensus(folder):
+    found, wanted = fit("cycle", {"consensus_tol": 1e-12}), fit()
+    assert len(found.mixtures) == 4
+    for mixture in found.mixtures:
+        np.testing.assert_allclose(mixture.means, wanted.mixture.means, 1e-7)
+    np.testing.assert_allclose(found.history, wanted.history + 0 * found.history, 1e-8)
+
+
+def links(folder):
+    """Rounds go on without links that are down, and come to the same optimum."""
+    ended = {"tol": 1e-9, "max_iter": 400}
+    faults = {"link_failure": 0.2, "stragglers": 0.1, "n_rounds": 40}
+    found, wanted = fit("complete", faults, **ended), fit(**ended)
+    assert found.network.faults.link_failure == 0.2
+    np.testing.assert_allclose(found.log_likelihood, wanted.log_likelihood, atol=1e-6)
+    np.testing.assert_allclose(found.mixture.means, wanted.mixture.means, atol=1e-3)
+
+
+def missing(folder):
+    same(fit(missing="marginalize"), fit())
+    found = fit(**MISSING)
+    np.testing.assert_allclose(
+        found.log_likelihood, observed_scores(found.mixture, HOLES).mean(), 1e-10
+    )
+    assert (np.diff(found.history[:, 0]) > 0).all()
+    same(fit(**MISSING, workers=DEALT), found)
+
+
+def weights(folder):
+    """An integer weight equals as many copies of a row."""
+    weighed = {"init": np.flatnonzero(WEIGHTS)[[3, 30, 60]], "sample_weight": WEIGHTS}
+    rows = np.repeat(np.arange(len(X)), WEIGHTS.astype(int))
+    start = [int(np.argmax(rows == row)) for row in weighed["init"]]
+    copies = fit(data=X[rows], workers=evenly(len(rows), 4), init=start)
+    same(fit(**weighed), copies)
+    same(fit("cycle", {"consensus_tol": 1e-12}, **weighed), copies, 1e-8)
+
+
+def stored(folder):
+    """The data in a file, of which seven rows are read at a time."""
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["X"] = X
+    return FileMatrix(folder / "x.h5").in_reads_of(7)
+
+
+def disk(folder):
+    matrix = stored(folder)
+    for workers in (WORKERS, DEALT):
+        for start in (START, "kmeans"):
+            same(fit(data=matrix, workers=workers, init=start), fit(workers=workers, init=start))
+
+
+def checkpoint(folder):
+    for topology in ("star", "cycle"):
+        check_resumes(lambda saver, where=topology: fit(where, saver=saver))
+
+
+def shared(folder):
+    """A file of each party."""
+    files = []
+    for name, rows in zip(NAMES, WORKERS.rows, strict=True):
+        files.append(folder / f"{name}.h5")
+        write_dataset(files[-1], Dataset(X[rows], FEATURES))
+    return files
+
+
+def parties(folder):
+    said = io.StringIO()
+    words = ["--init-rows", "3,44,77", "--max-iter", 6, "--tol", 0, "-k", 3, "--json", "--quiet"]
+    with redirect_stdout(said):
+        words = ["fit", *shared(folder), "--parties", "--split", "rows", *words]
+        assert vpem_cli.run([*map(str, words)]) == 0
+    report = json.loads(said.getvalue())
+    np.testing.assert_allclose(report["history"], fit().history, 1e-10)
+    assert report["worker_names"] == list(NAMES)
+
+
+OVER_RANKS = {
+    "server": {},
+    "tree": {"topology": "path", "network": {"sum": "tree"}},
+    "consensus": {"topology": "cycle"},
+    "links": {"topology": "complete", "network": {"link_failure": 0.1, "n_rounds": 20}},
+    "missing": MISSING | {"workers": DEALT},
+    "weights": {"sample_weight": WEIGHTS, "workers": DEALT, "init": "kmeans"},
+    "weights of rows that miss values": MISSING | {"sample_weight": WEIGHTS, "init": "k-means++"},
+}
+
+
+def mpi(folder):
+    files, matrix = shared(folder), stored(folder)
+    ways = [*OVER_RANKS.values(), {"data": matrix, "init": "kmeans"}]
+
+    def of_parties(engine):
+        place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
+        held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
+        joined = stack_parties(held, holders=place)
+        network = spread_workers(connect_workers(make_graph("star", 4)), engine)
+        how = {"n_components": 3, "max_iter": 6, "tol": 0.0, "init": START, "n_threads": 1}
+        return fit_em(joined.X, joined.workers, network, **how)
+
+    def everything(engine):
+        found = [of_parties(engine), *(fit(engine=engine, **how) for how in ways)]
+        return [*found, check_resumes(lambda saver: fit("cycle", engine=engine, saver=saver))]
+
+    wanted = [of_parties(OneProcess()), *(fit(**how) for how in ways), fit("cycle")]
+    first, *others = together(2, everything)
+    if isinstance(first, BaseException):
+        raise first
+    assert not any(isinstance(other, BaseException) for other in others)
+    for ours, theirs in zip(first, wanted, strict=True):
+        same(ours, theirs)
+        assert ours.communication == theirs.communication
+
+
 CELLS = {
+    "server": server,
     "tree": tree,
+    "consensus": consensus,
     "compressed": lambda folder: fit(network={"compress": "qsgd:8bits"}),
     "absent": lambda folder: fit("cycle", {"agent_dropout": 0.1}),
+    "links": links,
+    "missing": missing,
+    "disk": disk,
+    "weights": weights,
+    "checkpoint": checkpoint,
+    "parties": parties,
+    "mpi": mpi,
 }
