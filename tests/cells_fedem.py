@@ -123,7 +123,9 @@ class Ways:
             "start": {"init": "kmeans"},
             "consensus": {"topology": "cycle"},
             "compressed": COMPRESSED,
+            "compressed on a graph": {"topology": "cycle", "network": {"compress": "qsgd:8bits"}},
             "absent": ABSENT,
+            "links": FAILING,
             "batches": {"batch_size": 9},
         }
 

@@ -206,6 +206,7 @@ OVER_RANKS = {
     "tree": {"topology": "path", "network": {"sum": "tree"}, **ABSENT},
     "consensus": {"topology": "path", "law": "poisson", "max_iter": 3},
     "compressed": COMPRESSED | {"law": "poisson", "max_iter": 3},
+    "links": FAILING | {"max_iter": 3},
     "batches": {"batch_size": 9, "variance_reduction": True},
     "weights": {"seen": HEAVY, **SCALED},
     "weights on a graph": {"seen": HEAVY, "topology": "path", **SCALED},

@@ -162,6 +162,7 @@ OVER_RANKS = {
     "consensus": {"topology": "path"},
     "compressed": COMPRESSED,
     "feedback": {"codec": "qsgd:4bits", "feedback": "error"},
+    "links": FAILING | {"n_iter": 5},
     "absent": ABSENT,
     "models": {"average": "models", **ABSENT},
     "batches": {"batch_size": 3},
