@@ -1,7 +1,7 @@
 #!/bin/sh
 # Five parties in network namespaces with addresses of their own: ranks that really talk over TCP.
 #
-#     sudo benchmarks/namespaces.sh [ranks, 2 to 5]
+#     sudo benchmarks/namespaces.sh [ranks, 2 to 5 [options of vpem fit, such as --compress qsgd:8bits]]
 #
 # Makes a bridge and a namespace a rank, cuts data/breast_cancer.h5 into five parties' files, fits them
 # over MPI with a rank a namespace, each in a folder of its own party's files, and compares the fit
@@ -10,6 +10,7 @@
 set -eu
 
 ranks=${1:-5}
+[ $# -eq 0 ] || shift
 here=$(cd "$(dirname "$0")/.." && pwd)
 vpem=${VPEM:-vpem}
 name=vpem$$
@@ -69,7 +70,7 @@ END
 chmod +x "$home/rank"
 
 set -- fit party0.h5 party1.h5 party2.h5 party3.h5 party4.h5 --parties --align ids \
-    --topology cycle --threads 1 --json -q
+    --topology cycle --threads 1 --json -q "$@"
 (cd "$home/all" && $vpem "$@") >"$home/one.json"
 # On one machine MPICH would find shared memory however far apart addresses are.
 export MPIR_CVAR_NOLOCAL=1 FI_PROVIDER=tcp UCX_TLS=tcp,self
