@@ -12,9 +12,9 @@ from .checkpoints import CheckpointSettings
 from .choices import StartSettings, started
 from .driver import Output, Run
 from .engine import EngineSettings, describe_engine
-from .options import Given, Without
+from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen
-from .own import own_rows
+from .own import own_rows, own_weights
 from .parties import DataFiles, RowParties, read_data
 from .workers import graph_of, workers_of
 
@@ -57,9 +57,10 @@ class FedOutput(Output, heading="Output", kept=False):
 
 def fedem(
     data: DataFiles,
+    memory_limit: MemoryLimit = None,
     *,
     parties: Annotated[RowParties, Without("align align_key missing_parties")],
-    held: Annotated[FedWorkers, Without("sample_weight")],
+    held: FedWorkers,
     graph: Annotated[FedGraph, Without("graph_seed")],
     how: Annotated[FedMixtureSettings, Without("floor")],
     sums: Annotated[SumSettings, Without("hops eigenvalue consensus compress agent_dropout")],
@@ -87,15 +88,18 @@ def fedem(
             check_picture(out.plot, out.force)
         if out.strict and how.tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
-        source, _ = read_data(data, parties, held, False, None, run)
+        missing = how.missing == "marginalize"
+        source, _ = read_data(data, parties, held, missing, memory_limit, run)
         names = ", ".join(map(str, data))
         workers = workers_of(source, held, screen, held.sort_by_label)
         how = started(how, begin, source, given)
-        found, ran = _fit(source, workers, graph.seeded(how.seed), sums, how, run)
+        limit = run.memory(memory_limit)
+        weighted = held.sample_weight is not None
+        found, ran = _fit(source, limit, workers, weighted, graph.seeded(how.seed), sums, how, run)
         run.leave_it_to_the_first(found.converged)
         report = found.describe(source.feature_names, workers.names)
         report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": names}
-        report |= ran
+        report |= {"sample_weight": held.sample_weight, **ran}
         if out.plot is not None:
             name = _name(report)
             picture = draw_histories([(name, [found.run.history])], title=name)
@@ -110,13 +114,15 @@ def fedem(
 
 def _fit(
     source: Dataset,
+    limit: int,
     workers: Workers,
+    weighted: bool,
     graph: GraphSettings,
     sums: SumSettings,
     how: FedMixtureSettings,
     run: Run,
 ) -> tuple[FedFit, Report]:
-    """Fit; and what there is to report of the engine."""
+    """Fit with so many bytes of data in memory; and what there is to report of the engine."""
     from vpem.fits.fedem import fit_fedem
     from vpem.sums.connect import connect_workers
     from vpem.sums.spread import spread_workers
@@ -128,10 +134,11 @@ def _fit(
     with run.working(Progress) as progress:
         network = spread_workers(connect_workers(joined, sums), run.engine)
         found = fit_fedem(
-            own_rows(source, workers, network),
+            own_rows(source, workers, network, limit),
             workers,
             network,
             how,
+            sample_weight=own_weights(source, workers, network) if weighted else None,
             feature_names=source.feature_names,
             callback=progress,
             saver=run.saver,
@@ -179,7 +186,7 @@ def _show(report: Report) -> None:
         iterations.insert(1, "converged" if report["converged"] else "not converged")
     rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
     field = f"{number(report['mean_field'][0], 3)} at first, {number(report['mean_field'][-1], 3)}"
-    facts = (
+    facts = [
         ("data", f"{rows} x {features}"),
         ("network", ", ".join(network)),
         ("algorithm", _name(report)),
@@ -193,7 +200,10 @@ def _show(report: Report) -> None:
         ("sent by workers", size(report["bytes_up"][-1])),
         ("communication", communication(report["communication"], report["worker_names"])),
         ("model", report["model"] or "not kept (give --output)"),
-    )  # fmt: skip
+    ]  # fmt: skip
+    if report["sample_weight"] is not None:
+        total = f"{report['sample_weight']}, {number(report['total_weight'])} in all"
+        facts.insert(1, ("sample weights", total))
     heads = ("component", "mixing weight")
     weights = [(k, f"{weight:.4f}") for k, weight in enumerate(report["mixing_weights"])]
     show(table(facts, "", ""), table(weights, *heads, title="Components", right=heads))

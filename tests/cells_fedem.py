@@ -11,25 +11,34 @@ from vpem import connect_workers, fit_em, fit_fedem, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
-from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.datasets import Dataset, read_dataset, write_dataset
+from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.local_rows import read_rows
-from vpem.network.holdings import from_worker_of_row
+from vpem.network.holdings import Workers, from_worker_of_row
 from vpem.sums.spread import spread_workers
+from vpem.table import WAYS
 
 from .cli_support import overlapping
+from .missing_support import observed_scores, with_holes
 from .resume_support import check_resumes
 from .thread_engine import together
 
 NAMES = ("east", "north", "west")
 FEATURES = ("u", "v", "w")
-X, _ = overlapping(120, 3, 2, gap=2.0, seed=2)
+X, _ = overlapping(120, 3, 2, gap=2.0, seed=6)
 HELD = from_worker_of_row(np.repeat([0, 1, 2], [50, 30, 40]), NAMES)
 START = [3, 77]
 
+HOLES = with_holes(X, 1)
+HOLES[10] = np.nan
+WEIGHTS = np.random.default_rng(2).integers(0, 4, len(X)).astype(float)
+WEIGHTS[START] = 2
+
 COMPRESSED = {"compress": "qsgd:8bits:32"}
 ABSENT = {"participation": 0.6}
+TREE = {"topology": "path", "network": {"sum": "tree"}}
 FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
 
 
@@ -51,12 +60,24 @@ class Ways:
         joined = connect_workers(make_graph(topology, 3), **(network or {}))
         if engine is not None:
             joined = spread_workers(joined, engine)
-            data = read_rows(data, [held.rows[worker] for worker in joined.agents.own])
+            rows = [held.rows[worker] for worker in joined.agents.own]
+            stored = not isinstance(data, np.ndarray)
+            data = data.of_rows(rows) if stored else read_rows(data, rows)
+            if "sample_weight" in options:
+                options["sample_weight"] = read_rows(options["sample_weight"][:, None], rows)[:, 0]
         return fit_fedem(data, held, joined, n_threads=1, **self.algorithm | options)
 
-    def same_optimum(self, tolerance, **how):
+    @property
+    def averaged(self):
+        """Batches, in such steps that their noise vanishes."""
+        if self.algorithm:
+            return {"batch_size": 5}
+        return {"step_size": "decreasing:1,0.6", "batch_size": 25, "max_iter": 300}
+
+    def same_optimum(self, tolerance, given=None, **how):
         """To the end, where the plain algorithm comes to."""
         ended = {"tol": 1e-16, "max_iter": 600, "step_size": 1.0, "record_every": 600}
+        ended |= given or {}
         found, wanted = self.fit(**ended | how), self.fit(**ended)
         assert wanted.converged
         assert abs(found.log_likelihood - wanted.log_likelihood) < tolerance
@@ -77,6 +98,11 @@ class Ways:
         operator = self.fit(topology="cycle", network={"consensus": "operator"})
         same(self.fit(topology="cycle", network={"consensus": "rounds"}), operator)
 
+    def tree(self, folder):
+        same(self.fit(**TREE), self.fit())
+        same(self.fit(init="kmeans", **TREE), self.fit(init="kmeans"))
+        assert self.same_optimum(1e-6, **TREE, **ABSENT).network.total.way == "tree"
+
     def compressed(self, folder):
         few = self.same_optimum(1e-6, **COMPRESSED).communication
         plain = self.fit(max_iter=600, record_every=600, step_size=1.0, tol=1e-16).communication
@@ -96,15 +122,59 @@ class Ways:
 
     def batches(self, folder):
         same(self.fit(batch_size=len(X)), self.fit(variance_reduction=False))
-        averaged = {"step_size": "decreasing:1,0.6", "batch_size": 25, "max_iter": 300}
-        reduced = {"batch_size": 5, "tol": 1e-16}
-        found = self.same_optimum(1e-8 if self.algorithm else 5e-3,
-                                  **reduced if self.algorithm else averaged)  # fmt: skip
+        found = self.same_optimum(1e-8 if self.algorithm else 5e-3, **self.averaged)
         assert found.converged == bool(self.algorithm)
+
+    def missing(self, folder):
+        """With all rows in every batch and step 1 it is EM, starts and all."""
+        same(self.fit(missing="marginalize"), self.fit())
+        for kind in ("full", "tied", "diag", "tied-spherical"):
+            how = {"data": HOLES, "missing": "marginalize", "covariance_type": kind}
+            found = self.fit(step_size=1.0, batch_size=len(X), **how)
+            data, common = how.pop("data"), {"n_components": 2, "tol": 0.0, "n_threads": 1}
+            server = connect_workers(make_graph("star", 3))
+            em = fit_em(data, HELD, server, init=START, max_iter=7, **common, **how)
+            np.testing.assert_allclose(found.history[:-1], em.history[1:7], 1e-9)
+        scores = observed_scores(found.mixture, HOLES).sum() / (len(X) - 1)
+        np.testing.assert_allclose(found.log_likelihood, scores, 1e-10)
+        ended = {"data": HOLES, "missing": "marginalize", "covariance_type": "tied-diag"}
+        assert self.same_optimum(1e-5, ended, **COMPRESSED)
+
+    def disk(self, folder):
+        path = folder / "data.h5"
+        order = np.random.default_rng(0).permutation(len(X))
+        write_dataset(path, Dataset(X[order], FEATURES))
+        stored = read_dataset(path, memory_limit=2 * X.nbytes - 1).X.in_reads_of(16)
+        place = np.argsort(order)
+        held = Workers(tuple(np.sort(place[rows]) for rows in HELD.rows), NAMES)
+        for how in ({}, {"init": "kmeans"}, {"batch_size": 9, **COMPRESSED, **ABSENT}):
+            start = {"init": how.get("init", place[START]), "held": held}
+            same(self.fit(stored, **how | start), self.fit(X[order], **how | start))
+
+    def weights(self, folder):
+        """An integer is as many rows; of batches the mean is that of all."""
+        times = WEIGHTS.astype(int)
+        first = np.cumsum(times) - times
+        copies = {
+            "data": np.repeat(X, times, axis=0),
+            "held": from_worker_of_row(np.repeat(HELD.worker_of, times), NAMES),
+        }
+        whole = {"batch_size": 10 * len(X)}
+        for how in ({"init": START}, {"init": "kmeans", "weighting": "workers"}, COMPRESSED):
+            found = self.fit(sample_weight=WEIGHTS, **whole | how)
+            again = {"init": first[START]} if how.get("init") != "kmeans" else {}
+            wanted = self.fit(**copies, **whole | how | again)
+            same(found, wanted)
+            np.testing.assert_allclose((found.bic, found.total_weight), (wanted.bic, times.sum()))
+        unlike = {"sample_weight": WEIGHTS + 0.5}
+        assert self.same_optimum(1e-8 if self.algorithm else 5e-3, unlike, **self.averaged)
 
     def checkpoint(self, folder):
         check_resumes(lambda saver: self.fit(saver=saver, batch_size=9, **COMPRESSED, **ABSENT))
         check_resumes(lambda saver: self.fit(saver=saver, **FAILING))
+        check_resumes(lambda saver: self.fit(saver=saver, **TREE, **ABSENT))
+        given = {"data": HOLES, "missing": "marginalize", "sample_weight": WEIGHTS + 0.5}
+        check_resumes(lambda saver: self.fit(saver=saver, batch_size=9, **given))
 
     def parties(self, folder):
         flags = ["--variance-reduction"] if self.algorithm else []
@@ -127,10 +197,17 @@ class Ways:
             "absent": ABSENT,
             "links": FAILING,
             "batches": {"batch_size": 9},
+            "tree": TREE | ABSENT,
+            "missing": {"data": HOLES, "missing": "marginalize", "init": "kmeans"},
+            "weights": {"sample_weight": WEIGHTS + 0.5, "batch_size": 9, "init": "random"},
+            "both": {"data": HOLES, "missing": "marginalize", "sample_weight": WEIGHTS},
         }
 
     def mpi(self, folder):
         files = shared(folder)
+        write_dataset(folder / "data.h5", Dataset(X, FEATURES))
+        stored = {"data": FileMatrix(folder / "data.h5").in_reads_of(16), "init": "kmeans"}
+        ways = self.over_ranks() | {"disk": stored | COMPRESSED}
 
         def of_parties(engine):
             place = Placement.evenly(engine, 3, NAMES) if engine.apart else Placement.here(3)
@@ -141,11 +218,11 @@ class Ways:
             return fit_fedem(stacked.X, stacked.workers, network, **self.algorithm | how)
 
         def everything(engine):
-            found = [self.fit(engine=engine, **how) for how in self.over_ranks().values()]
+            found = [self.fit(engine=engine, **how) for how in ways.values()]
             resumed = check_resumes(lambda saver: self.fit(engine=engine, saver=saver))
             return [*found, resumed, of_parties(engine)]
 
-        wanted = [self.fit(**how) for how in self.over_ranks().values()]
+        wanted = [self.fit(**how) for how in ways.values()]
         wanted += [self.fit(), of_parties(OneProcess())]
         with one_blas_thread():
             first, *others = together(2, everything)
@@ -158,9 +235,7 @@ class Ways:
 
     def cells(self):
         """Cells by way."""
-        ways = ("server", "consensus", "compressed", "absent", "links", "batches", "checkpoint",
-                "parties", "mpi")  # fmt: skip
-        return {way: getattr(self, way) for way in ways}
+        return {way: getattr(self, way) for way in WAYS}
 
 
 def same(found, wanted, tolerance=1e-10):

@@ -3,8 +3,12 @@
 import numpy as np
 
 from vpem import fit_fedem
+from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers, evenly
+from vpem.terms.features import FeatureTerms
+from vpem.terms.mixture_statistics import MixtureStatistics
 from vpem.terms.scaling import Scaling
+from vpem.terms.statistic_map import Moments, StatisticMap
 
 ROWS = [3, 90, 170]
 EXACT = {"step_size": 1.0, "memory": "none"}
@@ -17,17 +21,15 @@ def run(X, workers=7, **options):
     return fit_fedem(X, held, **{"n_components": 3, "init": ROWS, **options})
 
 
-def mixture_model(X, workers=7):
-    from vpem.terms.mixture_statistics import MixtureStatistics
-
-    shift = X.mean(axis=0)
-    held = evenly(len(X), workers)
-    centred = X - shift
-    return MixtureStatistics(
-        centred,
-        held.runs,
-        3,
-        "full",
-        scaling=Scaling(shift, np.ones(X.shape[1])),
-        second=centred.T @ centred / len(X),
+def mixture_model(X, workers=7, k=3, covariance_type="full", reg_covar=1e-6, **options):
+    """The model of complete rows in memory."""
+    d = X.shape[1]
+    scaling = Scaling(X.mean(axis=0), np.ones(d))
+    centred = scaling.apply(X)
+    moments = Moments(scaling, centred.T @ centred / len(X))
+    common = {"reg_covar": reg_covar}
+    mapping = StatisticMap(
+        Blocks.one(d), covariance_type, k, moments, n_rows=len(X), **common, **options
     )
+    terms = FeatureTerms(X, Blocks.one(d), covariance_type, scaling=scaling, **common)
+    return MixtureStatistics(terms, evenly(len(X), workers).runs, mapping)

@@ -5,31 +5,19 @@ import pytest
 
 from vpem import InputError, NumericalError
 from vpem.network.blocks import Blocks
-from vpem.network.holdings import evenly
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrices import lower_half, symmetric, white_units
-from vpem.terms.mixture_statistics import MixtureStatistics
 from vpem.terms.scaling import Scaling
 
+from .fedem_support import mixture_model
 from .tables import each, over
 
 
-def model_of(X, workers=3, k=3, covariance_type="full", **options):
+def model_of(X, workers=3, **options):
     """The model of rows that are centred first, and those rows."""
-    shift = X.mean(axis=0)
-    rows = X - shift
-    held = evenly(len(X), workers)
-    made = MixtureStatistics(
-        rows,
-        held.runs,
-        k,
-        covariance_type,
-        scaling=Scaling(shift, np.ones(X.shape[1])),
-        second=rows.T @ rows / len(rows),
-        **options,
-    )
-    return made, rows
+    made = mixture_model(X, workers, **options)
+    return made, made.scaling.apply(X)
 
 
 @pytest.fixture
@@ -124,8 +112,8 @@ def test_any_statistic_gives_a_valid_model(X, covariance_type, seed):
         assert mixture.assembled_weights.min() > 0
         assert np.isfinite(mixture.score_samples(X)).all()
         # No mean lies farther out than the rows do.
-        far = np.sqrt(model._squared_norms(mixture.means))
-        assert far.max() <= model.radius * (1 + 1e-6)
+        far = np.sqrt(model.to_mixture.squared_norms(mixture.means))
+        assert far.max() <= model.to_mixture.radius * (1 + 1e-6)
         if noisy[:3].min() < 0:
             assert projected > 0
 
@@ -142,20 +130,20 @@ def test_an_emptied_component_comes_back_as_a_wide_one(X):
     assert mixture.weights[0, 1] == pytest.approx(1 / len(X), rel=0.2)
     np.testing.assert_allclose(mixture.means[1], 0, atol=1e-12)
     own = mixture.covariance_blocks[0][1]
-    np.testing.assert_allclose(own, model.second + 1e-6 * np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(own, model.to_mixture.second + 1e-6 * np.eye(4), atol=1e-12)
 
 
 def test_negative_variances_are_raised_to_their_own_size(X):
     model, rows = model_of(X)
     statistic = model.expect(0, model.start(rows[[3, 90, 170]]), None)
     matrices = symmetric(statistic[15:].reshape(3, -1), 4)
-    scale = np.diagonal(model.second)
+    scale = np.diagonal(model.to_mixture.second)
     # By so much that one eigenvalue of the second component's becomes negative.
     matrices[1] -= 0.8 * statistic[1] * np.diag(scale)
     mixture, projected = model.maximize(np.r_[statistic[:15], lower_half(matrices).ravel()])
     assert projected == 1
     before = matrices[1] / statistic[1] - np.outer(mixture.means[1], mixture.means[1])
-    into, back = white_units(model.second + 1e-6 * np.eye(4))
+    into, back = white_units(model.to_mixture.second + 1e-6 * np.eye(4))
     np.testing.assert_allclose(into @ back, np.eye(4), atol=1e-10)
     worst = np.linalg.eigvalsh(into @ (before + 1e-6 * np.eye(4)) @ into.T).min()
     assert worst < 0

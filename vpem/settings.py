@@ -378,6 +378,7 @@ class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
     covariance_type: str = changed(MixtureSettings, "covariance_type", help="full, diag, "
         "spherical; tied, tied-diag, tied-spherical for one shared by all components, with far "
         "smaller messages.")
+    missing: str = changed(FitSettings, "missing")
     floor: float | None = setting(None, "Least variance in any direction relative to the "
         "features' own, to which smaller ones, which noise can ask for, are raised and counted. "
         "Default: 1e-4, and 0 where nothing is noisy, which is EM.", least=0.0, most=1.0)

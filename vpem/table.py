@@ -78,12 +78,7 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
 
 TRIED = {("em-rows", way) for way in WAYS if way != "batches"}
 TRIED |= {("vp-em", way) for way in WAYS}
-TRIED |= {
-    (one, way)
-    for one in ("fedem", "vr-fedem")
-    for way in WAYS
-    if way not in ("tree", "missing", "disk", "weights")
-}
+TRIED |= {(one, way) for one in ("fedem", "vr-fedem") for way in WAYS}
 TRIED |= {("saem", way) for way in WAYS if way not in ("missing", "disk", "weights")}
 TRIED |= {
     ("kmeans-rows", way)

@@ -28,7 +28,7 @@ class Estimates:
     model : StatisticModel
         Whose statistics.
     batch_size : int or None
-        Rows of a minibatch, drawn without replacement; None: all rows, or with variance reduction
+        Rows of a minibatch, drawn by the model; None: all rows, or with variance reduction
         the square root of the mean number of rows.
     reduced : bool
         Variance reduction (SPIDER, Fang et al. 2018): a worker's estimate moves by the difference
@@ -142,10 +142,7 @@ class Estimates:
         held = int(self.model.counts[worker])
         if self.batch_size is None or self.batch_size >= held:
             return None
-        drawn: NDArray[np.intp] = self.rng.choice(
-            held, self.batch_size, replace=False, shuffle=False
-        )
-        return drawn
+        return self.model.draw(worker, self.batch_size, self.rng)
 
     def _expect(
         self, worker: int, parameters: Any, rows: NDArray[np.intp] | None

@@ -119,7 +119,7 @@ def run_fedem(
         If a statistic is no longer finite, or the network falls apart for long.
     """
     how = FedSettings.of(settings, **changes)
-    weights = _weights(model.counts, how.weighting)
+    weights = _weights(model, how.weighting)
     n_threads = thread_count(how.n_threads)
     first = Quantizer(first_codec, model.pieces, n_threads, basis)
     later = Quantizer(codec, model.pieces, n_threads, basis)
@@ -137,11 +137,12 @@ def run_fedem(
     return loop.resume(saver, alpha, later.omega).iterate(saver, callback)
 
 
-def _weights(counts: NDArray[np.intp], weighting: str) -> Vector:
+def _weights(model: StatisticModel, weighting: str) -> Vector:
     """What each worker weighs in a mean (n,)."""
     if weighting == "rows":
-        share: Vector = counts / counts.sum()
+        share: Vector = model.masses / model.masses.sum()
         return share
+    counts = model.counts
     if not counts.all():
         raise InputError(
             f"worker {int(np.argmin(counts))} holds no rows, so workers cannot count alike; take "

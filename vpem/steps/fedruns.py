@@ -40,6 +40,16 @@ class StatisticModel(Protocol):
     counts: NDArray[np.intp]
     """Rows (or observations) that each worker holds, (n,)."""
 
+    @property
+    def masses(self) -> NDArray[Any]:
+        """What they weigh, (n,)."""
+
+    def draw(self, worker: int, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+        """Draw some of a worker's rows, so that the mean of their statistics is unbiased.
+
+        The stream goes on alike in processes that have none of the worker's rows.
+        """
+
     def expect(
         self, worker: int, parameters: Any, rows: NDArray[np.intp] | None
     ) -> NDArray[np.float64]:

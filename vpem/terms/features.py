@@ -17,7 +17,7 @@ from vpem._core.sweep import sweep
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
 from vpem.terms.covariances import Factors, block_views, factorise
-from vpem.terms.matrix import Arranges, Rows, arrange_rows
+from vpem.terms.matrix import Arranges, MemoryRows, Rows, arrange_rows
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import BlockStatistics, Statistics
@@ -114,6 +114,20 @@ class FeatureTerms(BlockStatistics):
         )
         chosen.log_constant = self.log_constant * (chosen.total_weight / self.total_weight)
         chosen._sample_covariance = None
+        return chosen
+
+    def some(
+        self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None = None
+    ) -> FeatureTerms:
+        """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
+
+        They are read together, and kept in memory.
+        """
+        chosen = copy(self)
+        chosen.rows = MemoryRows.of(self.rows.take(rows))
+        chosen.n_samples = len(rows)
+        chosen.row_weights = row_weights
+        chosen.total_weight = float(len(rows) if row_weights is None else row_weights.sum())
         return chosen
 
     def among(
@@ -213,8 +227,11 @@ class FeatureTerms(BlockStatistics):
             Log-likelihood without `log_constant`.
         """
         nothing = np.zeros((1, 0))
+        weights = mixture.weights
+        if len(weights) < len(mix):
+            weights = np.broadcast_to(weights, (len(mix), weights.shape[1]))
         with np.errstate(divide="ignore"):
-            log_weights = np.log(np.broadcast_to(mixture.weights, (len(mix), len(factors.means))))
+            log_weights = np.log(weights)
         found = np.zeros(len(mix))
         for run in self.rows.runs():
             found += sweep(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -60,6 +60,8 @@ class MemoryRows:
         Precision.
     """
 
+    _step: int | None = None
+
     def __init__(self, X: Floats, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> None:
         if blocks.in_order and scaling.is_none:
             self._rows = blocks.arrange(X, np.dtype(dtype))
@@ -68,7 +70,13 @@ class MemoryRows:
             arrange_into(self._rows, X, blocks, scaling)
         self.n_samples = len(X)
         self.dtype = self._rows.dtype
-        self._step: int | None = None
+
+    @classmethod
+    def of(cls, rows: Floats) -> Self:
+        """Return rows (m, d) that are in block order and in the units and precision of fitting."""
+        made = cls.__new__(cls)
+        made._rows, made.n_samples, made.dtype = rows, len(rows), rows.dtype
+        return made
 
     def runs(self) -> Iterator[slice]:
         """All rows at once, unless they are cut."""
@@ -93,13 +101,6 @@ class MemoryRows:
         chosen = copy(self)
         chosen._rows = self._rows[rows]
         chosen.n_samples = len(chosen._rows)
-        return chosen
-
-    def replaced(self, rows: Floats) -> MemoryRows:
-        """Return other rows (m, d), which are in block order and in the units of fitting."""
-        chosen = copy(self)
-        chosen._rows = rows
-        chosen.n_samples = len(rows)
         return chosen
 
 

@@ -24,7 +24,7 @@ from vpem.checks import Floats
 from vpem.network.blocks import Blocks
 from vpem.terms.covariances import Factors, factorise
 from vpem.terms.features import FeatureTerms
-from vpem.terms.matrix import Arranges, Rows
+from vpem.terms.matrix import Arranges, MemoryRows, Rows
 from vpem.terms.missing_patterns import Plan, marginal_terms, pattern_plan
 from vpem.terms.missing_statistics import MissingBlockStatistics, MissingFactors
 from vpem.terms.mixture import Mixture
@@ -114,7 +114,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             self.spread += weights[rows] @ away
         self.spread = add(self.spread) / safe
         np.copyto(data, self.centre.astype(data.dtype), where=self.observed == 0)
-        self.rows = self.rows.replaced(data)  # type: ignore[attr-defined]
+        self.rows = MemoryRows.of(data)
         self.log_constant = self._log_constant(weights)
         self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
         self._found = _Found()
@@ -234,17 +234,23 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         return found
 
     def _of_rows(self, chosen: NDArray[np.bool_]) -> MissingTerms:
-        """Return the terms of some rows, for sweeps alone."""
-        made = copy(self)
-        if not chosen.all():
-            made.rows = self.rows.replaced(  # type: ignore[attr-defined]
-                np.ascontiguousarray(self.rows.read(slice(0, self.n_samples))[chosen])
-            )
-            made.observed = self.observed[chosen]
-            made.n_samples = int(chosen.sum())
-            made.row_weights = None if self.row_weights is None else self.row_weights[chosen]
-        made._found = _Found()
-        return made
+        """Return the terms of the rows of a mask, for sweeps alone."""
+        if chosen.all():
+            made = copy(self)
+            made._found = _Found()
+            return made
+        weights = None if self.row_weights is None else self.row_weights[chosen]
+        return self.some(np.flatnonzero(chosen), weights)
+
+    def some(
+        self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None = None
+    ) -> MissingTerms:
+        """Return the terms of some rows, for sweeps."""
+        chosen = super().some(rows, row_weights)
+        assert isinstance(chosen, MissingTerms)
+        chosen.observed = self.observed[rows]
+        chosen._found = _Found()
+        return chosen
 
     def _sweep(
         self,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vpem.terms.matrices import lower_half, symmetric, white_units
 
 if TYPE_CHECKING:
-    from vpem.terms.mixture_statistics import MixtureStatistics
+    from vpem.terms.statistic_map import StatisticMap
 
 __all__ = ["Whitening"]
 
@@ -28,22 +28,19 @@ class Whitening:
 
     Parameters
     ----------
-    model : MixtureStatistics
-        Whose statistics, and whose second moments.
+    layout : StatisticMap
+        How statistics are laid out, and the data's second moments.
     """
 
-    def __init__(self, model: MixtureStatistics) -> None:
-        self.n_components = model.n_components
-        self.n_features = d = model.n_features
-        kind = model.covariance_type
-        self._is_spherical = kind.endswith("spherical")
-        self._is_diagonal = self._is_spherical or kind.endswith("diag")
+    def __init__(self, layout: StatisticMap) -> None:
+        self.layout = layout
+        self.n_features = d = layout.n_features
         # The same ridge as the model's: a constant feature has a unit too.
-        matrix = model.second + model.reg_covar * np.eye(d)
+        matrix = layout.second + layout.reg_covar * np.eye(d)
         deviations = np.sqrt(np.diagonal(matrix))
-        if self._is_spherical:
+        if layout.is_spherical:
             deviations = np.full(d, np.sqrt(np.diagonal(matrix).mean()))
-        if self._is_diagonal:
+        if layout.is_diagonal:
             self._into, self._back = np.diag(1 / deviations), np.diag(deviations)
             return
         self._into, self._back = white_units(matrix)
@@ -57,19 +54,20 @@ class Whitening:
         return self._moved(statistics, self._back)
 
     def _moved(self, statistics: Vector, matrix: Vector) -> Vector:
-        m, k, d = len(statistics), self.n_components, self.n_features
-        end = k + k * d
+        m, k, d, layout = len(statistics), self.layout.n_components, self.n_features, self.layout
         out = statistics.copy()
-        out[:, k:end] = (statistics[:, k:end].reshape(m, k, d) @ matrix.T).reshape(m, k * d)
-        squares = statistics[:, end:]
+        first = statistics[:, layout.first].reshape(m, k, d)
+        out[:, layout.first] = (first @ matrix.T).reshape(m, k * d)
+        squares = statistics[:, layout.squares]
         if squares.size == 0:
             return out
-        if self._is_spherical:
-            out[:, end:] = squares * matrix[0, 0] ** 2
-        elif self._is_diagonal:
+        if layout.is_spherical:
+            out[:, layout.squares] = squares * matrix[0, 0] ** 2
+        elif layout.is_diagonal:
             scaled = squares.reshape(m, k, d) * np.diagonal(matrix) ** 2
-            out[:, end:] = scaled.reshape(m, -1)
+            out[:, layout.squares] = scaled.reshape(m, k * d)
         else:
-            full = symmetric(squares.reshape(m, k, -1), d)
-            out[:, end:] = lower_half(matrix @ full @ matrix.T).reshape(m, -1)
+            half = d * (d + 1) // 2
+            full = symmetric(squares.reshape(m, squares.shape[1] // half, half), d)
+            out[:, layout.squares] = lower_half(matrix @ full @ matrix.T).reshape(squares.shape)
         return out

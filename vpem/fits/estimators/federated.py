@@ -68,6 +68,9 @@ class FedEM(FittedMixture):
         never. See `vpem.fits.fedem.fit_fedem`.
     reg_covar, floor, scale
         As for `vpem.fits.fedem.fit_fedem`.
+    missing : {"refuse", "marginalize"}, default="refuse"
+        What is done where values are missing (NaN): "marginalize" integrates them out, in `fit` and
+        in everything else.
     sum : {"server", "tree", "consensus"}, optional
         How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
         graph.
@@ -138,6 +141,7 @@ class FedEM(FittedMixture):
         reg_covar: float = 1e-6,
         floor: float | None = None,
         scale: str = "none",
+        missing: str = "refuse",
         sum: str | None = None,
         n_rounds: int | str = "auto",
         weights: str = "metropolis",
@@ -170,6 +174,7 @@ class FedEM(FittedMixture):
         self.reg_covar = reg_covar
         self.floor = floor
         self.scale = scale
+        self.missing = missing
         self.sum = sum
         self.n_rounds = n_rounds
         self.weights = weights
@@ -181,7 +186,7 @@ class FedEM(FittedMixture):
         self.random_state = random_state
         self.n_threads = n_threads
 
-    def fit(self, X: ArrayLike, y: Any = None) -> FedEM:
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> FedEM:
         """Fit the mixture.
 
         Parameters
@@ -190,6 +195,9 @@ class FedEM(FittedMixture):
             One row a sample.
         y : ignored
             Present by scikit-learn's convention.
+        sample_weight : array of shape (M,), optional
+            Weight of each row: zero has no effect, an integer equals as many copies. Rows of
+            batches are drawn in proportion.
 
         Returns
         -------
@@ -219,6 +227,7 @@ class FedEM(FittedMixture):
                 seed=seed,
                 compress=self.compress if graph.has_server else None,
             ),
+            sample_weight=None if sample_weight is None else np.asarray(sample_weight),
             known_covariance=self.known_covariance,
             feature_names=None if names is None else list(names),
         )

@@ -89,6 +89,18 @@ class ImputationModel:
         if weights is not None:
             self.total_weight = add_up(float(weights.sum()))
 
+    @property
+    def masses(self) -> NDArray[np.intp]:
+        """What each observer's entries weigh, (n,): 1 each."""
+        return self.counts
+
+    def draw(self, worker: int, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+        """Draw so many different entries of an observer's, fewer than it saw."""
+        drawn: NDArray[np.intp] = rng.choice(
+            int(self.counts[worker]), count, replace=False, shuffle=False
+        )
+        return drawn
+
     def means(self, parameters: LowRank) -> Matrix:
         """Expectations of all entries (I J,), kept from one observer's turn to the next."""
         if self._known is None or self._known[0] is not parameters:

@@ -1,0 +1,151 @@
+"""What FedEM of a mixture ends with: its report, and warnings of noise."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from vpem.errors import NotConvergedWarning, VpemWarning
+from vpem.fits.results import MixtureResult
+from vpem.network.codecs import Codec
+from vpem.network.holdings import Workers
+from vpem.network.schema import Report
+from vpem.settings import FedMixtureSettings
+from vpem.steps.fedruns import FedRun
+
+__all__ = ["FedFit", "options_of", "warn_of_noise"]
+
+OFTEN = 0.1
+"""Share of the later iterations that project something, from which on there is a warning."""
+
+FEW = 10
+"""Iterations of which no share is told."""
+
+
+@dataclass(kw_only=True)
+class FedFit(MixtureResult):
+    """A mixture fitted by FedEM and how it came about.
+
+    Attributes
+    ----------
+    mixture : Mixture
+        Parameters; on a graph those of the mean of the workers' statistics.
+    history : ndarray of shape (n, 1)
+        Total log-likelihood of the iterations recorded.
+    run : FedRun
+        Statistic, history, memories.
+    workers : Workers
+        Who held which rows.
+    options : dict
+        Of the algorithm, as they were taken.
+    network, total_weight, converged, init_rows, seconds, communication
+        See `vpem.fits.results.MixtureResult`.
+    """
+
+    run: FedRun
+    workers: Workers
+    options: Report = field(default_factory=dict)
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations."""
+        return self.run.n_iter
+
+    @property
+    def log_likelihood(self) -> float:
+        """Log-likelihood per sample of the mixture, on all rows."""
+        return self.run.history.objective[-1]
+
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
+        """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`.
+
+        The mean field is in the units of fitting.
+        """
+        run, mixture, workers, network = self.run, self.mixture, self.workers, self.network
+        history = run.history
+        return {
+            "algorithm": "vr-fedem" if self.options["variance_reduction"] else "fedem",
+            "split": "rows",
+            "n_samples": workers.n_samples,
+            "n_features": mixture.n_features,
+            "total_weight": self.total_weight,
+            "n_agents": workers.n_workers,
+            "n_workers": workers.n_workers,
+            "worker_names": list(holders),
+            "agent_names": list(holders),
+            "worker_rows": workers.counts.tolist(),
+            **self._size(),
+            "feature_names": list(feature_names),
+            **network.describe("topology", "edges", "positions", "server"),
+            "hops": 0,
+            **network.describe("rounds", "weights", "mixing_rate", "consensus_error", "faults"),
+            "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
+            **self.options,
+            "omega": run.omega,
+            "statistic_size": len(run.statistic),
+            "mixing_weights": mixture.assembled_weights.tolist(),
+            "log_likelihood": self.log_likelihood,
+            "bic": self.bic,
+            "aic": self.aic,
+            "converged": self.converged,
+            "n_iter": self.n_iter,
+            "n_epochs": run.epochs,
+            "projections": run.projections,
+            "projected_share": run.projected_share,
+            "disagreement": history.disagreement[-1],
+            "mean_field": history.mean_field,
+            "epochs": history.epochs,
+            "history": history.objective,
+            "recorded": history.iteration,
+            "bytes_up": history.bytes_up,
+            "init_rows": self._starts,
+            "communication": self.communication,
+            "seconds": self.seconds,
+        }
+
+
+def options_of(run: FedRun, how: FedMixtureSettings, compress: str | None) -> Report:
+    """Return what a report says of the algorithm's options, as they were taken."""
+    return {
+        "compress": compress,
+        "step_size": "function" if callable(how.step_size) else how.step_size,
+        "alpha": run.alpha,
+        "participation": how.participation,
+        "batch_size": how.batch_size,
+        "variance_reduction": bool(how.variance_reduction),
+        "weighting": how.weighting,
+        "memory": how.memory,
+        "scale": how.scale,
+        "tol": how.tol,
+    }
+
+
+def warn_of_noise(run: FedRun, how: FedMixtureSettings, codec: Codec | None) -> None:
+    """Warn where noise spoiled M-steps, or kept the run from its end."""
+    if run.n_iter >= FEW and run.projected_share > OFTEN:
+        finer = "" if codec is None else ", more bits (such as qsgd:6bits:32 or qsgd:8bits:32)"
+        warnings.warn(
+            f"weights or covariances had to be projected in {run.projected_share:.0%} of the later "
+            f"half of the iterations: noise is large for what the data tell of a component, or a "
+            f"component collapses; take a smaller step size{finer}, fewer components, or one "
+            "covariance for all (tied)",
+            VpemWarning,
+            stacklevel=3,
+        )
+    if how.tol > 0 and not run.converged:
+        warnings.warn(
+            f"not converged within {run.n_iter} iterations: corrections are still above tol="
+            f"{how.tol:g}; {_lasting_noise(how, codec) or 'allow more iterations'}",
+            NotConvergedWarning,
+            stacklevel=3,
+        )
+
+
+def _lasting_noise(how: FedMixtureSettings, codec: Codec | None) -> str | None:
+    """Say which noise stays in corrections however long a run is, and what to do about it."""
+    if how.batch_size is not None and not how.variance_reduction:
+        return "the noise of batches keeps them there: take variance reduction, or tol 0"
+    if how.memory == "none" and (codec is not None or how.participation < 1):
+        return "without memories noise keeps them there: take memory first, or tol 0"
+    return None
