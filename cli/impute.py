@@ -12,6 +12,7 @@ from vpem.records import changed, setting
 from vpem.settings import GraphSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
+from .choices import how_summed
 from .driver import Output, Run
 from .engine import EngineSettings, describe_engine
 from .observed import Dealing, Observers, observed
@@ -159,8 +160,9 @@ def _show(report: Report, fit: Imputation) -> None:
     rows, columns = plural(report["n_samples"], "row"), plural(report["n_features"], "column")
     seen = f"{report['share_seen']:.1%} seen"
     network = [plural(report["n_workers"], "observer"), report["topology"]]
-    if report["server"] is None:
-        network.append(plural(report["rounds"], "round"))
+    if report["sum"] != "server":
+        network.append(how_summed(report))
+    if report["sum"] == "consensus":
         network.append(f"statistics up to {report['disagreement']:.2g} apart")
     if report["sample_weight"] is not None:
         seen += f", weighed by {report['sample_weight']}"
@@ -168,7 +170,7 @@ def _show(report: Report, fit: Imputation) -> None:
     if not report["converged"]:
         iterations.insert(1, "not converged")
     how = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
-    if report["compress"] is not None:
+    if report["compress"] is not None and report["sum"] == "server":
         how.append(f"compressed by {report['compress']}")
     if report["projections"]:
         how.append(f"{report['projections']:,} means moved into the law's domain")

@@ -286,6 +286,21 @@ SENTENCES = [
     ("hidden.csv", "has the value ''"),
     ("gap.h5", "nobody saw any entry of row 'row 3'"),
     ("infinite.h5", "is inf; leave out what was not seen"),
+    ("birds.csv birds.h5", "add --parties if each is one party's"),
+    (
+        "birds.csv --parties",
+        "has a column 'observer', but a party is one; leave --parties",
+    ),
+    ("one.h5 bits.h5 --parties", "the rows of party 'bits' have no ids"),
+    ("bits.h5 gap.h5 --parties", "party 'bits' has 12 rows and party 'gap' 6, without ids"),
+    ("gap.h5 --parties", "nobody saw any entry of row 'row 3', so"),
+    ("one.h5 empty.csv --parties", "party 'empty': empty.csv has a header but no entries"),
+    ("one.h5 twice.csv --parties", "observer 'twice' has row 'a', column 'b' twice (1 and 2)"),
+    ("one.h5 --parties --workers 2", "--workers is for one file; with --parties leave it out"),
+    ("one.h5 --parties --sample-weight w", "party 'one' has no sample weights called 'w'"),
+    ("birds.csv --sample-weight w", "has no column 'w'"),
+    ("heavy.csv --sample-weight W", "what a saw at row 'b', column 'c' weighs -1"),
+    ("light.csv --sample-weight w", "nobody saw a single entry"),
 ]
 
 
@@ -293,6 +308,10 @@ SENTENCES = [
 def gaps(folder):
     """Matrices that cannot be completed."""
     (folder / "hidden.csv").write_text("observer,row,column,value\na,b,c,\n")
+    (folder / "heavy.csv").write_text("observer,row,column,value,w\na,b,c,1,-1\n")
+    (folder / "light.csv").write_text("observer,row,column,value,w\na,b,c,1,0\n")
+    (folder / "empty.csv").write_text("row,column,value\n")
+    (folder / "twice.csv").write_text("row,column,value\na,b,1\na,b,2\n")
     gap = np.ones((6, 3))
     gap[3] = np.nan
     write_dataset("gap.h5", Dataset(gap, ("a", "b", "c")))

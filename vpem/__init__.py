@@ -54,6 +54,7 @@ _HOMES = {
     "make_graph": "vpem.network.topologies",
     "mixing_matrix": "vpem.network.mixing",
     "mixing_rate": "vpem.network.mixing",
+    "observe_parties": "vpem.files.parties.observing",
     "read_dataset": "vpem.files.datasets",
     "read_individuals": "vpem.saem.formats.individuals",
     "read_model": "vpem.files.models",

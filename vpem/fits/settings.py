@@ -44,7 +44,8 @@ class ImputeSettings(Settings, heading="Model"):
         "constant:0.5, decreasing:0.8,0.6 (0.8 k^-0.6), or auto: 1 where nothing is drawn at "
         "random, else what the noise allows.")
     batch_size: int | None = changed(FedSettings, "batch_size", help="Entries that an observer "
-        "draws of its own in an iteration.")
+        "draws of its own in an iteration. Default: all; with --variance-reduction the square root "
+        "of their mean number.")
     variance_reduction: bool = changed(FedSettings, "variance_reduction", help="VR-FedEM, with "
         "small batches.")
     memory: str = changed(FedSettings, "memory")
@@ -54,7 +55,7 @@ class ImputeSettings(Settings, heading="Model"):
     max_iter: int | None = changed(FitSettings, "max_iter", None, help="Most iterations. Default: "
         "1000 where steps are whole (constant:1), as many more as they are shorter.")
     seed: int = changed(MixtureSettings, "seed", help="Seeds the split, the holdout, "
-        "participation, batches and noise.")
+        "participation, batches, noise, and random graphs.")
     n_threads: int | None = changed(SumSettings, "n_threads", help="Threads of the codec. Default: "
         "all processors.")
 

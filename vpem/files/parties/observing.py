@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_memory
 from vpem.engines.placement import Placement, for_each
-from vpem.errors import InputError, VpemError
+from vpem.errors import InputError, Setting, VpemError
 from vpem.files.long_csv import read_entries, sort_names
 from vpem.files.opening import open_text
 from vpem.files.parties.manifest import Party
@@ -173,6 +173,13 @@ def _read(party: Party, weight: str | None) -> _Held:
     """Read what one party saw."""
     files = party.find()
     headers = [_header(file) for file in files]
+    if any("observer" in map(str.lower, header) and _is_long(header) for header in headers):
+        raise InputError(
+            f"party {party.name!r}: {party.path} has a column 'observer', but a party is one; "
+            "leave ",
+            Setting("parties", True),
+            " out, or the column",
+        )
     if party.columns is None and party.ids is None and any(map(_is_long, headers)):
         try:
             return _read_long(files, weight)
