@@ -590,6 +590,9 @@ def test_malformed_messages():
         codec.decode(b"\xff\xff" + message[2:], 6)
     with pytest.raises(InputError, match="no message of 6 values"):
         codec.decode(b"\x00\x00" + message[2:], 6)
+    for messages in (np.zeros((2, 13), np.uint8), np.zeros((2, 14)), np.zeros(14, np.uint8)):
+        with pytest.raises(InputError, match="are rows of 14 bytes, got shape"):
+            codec.unpack(messages, 6)
     with pytest.raises(InputError, match="must be bytes, got str"):
         codec.decode("x" * 14, 6)
     with pytest.raises(InputError, match="float32 or float64, got int64"):

@@ -233,6 +233,13 @@ class _Packed(ABC):
         InputError
             If these bytes are not such messages.
         """
+        size = self.message_size(n)
+        if messages.dtype != np.uint8 or messages.ndim != 2 or messages.shape[1] != size:
+            raise InputError(
+                f"messages of {n} values by {self.name!r} are rows of {size} bytes, got shape "
+                f"{messages.shape} of type {messages.dtype}; give the codec and the number of "
+                "values they were packed with"
+            )
         return self._unpack(np.ascontiguousarray(messages), np.zeros((len(messages), n)), n_threads)
 
     def _pack(self, rows: Values, keys: Keys, n_threads: int, whose: str) -> Packed:
