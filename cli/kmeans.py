@@ -54,9 +54,7 @@ def kmeans(
     held: KmeansHolding,
     graph: GraphSettings,
     how: KmeansSettings,
-    sums: Annotated[
-        SumSettings, Without("consensus compress link_failure agent_dropout stragglers")
-    ],
+    sums: Annotated[SumSettings, Without("consensus")],
     start: Annotated[StartSettings, Without("init_model")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
@@ -93,7 +91,7 @@ def kmeans(
         run.leave_it_to_the_first(found.converged)
         report = found.describe(source.feature_names, names)
         report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": files}
-        report["sample_weight"] = held.sample_weight
+        report |= {"sample_weight": held.sample_weight, "participation": how.participation}
         if alignment is not None:
             report["alignment"] = alignment
         report |= ran
@@ -182,6 +180,11 @@ class _Progress(Progress):
         yield f"{plural(progress.changed, 'row')} changed"
 
 
+def _summed(report: Report) -> str:
+    part, said = report["participation"], how_summed(report)
+    return said if part == 1 else f"{said}, participation {part:g}"
+
+
 def _show(report: Report, names: Sequence[str]) -> None:
     """Print what a reader wants to know."""
     from .output import communication, number, show, table
@@ -199,7 +202,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
     facts = [
         ("data", f"{rows} x {features}"),
         ("network", ", ".join(network)),
-        ("sum", how_summed({**report, "compress": None, "faults": None})),
+        ("sum", _summed(report)),
         ("inertia", number(report["inertia"], 10) + units),
         ("iterations", ", ".join(iterations)),
         ("communication", communication(report["communication"], names)),

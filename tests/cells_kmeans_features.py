@@ -12,7 +12,17 @@ from vpem.fits.spread import own_columns
 from vpem.network.holdings import from_lists
 from vpem.sums.spread import spread
 
-from .kmeans_support import START, WEIGHTS, X, first_of, in_shell, is_lloyd, same
+from .kmeans_support import (
+    START,
+    WEIGHTS,
+    X,
+    first_of,
+    in_shell,
+    is_at_rest,
+    is_lloyd,
+    same,
+    same_optimum,
+)
 from .resume_support import check_resumes
 from .thread_engine import together
 
@@ -50,6 +60,39 @@ def tree(folder):
         same(cluster(topology=topology, network={"sum": "tree"}), cluster())
 
 
+def compressed(folder):
+    for topology in ("star", "cycle"):
+        found = cluster(topology=topology, network={"compress": "natural:12bits"})
+        plain = cluster(topology=topology)
+        same_optimum(found, plain, 1e-5)
+        few, many = (
+            one.communication["bytes"] / one.communication["messages"] for one in (found, plain)
+        )
+        assert few < 0.35 * many
+        for seed, codec in enumerate(("qsgd:8bits", "qsgd:4bits:32", "topk:0.3")):
+            network = {"compress": codec, "seed": seed}
+            is_at_rest(cluster(topology=topology, network=network, init="random", seed=seed))
+
+
+def absent(folder):
+    for seed in range(3):
+        drawn = {"init": "random", "seed": seed}
+        for compress in (None, "natural:12bits"):
+            network = {"agent_dropout": 0.3, "compress": compress, "seed": seed}
+            is_at_rest(cluster(topology="complete", network=network, **drawn))
+            network = {"compress": compress, "seed": seed}
+            is_at_rest(cluster(network=network, participation=0.4, **drawn))
+    same(cluster(participation=1 - 1e-12), cluster(), more=1)
+
+
+def links(folder):
+    faults = {"link_failure": 0.2, "stragglers": 0.1}
+    for topology in ("cycle", "complete"):
+        same_optimum(cluster(topology=topology, network=faults), cluster(), 1e-7)
+    few = {**faults, "n_rounds": 2}
+    assert cluster(topology="path", network=few, max_iter=30).partitions
+
+
 def weights(folder):
     start = np.flatnonzero(WEIGHTS)[[0, 30, 60, 90]]
     found = cluster(init=start, sample_weight=WEIGHTS)
@@ -64,9 +107,18 @@ def disk(folder):
     same(cluster(stored), cluster())
 
 
+KEPT = (
+    {},
+    {"topology": "cycle", "init": "k-means++", "n_init": 2},
+    {"network": {"compress": "natural:12bits"}, "participation": 0.6},
+    {"topology": "complete", "network": {"compress": "natural:12bits", "agent_dropout": 0.2}},
+    {"topology": "path", "network": {"link_failure": 0.3, "n_rounds": 3}, "max_iter": 20},
+)
+
+
 def checkpoint(folder):
-    for topology in ("star", "cycle"):
-        check_resumes(lambda saver, where=topology: cluster(topology=where, saver=saver))
+    for how in KEPT:
+        check_resumes(lambda saver, how=how: cluster(saver=saver, **how))
 
 
 def shared(folder):
@@ -90,6 +142,8 @@ OVER_RANKS = {
     "server": {},
     "consensus": {"topology": "cycle", "network": {"hops": 1}},
     "few rounds": {"topology": "path", "network": {"n_rounds": 5, "acceleration": "none"}},
+    "tree": {"topology": "path", "network": {"sum": "tree"}},
+    "absent": {"participation": 0.5, "init": "random"},
     "one round": {"topology": "complete"},
     "start": {"init": "k-means++", "n_init": 2, "scale": "standard"},
     "centres": {"init": X[START] + 0.1, "topology": "cycle"},
@@ -128,6 +182,9 @@ CELLS = {
     "server": server,
     "consensus": consensus,
     "tree": tree,
+    "compressed": compressed,
+    "absent": absent,
+    "links": links,
     "weights": weights,
     "disk": disk,
     "checkpoint": checkpoint,

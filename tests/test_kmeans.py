@@ -457,14 +457,8 @@ def test_what_makes_no_sense_together(digits):
             "the graph has none",
         ),
         (lambda: kmeans_features(digits, star, method="grid", init="random"), "by k-means"),
-        (
-            lambda: kmeans_rows(digits, two, workers_on("path", 2, link_failure=0.1, n_rounds=9)),
-            "failing rounds",
-        ),
-        (
-            lambda: kmeans_features(digits, agents_on("star", 2, 64, compress="float32")),
-            "compressed rounds",
-        ),
+        (lambda: kmeans_rows(digits, two, workers_on("path", 2), participation=0.5), "on a graph"),
+        (lambda: kmeans_features(digits, star, method="grid", participation=0.5), "sends labels"),
         (lambda: kmeans_features(digits * 1e200, star), "its square cannot be computed with"),
         (lambda: kmeans_rows(np.full((4, 2), np.nan), two, workers_on("star", 2)), "is NaN"),
     ]

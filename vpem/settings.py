@@ -247,6 +247,9 @@ class KmeansSettings(Settings, heading="Model"):
         heading="Start", choices=CLUSTER_INITS, idle=STARTED)
     n_init: int = changed(FitSettings, "n_init")
     seed: int = changed(MixtureSettings, "seed")
+    participation: float = setting(1.0, "At a server: probability that a worker, or agent, takes "
+        "part in an iteration. Who does not counts with what it sent last.",
+        heading="Messages and faults", least=0.0, most=1.0, above=True)
     max_iter: int = changed(FitSettings, "max_iter", 300)
     dtype: Any = changed(FitSettings, "dtype")
     n_threads: int | None = changed(SumSettings, "n_threads")

@@ -82,11 +82,34 @@ TRIED |= {(one, way) for one in ("fedem", "vr-fedem") for way in WAYS}
 TRIED |= {("saem", way) for way in WAYS if way not in ("missing", "disk", "weights")}
 TRIED |= {
     ("kmeans-rows", way)
-    for way in ("server", "tree", "consensus", "weights", "checkpoint", "parties", "mpi")
+    for way in (
+        "server",
+        "tree",
+        "consensus",
+        "compressed",
+        "absent",
+        "links",
+        "weights",
+        "checkpoint",
+        "parties",
+        "mpi",
+    )
 }
 TRIED |= {
     ("kmeans-features", way)
-    for way in ("server", "tree", "consensus", "disk", "weights", "checkpoint", "parties", "mpi")
+    for way in (
+        "server",
+        "tree",
+        "consensus",
+        "compressed",
+        "absent",
+        "links",
+        "disk",
+        "weights",
+        "checkpoint",
+        "parties",
+        "mpi",
+    )
 }
 TRIED |= {("fedmissem", way) for way in WAYS}
 

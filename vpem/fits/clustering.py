@@ -18,7 +18,7 @@ from vpem.files.fingerprint import describe_run
 from vpem.files.models import current_versions
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import precision_of
-from vpem.fits.results import SUMMED, NetworkResult
+from vpem.fits.results import SUMMED, NetworkResult, warn_of_partitions
 from vpem.network.schema import Report
 from vpem.settings import CLUSTER_INITS, KmeansSettings
 from vpem.sums.connect import Network
@@ -32,7 +32,6 @@ __all__ = [
     "Clustering",
     "KMeansProgress",
     "Wanted",
-    "check_network",
     "describe_kmeans",
     "prepare",
     "progress_of",
@@ -81,11 +80,14 @@ class Clustering(NetworkResult):
     history : list of float
         Inertia of the assignment in each iteration, as the first root finds it.
     converged : bool
-        Whether no row changed its cluster in the last iteration.
+        Whether no row changed its cluster in the last iteration, or in as many as it takes where
+        sums err or some are absent.
     split, method : str
         "rows" or "features"; "lloyd" or "grid".
     reseeded : list of (int, int, int)
         Iteration, cluster and row, of clusters that were empty and placed anew.
+    partitions : list of (int, str)
+        Iterations that found the network fallen apart and changed nothing, and why.
     one_shot : OneShot or None
         What is known of a one-shot clustering (`vpem.fits.one_shot`).
     scaling : Scaling or None
@@ -106,6 +108,7 @@ class Clustering(NetworkResult):
     root_centres: NDArray[np.float64] | None = None
     disagreement: float = 0.0
     reseeded: list[tuple[int, int, int]] = field(default_factory=list)
+    partitions: list[tuple[int, str]] = field(default_factory=list)
     one_shot: OneShot | None = None
     scaling: Scaling | None = None
 
@@ -146,6 +149,9 @@ class Clustering(NetworkResult):
                 {"iteration": iteration, "cluster": cluster, "row": row}
                 for iteration, cluster, row in self.reseeded
             ],
+            "partitions": [
+                {"iteration": iteration, "reason": reason} for iteration, reason in self.partitions
+            ],
             "one_shot": None if self.one_shot is None else self.one_shot.describe(self.inertia),
             **network.describe("server", "edges", "topology"),
             "hops": None if over_rows else network.hops,
@@ -153,7 +159,7 @@ class Clustering(NetworkResult):
             if over_rows
             else [[int(agent) for agent in hub.agents] for hub in network.hubs],
             "roots": None if over_rows else [int(hub.root) for hub in network.hubs],
-            **network.describe("positions", *SUMMED),
+            **network.describe("positions", *SUMMED, "compress", "faults"),
             "communication": self.communication,
             "seconds": self.seconds,
         }
@@ -305,21 +311,6 @@ def _check_centres(
     return given.astype(np.float64)
 
 
-def check_network(network: Network) -> None:
-    """Refuse a sum that k-means over it would not end with, or that is no network."""
-    if not isinstance(network, Network):
-        raise InputError(
-            f"the network must come from vpem.connect or connect_workers, got "
-            f"{type(network).__name__}"
-        )
-    if network.compress is not None or network.faults is not None:
-        what = "compressed" if network.compress is not None else "failing"
-        raise InputError(
-            f"k-means stops when no row changes its cluster, but {what} rounds make rows near a "
-            "border change for ever; take rounds without compress and faults"
-        )
-
-
 def warn_of_outcome(found: Clustering, max_iter: int) -> None:
     """Warn where iterations ran out, clusters are empty, or roots disagree.
 
@@ -336,6 +327,7 @@ def warn_of_outcome(found: Clustering, max_iter: int) -> None:
             NotConvergedWarning,
             stacklevel=3,
         )
+    warn_of_partitions(found.partitions)
     empty = int((found.counts <= 0).sum())
     if empty:
         warnings.warn(

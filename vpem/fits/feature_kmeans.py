@@ -14,11 +14,11 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
+from vpem.fits.cluster_sums import check_network, lasting, pace_of
 from vpem.fits.clustering import (
     Callback,
     Clustering,
     Wanted,
-    check_network,
     describe_kmeans,
     prepare,
     progress_of,
@@ -98,7 +98,7 @@ def kmeans_features(
     """
     began = time.perf_counter()
     how = KmeansSettings.of(settings, **changes)
-    check_network(network)
+    check_network(network, how)
     n_features = network.whole.blocks.n_features
     if n_features == 0:
         raise InputError("the network's agents hold no features; make it with vpem.connect")
@@ -169,7 +169,8 @@ class _OverFeatures:
                 chosen = stream.draw_distinct(k)
             start = terms.at_rows(chosen)
         run = lloyd_features(
-            terms, total, start, stream,
+            terms, lasting(total, network, self.how), start, stream,
+            pace=pace_of(network, self.how, terms.n_samples * k),
             max_iter=self.how.max_iter, callback=progress_of(self.callback),
             saver=restart.saver(rows=chosen),
         )  # fmt: skip
@@ -213,6 +214,7 @@ def _clustering(
         scaling=None if scaling.is_none else scaling,
         disagreement=disagreement,
         reseeded=run.reseeded,
+        partitions=run.partitions,
         init_rows=None if best.rows is None else tuple(int(row) for row in best.rows),
         **outcome,
     )

@@ -345,14 +345,7 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
             VpemWarning,
             stacklevel=3,
         )
-    if fit.partitions:
-        iteration, reason = fit.partitions[0]
-        warnings.warn(
-            f"the network fell apart in {len(fit.partitions)} iterations, which changed nothing; "
-            f"first in iteration {iteration}: {reason}",
-            VpemWarning,
-            stacklevel=3,
-        )
+    warn_of_partitions(fit.partitions)
     if fit.recoveries:
         listed = shorten(
             f"component {r.component} in hub {r.hub} ({r.reason}, iteration {r.iteration}"
@@ -384,3 +377,15 @@ def warn_of_outcome(fit: Fit, max_iter: int, tol: float) -> None:
 def _largest(values: NDArray[np.float64]) -> float:
     heard = np.abs(values[~np.isnan(values)])
     return float(heard.max(initial=0.0))
+
+
+def warn_of_partitions(partitions: list[tuple[int, str]]) -> None:
+    """Warn where the network fell apart in iterations."""
+    if partitions:
+        iteration, reason = partitions[0]
+        warnings.warn(
+            f"the network fell apart in {len(partitions)} iterations, which changed nothing; "
+            f"first in iteration {iteration}: {reason}",
+            VpemWarning,
+            stacklevel=4,
+        )

@@ -15,11 +15,11 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum
 from vpem.files.matrix import FileMatrix
+from vpem.fits.cluster_sums import check_network, lasting, pace_of
 from vpem.fits.clustering import (
     Callback,
     Clustering,
     Wanted,
-    check_network,
     describe_kmeans,
     prepare,
     progress_of,
@@ -104,7 +104,7 @@ def kmeans_rows(
     """
     began = time.perf_counter()
     how = KmeansSettings.of(settings, **changes)
-    check_network(network)
+    check_network(network, how)
     if how.method == "grid":
         raise InputError(
             Setting("method", "grid"), " joins clusterings of different features: it needs ",
@@ -121,7 +121,7 @@ def kmeans_rows(
             f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
         )
     here = here or LocalRows(holders, workers.counts)
-    attempts = _OverRows(asked, workers, here, how, callback)
+    attempts = _OverRows(asked, workers, network, here, how, callback)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
     if how.scale == "standard":
@@ -162,11 +162,13 @@ class _OverRows:
         self,
         asked: Wanted,
         workers: Workers,
+        network: Network,
         here: LocalRows,
         how: KmeansSettings,
         callback: Callback | None,
     ) -> None:
         self.asked = asked
+        self.network = network
         self.how = how
         self.callback = callback
         self.order = order = workers.order
@@ -181,8 +183,10 @@ class _OverRows:
         """Run one restart; returns also the rows that it started at, worker by worker."""
         stream = PlacedStream(restart.rng, self.weights, self.order)
         start, chosen = self._start(restart, stream)
+        network, how = self.network, self.how
         run = lloyd_rows(
-            self.parts, restart.total, start, stream,
+            self.parts, lasting(restart.total, network, how), start, stream,
+            pace=pace_of(network, how, start.size + len(start) + 2),
             max_iter=self.how.max_iter, n_threads=self.threads, callback=progress_of(self.callback),
             saver=restart.saver(rows=chosen),
         )  # fmt: skip
@@ -193,10 +197,11 @@ class _OverRows:
     ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
         """Return centres to start from, and the rows that they are at."""
         asked, parts, total, k = self.asked, self.parts, restart.total, self.how.n_clusters
-        if restart.saved is not None:
-            return restart.loop["centres"][0], restart.drawn()
         if asked.centres is not None:
             return asked.scaling.apply(asked.centres), None
+        if restart.saved is not None:
+            chosen = restart.drawn()
+            return HeldRows(parts, total).take(chosen), chosen
         if asked.init == "k-means++":
             # Each row was sent to all when it was drawn.
             chosen = seed_rows(parts, total, k, stream, n_threads=self.threads)
@@ -243,6 +248,7 @@ class _OverRows:
             root_centres=asked.scaling.undo(roots) if len(roots) > 1 else None,
             disagreement=disagreement,
             scaling=asked.kept_scaling,
+            partitions=run.partitions,
             reseeded=[(at, cluster, int(order[row])) for at, cluster, row in run.reseeded],
             init_rows=None if best.rows is None else tuple(int(order[row]) for row in best.rows),
             **outcome,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.steps.lloyd import Lloyd, iterate_lloyd
+from vpem.steps.lloyd import PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
 from vpem.steps.saver import Saver
 from vpem.steps.seeding import summed_distances
 from vpem.steps.streams import RowStream
@@ -30,6 +30,7 @@ def lloyd_features(
     stream: RowStream,
     *,
     max_iter: int,
+    pace: Pace = PLAIN,
     callback: Callable[[int, float, int], None] | None = None,
     saver: Saver | None = None,
 ) -> Lloyd:
@@ -49,6 +50,8 @@ def lloyd_features(
         Where to start, in block order.
     stream : RowStream
         The stream that all agents share.
+    pace : Pace
+        When it stops.
     max_iter, callback, saver
         As for `vpem.steps.lloyd.iterate_lloyd`.
 
@@ -60,7 +63,7 @@ def lloyd_features(
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
     run = Lloyd(centres, labels, counts, inertia)
     return iterate_lloyd(
-        _Clusters(terms, total), run, total, stream,
+        _Clusters(terms, total, pace), run, total, stream,
         max_iter=max_iter, callback=callback, saver=saver,
     )  # fmt: skip
 
@@ -100,9 +103,11 @@ class _Clusters:
     agreement = "stopping"
     settles = True
 
-    def __init__(self, terms: FeatureTerms, total: Sum) -> None:
+    def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace) -> None:
         self.terms = terms
         self.total = total
+        self.pace = pace
+        self.kind = "estep"
         self.n_samples = terms.n_samples
         self.sums = np.empty(0)
 
@@ -113,8 +118,11 @@ class _Clusters:
         self.sums = np.zeros((n_components, width))
         offsets = terms.blocks.offsets
         changed = np.zeros(1 + len(inertia), dtype=np.intp)
-        for rows, found in summed_distances(terms, self.total, run.centres, "estep"):
+        for rows, found in summed_distances(terms, self.total, run.centres, self.kind):
             nearest = found.argmin(axis=2).astype(np.int32)
+            silent = self.total.silent
+            if silent is not None:
+                nearest[silent] = np.maximum(run.labels[silent, rows], 0)
             least = np.take_along_axis(found, nearest[:, :, None], axis=2)[:, :, 0]
             weights = np.ones(nearest.shape[1])
             if terms.row_weights is not None:
@@ -129,13 +137,19 @@ class _Clusters:
                     columns = slice(int(offsets[root]), int(offsets[root + 1]))
                 run.counts[root] += np.bincount(own, weights, n_components)
                 self.sums[:, columns] += _by_cluster(own, weights, n_components) @ data[:, columns]
-        run.inertia = self.total.roots.join(inertia)
+        run.inertia = inertia_of_roots(self.total, inertia)
         return int(self.total.holders.allreduce(changed.max(keepdims=True), "max")[0])
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
-        counts = self.terms.blocks.of_feature(run.counts)
-        run.centres = self.sums / np.where(counts > 0, counts, 1.0)
-        return np.flatnonzero(self.total.holders.any((run.counts <= 0).any(axis=0)))
+        blocks, silent, empty = self.terms.blocks, self.total.silent, run.counts <= 0
+        counts = blocks.of_feature(run.counts)
+        moved = self.sums / np.where(counts > 0, counts, 1.0)
+        if silent is not None:
+            # Who has not heard the sum stays where it was.
+            empty = empty & ~silent[:, None]
+            moved = np.where(silent[blocks.block_of], run.centres, moved)
+        run.centres = moved
+        return np.flatnonzero(self.total.holders.any(empty.any(axis=0)))
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))
@@ -147,6 +161,8 @@ class _HardMixture:
 
     agreement = "flooding"
     settles = False
+    pace = PLAIN
+    kind = "setup"
 
     def __init__(self, terms: StartTerms, total: Sum, stream: RowStream) -> None:
         self.terms = terms

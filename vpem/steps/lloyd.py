@@ -10,11 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.errors import PartitionedError
 from vpem.network.schema import (
     COUNT,
     FLAG,
     NOTHING,
     NUMBER,
+    TEXT,
     Array,
     Choice,
     Integer,
@@ -24,17 +26,48 @@ from vpem.network.schema import (
     State,
     check,
 )  # fmt: skip
+from vpem.steps.runs import note_partition
 from vpem.steps.saver import NoSaver, Saver, check_length
 from vpem.steps.streams import RowStream
+from vpem.sums.counted import AtServer
 from vpem.sums.sum import Sum
+from vpem.sums.wrappers import Wrapper
 
-__all__ = ["MOST_LLOYD", "Clusters", "Lloyd", "LloydRuns", "iterate_lloyd"]
+__all__ = [
+    "MOST_LLOYD",
+    "PLAIN",
+    "Clusters",
+    "Lloyd",
+    "LloydRuns",
+    "Pace",
+    "inertia_of_roots",
+    "iterate_lloyd",
+]
 
 MOST_LLOYD = 300
 """Most iterations."""
 
-ARRAYS = ("centres", "labels", "counts", "inertia", "distances")
-LISTS = ("history", "bytes_sent", "reseeded")
+ARRAYS = ("centres", "labels", "counts", "inertia", "distances", "waiting")
+LISTS = ("history", "bytes_sent", "reseeded", "partitions")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How Lloyd's iterations go.
+
+    Attributes
+    ----------
+    patience : int
+        How often more all must have been heard without a change before they stop, where sums err
+        or some are absent; see `Lloyd.calm`. 0: the sum of an iteration is that of the last one if
+        no row has changed.
+    """
+
+    patience: int = 0
+
+
+PLAIN = Pace()
+"""All rows in every iteration, until none has changed."""
 
 
 @dataclass
@@ -60,9 +93,16 @@ class Lloyd:
     bytes_sent : list of int
         Payload bytes sent when each entry of the history was known.
     converged : bool
-        Whether no row changed its cluster in the last iteration.
+        Whether no row changed its cluster in the last iteration, or as many as it takes.
     reseeded : list of (int, int, int)
         Iteration, cluster and row, of clusters that were empty and re-initialised.
+    partitions : list of (int, str)
+        Iterations that found the network fallen apart and changed nothing, and why.
+    calm : int
+        How often in a row all have been heard since a row changed; less where the network fell
+        apart since.
+    waiting : ndarray of shape (N,) or None
+        Who has not been heard since that was counted last; None: nobody but who takes part.
     """
 
     centres: NDArray[np.float64]
@@ -74,6 +114,9 @@ class Lloyd:
     bytes_sent: list[int] = field(default_factory=list)
     converged: bool = False
     reseeded: list[tuple[int, int, int]] = field(default_factory=list)
+    partitions: list[tuple[int, str]] = field(default_factory=list)
+    calm: int = 0
+    waiting: NDArray[np.bool_] | None = None
 
     @property
     def score(self) -> float:
@@ -87,12 +130,13 @@ class Lloyd:
             **{name: getattr(self, name) for name in ARRAYS},
             **{name: list(getattr(self, name)) for name in LISTS},
             "converged": bool(self.converged),
+            "calm": self.calm,
             "sum": None if total is None else total.state(),
         }
 
     def recall(self, state: State) -> None:
         """Take what was saved, which has been checked, for this run."""
-        for name in (*ARRAYS, *LISTS, "converged"):
+        for name in (*ARRAYS, *LISTS, "converged", "calm"):
             setattr(self, name, state[name])
 
     def resume(self, saver: Saver, total: Sum, max_iter: int, n_samples: int) -> int:
@@ -102,8 +146,12 @@ class Lloyd:
         n_here = None if self.distances is None else len(self.labels)
         check(_schema(self.centres.shape[-2:], n_samples, total, n_here), state, saver.place)
         self.recall(state)
+        done, counted = state["iteration"], len(self.history) + len(self.partitions)
+        if done != counted or (self.converged and not self.history):
+            wanted = f"{counted}, as many as there are in the record"
+            saver.place.inside("iteration").refuse(wanted, str(done))
         total.restore(state["sum"])
-        return check_length(state["iteration"], max_iter)
+        return check_length(done, max_iter)
 
 
 class Clusters(Protocol):
@@ -115,6 +163,10 @@ class Clusters(Protocol):
     """What the message is for by which all agree to go on; see `Sum.agree`."""
     settles: bool
     """Whether rows are assigned once more where the iterations run out."""
+    pace: Pace
+    """When it stops."""
+    kind: str
+    """What its sums are for; see `Sum.begin`."""
 
     def assign(self, run: Lloyd) -> int:
         """Assign all rows, and note counts and inertia: how many rows changed."""
@@ -138,8 +190,9 @@ def iterate_lloyd(
 ) -> Lloyd:
     """Run Lloyd's iterations.
 
-    It stops when no row changes; a row as near to one centre as to another goes to the first. A
-    cluster that is empty is re-initialised at a random row, the same for all.
+    It stops when no row changes, where sums err or some are absent as often in a row as it takes; a
+    row as near to one centre as to another goes to the first. A cluster that is empty is
+    re-initialised at a random row, the same for all.
 
     Parameters
     ----------
@@ -170,13 +223,19 @@ def iterate_lloyd(
             return run
     for iteration in range(done + 1, max_iter + 1):
         state = partial(run.state, total, iteration)
-        changed = clusters.assign(run)
+        try:
+            changed = clusters.assign(run)
+        except PartitionedError as error:
+            note_partition(run.partitions, iteration, error)
+            run.calm = -1
+            saver.offer(state, last=iteration == max_iter)
+            continue
         run.history.append(float(run.inertia[0]))
         run.bytes_sent.append(total.bytes_sent)
         total.agree(clusters.agreement)
         if callback is not None:
             callback(iteration, run.history[-1], changed)
-        if not changed:
+        if _is_at_rest(run, total, changed, clusters.pace.patience):
             run.converged = True
             saver.offer(state, last=True)
             return run
@@ -187,8 +246,43 @@ def iterate_lloyd(
             run.reseeded += [(iteration, *one) for one in zip(empty, rows, strict=True)]
         saver.offer(state, last=iteration == max_iter)
     if clusters.settles:
+        clusters.kind = "check"
         clusters.assign(run)
     return run
+
+
+def _is_at_rest(run: Lloyd, total: Sum, changed: int, patience: int) -> bool:
+    """Take note of how many rows an iteration changed; whether it is the last."""
+    absent = _absent(total)
+    if changed:
+        run.calm, run.waiting = 0, absent
+        return False
+    if run.waiting is not None and absent is not None:
+        absent = run.waiting & absent
+    run.waiting = None
+    if absent is not None and absent.any():
+        run.waiting = absent
+        return False
+    run.calm += 1
+    return run.calm > patience
+
+
+def _absent(total: Sum) -> NDArray[np.bool_] | None:
+    """Return who (N,) took no part in the sum begun last; None: all did."""
+    if isinstance(total, AtServer | Wrapper):
+        if total.active is None:
+            return None
+        absent = np.ones(total.holders.n_agents, dtype=np.bool_)
+        absent[total.active] = False
+        return absent
+    return None if total.silent is None else total.roots.join(total.silent)
+
+
+def inertia_of_roots(total: Sum, found: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what every root (R,) has found; for one that is silent, what the first other has."""
+    every = total.roots.join(found)
+    absent = None if isinstance(total, AtServer | Wrapper) else _absent(total)
+    return every if absent is None else np.where(absent, every[~absent][0], every)
 
 
 class LloydRuns:
@@ -233,16 +327,21 @@ def _schema(
     """Say what a run is saved as; arguments as for `LloydRuns`."""
     k, n_roots = shape[0], total.n_roots
     over_rows, of_rows = n_here is not None, (n_here or 0,)
+    # Where the first sum failed no row is in a cluster yet.
+    least = 0 if over else -1
     return {
-        "iteration": Choice((0,)) if over else Integer(1, size="L"),
+        "iteration": Choice((0,)) if over else Integer(1),
         "centres": Array("f8", (n_roots, *shape) if over_rows else shape),
         "counts": Array("f8", (n_roots, k)),
         "inertia": Array("f8", (total.roots.n_agents,)),
-        "history": ListOf(NUMBER, "L", least=1),
+        "history": ListOf(NUMBER, "L"),
         "bytes_sent": ListOf(COUNT, "L"),
         "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(most=n_samples - 1))),
         "converged": FLAG,
-        "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), 0, k - 1),
+        "partitions": ListOf((COUNT, TEXT)),
+        "calm": Integer(-1),
+        "waiting": Maybe(Array("b1", (total.holders.n_agents,))),
+        "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), least, k - 1),
         "distances": Array("f8", of_rows) if over_rows else NOTHING,
         "sum": NOTHING if over else total.schema(),
     }

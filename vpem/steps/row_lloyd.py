@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from vpem._core.assign import assign_rows
 from vpem.checks import Floats
 from vpem.steps.held_rows import CHUNK_ROWS, HeldRows, StoredParts
-from vpem.steps.lloyd import MOST_LLOYD, Lloyd, iterate_lloyd
+from vpem.steps.lloyd import MOST_LLOYD, PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
 from vpem.steps.saver import Saver
 from vpem.steps.streams import RowStream
-from vpem.sums.counted import add_vectors
+from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.sum import Sum
+from vpem.sums.wrappers import Wrapper
 
 __all__ = ["lloyd_rows"]
 
@@ -31,6 +32,7 @@ def lloyd_rows(
     callback: Callable[[int, float, int], None] | None = None,
     observed: NDArray[np.uint8] | None = None,
     fill: bool = False,
+    pace: Pace = PLAIN,
     saver: Saver | None = None,
 ) -> Lloyd:
     """Lloyd's iterations over rows that workers hold.
@@ -59,6 +61,8 @@ def lloyd_rows(
         Whether missing values count as the centre that they are filled by (k-POD, Chi, Chi and
         Baraniuk 2016); else a feature's centre is the mean of what is there, and the messages have
         the weight of that besides.
+    pace : Pace
+        When it stops. Where sums err, what is sent is about the start and in its spread.
     max_iter, callback, saver
         As for `vpem.steps.lloyd.iterate_lloyd`.
 
@@ -68,12 +72,17 @@ def lloyd_rows(
     """
     held = HeldRows(parts, total, stream.row_weights, observed)
     if observed is None:
-        clusters = _Clusters(held, total, kind, n_threads)
+        clusters = (_FromStart if pace.patience else _Clusters)(held, total, kind, n_threads)
     else:
         clusters = _Observed(held, total, kind, n_threads, observed, fill)
+    clusters.begin(pace, centres)
     known = np.ascontiguousarray(centres, dtype=np.float64)[None]
     labels, distances = np.full(held.n_here, -1, dtype=np.int32), np.empty(held.n_here)
-    run = Lloyd(known, labels, np.zeros((1, len(centres))), np.zeros(1), distances)
+    if pace.patience:
+        # Sums may fail before any root has centres of its own.
+        known = np.repeat(known, total.n_roots, axis=0)
+    counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
+    run = Lloyd(known, labels, counts, inertia, distances)
     return iterate_lloyd(
         clusters, run, total, stream, max_iter=max_iter, callback=callback, saver=saver
     )
@@ -95,20 +104,28 @@ class _Clusters:
         self.sums = np.empty(0)
         # Kept from pass to pass: of many workers they are large.
         self.own: tuple[NDArray[np.float64], ...] = ()
+        self.pace = PLAIN
+
+    def begin(self, pace: Pace, centres: NDArray[np.float64]) -> None:
+        """Begin at centres (K, d), which all know."""
+        self.pace = pace
 
     def assign(self, run: Lloyd) -> int:
         n_components = run.centres.shape[1]
         messages, changed = self._messages(run)
         found = add_vectors(self.total, messages, self.kind)
         run.counts, self.sums = found[:, :n_components], found[:, n_components:-2]
-        run.inertia = self.total.roots.join(found[:, -2].copy())
+        run.inertia = inertia_of_roots(self.total, found[:, -2].copy())
         return changed
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
-        light = run.counts < self.least
-        empty = self.total.holders.any(light.any(axis=0))
+        before, light, silent = run.centres, run.counts < self.least, self.total.silent
         self._move(run, np.where(light, 1.0, run.counts))
-        return np.flatnonzero(empty)
+        if silent is not None:
+            # Who has not heard the sum stays where it was.
+            run.centres[silent] = np.broadcast_to(before, run.centres.shape)[silent]
+            light[silent] = False
+        return np.flatnonzero(self.total.holders.any(light.any(axis=0)))
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[:, clusters] = self.held.share(rows)
@@ -145,6 +162,41 @@ class _Clusters:
         messages[:, n_components:-2] = sums.reshape(n_workers, n_components * width)
         messages[:, -2], messages[:, -1] = inertias, changes
         return messages, int(held.holders.allreduce(changes.sum(keepdims=True))[0])
+
+
+class _FromStart(_Clusters):
+    """Rows of which sums err: what is sent lies about the start, and its numbers are alike.
+
+    What a codec loses of a message, or rounds of a sum, goes by its largest numbers.
+    """
+
+    def begin(self, pace: Pace, centres: NDArray[np.float64]) -> None:
+        super().begin(pace, centres)
+        self.about = np.asarray(centres, dtype=np.float64)
+        spread = float(np.sqrt(centres.var(axis=0).mean()))
+        self.unit = spread if spread > 0 else 1.0
+
+    def assign(self, run: Lloyd) -> int:
+        changed = super().assign(run)
+        shape = (len(run.counts), *self.about.shape)
+        sums = self.sums.reshape(shape) * self.unit + run.counts[:, :, None] * self.about
+        self.sums = sums.reshape(self.sums.shape)
+        run.inertia = run.inertia * (self.unit**2 * self.about.size)
+        if isinstance(self.total, AtServer | Wrapper):
+            # Whether a row has changed cannot be told from what a codec leaves of it.
+            self.total.count(1, self.total.active)
+        return changed
+
+    def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
+        messages, changed = super()._messages(run)
+        n_components, width = self.about.shape
+        counts = messages[:, :n_components, None]
+        sums = messages[:, n_components:-2].reshape(len(messages), n_components, width)
+        sums = (sums - counts * self.about) / self.unit
+        messages[:, n_components:-2] = sums.reshape(len(messages), n_components * width)
+        messages[:, -2] /= self.unit**2 * self.about.size
+        messages[:, -1] = 0.0
+        return messages, changed
 
 
 class _Observed(_Clusters):

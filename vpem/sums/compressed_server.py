@@ -93,6 +93,11 @@ class CompressedServerSum(AtServer):
         self._terms: NDArray[np.float64] | None = None
         self._total: NDArray[np.float64] | None = None
 
+    @staticmethod
+    def messages(omega: float) -> int:
+        """Messages of an agent in a sum, by default, of a codec of this noise."""
+        return 1 if omega <= 1 else MANY
+
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
@@ -159,7 +164,7 @@ class CompressedServerSum(AtServer):
         if self._terms is None or self._total is None or self._terms.shape != shape:
             self._terms, self._total = np.zeros(shape), np.zeros((1, shape[1]))
         _, omega = contraction(self._coder, shape[1])
-        n_messages = self.n_rounds or (1 if omega <= 1 else MANY)
+        n_messages = self.n_rounds or self.messages(omega)
         rng = np.random.default_rng([self.seed, self._number])
         up = self._memory(
             self, self._terms, lambda n: short_keys(rng, self.n_blocks)[own], self._to_server

@@ -74,8 +74,15 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Whether rounds are accelerated. Default: they are.
     consensus_tol : float, default=1e-6
         Consensus error to reach, where the number of rounds is "auto".
+    compress : str, optional
+        Codec of the messages, such as "natural:12bits".
+    link_failure, agent_dropout, stragglers : float, default=0.0
+        Probabilities with which links and agents fail, on graphs without a server.
+    participation : float, default=1.0
+        At a server: probability that a worker, or agent, takes part in an iteration. Who does not
+        counts with what it sent last.
     random_state : int, Generator, RandomState or None, default=0
-        Seeds the graph and the start; None: another one in every fit.
+        Seeds the graph, the start, codecs and what fails; None: another one in every fit.
     n_threads : int or None, default=None
         Threads of the kernels; results do not depend on it.
 
@@ -121,6 +128,11 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         weights: str = "metropolis",
         acceleration: str | None = None,
         consensus_tol: float = 1e-6,
+        compress: str | None = None,
+        link_failure: float = 0.0,
+        agent_dropout: float = 0.0,
+        stragglers: float = 0.0,
+        participation: float = 1.0,
         random_state: Any = 0,
         n_threads: int | None = None,
     ) -> None:
@@ -140,6 +152,11 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.weights = weights
         self.acceleration = acceleration
         self.consensus_tol = consensus_tol
+        self.compress = compress
+        self.link_failure = link_failure
+        self.agent_dropout = agent_dropout
+        self.stragglers = stragglers
+        self.participation = participation
         self.random_state = random_state
         self.n_threads = n_threads
 

@@ -1,0 +1,97 @@
+"""How k-means sums where messages are compressed, links fail, or some are absent."""
+
+from __future__ import annotations
+
+from math import ceil, log, sqrt
+
+from vpem._core.threads import thread_count
+from vpem.errors import InputError, Setting
+from vpem.network.codecs import parse_codec
+from vpem.settings import KmeansSettings
+from vpem.steps.lloyd import Pace
+from vpem.sums.compressed_server import CompressedServerSum
+from vpem.sums.connect import Network
+from vpem.sums.contraction import contraction
+from vpem.sums.counted import AtServer
+from vpem.sums.last_heard import HeardAtServer, HeardByNeighbours
+from vpem.sums.sum import Sum
+
+__all__ = ["check_network", "lasting", "pace_of"]
+
+SETTLED = 1e-6
+"""Part of what a codec left out of a sum that may be left when it stops."""
+
+MEMORIES_OF_ROUNDS = 2
+"""Sums by compressed rounds, each of which leaves 0.0001 of that, until as little is left."""
+
+CYCLES = 3
+"""Times that all must have been heard, after the first, where agents are silent by turns."""
+
+
+def check_network(network: Network, how: KmeansSettings) -> None:
+    """Raise InputError where k-means cannot be had over a network, saying why."""
+    if not isinstance(network, Network):
+        raise InputError(
+            f"the network must come from vpem.connect or connect_workers, got "
+            f"{type(network).__name__}"
+        )
+    if how.participation < 1 and not isinstance(network.whole.total, AtServer):
+        raise InputError(
+            Setting("participation"), " is of those who answer a server; on a graph take ",
+            Setting("agent_dropout"),
+        )  # fmt: skip
+    if how.method == "grid":
+        for name, value in (("compress", network.compress), ("participation", how.participation)):
+            if value not in (None, 1.0):
+                raise InputError(
+                    Setting(name), " is about sums of many iterations, but one shot sends labels, "
+                    "once; leave it out, or take ",
+                    Setting("method", "lloyd"),
+                )  # fmt: skip
+
+
+def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
+    """Return the sum in which whoever is absent counts with what was heard of it last.
+
+    Parameters
+    ----------
+    total : Sum
+        Of a restart.
+    network : Network
+        Who sums.
+    how : KmeansSettings
+        Who takes part at a server.
+    """
+    if network.faults is not None and network.faults.agent_dropout:
+        return HeardByNeighbours(total)
+    if how.participation == 1:
+        return total
+    assert isinstance(total, AtServer)
+    codec = None if network.compress is None else parse_codec(network.compress)
+    threads = thread_count(how.n_threads)
+    seed = how.seed
+    return HeardAtServer(total, how.participation, seed=seed, codec=codec, n_threads=threads)
+
+
+def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
+    """Return how Lloyd's iterations go over sums of vectors of so many values.
+
+    Where messages are compressed, all must have been heard without a change as often as it takes
+    until a millionth is left of what the codec left out of the last sum that changed; where rounds
+    fail or some are absent at a server once more, and where some are silent on a graph, of whom
+    others have different estimates meanwhile, three times.
+    """
+    exact = network.compress is None and network.faults is None and how.participation == 1
+    return Pace(patience=0 if exact else _patience(network, n_values))
+
+
+def _patience(network: Network, n_values: int) -> int:
+    if network.faults is not None and network.faults.agent_dropout:
+        return CYCLES
+    if network.compress is None:
+        return 1
+    if not network.graph.has_server:
+        return MEMORIES_OF_ROUNDS
+    _, omega = contraction(parse_codec(network.compress), n_values)
+    left = sqrt(omega / (1.0 + omega)) ** CompressedServerSum.messages(omega)
+    return ceil(log(SETTLED) / log(left)) if 0 < left < 1 else 1

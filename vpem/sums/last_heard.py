@@ -1,0 +1,239 @@
+"""Sums in which whoever is absent counts with what was heard of it last.
+
+A sum of those who are there would have no fixed point: it changes with who that is. Here only what
+has changed at an agent moves the sum, so that it comes to rest where all agents have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats
+from vpem.engines.placement import Placement
+from vpem.network.ledger import Ledger
+from vpem.network.schema import COUNT, Array, Maybe, Schema, State
+from vpem.sums.contraction import contraction
+from vpem.sums.counted import AtServer
+from vpem.sums.quantizer import Quantizer
+from vpem.sums.sum import Sum
+from vpem.sums.wrappers import Compressed, Memory, Wrapper, flattened, short_keys, unflattened
+
+if TYPE_CHECKING:
+    from vpem.network.codecs import Codec
+
+__all__ = ["HeardAtServer", "HeardByNeighbours"]
+
+
+class HeardAtServer(Wrapper):
+    """A server's sum to which every sender contributes with some probability, anew each time.
+
+    The server keeps what it has of each. All take part in what is summed for a start and in a
+    "check". With a codec senders say in few bits how they differ from what the server has of them.
+
+    Parameters
+    ----------
+    inner : AtServer
+        The sum of what is received.
+    probability : float
+        With which a sender takes part, above 0 and at most 1.
+    seed : int
+        Of who takes part, and of the codec.
+    codec : Codec, optional
+        How messages to the server are written.
+    n_threads : int
+        Threads of the codec.
+    """
+
+    def __init__(
+        self,
+        inner: AtServer,
+        probability: float,
+        *,
+        seed: int = 0,
+        codec: Codec | None = None,
+        n_threads: int = 1,
+    ) -> None:
+        super().__init__(inner)
+        self._probability = probability
+        self.seed = seed
+        self.codec = codec
+        self.n_threads = n_threads
+        self.values_per_item = inner.n_senders
+        self.ledger, self.way, self.exact = inner.ledger, inner.way, False
+        self._number = 0
+        self._kind = "setup"
+        self._active: NDArray[np.intp] | None = None
+        self._values: NDArray[np.float64] | None = None
+
+    @property
+    def active(self) -> NDArray[np.intp] | None:
+        """Senders (a,) of the sum begun last; None: all."""
+        return self._active
+
+    def on(self, ledger: Ledger) -> Self:
+        """Return the same sum from its beginning, whose messages are counted there."""
+        counted = copy(self)
+        counted.inner = counted.server = self.server.on(ledger)
+        counted.ledger = ledger
+        counted._number, counted._values = 0, None
+        return counted
+
+    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+        """Begin a sum: the server sends those that take part what it had, which they answer."""
+        self._number += 1
+        self._kind, self._active = kind, None
+        if kind == "estep":
+            drawn = np.random.default_rng([self.seed, self._number]).random(self.server.n_senders)
+            self._active = np.flatnonzero(drawn < self._probability)
+        self.server.charge_as(kind)
+        self.broadcast(n_samples * n_components * itemsize, self._active)
+
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+        """Sum terms (B, m, K), all rows at once: shape (1, m, K)."""
+        flat = self.holders.padded(flattened(terms))
+        if self._kind == "setup":
+            return unflattened(self.server.aggregate(self.server.send(flat)), terms)
+        if self._values is None or self._values.shape != flat.shape:
+            self._values = np.zeros_like(flat)
+        memory = self._memory(self._values)
+        memory.send(flat if self._active is None else flat[self._active], self._active)
+        return unflattened(self.server.aggregate(self._values), terms)
+
+    def _memory(self, values: NDArray[np.float64]) -> Memory:
+        """Return what the server has, and how senders say how they differ from it."""
+        if self.codec is None:
+            return Memory(self.server, 1.0, values)
+        n_values = values.shape[1]
+        keys = partial(short_keys, np.random.default_rng([self.seed, self._number, 1]))
+        quantizer = Quantizer(self.codec, n_values, self.n_threads)
+        believed, _ = contraction(self.codec, n_values)
+        return Memory(Compressed(self.server, quantizer, keys), believed, values)
+
+    def state(self) -> State:
+        """Return what the server has, and how many sums there were."""
+        own = {"number": self._number, "values": self._values}
+        return {**own, "inner": self.server.state()}
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        values = Maybe(Array("f8", (self.server.n_senders, "own")))
+        return {"number": COUNT, "values": values, "inner": self.server.schema()}
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self._number, self._values = state["number"], state["values"]
+        self._kind = "estep"
+        self.server.restore(state["inner"])
+
+
+class HeardByNeighbours:
+    """A sum among neighbours whose agents keep it, where some of them are silent at times.
+
+    Each agent has an estimate of the sum, to which it adds what has changed in its own terms, N
+    times; then those who are awake average theirs. That keeps the mean of all estimates at the sum
+    of what each has said last, whoever is silent (dynamic average consensus, Zhu and Martinez
+    2010). How many are awake they find by the same rounds. A "check" is a sum of its own, in which
+    all take part.
+
+    Parameters
+    ----------
+    inner : Sum
+        By rounds between neighbours, each holder a root of its own.
+    """
+
+    whole = True
+    mix: NDArray[np.float64] | None = None
+    exact = False
+
+    def __init__(self, inner: Sum) -> None:
+        self.inner = inner
+        self.ledger = inner.ledger
+        self.n_roots = inner.n_roots
+        self.values_per_item = inner.values_per_item
+        self.way = inner.way
+        self._some_follow = bool(self.holders.any([inner.n_roots > len(self.holders.own)])[0])
+        self._kind = "setup"
+        self._terms: NDArray[np.float64] | None = None
+        self._sums: NDArray[np.float64] | None = None
+
+    @property
+    def silent(self) -> NDArray[np.bool_] | None:
+        """Roots (R,) that take no part in the sum begun last; None where all do."""
+        return self.inner.silent
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes that have been sent up to now."""
+        return self.inner.bytes_sent
+
+    @property
+    def holders(self) -> Placement:
+        """Who has something to add, and in which process."""
+        return self.inner.holders
+
+    @property
+    def roots(self) -> Placement:
+        """Who finds the sum."""
+        return self.inner.roots
+
+    def on(self, ledger: Ledger) -> HeardByNeighbours:
+        """Return the same sum from its beginning, whose messages are counted there."""
+        return HeardByNeighbours(self.inner.on(ledger))
+
+    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+        """Begin a sum; see `vpem.sums.sum.Sum.begin`."""
+        self._kind = kind
+        if kind == "estep":
+            n_samples, n_components, itemsize = n_samples * n_components + 1, 1, 8
+        self.inner.begin(kind, n_samples, n_components, itemsize)
+
+    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+        """Sum terms (B, m, K), all rows at once: one estimate a root."""
+        if self._kind != "estep":
+            return self.inner.reduce(terms, rows)
+        flat = flattened(terms)
+        if self._terms is None or self._sums is None or self._terms.shape != flat.shape:
+            self._terms, self._sums = np.zeros_like(flat), np.zeros_like(flat)
+        silent = self.inner.silent
+        awake = slice(None) if silent is None else ~silent[: len(flat)]
+        self._sums[awake] += self.holders.n_agents * (flat - self._terms)[awake]
+        self._terms[awake] = flat[awake]
+        said = np.concatenate([self._sums, np.ones((len(flat), 1))], axis=1)[:, :, None]
+        found = self.inner.reduce(said, slice(0, said.shape[1]))[: len(flat), :, 0]
+        self._sums[awake] = found[awake, :-1] / found[awake, -1:]
+        estimates = self._sums
+        if self._some_follow:
+            first = self.roots.bcast(estimates[:1] if self.roots.mine(0) else None)
+            estimates = estimates if len(estimates) else first
+        return unflattened(estimates, terms)
+
+    def flow(
+        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+    ) -> Iterator[tuple[slice, Floats]]:
+        """`reduce` what is local in one chunk after the other."""
+        for rows in chunks:
+            yield rows, self.reduce(local(rows), rows)
+
+    def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
+        """Let all agents know what they decide together, or what one of them has."""
+        self.inner.agree(kind, size, source)
+
+    def state(self) -> State:
+        """Return what agents have said, and their estimates."""
+        return {"terms": self._terms, "sums": self._sums, "inner": self.inner.state()}
+
+    def schema(self) -> Schema:
+        """Return what that must be."""
+        values = Maybe(Array("f8", (len(self.holders.own), "own")))
+        return {"terms": values, "sums": values, "inner": self.inner.schema()}
+
+    def restore(self, state: State) -> None:
+        """Go on from what was kept."""
+        self._terms, self._sums = state["terms"], state["sums"]
+        self.inner.restore(state["inner"])
