@@ -12,7 +12,6 @@ from .roles import Role
 from .workers import graph_of
 
 if TYPE_CHECKING:
-    from vpem.engines.engine import Engine
     from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
     from vpem.network.holdings import Partition
@@ -28,7 +27,6 @@ __all__ = [
     "StartSettings",
     "how_summed",
     "partition_of",
-    "refuse_for_columns",
     "rows_of",
     "start_model",
     "started",
@@ -149,14 +147,3 @@ def how_summed(report: Report) -> str:
         if chance:
             parts.append(f"{name.replace('_', ' ')} {chance:g}")
     return ", ".join(parts)
-
-
-def refuse_for_columns(engine: Engine, memory_limit: str | None) -> None:
-    """Raise InputError where a limit was set that columns of ranks do not go by."""
-    from vpem.errors import InputError
-
-    if engine.apart and memory_limit is not None:
-        raise InputError(
-            "with --engine mpi every rank keeps its own columns in memory; leave --memory-limit "
-            "out, or take more ranks"
-        )

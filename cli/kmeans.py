@@ -13,7 +13,6 @@ from .choices import (
     StartSettings,
     how_summed,
     partition_of,
-    refuse_for_columns,
     rows_of,
     stored_graph,
 )
@@ -21,7 +20,6 @@ from .driver import Output, Run
 from .engine import (
     EngineSettings,
     describe_engine,
-    refuse_for_rows,
 )
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
@@ -80,14 +78,13 @@ def kmeans(
         graph, files = graph.seeded(how.seed), ", ".join(map(str, data))
         options = given.record | {"data": files}
         _refuse_what_makes_no_sense(how, held, start)
-        if held.split == "rows":
-            refuse_for_rows(run.engine, memory_limit=memory_limit)
-        else:
-            refuse_for_columns(run.engine, memory_limit)
-        source, alignment = read_data(data, parties, held, False, memory_limit, run)
+        if parties.missing_parties:
+            how = how.changed(missing="marginalize")
+        misses = how.missing == "marginalize"
+        source, alignment = read_data(data, parties, held, misses, memory_limit, run)
         if start.init_rows is not None:
             how = how.changed(init=_rows_of(start.init_rows, how.n_clusters))
-        found, names, ran = _cluster(source, held, graph, sums, how, run)
+        found, names, ran = _cluster(source, held, graph, sums, how, run, run.memory(memory_limit))
         run.leave_it_to_the_first(found.converged)
         report = found.describe(source.feature_names, names)
         report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": files}
@@ -109,8 +106,12 @@ def _cluster(
     sums: SumSettings,
     how: KmeansSettings,
     run: Run,
+    limit: int,
 ) -> tuple[Clustering, Sequence[str], Report]:
-    """Cluster rows or features; the names of who holds them, and what there is of the engine."""
+    """Cluster rows or features, of which so many bytes may be in memory.
+
+    Returns also the names of who holds them, and what there is of the engine.
+    """
     from vpem.fits.feature_kmeans import kmeans_features
     from vpem.fits.row_kmeans import kmeans_rows
     from vpem.sums.connect import connect, connect_workers
@@ -125,7 +126,7 @@ def _cluster(
             workers = workers_of(source, held, run.screen)
             network = connect_workers(graph_of(workers.n_workers, workers.names, graph), sums)
             network = spread_workers(network, run.engine)
-            X = own_rows(source, workers, network)
+            X = own_rows(source, workers, network, limit)
             if held.sample_weight is not None:
                 common["sample_weight"] = own_weights(source, workers, network)
             found = kmeans_rows(X, workers, network, how, **common)
@@ -135,7 +136,7 @@ def _cluster(
             graph = graph.changed(topology="star")
         network = connect(stored_graph(source, parts, graph), parts, sums)
         network = spread(network, run.engine)
-        X, common["feature_names"] = own_features(source, network)
+        X, common["feature_names"] = own_features(source, network, limit)
         if held.sample_weight is not None:
             common["sample_weight"] = source.sample_weight
         found = kmeans_features(X, network, how, **common)

@@ -13,6 +13,7 @@ from vpem.network.holdings import from_lists
 from vpem.sums.spread import spread
 
 from .kmeans_support import (
+    HOLES,
     START,
     WEIGHTS,
     X,
@@ -41,7 +42,10 @@ def cluster(data=X, topology="star", network=None, engine=None, held=HELD, **opt
         return kmeans_features(data, joined, **options)
     ranked = spread(joined, engine)
     columns = own_columns(ranked)
-    return kmeans_features(data[:, columns] if len(columns) else None, ranked, **options)
+    if not len(columns):
+        return kmeans_features(None, ranked, **options)
+    own = data[:, columns] if isinstance(data, np.ndarray) else data.select(columns.tolist())
+    return kmeans_features(own, ranked, **options)
 
 
 def server(folder):
@@ -91,6 +95,15 @@ def links(folder):
         same_optimum(cluster(topology=topology, network=faults), cluster(), 1e-7)
     few = {**faults, "n_rounds": 2}
     assert cluster(topology="path", network=few, max_iter=30).partitions
+
+
+def missing(folder):
+    same(cluster(missing="marginalize"), cluster())
+    found = cluster(HOLES, missing="marginalize")
+    is_lloyd(found, HOLES, START)
+    assert (np.diff(found.history) < 0).all()
+    weighed = {"sample_weight": WEIGHTS + 1, "missing": "marginalize"}
+    is_lloyd(cluster(HOLES, **weighed), HOLES, START, WEIGHTS + 1)
 
 
 def weights(folder):
@@ -144,8 +157,14 @@ OVER_RANKS = {
     "few rounds": {"topology": "path", "network": {"n_rounds": 5, "acceleration": "none"}},
     "tree": {"topology": "path", "network": {"sum": "tree"}},
     "absent": {"participation": 0.5, "init": "random"},
+    "compressed": {"network": {"compress": "qsgd:8bits"}},
+    "compressed, absent": {"network": {"compress": "qsgd:8bits"}, "participation": 0.5},
+    "rounds": {"topology": "cycle", "network": {"compress": "natural:12bits"}, "max_iter": 6},
+    "silent": {"topology": "complete", "network": {"agent_dropout": 0.2}, "max_iter": 6},
+    "links": {"topology": "cycle", "network": {"link_failure": 0.2}, "max_iter": 6},
     "one round": {"topology": "complete"},
     "start": {"init": "k-means++", "n_init": 2, "scale": "standard"},
+    "missing": {"data": HOLES, "missing": "marginalize", "scale": "standard"},
     "centres": {"init": X[START] + 0.1, "topology": "cycle"},
     "empty": {"init": X[START] + 99.0 * np.arange(4)[:, None], "topology": "cycle"},
     "weights": {"sample_weight": WEIGHTS, "init": "random"},
@@ -154,8 +173,15 @@ OVER_RANKS = {
 }
 
 
+FEW = ("few rounds", "disk", "grid")
+"""Ways over more ranks than there are agents."""
+
+
 def mpi(folder):
     files = shared(folder)
+    write_dataset(folder / "data.h5", Dataset(X, FEATURES))
+    stored = read_dataset(folder / "data.h5", memory_limit=1).X.in_reads_of(80)
+    ways = {**OVER_RANKS, "disk": {"data": stored, "max_iter": 4, "network": {"hops": 1}}}
 
     def of_parties(engine):
         place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
@@ -165,14 +191,18 @@ def mpi(folder):
         return kmeans_features(joined.X, network, n_clusters=4, init=START, n_threads=1)
 
     def work(engine):
-        ways = list(OVER_RANKS.values())[:: 1 if engine.size == 2 else 2]
-        found = [of_parties(engine), *(cluster(engine=engine, **how) for how in ways)]
+        some = ways if engine.size == 2 else FEW
+        found = [
+            of_parties(engine),
+            *(cluster(engine=engine, **ways[name]) for name in some),
+        ]
         if engine.size == 2:
             check_resumes(lambda saver: cluster(topology="cycle", engine=engine, saver=saver))
         return found
 
-    wanted = [of_parties(OneProcess()), *(cluster(**how) for how in OVER_RANKS.values())]
-    for n_ranks, expected in ((2, wanted), (5, [wanted[0], *wanted[1::2]])):
+    wanted = [of_parties(OneProcess()), *(cluster(**how) for how in ways.values())]
+    few = [wanted[0], *(wanted[1 + list(ways).index(name)] for name in FEW)]
+    for n_ranks, expected in ((2, wanted), (5, few)):
         for ours, theirs in zip(first_of(together(n_ranks, work)), expected, strict=True):
             same(ours, theirs)
             assert ours.communication == theirs.communication
@@ -185,6 +215,7 @@ CELLS = {
     "compressed": compressed,
     "absent": absent,
     "links": links,
+    "missing": missing,
     "weights": weights,
     "disk": disk,
     "checkpoint": checkpoint,

@@ -5,14 +5,15 @@ import numpy as np
 from vpem import connect_workers, kmeans_rows, make_graph
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
-from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
 from vpem.fits.local_rows import read_rows
-from vpem.network.holdings import evenly
+from vpem.network.holdings import evenly, from_worker_of_row
 from vpem.sums.spread import spread_workers
 
 from .kmeans_support import (
+    HOLES,
     START,
     WEIGHTS,
     X,
@@ -31,15 +32,20 @@ FEATURES = ("u", "v", "w", "x", "y", "z")
 WORKERS = evenly(len(X), 4, NAMES)
 
 
-def cluster(data=X, topology="star", network=None, engine=None, **options):
+def cluster(data=X, topology="star", network=None, engine=None, held=WORKERS, **options):
     """Four workers on the ranks of an engine or in one process."""
     options = {"n_clusters": 4, "init": START, "n_threads": 1, **options}
     joined = connect_workers(make_graph(topology, 4), **(network or {}))
     if engine is None:
-        return kmeans_rows(data, WORKERS, joined, **options)
+        return kmeans_rows(data, held, joined, **options)
     ranked = spread_workers(joined, engine)
-    own = [WORKERS.rows[worker] for worker in ranked.agents.own]
-    return kmeans_rows(read_rows(data, own), WORKERS, ranked, **options)
+    own = [held.rows[worker] for worker in ranked.agents.own]
+    if "sample_weight" in options:
+        options["sample_weight"] = options["sample_weight"][
+            np.concatenate([np.empty(0, dtype=np.intp), *own])
+        ]
+    data = read_rows(data, own) if isinstance(data, np.ndarray) else data.of_rows(own)
+    return kmeans_rows(data, held, ranked, **options)
 
 
 def server(folder):
@@ -91,6 +97,15 @@ def links(folder):
     assert cluster(topology="path", network=few, max_iter=30).partitions
 
 
+def missing(folder):
+    same(cluster(missing="marginalize"), cluster())
+    found = cluster(HOLES, missing="marginalize")
+    is_lloyd(found, HOLES, START)
+    assert (np.diff(found.history) < 0).all()
+    weighed = {"sample_weight": WEIGHTS + 1, "missing": "marginalize"}
+    is_lloyd(cluster(HOLES, **weighed), HOLES, START, WEIGHTS + 1)
+
+
 def weights(folder):
     start = np.flatnonzero(WEIGHTS)[[0, 30, 60, 90]]
     is_lloyd(cluster(init=start, sample_weight=WEIGHTS), X, start, WEIGHTS)
@@ -103,6 +118,18 @@ KEPT = (
     {"topology": "complete", "network": {"compress": "natural:12bits", "agent_dropout": 0.2}},
     {"topology": "path", "network": {"link_failure": 0.3, "n_rounds": 3}, "max_iter": 20},
 )
+
+
+def disk(folder):
+    path = folder / "data.h5"
+    write_dataset(path, Dataset(X, FEATURES))
+    stored = read_dataset(path, memory_limit=2 * X.nbytes - 1).X
+    assert not isinstance(stored, np.ndarray)
+    stored = stored.in_reads_of(37)
+    for how in ({}, {"topology": "cycle", "init": "k-means++", "scale": "standard"}):
+        same(cluster(stored, **how), cluster(**how))
+    mixed = from_worker_of_row(np.arange(len(X)) % 4, NAMES)
+    same(cluster(stored, held=mixed), cluster(held=mixed))
 
 
 def checkpoint(folder):
@@ -131,15 +158,27 @@ OVER_RANKS = {
     "few rounds": {"topology": "path", "network": {"n_rounds": 5, "acceleration": "none"}},
     "tree": {"topology": "path", "network": {"sum": "tree"}},
     "absent": {"participation": 0.5, "init": "random"},
+    "compressed": {"network": {"compress": "qsgd:8bits"}},
+    "compressed, absent": {"network": {"compress": "qsgd:8bits"}, "participation": 0.5},
+    "rounds": {"topology": "cycle", "network": {"compress": "natural:12bits"}, "max_iter": 6},
+    "silent": {"topology": "complete", "network": {"agent_dropout": 0.2}, "max_iter": 6},
+    "links": {"topology": "cycle", "network": {"link_failure": 0.2}, "max_iter": 6},
     "one round": {"topology": "complete"},
     "start": {"init": "k-means++", "n_init": 2, "scale": "standard"},
+    "missing": {"data": HOLES, "missing": "marginalize", "scale": "standard"},
+    "weights": {"sample_weight": WEIGHTS, "init": "random"},
     "centres": {"init": X[START] + 0.1, "topology": "cycle"},
     "empty": {"init": X[START] + 99.0 * np.arange(4)[:, None], "topology": "cycle"},
 }
 
 
+FEW = ("few rounds", "weights", "disk")
+"""Ways over more ranks than there are agents."""
+
+
 def mpi(folder):
     files = shared(folder)
+    write_dataset(folder / "data.h5", Dataset(X, FEATURES))
 
     def of_parties(engine):
         place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
@@ -149,15 +188,22 @@ def mpi(folder):
         how = {"n_clusters": 4, "init": START, "n_threads": 1}
         return kmeans_rows(joined.X, joined.workers, network, **how)
 
+    stored = read_dataset(folder / "data.h5", memory_limit=1).X.in_reads_of(37)
+    ways = {**OVER_RANKS, "disk": {"data": stored, "init": "k-means++"}}
+
     def work(engine):
-        ways = list(OVER_RANKS.values())[:: 1 if engine.size == 2 else 2]
-        found = [of_parties(engine), *(cluster(engine=engine, **how) for how in ways)]
+        some = ways if engine.size == 2 else FEW
+        found = [
+            of_parties(engine),
+            *(cluster(engine=engine, **ways[name]) for name in some),
+        ]
         if engine.size == 2:
             check_resumes(lambda saver: cluster(topology="cycle", engine=engine, saver=saver))
         return found
 
-    wanted = [of_parties(OneProcess()), *(cluster(**how) for how in OVER_RANKS.values())]
-    for n_ranks, expected in ((2, wanted), (5, [wanted[0], *wanted[1::2]])):
+    wanted = [of_parties(OneProcess()), *(cluster(**how) for how in ways.values())]
+    few = [wanted[0], *(wanted[1 + list(ways).index(name)] for name in FEW)]
+    for n_ranks, expected in ((2, wanted), (5, few)):
         for ours, theirs in zip(first_of(together(n_ranks, work)), expected, strict=True):
             same(ours, theirs)
             assert ours.communication == theirs.communication
@@ -170,6 +216,8 @@ CELLS = {
     "compressed": compressed,
     "absent": absent,
     "links": links,
+    "disk": disk,
+    "missing": missing,
     "weights": weights,
     "checkpoint": checkpoint,
     "parties": parties,

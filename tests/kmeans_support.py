@@ -7,6 +7,7 @@ from io import StringIO
 import numpy as np
 
 import vpem_cli
+from vpem.engines.engine import StalledError
 
 from .cli_support import overlapping
 from .missing_support import with_holes
@@ -20,7 +21,9 @@ START = [3, 40, 77, 111]
 def lloyd(data, start, weights=None):
     """By what there is of each row: history of the inertia, labels, centres."""
     weights = np.ones(len(data)) if weights is None else weights
-    centres, labels, history = np.nan_to_num(data[start]), None, []
+    centres, labels, history = data[start], None, []
+    means = weights @ np.nan_to_num(data) / (weights @ ~np.isnan(data))
+    centres = np.where(np.isnan(centres), means, centres)
     while True:
         off = np.nansum((data[:, None] - centres) ** 2, axis=2)
         if labels is not None and (off.argmin(axis=1) == labels).all():
@@ -74,9 +77,9 @@ def is_at_rest(found, data=X):
 
 def first_of(found):
     """What the first rank found, if none failed."""
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
+    failed = [one for one in found if isinstance(one, BaseException)]
+    for one in sorted(failed, key=lambda one: isinstance(one, StalledError)):
+        raise one
     return found[0]
 
 

@@ -259,8 +259,6 @@ def check_refusals(compare, networks):
     engine, workers = compare.engine, compare.workers
     star = spread_workers(networks[0], engine)
     own = read_rows(compare.X, [workers.rows[worker] for worker in star.agents.own])
-    with pytest.raises(InputError, match="sample_weight over rows is for one process"):
-        kmeans_rows(own, workers, star, sample_weight=np.ones(len(own)))
     with pytest.raises(InputError, match="this rank hold"):
         fit_em(np.zeros((len(own) + 1, 3)), workers, star)
 

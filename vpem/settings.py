@@ -246,6 +246,8 @@ class KmeansSettings(Settings, heading="Model"):
     init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows).",
         heading="Start", choices=CLUSTER_INITS, idle=STARTED)
     n_init: int = changed(FitSettings, "n_init")
+    missing: str = changed(FitSettings, "missing", help="Where values are missing (NaN): "
+        "refuse, or marginalize: distances and means are of what is there (k-POD).")
     seed: int = changed(MixtureSettings, "seed")
     participation: float = setting(1.0, "At a server: probability that a worker, or agent, takes "
         "part in an iteration. Who does not counts with what it sent last.",

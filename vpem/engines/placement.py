@@ -174,7 +174,11 @@ class Placement:
         Whatever there is beyond as many as live here is left out.
         """
         own = values[: len(self.own)]
-        return self.allreduce(self.padded(own)) if self.apart else own
+        if not self.apart:
+            return own
+        if own.dtype == np.bool_:  # which MPI has no sum of
+            return self.allreduce(self.padded(own).astype(np.uint8)).astype(np.bool_)
+        return self.allreduce(self.padded(own))
 
     def padded(self, values: NDArray[Any]) -> NDArray[Any]:
         """Put what this process's agents have (n_i, ...) among zeros for all others, (N, ...)."""

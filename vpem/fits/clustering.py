@@ -1,28 +1,29 @@
-"""What k-means ends with, and what every kind of it asks of data and options."""
+"""What k-means ends with, and what is told of it meanwhile."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Floats, Labels, check_data, check_rows, check_weights, row_blocks
-from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.checks import (
+    Labels,
+)
+from vpem.errors import NotConvergedWarning, VpemWarning
 from vpem.files.clusterings import StoredClustering
 from vpem.files.fingerprint import describe_run
 from vpem.files.models import current_versions
-from vpem.fits.local_rows import LocalRows
-from vpem.fits.prepare import precision_of
+from vpem.fits.cluster_data import Wanted
 from vpem.fits.results import SUMMED, NetworkResult, warn_of_partitions
 from vpem.network.schema import Report
-from vpem.settings import CLUSTER_INITS, KmeansSettings
+from vpem.settings import KmeansSettings
 from vpem.sums.connect import Network
-from vpem.terms.scaling import Scaling, alone
+from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
     from vpem.fits.one_shot import OneShot
@@ -31,15 +32,10 @@ __all__ = [
     "Callback",
     "Clustering",
     "KMeansProgress",
-    "Wanted",
     "describe_kmeans",
-    "prepare",
     "progress_of",
     "warn_of_outcome",
 ]
-
-LARGEST_VALUE = {8: 1e140, 4: 1e17}
-"""Largest value to be squared and summed, by bytes of the precision."""
 
 
 @dataclass(frozen=True)
@@ -194,121 +190,6 @@ class Clustering(NetworkResult):
             current_versions(),
             self.scaling,
         )
-
-
-@dataclass
-class Wanted:
-    """Data and options that were checked.
-
-    Attributes
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        The data.
-    row_weights : ndarray of shape (M,) or None
-        Weight of each row.
-    rows : ndarray of shape (K,) or None
-        Rows to start from.
-    centres : ndarray of shape (K, d) or None
-        Centres to start from.
-    init : str or None
-        How else to start.
-    restarts : int
-        How often to start.
-    dtype : dtype
-        Precision of the rows.
-    scaling : Scaling
-        Units to cluster in; X and the centres to start from are in the user's.
-    """
-
-    X: Any
-    row_weights: NDArray[np.float64] | None
-    rows: NDArray[np.intp] | None
-    centres: NDArray[np.float64] | None
-    init: str | None
-    restarts: int
-    dtype: np.dtype[np.floating]
-    scaling: Scaling
-
-    @property
-    def kept_scaling(self) -> Scaling | None:
-        """The units, where they are not the user's."""
-        return None if self.scaling.is_none else self.scaling
-
-
-def prepare(
-    X: Any,
-    n_features: int,
-    how: KmeansSettings,
-    sample_weight: Any,
-    feature_names: Sequence[str] | None,
-    here: LocalRows | None = None,
-    n_of_centres: int | None = None,
-) -> Wanted:
-    """Check what every kind of k-means is given.
-
-    With ``here`` X has the rows of this process's workers, and others have more. Centres to start
-    from are of ``n_of_centres`` features, by default of those of X.
-
-    Raises
-    ------
-    InputError
-        If data or an option cannot be used.
-    """
-    n_clusters, init = how.n_clusters, how.init
-    precision = precision_of(how.dtype)
-    data = check_data(X, n_features, feature_names, least_rows=int(here is None))
-    weights = None
-    n_samples = n_positive = len(data) if here is None else here.n_samples
-    if sample_weight is not None:
-        weights = check_weights(sample_weight, len(data))
-        n_positive = int(np.count_nonzero(weights))
-    if n_positive < n_clusters:
-        raise InputError(
-            f"{n_clusters} clusters need at least as many rows, got {n_positive}"
-            f"{'' if weights is None else ' with a positive weight'}; try fewer clusters"
-        )
-    most = LARGEST_VALUE[precision.itemsize]
-    for start, part in row_blocks(data):
-        if max(float(part.max(initial=0)), -float(part.min(initial=0))) > most:
-            row, column = divmod(int(np.abs(part).argmax()), part.shape[1])
-            name = "" if feature_names is None else f" ({feature_names[column]!r})"
-            raise InputError(
-                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}: its "
-                f"square cannot be computed with in {precision.name}; scale the features first"
-            )
-    scaling = Scaling.none(n_features)
-    if how.scale == "standard":
-        add = alone if here is None else here.holders.allreduce
-        scaling = Scaling.standard(data, weights, add)
-    rows = centres = None
-    if isinstance(init, str):
-        return Wanted(data, weights, None, None, init, how.n_init, precision, scaling)
-    given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
-    if given.ndim == 2:
-        centres = _check_centres(given, n_clusters, n_of_centres or n_features, most)
-    elif given.ndim == 1 and given.size:
-        if len(given) != n_clusters:
-            raise InputError(f"{n_clusters} clusters need as many init rows, got {len(given)}")
-        rows = check_rows(given, n_clusters, n_samples)
-    else:
-        raise InputError(
-            f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
-            f"({n_clusters}, {n_of_centres or n_features}), got {init!r}"
-        )
-    return Wanted(data, weights, rows, centres, None, 1, precision, scaling)
-
-
-def _check_centres(
-    given: Floats, n_clusters: int, n_features: int, most: float
-) -> NDArray[np.float64]:
-    if given.shape != (n_clusters, n_features) or given.dtype.kind not in "iuf":
-        raise InputError(
-            f"starting centres must be {n_clusters} x {n_features} numbers, got shape "
-            f"{given.shape} of type {given.dtype}"
-        )
-    if not (np.abs(given) <= most).all():
-        raise InputError(f"starting centres must be finite and at most {most:g} in magnitude")
-    return given.astype(np.float64)
 
 
 def warn_of_outcome(found: Clustering, max_iter: int) -> None:

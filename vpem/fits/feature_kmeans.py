@@ -14,18 +14,17 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
+from vpem.fits.cluster_data import Wanted, prepare
 from vpem.fits.cluster_sums import check_network, lasting, pace_of
 from vpem.fits.clustering import (
     Callback,
     Clustering,
-    Wanted,
     describe_kmeans,
-    prepare,
     progress_of,
     warn_of_outcome,
 )
 from vpem.fits.one_shot import one_shot
-from vpem.fits.parts import join_centres, own_columns_of_hubs
+from vpem.fits.parts import complete, join_centres, own_columns_of_hubs
 from vpem.fits.spread import bring
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
@@ -38,6 +37,7 @@ from vpem.steps.seeding import seed_features
 from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import terms_of
 from vpem.terms.nearest import distances_within, nearest, weighed
 
 __all__ = ["kmeans_features"]
@@ -104,9 +104,11 @@ def kmeans_features(
         raise InputError("the network's agents hold no features; make it with vpem.connect")
     if network.agents.apart:
         sample_weight = network.agents.engine.bcast(sample_weight)
-        X, feature_names = bring(X, network, feature_names)
-    given = X, network.blocks.n_features
-    asked = prepare(*given, how, sample_weight, feature_names, n_of_centres=n_features)
+        X, feature_names = bring(X, network, feature_names, how.missing)
+    asked = prepare(
+        X, network.blocks.n_features, how, sample_weight, feature_names,
+        n_of_centres=n_features, some=network.total.holders.any,
+    )  # fmt: skip
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, len(asked.X), asked.dtype.itemsize)
     if saver is not None and how.method == "grid":
@@ -123,15 +125,17 @@ def kmeans_features(
         return found
     threads = thread_count(how.n_threads)
     with one_blas_thread():
-        terms = FeatureTerms(
+        terms = terms_of(
             asked.X,
             network.blocks,
             "spherical",
+            missing=asked.misses,
             scaling=asked.scaling,
             row_weights=asked.row_weights,
             n_threads=threads,
             dtype=asked.dtype,
         )
+        complete(terms, network)
         shape = (how.n_clusters, network.blocks.n_features)
         kept = LloydRuns(shape, terms.n_samples, network.total)
         restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
@@ -232,7 +236,7 @@ def _nearest(
         return nearest(asked.X, centres, asked.scaling, terms.n_threads)
     labels, distances = np.empty(terms.n_samples, np.int32), np.empty(terms.n_samples)
     for rows in terms.chunks(len(own)):
-        found = network.agents.allreduce(terms.distances(own, rows).sum(axis=0, dtype=np.float64))
+        found = network.agents.allreduce(terms.squares(own, rows).sum(axis=0, dtype=np.float64))
         labels[rows] = found.argmin(axis=1)
         distances[rows] = found.min(axis=1)
     return labels, distances

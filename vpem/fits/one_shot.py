@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from vpem._core.threads import thread_count
 from vpem.checks import Floats
 from vpem.engines.placement import Placement
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
-from vpem.fits.clustering import Clustering, Wanted
+from vpem.fits.cluster_data import Wanted
+from vpem.fits.clustering import Clustering
 from vpem.fits.parts import join_centres
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
@@ -259,6 +260,12 @@ def _check(asked: Wanted, network: Network) -> None:
         raise InputError(
             "one-shot k-means joins the parties' cells at a server, but the graph has none; take "
             "the topology star, or method lloyd"
+        )
+    if asked.misses:
+        raise InputError(
+            "values are missing, but one shot joins cells by distances of all features, which the "
+            "factor it is proven to be within needs; take ",
+            Setting("method", "lloyd"),
         )
     if asked.init != "k-means++":
         raise InputError(

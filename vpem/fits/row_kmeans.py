@@ -15,17 +15,17 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum
 from vpem.files.matrix import FileMatrix
+from vpem.fits.cluster_data import Wanted, prepare
 from vpem.fits.cluster_sums import check_network, lasting, pace_of
+from vpem.fits.clustered_rows import ClusteredRows
 from vpem.fits.clustering import (
     Callback,
     Clustering,
-    Wanted,
     describe_kmeans,
-    prepare,
     progress_of,
     warn_of_outcome,
 )
-from vpem.fits.local_rows import LocalRows, check_alone
+from vpem.fits.local_rows import LocalRows
 from vpem.fits.rows import charge_scaling, n_columns
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
@@ -40,14 +40,13 @@ from vpem.steps.seeding import seed_rows
 from vpem.steps.streams import PlacedStream
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
-from vpem.terms.nearest import nearest, weighed
-from vpem.terms.scaling import Scaling
+from vpem.terms.nearest import weighed
 
 __all__ = ["kmeans_rows"]
 
 
 def kmeans_rows(
-    X: Floats,
+    X: Floats | FileMatrix,
     workers: Workers,
     network: Network,
     settings: KmeansSettings | None = None,
@@ -66,8 +65,9 @@ def kmeans_rows(
 
     Parameters
     ----------
-    X : ndarray of shape (M, d)
-        The data.
+    X : ndarray or FileMatrix of shape (M, d)
+        The data; where workers live in several processes (`vpem.sums.spread.spread_workers`) the
+        rows of this process's workers, worker by worker, as are sample weights.
     workers : Workers
         Who holds which rows.
     network : Network
@@ -112,8 +112,7 @@ def kmeans_rows(
         )  # fmt: skip
     _check_rows(X, workers, network)
     holders = network.total.holders
-    check_alone(holders, sample_weight=sample_weight)
-    here = LocalRows.of(holders, workers.counts, X)
+    here = LocalRows.of(holders, workers.counts, X, workers.order)
     asked = prepare(X, n_columns(X), how, sample_weight, feature_names, here)
     n_samples = len(asked.X) if here is None else here.n_samples
     if workers.n_samples != n_samples:
@@ -121,16 +120,16 @@ def kmeans_rows(
             f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
         )
     here = here or LocalRows(holders, workers.counts)
-    attempts = _OverRows(asked, workers, network, here, how, callback)
+    rows = ClusteredRows(asked, workers, here, thread_count(how.n_threads))
+    attempts = _OverRows(asked, rows, workers.order, network, how, callback)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
-    if how.scale == "standard":
-        charge_scaling(network.total.on(ledger), attempts.rows.shape[1])
+    _charge_rows(asked, workers, network.total.on(ledger), how)
     if saver is not None:
         facts = describe_kmeans("kmeans-rows", asked, network, how)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
-    shape = (how.n_clusters, attempts.rows.shape[1])
-    kept = LloydRuns(shape, n_samples, network.total, sum(map(len, attempts.parts)))
+    shape = (how.n_clusters, rows.width)
+    kept = LloydRuns(shape, n_samples, network.total, rows.n_here)
     with one_blas_thread():
         restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
         best = restarts.best(network.total, attempts)
@@ -143,16 +142,25 @@ def _check_rows(X: Any, workers: Workers, network: Network) -> None:
     """Raise InputError unless the rows of these workers can be clustered over the network."""
     if not isinstance(workers, Workers):
         raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
-    if isinstance(X, FileMatrix):
-        raise InputError(
-            "k-means over rows keeps the rows of every worker in memory, but the data are read "
-            "from disk; raise the memory limit"
-        )
     if network.graph.n_agents != workers.n_workers:
         raise InputError(
             f"the graph joins {network.graph.n_agents} workers, the rows are held by "
             f"{workers.n_workers}; give a graph of as many workers"
         )
+
+
+def _charge_rows(asked: Wanted, workers: Workers, total: Sum, how: KmeansSettings) -> None:
+    """Count what workers tell each other of their rows before they start."""
+    d = asked.X.shape[1]
+    if how.scale == "standard":
+        charge_scaling(total, d)
+    if asked.row_weights is not None:
+        # Which row a shared number draws depends on the weights of all rows.
+        for worker, count in enumerate(workers.counts):
+            total.agree("setup", 8 * int(count), worker)
+    if asked.misses:
+        # Every feature's weight and mean, by which missing values of starts are filled.
+        total.begin("setup", 1, 2 * d, 8)
 
 
 class _OverRows:
@@ -161,34 +169,30 @@ class _OverRows:
     def __init__(
         self,
         asked: Wanted,
-        workers: Workers,
+        rows: ClusteredRows,
+        order: NDArray[np.intp],
         network: Network,
-        here: LocalRows,
         how: KmeansSettings,
         callback: Callback | None,
     ) -> None:
         self.asked = asked
+        self.rows = rows
+        self.order = order
         self.network = network
         self.how = how
         self.callback = callback
-        self.order = order = workers.order
-        in_order = here.holders.apart or bool((np.diff(order) > 0).all())
-        rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
-        self.rows = np.ascontiguousarray(rows, dtype=asked.dtype)
-        self.weights = None if asked.row_weights is None else asked.row_weights[order]
-        self.parts = [self.rows[run] for run in here.own_runs]
-        self.threads = thread_count(how.n_threads)
+        self.given: Report = {"n_threads": rows.n_threads, "observed": rows.observed}
 
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at, worker by worker."""
-        stream = PlacedStream(restart.rng, self.weights, self.order)
+        stream = PlacedStream(restart.rng, self.rows.every_weight, self.order)
         start, chosen = self._start(restart, stream)
         network, how = self.network, self.how
         run = lloyd_rows(
-            self.parts, lasting(restart.total, network, how), start, stream,
+            self.rows.parts, lasting(restart.total, network, how), start, stream,
             pace=pace_of(network, how, start.size + len(start) + 2),
-            max_iter=self.how.max_iter, n_threads=self.threads, callback=progress_of(self.callback),
-            saver=restart.saver(rows=chosen),
+            max_iter=how.max_iter, callback=progress_of(self.callback),
+            saver=restart.saver(rows=chosen), **self.given,
         )  # fmt: skip
         return run, chosen
 
@@ -196,7 +200,7 @@ class _OverRows:
         self, restart: Restart, stream: PlacedStream
     ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
         """Return centres to start from, and the rows that they are at."""
-        asked, parts, total, k = self.asked, self.parts, restart.total, self.how.n_clusters
+        asked, parts, total, k = self.asked, self.rows.parts, restart.total, self.how.n_clusters
         if asked.centres is not None:
             return asked.scaling.apply(asked.centres), None
         if restart.saved is not None:
@@ -204,7 +208,7 @@ class _OverRows:
             return HeldRows(parts, total).take(chosen), chosen
         if asked.init == "k-means++":
             # Each row was sent to all when it was drawn.
-            chosen = seed_rows(parts, total, k, stream, n_threads=self.threads)
+            chosen = seed_rows(parts, total, k, stream, **self.given)
             return HeldRows(parts, total).take(chosen), chosen
         if asked.rows is None:
             chosen = stream.draw_distinct(k)
@@ -226,19 +230,20 @@ class _OverRows:
         assigned, off = run.labels, run.distances
         if len(roots) > 1:
             # By the centres that are returned, not by those of each worker.
-            assigned, off = nearest(
-                self.rows, centres, Scaling.none(self.rows.shape[1]), self.threads
-            )
+            assigned, off = self.rows.nearest(centres)
             differing = holders.allreduce(np.array([(assigned != run.labels).sum()]))
             disagreement = float(differing[0] / n_samples)
         assert off is not None
-        counts = np.bincount(assigned, self.weights, self.how.n_clusters).astype(np.float64)
+        counts = np.bincount(assigned, self.rows.weights, self.how.n_clusters).astype(np.float64)
         labels, distances = _by_row(holders, order, assigned, off)
+        whole_inertia = None
+        if holders.engine.rank == 0:
+            whole_inertia = weighed(distances, asked.row_weights)
         return Clustering(
             centres=asked.scaling.undo(centres),
             labels=labels,
             distances=distances,
-            inertia=float(holders.bcast(weighed(distances, asked.row_weights), 0)),
+            inertia=float(holders.engine.bcast(whole_inertia)),
             root_inertia=inertia,
             counts=holders.allreduce(counts),
             history=run.history,

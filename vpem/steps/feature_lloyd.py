@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Floats
 from vpem.steps.lloyd import PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
 from vpem.steps.saver import Saver
 from vpem.steps.seeding import summed_distances
 from vpem.steps.streams import RowStream
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import StartTerms
 
@@ -109,16 +112,17 @@ class _Clusters:
         self.pace = pace
         self.kind = "estep"
         self.n_samples = terms.n_samples
-        self.sums = np.empty(0)
+        self.sums = self.there = np.empty(0)
 
     def assign(self, run: Lloyd) -> int:
         """Assign all rows, and add up the clusters: how many rows changed at most at a root."""
         terms, (n_components, width) = self.terms, run.centres.shape
         run.counts, inertia = np.zeros_like(run.counts), np.zeros(len(run.counts))
-        self.sums = np.zeros((n_components, width))
+        self.sums, self.there = np.zeros((2, n_components, width))
         offsets = terms.blocks.offsets
         changed = np.zeros(1 + len(inertia), dtype=np.intp)
-        for rows, found in summed_distances(terms, self.total, run.centres, self.kind):
+        local = partial(terms.squares, run.centres)
+        for rows, found in summed_distances(terms, self.total, run.centres, self.kind, local):
             nearest = found.argmin(axis=2).astype(np.int32)
             silent = self.total.silent
             if silent is not None:
@@ -136,14 +140,29 @@ class _Clusters:
                 if len(nearest) > 1:
                     columns = slice(int(offsets[root]), int(offsets[root + 1]))
                 run.counts[root] += np.bincount(own, weights, n_components)
-                self.sums[:, columns] += _by_cluster(own, weights, n_components) @ data[:, columns]
+                self._add(_by_cluster(own, weights, n_components), data, rows, columns)
         run.inertia = inertia_of_roots(self.total, inertia)
         return int(self.total.holders.allreduce(changed.max(keepdims=True), "max")[0])
+
+    def _add(self, hard: Any, data: Floats, rows: slice, columns: slice) -> None:
+        """Add some rows (m, d), in clusters by a matrix (K, m), to the sums of some features."""
+        terms = self.terms
+        if isinstance(terms, MissingTerms):
+            there = terms.observed[rows, columns]
+            self.there[:, columns] += hard @ there
+            self.sums[:, columns] += hard @ (data[:, columns] * there)
+        else:
+            self.sums[:, columns] += hard @ data[:, columns]
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
         blocks, silent, empty = self.terms.blocks, self.total.silent, run.counts <= 0
         counts = blocks.of_feature(run.counts)
-        moved = self.sums / np.where(counts > 0, counts, 1.0)
+        if isinstance(self.terms, MissingTerms):
+            # Of what nothing is there the centre stays where it was.
+            some = self.there > 0
+            moved = np.where(some, self.sums / np.where(some, self.there, 1.0), run.centres)
+        else:
+            moved = self.sums / np.where(counts > 0, counts, 1.0)
         if silent is not None:
             # Who has not heard the sum stays where it was.
             empty = empty & ~silent[:, None]

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import distances_to
-from vpem._core.missing import marginal_diag
 from vpem.checks import Floats
 from vpem.steps.streams import ROW_BYTES
 from vpem.sums.sum import Sum
 from vpem.terms.matrix import Rows
+from vpem.terms.nearest import squares_of_observed
 
 __all__ = ["CHUNK_ROWS", "HeldRows", "StoredParts"]
 
@@ -143,21 +143,23 @@ class HeldRows:
             some = slice(begin, begin + CHUNK_ROWS)
             out[:, some] = self.by_observed(points, some, n_threads).T
 
-    def by_observed(self, points: NDArray[np.float64], rows: slice, n_threads: int) -> Floats:
-        """Squared distances by what is there of rows, times the share of it, (m, L)."""
+    def by_observed(
+        self,
+        points: NDArray[np.float64],
+        rows: slice,
+        n_threads: int,
+        *,
+        by_share: bool = True,
+    ) -> Floats:
+        """Squared distances by what is there of rows, if so times the share of it, (m, L)."""
         assert self.observed is not None
         data, observed = self.read(rows), self.observed[rows]
-        width = data.shape[1]
-        out = np.empty((1, len(data), len(points)), dtype=data.dtype)
-        ones = np.ones((1, width))
-        ends = np.array([0, width], dtype=np.intp)
-        marginal_diag(
-            data, observed, ends, np.ascontiguousarray(points), ones, np.zeros_like(ones), out,
-            n_threads,
-        )  # fmt: skip
-        there = observed.sum(axis=1, dtype=np.intp)
-        found: Floats = out[0] * (width / np.maximum(there, 1))[:, None].astype(out.dtype)
-        return found
+        found = squares_of_observed(data, observed, points, n_threads)
+        if not by_share:
+            return found
+        width, there = data.shape[1], observed.sum(axis=1, dtype=np.intp)
+        scaled: Floats = found * (width / np.maximum(there, 1))[:, None].astype(found.dtype)
+        return scaled
 
     def owner(self, row: int) -> int:
         """Which worker holds a row."""

@@ -99,8 +99,7 @@ class Lloyd:
     partitions : list of (int, str)
         Iterations that found the network fallen apart and changed nothing, and why.
     calm : int
-        How often in a row all have been heard since a row changed; less where the network fell
-        apart since.
+        How often in a row all have been heard since a row changed or the network fell apart.
     waiting : ndarray of shape (N,) or None
         Who has not been heard since that was counted last; None: nobody but who takes part.
     """
@@ -227,7 +226,7 @@ def iterate_lloyd(
             changed = clusters.assign(run)
         except PartitionedError as error:
             note_partition(run.partitions, iteration, error)
-            run.calm = -1
+            run.calm, run.waiting = 0, None
             saver.offer(state, last=iteration == max_iter)
             continue
         run.history.append(float(run.inertia[0]))
@@ -327,19 +326,20 @@ def _schema(
     """Say what a run is saved as; arguments as for `LloydRuns`."""
     k, n_roots = shape[0], total.n_roots
     over_rows, of_rows = n_here is not None, (n_here or 0,)
-    # Where the first sum failed no row is in a cluster yet.
-    least = 0 if over else -1
+    # Where the first sum can fail no row may be in a cluster yet.
+    sure = over or total.mix is not None or isinstance(total, AtServer | Wrapper)
+    least = 0 if sure else -1
     return {
         "iteration": Choice((0,)) if over else Integer(1),
         "centres": Array("f8", (n_roots, *shape) if over_rows else shape),
         "counts": Array("f8", (n_roots, k)),
         "inertia": Array("f8", (total.roots.n_agents,)),
-        "history": ListOf(NUMBER, "L"),
+        "history": ListOf(NUMBER, "L", least=int(sure)),
         "bytes_sent": ListOf(COUNT, "L"),
         "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(most=n_samples - 1))),
         "converged": FLAG,
         "partitions": ListOf((COUNT, TEXT)),
-        "calm": Integer(-1),
+        "calm": COUNT,
         "waiting": Maybe(Array("b1", (total.holders.n_agents,))),
         "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), least, k - 1),
         "distances": Array("f8", of_rows) if over_rows else NOTHING,

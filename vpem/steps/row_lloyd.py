@@ -254,7 +254,7 @@ class _Observed(_Clusters):
     ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
         """Nearest centres of some rows (m,), their distances, and weights in clusters (m, K)."""
         assert run.distances is not None
-        found = self.held.by_observed(centres, rows, self.n_threads)
+        found = self.held.by_observed(centres, rows, self.n_threads, by_share=False)
         nearest = found.argmin(axis=1)
         run.distances[rows] = found[np.arange(len(found)), nearest]
         hard = (nearest[:, None] == np.arange(len(centres))).astype(np.float64)

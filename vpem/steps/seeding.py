@@ -6,7 +6,7 @@ nearest row that is chosen. Of several trials the one that leaves the least pote
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -71,11 +71,19 @@ def _seed(
 
 
 def summed_distances(
-    terms: StartTerms, total: Sum, centres: NDArray[np.float64], kind: str = "setup"
+    terms: StartTerms,
+    total: Sum,
+    centres: NDArray[np.float64],
+    kind: str = "setup",
+    local: Callable[[slice], Floats] | None = None,
 ) -> Iterator[tuple[slice, Floats]]:
-    """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time."""
+    """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time.
+
+    ``local`` has those of each hub's part of some rows, if not `StartTerms.distances`.
+    """
     total.begin(kind, terms.n_samples, len(centres), terms.itemsize)
-    for rows, sums in summed(terms, total, len(centres), partial(terms.distances, centres)):
+    local = local or partial(terms.distances, centres)
+    for rows, sums in summed(terms, total, len(centres), local):
         yield rows, np.maximum(sums, 0)
 
 

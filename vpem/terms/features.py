@@ -186,6 +186,10 @@ class FeatureTerms(BlockStatistics):
         mahalanobis_diag(data, self.blocks.offsets, points, ones, zeros, out, self.n_threads)
         return out
 
+    def squares(self, centres: NDArray[np.float64], rows: slice) -> Floats:
+        """Squared distances by what is there of each hub's part of these rows; here all is."""
+        return self.distances(centres, rows)
+
     def responsibilities(
         self, mixture: Mixture, sums: Floats, rows: slice
     ) -> tuple[Floats, NDArray[np.float64]]:

@@ -182,9 +182,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             self.n_threads,
         )  # fmt: skip
 
-    def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
-        """Squared distances by what is there of each block, times the share of it; (B, m, L)."""
-        self._latest = None
+    def squares(self, centres: NDArray[np.float64], rows: slice) -> Floats:
+        """Squared distances by what is there of each block of these rows to centres, (B, m, L)."""
         data, observed = self.rows.read(rows), self.observed[rows]
         out = np.empty((self.blocks.n_blocks, len(data), len(centres)), dtype=data.dtype)
         ones = np.ones((1, centres.shape[1]))
@@ -193,6 +192,12 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             data, observed, self.blocks.offsets, points, ones, np.zeros_like(ones), out,
             self.n_threads,
         )  # fmt: skip
+        return out
+
+    def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
+        """Squared distances by what is there of each block, times the share of it; (B, m, L)."""
+        self._latest = None
+        out, observed = self.squares(centres, rows), self.observed[rows]
         for b, width in enumerate(self.blocks.widths):
             own = observed[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
             if not own.all():

@@ -6,13 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import assign_rows
+from vpem._core.missing import marginal_diag
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, row_blocks
 from vpem.terms.features import FeatureTerms
 from vpem.terms.matrix import Arranges
+from vpem.terms.missing import MissingTerms
 from vpem.terms.scaling import Scaling
 
-__all__ = ["distances_within", "nearest", "weighed"]
+__all__ = ["distances_within", "nearest", "squares_of_observed", "weighed"]
 
 
 def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | None) -> float:
@@ -37,12 +39,34 @@ def distances_within(
     out = np.empty(len(labels))
     for rows in terms.chunks(2 * centres.shape[1]):
         off = terms.rows.read(rows) - centres[labels[rows]]
+        if isinstance(terms, MissingTerms):
+            off *= terms.observed[rows]
         out[rows] = np.einsum("mj,mj->m", off, off)
     return out
 
 
+def squares_of_observed(
+    rows: Floats, observed: NDArray[np.uint8], points: NDArray[np.float64], n_threads: int
+) -> Floats:
+    """Squared distances by what is there of rows (m, d) to points (L, d), shape (m, L)."""
+    width = rows.shape[1]
+    out = np.empty((1, len(rows), len(points)), dtype=rows.dtype)
+    ones, ends = np.ones((1, width)), np.array([0, width], dtype=np.intp)
+    known = np.ascontiguousarray(np.where(observed, rows, 0).astype(rows.dtype, copy=False))
+    marginal_diag(
+        known, observed, ends, np.ascontiguousarray(points, dtype=np.float64), ones,
+        np.zeros_like(ones), out, n_threads,
+    )  # fmt: skip
+    found: Floats = out[0]
+    return found
+
+
 def nearest(
-    X: Floats | Arranges, centres: NDArray[np.float64], scaling: Scaling, n_threads: int
+    X: Floats | Arranges,
+    centres: NDArray[np.float64],
+    scaling: Scaling,
+    n_threads: int,
+    observed: NDArray[np.uint8] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Nearest centre of each row and its squared distance, some rows at a time.
 
@@ -56,6 +80,8 @@ def nearest(
         Units in which distances are taken.
     n_threads : int
         Threads of the kernel.
+    observed : ndarray of shape (M, d), optional
+        1 where a value counts. None: all but those that are missing (NaN).
 
     Returns
     -------
@@ -71,6 +97,14 @@ def nearest(
             if rows.dtype not in (np.float32, np.float64):
                 rows = rows.astype(np.float64)
             end = start + len(rows)
+            there = None if observed is None else observed[start:end]
+            if there is None and np.isnan(rows).any():
+                there = np.ascontiguousarray(~np.isnan(rows), dtype=np.uint8)
+            if there is not None:
+                found = squares_of_observed(rows, there, places[0], n_threads)
+                labels[start:end] = found.argmin(axis=1)
+                distances[start:end] = found.min(axis=1)
+                continue
             assign_rows(
                 rows, none, np.array([0, len(rows)], dtype=np.intp), places, labels[start:end],
                 distances[start:end], np.zeros((1, k)), np.zeros((1, *centres.shape)), np.zeros(1),

@@ -22,7 +22,7 @@ from vpem.fits.row_kmeans import kmeans_rows
 from vpem.network.schema import Report
 from vpem.settings import SPLITS, KmeansSettings, SumSettings
 from vpem.sums.connect import connect, connect_workers
-from vpem.terms.nearest import nearest
+from vpem.terms.nearest import nearest, squares_of_observed
 from vpem.terms.scaling import Scaling
 
 __all__ = ["DistributedKMeans"]
@@ -60,6 +60,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     scale : {"none", "standard"}, default="none"
         "standard" clusters standardized features: `cluster_centers_` are in the data's units, all
         distances and `inertia_` are of standardized features.
+    missing : {"refuse", "marginalize"}, default="refuse"
+        With "marginalize" values may be missing (NaN): distances and means are of what is there.
     hops : int, default=0
         With ``split="features"``: agents at most this many hops from a root send it their
         features, once.
@@ -122,6 +124,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         n_init: int = 1,
         max_iter: int = 300,
         scale: str = "none",
+        missing: str = "refuse",
         hops: int = 0,
         sum: str | None = None,
         n_rounds: int | str = "auto",
@@ -146,6 +149,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.n_init = n_init
         self.max_iter = max_iter
         self.scale = scale
+        self.missing = missing
         self.hops = hops
         self.sum = sum
         self.n_rounds = n_rounds
@@ -281,7 +285,12 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         rows = np.ascontiguousarray(data if scaling is None else scaling.apply(data))
         out = np.empty((len(centres), len(data)))
         places = centres if scaling is None else scaling.apply(centres)
-        distances_to(rows, places, out, thread_count(self.n_threads))
+        there = ~np.isnan(rows)
+        if there.all():
+            distances_to(rows, places, out, thread_count(self.n_threads))
+        else:
+            threads = thread_count(self.n_threads)
+            out[...] = squares_of_observed(rows, there.astype(np.uint8), places, threads).T
         found: NDArray[np.float64] = np.sqrt(out).T.astype(data.dtype)
         return found
 

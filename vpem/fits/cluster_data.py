@@ -1,0 +1,187 @@
+"""What every kind of k-means asks of data and options, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats, check_data, check_finite, check_rows, check_weights, row_blocks
+from vpem.errors import InputError
+from vpem.fits.local_rows import LocalRows
+from vpem.fits.prepare import MARGINALIZE, precision_of
+from vpem.settings import CLUSTER_INITS, KmeansSettings
+from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
+from vpem.terms.scaling import Scaling, alone
+
+__all__ = ["Wanted", "prepare"]
+
+LARGEST_VALUE = {8: 1e140, 4: 1e17}
+"""Largest value to be squared and summed, by bytes of the precision."""
+
+
+@dataclass
+class Wanted:
+    """Data and options that were checked.
+
+    Attributes
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The data.
+    row_weights : ndarray of shape (M,) or None
+        Weight of each row.
+    rows : ndarray of shape (K,) or None
+        Rows to start from.
+    centres : ndarray of shape (K, d) or None
+        Centres to start from.
+    init : str or None
+        How else to start.
+    restarts : int
+        How often to start.
+    dtype : dtype
+        Precision of the rows.
+    scaling : Scaling
+        Units to cluster in; X and the centres to start from are in the user's.
+    misses : bool
+        Whether values are missing.
+    """
+
+    X: Any
+    row_weights: NDArray[np.float64] | None
+    rows: NDArray[np.intp] | None
+    centres: NDArray[np.float64] | None
+    init: str | None
+    restarts: int
+    dtype: np.dtype[np.floating]
+    scaling: Scaling
+    misses: bool
+
+    @property
+    def kept_scaling(self) -> Scaling | None:
+        """The units, where they are not the user's."""
+        return None if self.scaling.is_none else self.scaling
+
+
+def prepare(
+    X: Any,
+    n_features: int,
+    how: KmeansSettings,
+    sample_weight: Any,
+    feature_names: Sequence[str] | None,
+    here: LocalRows | None = None,
+    n_of_centres: int | None = None,
+    some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
+) -> Wanted:
+    """Check what every kind of k-means is given.
+
+    With ``here`` X and weights are of the rows of this process's workers, and others have more;
+    weights of `Wanted` are of all rows. Centres to start from are of ``n_of_centres`` features, by
+    default of those of X, where ``some`` tells whether any process has each of some flags.
+
+    Raises
+    ------
+    InputError
+        If data or an option cannot be used.
+    """
+    n_clusters, init = how.n_clusters, how.init
+    precision = precision_of(how.dtype)
+    data, misses = _with_gaps(X, n_features, how, feature_names, here, some)
+    weights = None
+    n_samples = n_positive = len(data) if here is None else here.n_samples
+    if sample_weight is not None:
+        if here is None:
+            weights = check_weights(sample_weight, n_samples)
+        else:
+            weights = here.everyones(check_weights(sample_weight, len(data), some=True))
+            weights = check_weights(weights, n_samples)
+        n_positive = int(np.count_nonzero(weights))
+    if n_positive < n_clusters:
+        raise InputError(
+            f"{n_clusters} clusters need at least as many rows, got {n_positive}"
+            f"{'' if weights is None else ' with a positive weight'}; try fewer clusters"
+        )
+    most = LARGEST_VALUE[precision.itemsize]
+    for start, part in row_blocks(data):
+        largest = max(
+            float(np.fmax.reduce(part, axis=None, initial=0)),
+            -float(np.fmin.reduce(part, axis=None, initial=0)),
+        )
+        if largest > most:
+            row, column = divmod(int(np.nanargmax(np.abs(part))), part.shape[1])
+            name = "" if feature_names is None else f" ({feature_names[column]!r})"
+            raise InputError(
+                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}: its "
+                f"square cannot be computed with in {precision.name}; scale the features first"
+            )
+    scaling = Scaling.none(n_features)
+    if how.scale == "standard":
+        add = alone if here is None else here.holders.allreduce
+        own = weights if weights is None or here is None else weights[here.numbers]
+        scaling = (observed_scaling if misses else Scaling.standard)(data, own, add)
+    rows = centres = None
+    if isinstance(init, str):
+        return Wanted(data, weights, None, None, init, how.n_init, precision, scaling, misses)
+    given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
+    if given.ndim == 2:
+        centres = _check_centres(given, n_clusters, n_of_centres or n_features, most)
+    elif given.ndim == 1 and given.size:
+        if len(given) != n_clusters:
+            raise InputError(f"{n_clusters} clusters need as many init rows, got {len(given)}")
+        rows = check_rows(given, n_clusters, n_samples)
+    else:
+        raise InputError(
+            f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
+            f"({n_clusters}, {n_of_centres or n_features}), got {init!r}"
+        )
+    return Wanted(data, weights, rows, centres, None, 1, precision, scaling, misses)
+
+
+def _with_gaps(
+    X: Any,
+    n_features: int,
+    how: KmeansSettings,
+    feature_names: Sequence[str] | None,
+    here: LocalRows | None,
+    some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None,
+) -> tuple[Any, bool]:
+    """Check the values; whether any process misses some, and each row has one."""
+    misses = False
+
+    def finite(data: Any, names: Sequence[str] | None) -> None:
+        nonlocal misses
+        if how.missing == "refuse":
+            check_finite(data, names, MARGINALIZE)
+        else:
+            misses = check_missing(data, names)
+
+    least = int(here is None)
+    data = check_data(X, n_features, feature_names, finite=finite, least_rows=least)
+    any_has = some or (np.asarray if here is None else here.holders.any)
+    if how.missing == "refuse" or not any_has(np.array([misses]))[0]:
+        return data, False
+    has = ~np.isnan(data).all(axis=1)
+    blank = np.flatnonzero(~(has if some is None else some(has)))
+    if len(blank):
+        row = int(blank[0]) if here is None else int(here.numbers[blank[0]])
+        raise InputError(
+            f"row {row} has no value at all, so that it is as near to every centre; leave such "
+            "rows out"
+        )
+    check_columns(data, feature_names, elsewhere=np.asarray if here is None else any_has)
+    return data, True
+
+
+def _check_centres(
+    given: Floats, n_clusters: int, n_features: int, most: float
+) -> NDArray[np.float64]:
+    if given.shape != (n_clusters, n_features) or given.dtype.kind not in "iuf":
+        raise InputError(
+            f"starting centres must be {n_clusters} x {n_features} numbers, got shape "
+            f"{given.shape} of type {given.dtype}"
+        )
+    if not (np.abs(given) <= most).all():
+        raise InputError(f"starting centres must be finite and at most {most:g} in magnitude")
+    return given.astype(np.float64)
