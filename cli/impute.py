@@ -103,6 +103,8 @@ def impute(
         fit, ran = _fit(found, graph.seeded(how.seed), sums, how, run)
         run.leave_it_to_the_first(fit.converged)
         report = fit.describe()
+        if report["share_seen"] == 1:
+            screen.note("every entry was seen, so that nothing is imputed; --holdout hides some")
         report |= {"sample_weight": dealing.sample_weight, "holdout": None}
         if hidden is not None and dealing.holdout is not None:
             report["holdout"] = score_holdout(fit, hidden, dealing.holdout, how.seed)

@@ -299,6 +299,7 @@ SENTENCES = [
     ("one.h5 --parties --workers 2", "--workers is for one file; with --parties leave it out"),
     ("one.h5 --parties --sample-weight w", "party 'one' has no sample weights called 'w'"),
     ("birds.csv --sample-weight w", "has no column 'w'"),
+    ("wide.csv", "got 'a', 'b'; a matrix with empty cells is read by 'vpem data import --missing"),
     ("heavy.csv --sample-weight W", "what a saw at row 'b', column 'c' weighs -1"),
     ("light.csv --sample-weight w", "nobody saw a single entry"),
 ]
@@ -310,6 +311,7 @@ def gaps(folder):
     (folder / "hidden.csv").write_text("observer,row,column,value\na,b,c,\n")
     (folder / "heavy.csv").write_text("observer,row,column,value,w\na,b,c,1,-1\n")
     (folder / "light.csv").write_text("observer,row,column,value,w\na,b,c,1,0\n")
+    (folder / "wide.csv").write_text("a,b\n1,\n,2\n")
     (folder / "empty.csv").write_text("row,column,value\n")
     (folder / "twice.csv").write_text("row,column,value\na,b,1\na,b,2\n")
     gap = np.ones((6, 3))

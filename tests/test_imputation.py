@@ -551,7 +551,11 @@ def test_several_observers_and_one():
     model.feature_names_in_ = np.array(list("abcdefghijkl"), dtype=object)
     assert not hasattr(model.fit(matrices), "feature_names_in_")
     assert clone(named).get_params()["max_iter"] == 50
-    same = FedMissEM(n_workers=4, random_state=0, max_iter=50, tol=0).fit(matrices[0])
+    shared = {"n_workers": 4, "random_state": 0, "max_iter": 50, "tol": 0}
+    same = FedMissEM(**shared).fit(matrices[0])
+    for graph in ({"sum": "tree"}, {"consensus_tol": 1e-12}):
+        other = FedMissEM(graph="path", **graph, **shared).fit(matrices[0])
+        np.testing.assert_allclose(other.fitted_, same.fitted_, 1e-9)
     one = FedMissEM(max_iter=50, tol=0).fit(matrices[0])
     np.testing.assert_allclose(same.fitted_, one.fitted_, atol=1e-10)
 

@@ -103,7 +103,9 @@ class Entries:
         return names, np.array([number[text] for text in self.texts[what]], dtype=np.intp)
 
 
-def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None) -> Entries:
+def read_entries(
+    path: PathLike, kinds: Sequence[str], weight: str | None = None, advice: str = ""
+) -> Entries:
     """Read a long table, a line an entry, which has the columns ``kinds`` and ``value``.
 
     Parameters
@@ -114,6 +116,8 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
         Columns of names, such as row and column.
     weight : str, optional
         A column of weights.
+    advice : str
+        What to do about a table of another kind.
 
     Returns
     -------
@@ -128,9 +132,13 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
     """
     source = os.fspath(path)
     columns = [*kinds, "value", *([] if weight is None else [weight.strip().lower()])]
+
+    def places_of(header: list[str]) -> list[int]:
+        return _places(header, columns, source, advice)
+
     texts: dict[str, list[str]] = {kind: [] for kind in kinds}
     numbers: tuple[list[float], list[float]] = ([], [])
-    for where, cells in read_cells(path, lambda header: _places(header, columns, source)):
+    for where, cells in read_cells(path, places_of):
         values = cells[len(kinds) :]
         for what, text, into in zip(("value", "weight"), values, numbers, strict=False):
             value = finite_number(text)
@@ -150,7 +158,7 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
     return Entries(texts, found, None if weight is None else weights)
 
 
-def _places(fields: list[str], columns: list[str], source: str) -> list[int]:
+def _places(fields: list[str], columns: list[str], source: str, advice: str) -> list[int]:
     """Places of columns in the header, which has these and no others."""
     found = [field.strip().lower() for field in fields]
     if sorted(found) == sorted(columns):
@@ -161,7 +169,8 @@ def _places(fields: list[str], columns: list[str], source: str) -> list[int]:
         problem = f"has no column {lacking[0]!r}{hint}"
     else:
         problem = "has more columns"
+    got = shorten([repr(field) for field in fields]) or "an empty line"
     raise InputError(
         f"{source} must be a table with the columns {', '.join(columns)} named in its first line, "
-        f"but it {problem}; got {shorten([repr(field) for field in fields]) or 'an empty line'}"
+        f"but it {problem}; got {got}{'' if set(columns) & set(found) else advice}"
     )

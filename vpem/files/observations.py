@@ -39,6 +39,7 @@ PathLike = str | os.PathLike[str]
 ENCODING = "vpem-observations"
 VERSION = "0.1.0"
 KINDS = ("observer", "row", "column")
+MATRICES = "; a matrix with empty cells is read by 'vpem data import --missing keep' first"
 MOST_OBSERVERS = 1 << 20
 
 
@@ -84,7 +85,7 @@ def read_observations(
 
 
 def _read_csv(path: PathLike, weight: str | None) -> Observations:
-    found = read_entries(path, KINDS, weight)
+    found = read_entries(path, KINDS, weight, MATRICES)
     (names, observers), (row_names, rows), (column_names, columns) = map(found.numbered, KINDS)
     return from_triplets(
         observers,

@@ -213,11 +213,12 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             rank = min(int(rank), *found.shape)
         graph = self._graph(found.n_observers, seed)
         # On a graph the codec is of its rounds; at a server corrections are compressed.
-        at_server, of_rounds = (self.compress, None)[:: 1 if graph.has_server else -1]
+        of_rounds = None if graph.has_server else self.compress
         sums = self._settings(SumSettings, seed=seed, compress=of_rounds)
+        how = self._settings(ImputeSettings, rank=rank, seed=seed)
         fit = fit_imputation(
             found,
-            self._settings(ImputeSettings, rank=rank, seed=seed, compress=at_server),
+            how if graph.has_server else how.changed(compress=None),
             network=connect_workers(graph, sums),
         )
         self.imputation_: Imputation = fit
