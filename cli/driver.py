@@ -13,6 +13,7 @@ from vpem.records import setting
 
 from .checkpoints import CheckpointSettings, catching, saver_of
 from .engine import EngineSettings, engine_of, tell_warnings
+from .idle import NO_CSV, NOTHING_REPLACED
 from .options import Printing
 from .output import Progress, Screen, print_json
 from .roles import Role
@@ -20,7 +21,7 @@ from .roles import Role
 if TYPE_CHECKING:
     from vpem.network.schema import Report
 
-__all__ = ["Output", "Run"]
+__all__ = ["Output", "Run", "TableOutput"]
 
 P = TypeVar("P", bound=Progress)
 
@@ -39,8 +40,19 @@ class Output(Printing, heading="Output", kept=False):
         flags="-o --output",
         file=Role(writes=True, files=_written),
     )
-    force: bool = setting(False, "Replace an existing output.")
+    force: bool = setting(False, "Replace an existing output.", idle=NOTHING_REPLACED)
     strict: bool = setting(False, "Exit with 3 if not converged.", heading="Stopping")
+
+
+class TableOutput(Output, heading="Output", kept=False):
+    """What a command writes that writes tables too."""
+
+    quote_formulas: bool = setting(
+        False,
+        "In CSV, put an apostrophe before text that begins with =, +, - or @, which spreadsheets "
+        "would compute.",
+        idle=NO_CSV,
+    )
 
 
 class Run:

@@ -8,13 +8,64 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import Setting
+from vpem.records import Rule
+
 from .naming import name_of
 from .sources import is_given
 
 if TYPE_CHECKING:
     from vpem.errors import InputError
 
-__all__ = ["refuse_idle", "why_refused"]
+__all__ = [
+    "ALL_VARY",
+    "FEW_VARY",
+    "NOTHING_REPLACED",
+    "NO_CSV",
+    "NO_CSV_AT_ALL",
+    "refuse_idle",
+    "why_refused",
+]
+
+NAMED_OUTPUTS = ("output", "plot", "state", "checkpoint", "individuals", "traces")
+
+NOTHING_REPLACED: Rule = (
+    lambda given: not any(given.get(name) for name in NAMED_OUTPUTS),
+    (" replaces files that are there, but nothing is to be written; leave it out",),
+)
+
+
+def _writes_csv(given: Any) -> bool:
+    """Whether one of the files that a command writes is CSV."""
+    files = (given.get("output"), given.get("individuals"))
+    return any(file is not None and str(file).lower().endswith(".csv") for file in files)
+
+
+NO_CSV: Rule = (
+    lambda given: not _writes_csv(given),
+    (" is for CSV, and none is written; leave it out",),
+)
+NO_CSV_AT_ALL: Rule = (
+    lambda given: not _writes_csv(given) and (given.get("output") is not None or given["json"]),
+    NO_CSV[1],
+)
+"""Where CSV goes to standard output by default."""
+
+
+def _varying(given: Any) -> int:
+    """How many rates of the model one-compartment vary between individuals: three by default."""
+    random = given["random"]
+    return 3 if random is None else 0 if random == "none" else len(random.split(","))
+
+
+FEW_VARY: Rule = (
+    lambda given: given["covariance"] == "full" and _varying(given) < 2,
+    (" is of two or more that vary; let more of them vary, or leave it out",),
+)
+ALL_VARY: Rule = (
+    lambda given: _varying(given) == 3,
+    (" is of those that do not vary, but all do; leave some out of ", Setting("random")),
+)
 
 ROWS = {
     "fit": ("vp-em", "em-rows"),

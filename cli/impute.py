@@ -13,10 +13,10 @@ from vpem.settings import GraphSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
 from .choices import how_summed
-from .driver import Output, Run
+from .driver import Run, TableOutput
 from .engine import EngineSettings, describe_engine
 from .observed import Dealing, Observers, observed
-from .options import QuoteFormulas, Without
+from .options import Without
 from .output import Progress, Screen
 from .roles import READ
 from .workers import graph_of
@@ -46,11 +46,11 @@ class ImputeGraph(GraphSettings, heading="Network"):
     )
 
 
-class ImputeOutput(Output, heading="Output", kept=False):
+class ImputeOutput(TableOutput, heading="Output", kept=False):
     """What is written and printed."""
 
     output: Path | None = changed(
-        Output,
+        TableOutput,
         "output",
         help="Write matrices, factors and trends here (HDF5), or the completed matrix (.csv).",
     )
@@ -71,7 +71,6 @@ def impute(
             "--parties a file each, or a manifest."
         ),
     ],
-    quote_formulas: QuoteFormulas = False,
     *,
     how: Annotated[ImputeSettings, Without("memory alpha")],
     parties: Annotated[Observers, Without("align align_key missing_parties")],
@@ -110,7 +109,7 @@ def impute(
             report["holdout"] = score_holdout(fit, hidden, dealing.holdout, how.seed)
         report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": names} | ran
         if out.output is not None:
-            write_imputation(out.output, fit, report, out.force, hidden, quote_formulas)
+            write_imputation(out.output, fit, report, out.force, hidden, out.quote_formulas)
         if out.plot is not None:
             save_picture(out.plot, draw_imputation(fit), force=out.force)
         report["model"] = None if out.output is None else str(out.output)

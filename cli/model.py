@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Force, Json, Quiet, QuoteFormulas
+from vpem.records import Settings, changed
+
+from .driver import TableOutput
+from .options import Force, Json, Quiet
 from .roles import READ, WRITTEN
 
 if TYPE_CHECKING:
@@ -53,6 +56,12 @@ def show(
             stored.show()
 
 
+class TableSettings(Settings, heading="Output", kept=False):
+    """How a table is written."""
+
+    quote_formulas: bool = changed(TableOutput, "quote_formulas")
+
+
 @app.command("export")
 def export(
     model: ModelFile,
@@ -63,9 +72,10 @@ def export(
             "-o", "--output", help="File to write: .npz (NumPy) or .json; .csv of an imputation."
         ),
     ],
-    quote_formulas: QuoteFormulas = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No messages.")] = False,
+    *,
+    table: TableSettings,
 ) -> None:
     """Write a model as a NumPy archive, as JSON, or as a table.
 
@@ -78,7 +88,7 @@ def export(
     from .output import Screen
 
     with Screen(quiet) as screen:
-        stored_at(model).export(output, force, quote_formulas)
+        stored_at(model).export(output, force, table.quote_formulas)
         screen.say(f"wrote {output}")
 
 

@@ -222,8 +222,12 @@ class RowFile(StoredFile):
         if name is None or not options.get("data"):
             return None
         words = ["vpem", name]
-        for parameter in root.commands[name].params:
-            value = options.get(key_of(parameter).replace("-", "_"))
+        params, known = root.commands[name].params, root.commands[name].callback.settings
+        values = {p.name: options.get(key_of(p).replace("-", "_"), p.default) for p in params}
+        for parameter in params:
+            value = values[parameter.name]
+            if parameter.name in known and known[parameter.name].why_idle(values):
+                continue
             if parameter.param_type_name == "argument":
                 words += str(value).split(", ") if value is not None else []
             elif value is not None and not _same(value, parameter.default):

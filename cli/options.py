@@ -32,7 +32,6 @@ __all__ = [
     "MemoryLimit",
     "Printing",
     "Quiet",
-    "QuoteFormulas",
     "Without",
     "spread",
 ]
@@ -204,14 +203,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Quiet = Annotated[
     bool,
     typer.Option("-q", "--quiet", help="No messages, progress or tables; --json is printed."),
-]
-QuoteFormulas = Annotated[
-    bool,
-    typer.Option(
-        "--quote-formulas",
-        help="In CSV, put an apostrophe before text that begins with =, +, - or @, which "
-        "spreadsheets would compute.",
-    ),
 ]
 InitModel = Annotated[
     Path | None,

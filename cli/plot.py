@@ -36,7 +36,7 @@ class PictureSettings(Printing, heading="Output", kept=False):
         flags="-o --output",
         file="written",
     )
-    force: bool = changed(Output, "force")
+    force: bool = changed(Output, "force", idle=None)
 
 
 class PageSettings(PictureSettings, heading="Output", kept=False):

@@ -14,8 +14,9 @@ from vpem.errors import InputError, Setting
 from vpem.records import Settings, changed, setting
 from vpem.settings import FitSettings, WorkerSettings
 
-from .driver import Output
+from .driver import Output, TableOutput
 from .engine import EngineSettings, engine_of, tell_warnings
+from .idle import NO_CSV_AT_ALL
 from .options import Printing
 from .parties import DataParties
 
@@ -171,11 +172,7 @@ class ResultSettings(Printing, heading="Output", kept=False):
         file="written",
     )
     force: bool = changed(Output, "force")
-    quote_formulas: bool = setting(
-        False,
-        "In CSV, put an apostrophe before text that begins with =, +, - or @, which spreadsheets "
-        "would compute.",
-    )
+    quote_formulas: bool = changed(TableOutput, "quote_formulas", idle=NO_CSV_AT_ALL)
     json: bool = changed(Printing, "json", help="Print one JSON object.")
     quiet: bool = changed(Printing, "quiet", help="No messages.")
 

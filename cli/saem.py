@@ -9,7 +9,7 @@ from vpem.records import changed, setting
 from vpem.settings import GraphSettings, SaemSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
-from .driver import Output, Run
+from .driver import Run, TableOutput
 from .engine import EngineSettings, describe_engine
 from .options import Given, InitModel, Without
 from .roles import WRITTEN
@@ -51,7 +51,7 @@ class SaemGraph(GraphSettings, heading="Network"):
     )
 
 
-class SaemOutput(Output, heading="Output", kept=False):
+class SaemOutput(TableOutput, heading="Output", kept=False):
     """What is written of a fit."""
 
     individuals: Path | None = setting(
@@ -62,10 +62,6 @@ class SaemOutput(Output, heading="Output", kept=False):
     traces: Path | None = setting(
         None, "Draw the parameters against iterations here.", file=WRITTEN
     )
-    quote_formulas: bool = setting(
-        False, "In CSV, put an apostrophe before text that begins with =, +, - or @, which "
-        "spreadsheets would compute.",
-    )  # fmt: skip
 
 
 def saem(

@@ -9,6 +9,8 @@ from vpem.errors import InputError, Setting
 from vpem.records import Settings, setting
 from vpem.settings import SAEM_MODELS, SAMPLERS
 
+from .idle import ALL_VARY, FEW_VARY
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -58,11 +60,11 @@ class ModelSettings(Settings, heading="Model", kept=False):
     )  # fmt: skip
     covariance: str | None = setting(
         None, "one-compartment: diagonal or full, of those that vary. Default: diagonal.",
-        choices=("diagonal", "full"), idle=_of("one-compartment"),
+        choices=("diagonal", "full"), idle=[_of("one-compartment"), FEW_VARY],
     )  # fmt: skip
     spread: float | None = setting(
         None, "one-compartment: sd that the logarithms of the others keep. Default: 0.05.",
-        least=1e-6, idle=_of("one-compartment"),
+        least=1e-6, idle=[_of("one-compartment"), ALL_VARY],
     )  # fmt: skip
     first: str | None = setting(
         None, "one-compartment: log ka, log cl and log ke to begin with: 0.5,-3.2,-2.5. Default: "

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vpem.fits.settings import PlanSettings
+from vpem.records import changed, setting
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
+from .driver import Output
 from .options import Printing, Without
 from .roles import READ, WRITTEN
 
@@ -37,6 +39,16 @@ MOST_ROWS = 20  # hubs shown; --json has them all
 MOST_MEMBERS = 12  # agents of a hub shown
 
 
+class GraphOutput(Printing, heading="Output", kept=False):
+    """What is printed and drawn."""
+
+    plot: Path | None = setting(
+        None, "Draw the graph coloured by hub (.png, .svg, .pdf; needs matplotlib).",
+        file=WRITTEN,
+    )  # fmt: skip
+    force: bool = changed(Output, "force", help="Replace an existing picture.")
+
+
 @app.command("describe")
 def describe(
     source: Annotated[
@@ -62,17 +74,11 @@ def describe(
             "workers."
         ),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        WRITTEN,
-        typer.Option(help="Draw the graph coloured by hub (.png, .svg, .pdf; needs matplotlib)."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False,
     *,
     held: Annotated[HoldingSettings, Without("agents workers worker_rows dataset sample_weight")],
     graph: GraphSettings,
     asked: Annotated[PlanSettings, Without("consensus seed n_threads")],
-    printing: Printing,
+    out: GraphOutput,
 ) -> None:
     """Show hubs, mixing, rounds, and what a fit will send.
 
@@ -85,7 +91,8 @@ def describe(
     """
     from .output import Screen, print_json
 
-    with Screen(printing.quiet) as screen:
+    plot, force = out.plot, out.force
+    with Screen(out.quiet) as screen:
         from vpem.checks import check_int
         from vpem.fits.plan import plan
 
@@ -115,9 +122,9 @@ def describe(
             screen.say(f"wrote {plot}")
         found["warnings"] = list(screen.warnings)
         found["plot"] = None if plot is None else str(plot)
-        if printing.json:
+        if out.json:
             print_json(found)
-        elif not printing.quiet:
+        elif not out.quiet:
             _show(found)
 
 

@@ -21,7 +21,7 @@ DATA = Path(__file__).resolve().parents[1] / "data" / "oxford_boys.csv"
 BOYS = read_individuals(DATA)
 NAMES = ("east", "north", "west")
 HELD = from_worker_of_row(np.arange(26) % 7 % 3, NAMES)
-SHORT = {"n_iter": 8, "burn_in": 4, "window": 2, "n_conditional": 2, "n_importance": 10}
+SHORT = {"n_iter": 8, "burn_in": 4, "n_conditional": 2, "n_importance": 10}
 ENOUGH = {"n_iter": 100, "burn_in": 20, "tol": 0.0, "n_chains": 20}
 
 COMPRESSED = {"codec": "qsgd:8bits"}

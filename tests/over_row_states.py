@@ -92,7 +92,7 @@ def main(engine, brief=False):
         mended = ranks.check(fit_em, network, init=replace(first, means=means), **three)
         assert mended.recoveries
         ranks.check(kmeans_rows, network, init=means, n_clusters=3, scale="standard")
-        ranks.check(fit_fedem, network, memory="zero", record_every=3, **three)
+        ranks.check(fit_fedem, network, memory="zero", participation=0.9, record_every=3, **three)
     if not brief:
         for codec in ("qsgd:4bits:32", "topk:0.4", "randk:0.5"):
             ranks.check(fit_fedem, star, compress=codec, **{**reduced, "batch_size": 6}, **three)

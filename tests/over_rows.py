@@ -170,7 +170,8 @@ def compare_fedem(compare, networks, first, brief):
     for network in networks[1:]:
         compare.fedem(network, init="kmeans", participation=0.6, batch_size=9)
         if not brief:
-            compare.fedem(network, variance_reduction=True, memory="zero", tol=1e-3, max_iter=30)
+            some = {"memory": "zero", "participation": 0.9}
+            compare.fedem(network, variance_reduction=True, tol=1e-3, max_iter=30, **some)
 
 
 def compare_data(compare, networks, starts, brief):

@@ -302,7 +302,7 @@ BAD_OPTIONS = [
     ("--reg-covar nan", "--reg-covar must be a finite number of at least 0, got nan"),
     ("--threads 0", "threads must be an integer of at least 1"),
     ("--seed -1", "seed must be an integer of at least 0, got -1"),
-    ("--graph-seed -1", "seed must be an integer of at least 0, got -1"),
+    ("--topology geometric --graph-seed -1", "seed must be an integer of at least 0, got -1"),
     ("--n-init 0", "--n-init must be an integer of at least 1, got 0"),
     ("--init-rows junk", "row numbers with commas between, such as 3,77,120, got 'junk'"),
     ("--init-rows 1,,2", "row numbers with commas between"),

@@ -339,7 +339,7 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
         ),
         (("cycle", "-n", "5", "--rounds", "0"), "rounds must be an integer of at least 1"),
         (("cycle", "-n", "5", "--consensus-tol", "0"), "--consensus-tol must be"),
-        (("cycle", "-n", "5", "--graph-seed", "-1"), "--graph-seed must be"),
+        (("geometric", "-n", "5", "--graph-seed", "-1"), "--graph-seed must be"),
         (("cycle", "-n", "5", "--radius", "0.3"), "--radius is for geometric"),
         (("cycle", "-n", "5", "--topology", "path"), "--topology is for a dataset"),
         (

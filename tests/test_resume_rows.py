@@ -205,7 +205,7 @@ IMPUTE = {
     "exact": {},
     "compressed": {"compress": "qsgd:8bits", "participation": 0.6},
     "vr": {"variance_reduction": True, "participation": 0.7, "batch_size": 10},
-    "batches": {"batch_size": 20, "memory": "zero"},
+    "batches": {"batch_size": 20, "memory": "zero", "participation": 0.9},
 }
 
 

@@ -14,7 +14,7 @@ from vpem import Dataset, FitSettings, InputError, KmeansSettings, SumSettings, 
 from vpem.errors import Setting
 from vpem.files.models import read_model
 from vpem.records import Settings, about, changed, setting
-from vpem.settings import GraphSettings, HoldingSettings
+from vpem.settings import FedMixtureSettings, GraphSettings, HoldingSettings, SaemSettings
 from vpem_cli.app import command
 from vpem_cli.commands import dress, finish
 from vpem_cli.config import key_of, leaves
@@ -172,6 +172,12 @@ def test_a_record_is_checked_when_it_is_made(played, words, said):
         (FitSettings, {"n_init": 2, "init": [1, 2]}, "n_init starts anew from other rows"),
         (GraphSettings, {"topology": "star", "graph": "g.txt"}, "give topology or graph, not both"),
         (SumSettings, {"n_rounds": 9, "consensus_tol": 1e-3}, "there are as many rounds as are"),
+        (SumSettings, {"sum": "tree", "n_rounds": 9}, "n_rounds is about consensus rounds"),
+        (SumSettings, {"compress": "float32", "consensus_tol": 1e-3}, "as the codec needs"),
+        (KmeansSettings, {"method": "grid", "n_init": 2}, "n_init is at least 4 in one shot"),
+        (FedMixtureSettings, {"alpha": 0.5}, "alpha is about what workers have not heard"),
+        (FedMixtureSettings, {"memory": "zero"}, "memory is about what workers have not heard"),
+        (SaemSettings, {"tol": 0, "window": 9}, "window is when to look whether to stop"),
     ],
 )
 def test_programs_are_refused_the_same(record, bad, said):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vpem import idle
 from vpem.errors import InputError, Setting
 from vpem.records import Settings, changed, refuse_both, setting
 
@@ -63,26 +64,6 @@ CODECS = ("natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp
           "randk:0.1", "float64", "float32", "float16")
 """Some of the names that `vpem.network.codecs.parse_codec` reads."""
 
-# ---- what has no effect, and why -----------------------------------------------------------------
-
-BY_FEATURES = (lambda given: given.get("split") == "rows",
-               (" is for data split by features; leave it out",))
-BY_ROWS = (lambda given: given.get("split") == "features",
-           (" is for data split by rows; add ", Setting("split", "rows")))
-STARTED = (lambda given: given.get("init_rows") is not None or given.get("init_model") is not None,
-         (" is how a start is found, but --init-rows or --init-model says where it is; leave it "
-            "out",))
-RESTARTED = (lambda given: STARTED[0](given) or not isinstance(given["init"], str),
-             (" starts anew from other rows, but the start is given; leave it out",))
-WITHOUT_ROUNDS = (" is about consensus rounds, but a sum at a server or along a tree takes none; "
-                  "leave it out, or take a graph of agents, such as the topology cycle, and ",
-                  Setting("sum", "consensus"))
-ROUNDS = (lambda given: given["sum"] in ("server", "tree") or given.get("topology") == "star",
-          WITHOUT_ROUNDS)
-AUTOMATIC = (lambda given: given["n_rounds"] != "auto",
-             (" is what ", Setting("n_rounds", "auto"), " reaches, but there are as many rounds as "
-              "are asked for; leave one out"))
-
 # ---- who is there, who holds what, and how it is summed ------------------------------------------
 
 
@@ -98,7 +79,7 @@ class GraphSettings(Settings, heading="Network"):
     radius: float | None = setting(None, "Radius of a geometric graph in the unit square.")
     mean_degree: float | None = setting(None, "Mean degree wanted of a random graph.")
     graph_seed: int | None = setting(None, "Seeds random graphs and ties between hubs. Default: "
-        "that of --seed where there is one, else 0.", least=0)
+        "that of --seed where there is one, else 0.", least=0, idle=idle.UNDRAWN)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,9 +94,10 @@ class WorkerSettings(Settings, heading="Data"):
     """Who holds which rows."""
 
     workers: int | None = setting(None, "Split the rows into this many contiguous, nearly equal "
-        "parts. Default: the workers stored in the dataset, or else one.", least=1, idle=BY_ROWS)
+        "parts. Default: the workers stored in the dataset, or else one.", least=1,
+        idle=idle.BY_ROWS)
     worker_rows: Path | None = setting(None, 'Rows of each worker, JSON: {"name": [row, ...], '
-        '...}.', file="read", idle=BY_ROWS)
+        '...}.', file="read", idle=idle.BY_ROWS)
     dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
     sample_weight: str | None = setting(None, "Weights of the rows: path of a 1-D dataset inside "
         "the HDF5 file; of a party's CSV or Parquet file the name of a column, which is then no "
@@ -133,9 +115,9 @@ class HoldingSettings(WorkerSettings, heading="Data"):
         "of its rows (workers).", choices=SPLITS)
     agents: int | None = setting(None, "Split the features into this many contiguous, nearly equal "
         "parts. Default: the partition stored in the dataset, or else one feature an agent.",
-        least=1, idle=BY_FEATURES)
+        least=1, idle=idle.BY_FEATURES)
     partition: Path | None = setting(None, 'Features of each agent, JSON: {"name": [feature, ...], '
-        '...}.', file="read", idle=BY_FEATURES)
+        '...}.', file="read", idle=idle.BY_FEATURES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,24 +134,26 @@ class SumSettings(Settings, heading="Network"):
     """How agents sum: see `vpem.connect`."""
 
     hops: int = setting(0, "Over features: agents at most this many hops from a root send it "
-        "their features, once; 0: no agent shows its data.", least=0, idle=BY_FEATURES)
+        "their features, once; 0: no agent shows its data.", least=0, idle=idle.BY_FEATURES)
     sum: str | None = setting(None, "How they sum: at a server (server), exactly along a spanning "
         "tree (tree), or by rounds between neighbours (consensus). Default: server on a star, "
         "consensus on any other graph.", choices=SUMS)
     n_rounds: int | str = setting("auto", "Consensus rounds of each average, or auto: the fewest "
-        "that reach --consensus-tol.", flags="--rounds", choices=("auto",), least=1, idle=ROUNDS)
+        "that reach --consensus-tol.", flags="--rounds", choices=("auto",), least=1,
+        idle=idle.ROUNDS)
     acceleration: str | None = setting(None, "Rounds accelerated by Chebyshev polynomials "
         "(chebyshev), or none. Default: chebyshev, but for faults, with which rounds cannot be.",
-        choices=ACCELERATIONS, idle=ROUNDS)
+        choices=ACCELERATIONS, idle=idle.ROUNDS)
     eigenvalue: str = setting("computed", "Mixing rate for the acceleration: computed from the "
         "graph, or estimated by the agents, which costs messages.", choices=EIGENVALUES)
     consensus_tol: float = setting(1e-6, "Largest consensus error, relative to a hub's term, with "
-        "--rounds auto.", least=1e-12, most=1.0, idle=[ROUNDS, AUTOMATIC])
+        "--rounds auto.", least=1e-12, most=1.0,
+        idle=[idle.ROUNDS, idle.AUTOMATIC, idle.CODED])
     weights: str = setting("metropolis", "Mixing weights: metropolis, laplacian (best constant), "
-        "max-degree, fastest (needs cvxpy).", choices=WEIGHTS, idle=ROUNDS)
+        "max-degree, fastest (needs cvxpy).", choices=WEIGHTS, idle=idle.ROUNDS)
     consensus: str = setting("auto", "Compute the rounds one by one (rounds), as the equal small "
         "matrix (operator), or whichever is cheaper (auto).", choices=CONSENSUS,
-        idle=ROUNDS)
+        idle=idle.ROUNDS)
     compress: str | None = setting(None, "Codec of the messages: natural:12bits (a good choice), "
         "qsgd:8bits, blockp:64, topk:0.01, randk:0.1, float32, float16.", words=CODECS,
         heading="Messages and faults")
@@ -199,7 +183,7 @@ class MixtureSettings(Settings, heading="Model"):
     scale: str = setting("none", "none, or standard: features are standardized, which is undone in "
         "outputs.", choices=SCALES)
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans.",
-        heading="Start", choices=INITS, idle=STARTED)
+        heading="Start", choices=INITS, idle=idle.STARTED)
     seed: int = setting(0, "Seeds the start, and the graph unless --graph-seed is given.",
         heading="Start", least=0)
     n_threads: int | None = changed(SumSettings, "n_threads")
@@ -209,15 +193,15 @@ class FitSettings(MixtureSettings, heading="Model"):
     """EM over features or rows: see `vpem.fit_vpem` and `vpem.fit_em`."""
 
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
-        heading="Start", least=1, idle=RESTARTED)
+        heading="Start", least=1, idle=idle.RESTARTED)
     missing: str = setting("refuse", "Where values are missing (NaN): refuse, or marginalize: "
         "integrate them out, missing at random.", heading="Data", choices=MISSINGS)
     batch_size: int | None = setting(None, "Batch VP-EM: rows of an iteration, whose statistics "
         "replace those they had before. Default: all rows in every iteration.", heading="Method",
-        least=1, idle=BY_FEATURES)
+        least=1, idle=idle.BY_FEATURES)
     step_size: float | None = setting(None, "With --batch-size, stochastic EM: the statistics move "
         "by t^-A toward those of the t-th batch, 0.5 < A <= 1.", heading="Method", least=0.5,
-        most=1.0, above=True, idle=BY_FEATURES)
+        most=1.0, above=True, idle=idle.BY_FEATURES)
     every_weight: bool = setting(False, "Count even responsibilities that together are below "
         "rounding (slower).", heading="Method")
     tol: float = setting(1e-7, "Stop when the log-likelihood per sample changes by less at all "
@@ -244,8 +228,8 @@ class KmeansSettings(Settings, heading="Model"):
         "written in the data's units, distances and inertia are of standardized features.",
         choices=SCALES)
     init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows).",
-        heading="Start", choices=CLUSTER_INITS, idle=STARTED)
-    n_init: int = changed(FitSettings, "n_init")
+        heading="Start", choices=CLUSTER_INITS, idle=idle.STARTED)
+    n_init: int = changed(FitSettings, "n_init", idle=[idle.RESTARTED, idle.FEW_STARTS])
     missing: str = changed(FitSettings, "missing", help="Where values are missing (NaN): "
         "refuse, or marginalize: distances and means are of what is there (k-POD).")
     seed: int = changed(MixtureSettings, "seed")
@@ -255,10 +239,6 @@ class KmeansSettings(Settings, heading="Model"):
     max_iter: int = changed(FitSettings, "max_iter", 300)
     dtype: Any = changed(FitSettings, "dtype")
     n_threads: int | None = changed(SumSettings, "n_threads")
-
-
-HELD_OUT = (lambda given: given["criterion"] != "heldout",
-            (" is for ", Setting("criterion", "heldout"), "; leave it out"))
 
 
 class SelectSettings(Settings, heading="Selection", kept=False):
@@ -275,10 +255,10 @@ class SelectSettings(Settings, heading="Selection", kept=False):
         "responsibilities): lower is better; or heldout: log-likelihood per sample of rows not "
         "fitted to, higher is better.", choices=CRITERIA)
     n_folds: int = setting(5, "With --criterion heldout: parts of the rows, each held out once.",
-        flags="--folds", least=2, idle=HELD_OUT)
+        flags="--folds", least=2, idle=idle.HELD_OUT)
     one_standard_error: bool = setting(False, "With --criterion heldout: choose the model of "
         "fewest parameters that is at most one standard error worse than the best.",
-        idle=HELD_OUT)
+        idle=idle.HELD_OUT)
     n_jobs: int | None = setting(None, "Processes, a thread each, which do not change the results. "
         "Default: all processors.", flags="-j --jobs", heading="Running", least=1, most=1024)
 
@@ -299,8 +279,7 @@ class SaemSettings(Settings, heading="Method"):
         "devices (biased where devices differ).", heading="Network", choices=AVERAGES)
     shares: str = setting("individuals", "With --average models, what counts alike: individuals "
         "or devices.", heading="Network", choices=SHARES,
-        idle=(lambda given: given["average"] != "models",
-              (" weighs models: it needs ", Setting("average", "models"))))
+        idle=idle.OF_MODELS)
     codec: Any = setting(None, "Codec of the statistics that devices send: qsgd:8bits, "
         "natural:12bits, topk:0.1, randk:0.1, blockp:64, float32. Default: numbers as they are.",
         flags="--compress", heading="Messages and faults", words=CODECS)
@@ -316,7 +295,7 @@ class SaemSettings(Settings, heading="Method"):
     tol: float = setting(0.1, "Stop when every parameter is nearer to where it settles than this "
         "part of its standard error; 0: never.", heading="Stopping", least=0.0)
     window: int = setting(50, "Iterations from one look at that to the next.", heading="Stopping",
-        least=1)
+        least=1, idle=idle.NEVER)
     n_conditional: int = setting(200, "Draws of each chain at the estimates: individuals, "
         "intervals, standard errors.", flags="--conditional-draws",
         heading="Draws at the estimates", least=2)
@@ -355,9 +334,9 @@ class FedSettings(Settings, heading="Method"):
     inner: int | None = setting(None, "Iterations of an outer loop of VR-FedEM. Default: as many "
         "as cost one pass.", least=1)
     memory: str = setting("first", "What the workers' memories start from: first (their first "
-        "corrections), zero, or none: there are none.", choices=MEMORIES)
+        "corrections), zero, or none: there are none.", choices=MEMORIES, idle=idle.EXACT_ZERO)
     alpha: float | None = setting(None, "Step of the memories. Default: 1/(1 + omega) of the "
-        "codec.", least=0.0, most=1.0)
+        "codec.", least=0.0, most=1.0, idle=idle.EXACT)
     weighting: str = setting("rows", "What a mean over workers counts alike: rows, or workers.",
         choices=WEIGHTINGS)
     max_iter: int = changed(FitSettings, "max_iter", least=0)

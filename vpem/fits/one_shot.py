@@ -33,6 +33,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.cluster_data import Wanted
 from vpem.fits.clustering import Clustering
 from vpem.fits.parts import join_centres
+from vpem.idle import LEAST_STARTS
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
@@ -46,10 +47,7 @@ from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.nearest import distances_within, weighed
 
-__all__ = ["LEAST_STARTS", "OneShot", "one_shot", "proven_factor"]
-
-LEAST_STARTS = 4
-"""Starts of the k-means of each party and of the server: one plain, for the proof, then greedy."""
+__all__ = ["OneShot", "one_shot", "proven_factor"]
 
 SERVER_STREAM = 0
 """Number of the server's random stream; party b has b + 1."""

@@ -20,11 +20,12 @@ from vpem.fits.local_rows import LocalRows, SharedRows
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import RowFit, warn_of_outcome
 from vpem.fits.row_starts import RowRestart
+from vpem.idle import BY_FEATURES
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
 from vpem.network.schema import State
-from vpem.settings import BY_FEATURES, FitSettings
+from vpem.settings import FitSettings
 from vpem.steps.reinitialise import Recovery
 from vpem.steps.restarts import Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from vpem.idle import BY_FEATURES
 from vpem.records import Settings, changed, setting
 from vpem.settings import (
-    BY_FEATURES,
     DTYPES,
     LAWS,
     FedSettings,

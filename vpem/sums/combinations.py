@@ -6,10 +6,11 @@ from dataclasses import asdict
 
 from vpem.checks import check_int
 from vpem.errors import InputError, Setting
+from vpem.idle import WITHOUT_ROUNDS
 from vpem.network.codecs import Codec
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph
-from vpem.settings import WITHOUT_ROUNDS, SumSettings
+from vpem.settings import SumSettings
 from vpem.sums.rounds import MOST_GOSSIP_ROUNDS
 
 __all__ = ["refuse_codec", "refuse_what_makes_no_sense", "refuse_without_rounds", "way_of"]

@@ -1,0 +1,139 @@
+"""What has no effect beside what, and why: rules of settings (`vpem.records.About.idle`).
+
+A rule is given the values of all settings by name. In a shell these are all options of a command,
+in Python those of one record, so that a rule looks at names that may not be there by ``get``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vpem.errors import Setting
+from vpem.records import Rule, Sentence
+
+__all__ = [
+    "AUTOMATIC",
+    "BY_FEATURES",
+    "BY_ROWS",
+    "CODED",
+    "EXACT",
+    "EXACT_ZERO",
+    "FEW_STARTS",
+    "HELD_OUT",
+    "LEAST_STARTS",
+    "NEVER",
+    "OF_MODELS",
+    "RESTARTED",
+    "ROUNDS",
+    "STARTED",
+    "UNDRAWN",
+    "WITHOUT_ROUNDS",
+]
+
+LEAST_STARTS = 4
+"""Starts of the k-means of each party and of the server, in one shot: one plain, for the proof,
+then greedy."""
+
+RANDOM_GRAPHS = ("geometric", "erdos-renyi", "small-world", "scale-free", "tree")
+
+FAULTS = ("link_failure", "agent_dropout", "stragglers")
+
+LEAVE = "; leave it out"
+
+# ---- data and starts -----------------------------------------------------------------------------
+
+BY_FEATURES: Rule = (
+    lambda given: given.get("split") == "rows",
+    (f" is for data split by features{LEAVE}",),
+)
+BY_ROWS: Rule = (
+    lambda given: given.get("split") == "features",
+    (" is for data split by rows; add ", Setting("split", "rows")),
+)
+STARTED: Rule = (
+    lambda given: given.get("init_rows") is not None or given.get("init_model") is not None,
+    (f" is how a start is found, but --init-rows or --init-model says where it is{LEAVE}",),
+)
+RESTARTED: Rule = (
+    lambda given: STARTED[0](given) or not isinstance(given["init"], str),
+    (f" starts anew from other rows, but the start is given{LEAVE}",),
+)
+FEW_STARTS: Rule = (
+    lambda given: given["method"] == "grid" and given["n_init"] <= LEAST_STARTS,
+    (f" is at least {LEAST_STARTS} in one shot; give more, or leave it out",),
+)
+HELD_OUT: Rule = (
+    lambda given: given["criterion"] != "heldout",
+    (" is for ", Setting("criterion", "heldout"), LEAVE),
+)
+
+# ---- graphs and sums -----------------------------------------------------------------------------
+
+WITHOUT_ROUNDS: Sentence = (
+    " is about consensus rounds, but a sum at a server or along a tree takes none; leave it out, "
+    "or take a graph of agents, such as the topology cycle, and ",
+    Setting("sum", "consensus"),
+)
+ROUNDS: Rule = (
+    lambda given: given["sum"] in ("server", "tree") or given.get("topology") == "star",
+    WITHOUT_ROUNDS,
+)
+AUTOMATIC: Rule = (
+    lambda given: given["n_rounds"] != "auto",
+    (
+        " is what ",
+        Setting("n_rounds", "auto"),
+        " reaches, but there are as many rounds as are asked for; leave one out",
+    ),
+)
+CODED: Rule = (
+    lambda given: given.get("compress") is not None,
+    (f" counts exact rounds, but compressed ones are as many as the codec needs{LEAVE}",),
+)
+
+
+def _is_undrawn(given: Any) -> bool:
+    """Whether nothing is drawn that belongs to a graph; False where that is not known."""
+    if "hops" not in given or "topology" not in given:
+        return False
+    named = {given["topology"], given.get("source")}
+    noisy = given.get("compress") is not None or any(given.get(fault) for fault in FAULTS)
+    drawn = noisy or given.get("eigenvalue") == "estimated" or str(given["hops"]) != "0"
+    return not drawn and named.isdisjoint(RANDOM_GRAPHS)
+
+
+UNDRAWN: Rule = (
+    _is_undrawn,
+    (f" seeds random graphs, ties between hubs, codecs and faults, of which there is none{LEAVE}",),
+)
+
+# ---- FedEM and SAEM ------------------------------------------------------------------------------
+
+
+def _is_exact(given: Any) -> bool:
+    """Whether all workers send corrections as they are; False where that is not known."""
+    on_a_graph = given.get("graph") or given.get("topology") not in (None, "star")
+    coded = given.get("compress", "unknown") is not None and not on_a_graph
+    return not coded and given["participation"] == 1
+
+
+EXACT_SENTENCE: Sentence = (
+    " is about what workers have not heard of each other, but here all send corrections as they "
+    "are, which no memory changes; leave it out, or take ",
+    Setting("compress"),
+    " or ",
+    Setting("participation"),
+)
+EXACT: Rule = (_is_exact, EXACT_SENTENCE)
+EXACT_ZERO: Rule = (
+    lambda given: given["memory"] == "zero" and _is_exact(given),
+    EXACT_SENTENCE,
+)
+NEVER: Rule = (
+    lambda given: given["tol"] == 0,
+    (" is when to look whether to stop, but ", Setting("tol", 0), f" never stops{LEAVE}"),
+)
+OF_MODELS: Rule = (
+    lambda given: given["average"] != "models",
+    (" weighs models: it needs ", Setting("average", "models")),
+)
