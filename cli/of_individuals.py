@@ -54,7 +54,10 @@ class SaemFile(StoredFile):
             return None
         needed = needed_covariates(saved.model, saved.model_options)
         fitted = reported(saved.settings, "columns", dict) or {}
-        found = individuals_of(data, options.columns, options.covariates, needed, fitted)
+        found = individuals_of(
+            data, options.columns, options.covariates, needed, fitted,
+            saved.settings.get("missing") == "marginalize",
+        )  # fmt: skip
         if options.individual is None:
             return found
         place = {name: one for one, name in enumerate(found.names)}

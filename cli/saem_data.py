@@ -63,6 +63,9 @@ class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
         None, "Other columns to read, with commas between; dose=amt reads the column amt as the "
         "dose. Default: those that the model needs.",
     )  # fmt: skip
+    sample_weight: str | None = setting(
+        None, "Column with how many copies of the individual count, above 0. Default: one."
+    )
     devices: int | None = setting(
         None, "Split the individuals into this many runs, nearly equal. Default: 1.",
         heading="Network", least=1,
@@ -108,6 +111,7 @@ def read_source(
     files: Sequence[Path],
     asked: HeldIndividuals,
     needed: Sequence[str],
+    missing: bool,
     run: Run,
 ) -> Source:
     """Read the individuals of a file, or of files of parties.
@@ -120,6 +124,8 @@ def read_source(
         Whether they are parties', which columns are what, who holds which of one file.
     needed : sequence of str
         Covariates of the model.
+    missing : bool
+        Whether values may be missing.
     run : Run
         Where the command runs.
     """
@@ -128,7 +134,7 @@ def read_source(
     from vpem.files.parties.manifest import choose_parties
 
     columns = {name: getattr(asked, name) for name in ("id", "time", "value")}
-    one = (columns, asked.covariates, needed)
+    one = (columns, asked.covariates, needed, missing, asked.sample_weight)
     if asked.parties:
         for name in ("devices", "device_individuals"):
             if getattr(asked, name) is not None:
@@ -139,8 +145,33 @@ def read_source(
             f"one file of individuals is read at a time, got {len(files)}; add --parties if each "
             "is one party's"
         )
-    found = individuals_of(files[0], *one)
+    found = _weighed(files[0], *one)
     return Source(found, _devices_of(found, asked), np.arange(found.n_individuals), run.engine)
+
+
+def _weighed(
+    file: Path,
+    columns: Mapping[str, str | None],
+    covariates: str | None,
+    needed: Sequence[str],
+    missing: bool,
+    weight: str | None,
+) -> Individuals:
+    """Read individuals, and what each counts."""
+    from dataclasses import replace
+
+    wanted = [*needed, *([] if weight is None else [weight])]
+    found = individuals_of(file, columns, covariates, wanted, None, missing)
+    if weight is None:
+        return found
+    weights = found.constant(weight)
+    if (weights <= 0).any():
+        who = int(weights.argmin())
+        raise InputError(
+            f"{file}: the weight of individual {found.names[who]!r} must be above 0, got "
+            f"{weights[who]:g}; leave out individuals that count nothing"
+        )
+    return replace(found, weights=weights)
 
 
 def _of_parties(parties: Sequence[Party], one: tuple[Any, ...], run: Run) -> Source:
@@ -149,7 +180,7 @@ def _of_parties(parties: Sequence[Party], one: tuple[Any, ...], run: Run) -> Sou
 
     from vpem.engines.placement import for_each
     from vpem.network.holdings import Workers
-    from vpem.saem.individuals import chain
+    from vpem.saem.formats.individuals import chain
 
     from .engine import place_parties
 
@@ -172,9 +203,9 @@ def _of_party(party: Party, one: tuple[Any, ...]) -> Individuals:
     """Read the individuals of one party, whose names then begin with its own."""
     from dataclasses import replace
 
-    from vpem.saem.individuals import chain
+    from vpem.saem.formats.individuals import chain
 
-    columns, covariates, needed = one
+    columns, *others = one
     for name in ("columns", "labels"):
         if getattr(party, name) is not None:
             raise InputError(
@@ -183,7 +214,7 @@ def _of_party(party: Party, one: tuple[Any, ...]) -> Individuals:
             )
     if party.ids is not None:
         columns = {**columns, "id": party.ids}
-    parts = [individuals_of(file, columns, covariates, needed) for file in party.find()]
+    parts = [_weighed(file, columns, *others) for file in party.find()]
     found = chain(parts)
     return replace(found, names=tuple(f"{party.name}/{name}" for name in found.names))
 
@@ -194,6 +225,7 @@ def individuals_of(
     covariates: str | None,
     needed: Sequence[str],
     fitted: Mapping[str, Any] | None = None,
+    missing: bool = False,
 ) -> Individuals:
     """Read the data.
 
@@ -209,6 +241,8 @@ def individuals_of(
         Covariates of the model, read in any case.
     fitted : mapping, optional
         `Individuals.columns` of those that a model was fitted to, for what was not given.
+    missing : bool
+        Whether values may be missing.
     """
     from dataclasses import replace
 
@@ -230,8 +264,9 @@ def individuals_of(
     column_of = {**{name: known_covariates.get(name, name) for name in needed}, **typed}
     try:
         found = read_individuals(
-            data, covariates=list(column_of.values()), **(three if is_table else {})
-        )
+            data, covariates=list(column_of.values()), missing=missing,
+            **(three if is_table else {}),
+        )  # fmt: skip
     except MissingColumnError as error:
         for name, column in (*three.items(), *column_of.items()):
             if column == error.column and name not in (*given, *typed):

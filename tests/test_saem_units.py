@@ -181,7 +181,7 @@ def test_a_placebo_has_the_clearance_of_others():
         (lambda t: OneCompartmentModel(rescaled(t, dose=0.0)), "no individual has a dose"),
         (lambda t: BifactorModel(from_matrix(np.eye(4) - 1), [0, 0, 1, 1]), None),
         (
-            lambda t: BifactorModel(from_matrix([[1.0, 2], [2.0, 2], [3, 2]]), [0, 0]),
+            lambda t: BifactorModel(from_matrix([[1.0, 2], [2.0, 2], [3, 2]]), [0, 0]).start(),
             "item 1 is 2 for all individuals",
         ),
     ],

@@ -290,6 +290,9 @@ class SaemSettings(Settings, heading="Method"):
         heading="Messages and faults", choices=FEEDBACKS)
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
+    missing: str = setting("refuse", "Where measurements are missing (an empty value, or for "
+        "bifactor and gmm a line that is not there): refuse, or marginalize: integrate them out, "
+        "missing at random.", heading="Individuals", choices=MISSINGS)
     batch_size: int | None = setting(None, "Individuals of each device that an iteration "
         "simulates, drawn anew; the latents of the others stay. Default: all.", least=1)
     tol: float = setting(0.1, "Stop when every parameter is nearer to where it settles than this "

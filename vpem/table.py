@@ -72,6 +72,11 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
         "the statistic is the filled matrix, so that every observer keeps in memory as many "
         "numbers as the data have entries",
     ),
+    ("saem", "disk"): (
+        "the chains of all individuals are what SAEM goes on from, and more than their rows: what "
+        "is kept of an individual is larger than what would be read of it; spread devices over "
+        "processes, whose memories add up",
+    ),
 }
 """Cells that mathematics forbids, by algorithm and way, and the sentence that says why."""
 # fmt: on
@@ -79,7 +84,7 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
 TRIED = {("em-rows", way) for way in WAYS if way != "batches"}
 TRIED |= {("vp-em", way) for way in WAYS}
 TRIED |= {(one, way) for one in ("fedem", "vr-fedem") for way in WAYS}
-TRIED |= {("saem", way) for way in WAYS if way not in ("missing", "disk", "weights")}
+TRIED |= {("saem", way) for way in WAYS}
 TRIED |= {
     ("kmeans-rows", way)
     for way in (

@@ -127,7 +127,7 @@ def sample_conditional(
         upper,
         level,
         among.total(middle + first),
-        among.add(second / n_draws - first.T @ first),
+        among.add(second / n_draws - first.T @ among.weighed(first, among.weights)),
         np.divide(within, total, out=np.zeros(q), where=total > 0),
         n_draws,
     )
@@ -145,7 +145,7 @@ def _walk(
     late: int,
 ) -> tuple[Vector, Vector]:
     """Fill draws; sums of statistics (n, P) and of all their products (P, P) about a middle."""
-    n_chains = len(chains.z)
+    n_chains, data = len(chains.z), model.individuals
     first = np.zeros_like(middle)
     second = np.zeros((middle.shape[1], middle.shape[1]))
     for k in range(len(draws) // n_chains):
@@ -154,5 +154,5 @@ def _walk(
         for one in chains.z:
             apart = model.statistics(one[None]) - middle
             first += apart
-            second += apart.T @ apart
+            second += apart.T @ data.weighed(apart, data.weights)
     return first, second

@@ -75,11 +75,10 @@ class Devices:
                 for one, pair in zip(place.own, pairwise(ends), strict=True)
             }
         self._each = statistics
+        self._weights = model.individuals.weights
         self.smoothed = self._means(np.arange(held.n_workers))
-        rows_of = model.individuals.counts
-        self._counts = {
-            one: Counts(len(rows), int(rows_of[rows].sum())) for one, rows in self.rows.items()
-        }
+        data = model.individuals
+        self._counts = {one: Counts(*data.take(rows).everyone) for one, rows in self.rows.items()}
         self._models = np.zeros((held.n_workers, len(theta)))  # the last of each device
         self._models[place.own] = theta
         self._known = np.zeros(held.n_workers, dtype=np.bool_)
@@ -135,7 +134,12 @@ class Devices:
         found = np.zeros((len(devices), self._each.shape[1]))
         for place, one in enumerate(devices.tolist()):
             if one in self.rows:
-                found[place] = self._each[self.rows[one]].mean(axis=0)
+                rows = self.rows[one]
+                if self._weights is None:
+                    found[place] = self._each[rows].mean(axis=0)
+                else:
+                    weights = self._weights[rows]
+                    found[place] = weights @ self._each[rows] / weights.sum()
         return found
 
     def smooth(self, drawn: Vector, active: NDArray[np.intp], step: float) -> None:

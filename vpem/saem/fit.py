@@ -18,7 +18,7 @@ from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.fisher import observed_information, standard_errors
 from vpem.saem.individuals import Individuals
 from vpem.saem.likelihood import LogLikelihood, importance_log_likelihood
-from vpem.saem.models.catalogue import MODELS, OWN, all_options, make_model
+from vpem.saem.models.catalogue import INCOMPLETE, MODELS, OWN, all_options, make_model
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.neighbours import SaemNeighbours, keeper_of
 from vpem.saem.people import People
@@ -33,6 +33,7 @@ from vpem.settings import SaemSettings
 from vpem.steps.restarts import OneRun
 from vpem.steps.saver import Saver
 from vpem.sums.connect import Network
+from vpem.table import refusal
 
 __all__ = ["MODELS", "fit_saem", "make_model"]
 
@@ -116,11 +117,13 @@ def fit_saem(
     asked = SaemSettings.of(settings, **changes)
     held = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
     individuals = _among(individuals, held, network)
+    if asked.missing == "marginalize" and model in INCOMPLETE:
+        model_options = {"items": individuals.items().tolist(), **(model_options or {})}
     made = _made(individuals, model, model_options)
     codec = parse_codec(asked.codec) if isinstance(asked.codec, str) else asked.codec
     chosen = _sampler(made, sampler, sampler_options, gradient_codec)
     feedback = asked.feedback or ("none" if codec is None else "memory")
-    server = keeper_of(network, held.counts / held.n_samples, codec, feedback, made.pieces)
+    server = keeper_of(network, _shares(individuals, held), codec, feedback, made.pieces)
     if saver is not None:
         saver.begin(_facts(made, model, model_options, held, chosen, server, asked, start))
     saving = OneRun(saver, server.ledger)
@@ -188,12 +191,14 @@ def _settings(
         **asked.values("level"), "n_chains": chains_of(sampler, held.n_samples, asked.n_chains),
         "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
         "codec": None if server.codec is None else server.codec.name, "feedback": server.feedback,
-        "columns": dict(individuals.columns),
+        "columns": dict(individuals.columns), "weighted": individuals.weights is not None,
     }  # fmt: skip
 
 
 def _among(individuals: Individuals, held: Workers, network: Network | None) -> Individuals:
     """Return the individuals of this process, who know of those of others."""
+    if hasattr(individuals, "runs"):
+        raise refusal("saem", "disk")
     n_here = individuals.n_individuals
     if network is None or not network.agents.apart:
         if held.n_samples != n_here:
@@ -205,8 +210,20 @@ def _among(individuals: Individuals, held: Workers, network: Network | None) -> 
         raise InputError(
             f"devices of this process hold {len(numbers)} individuals, but there are {n_here}"
         )
-    together = Together(place.engine, numbers, individuals.n_rows)
-    return replace(individuals, together=together)
+    sizes = (*individuals.number, *individuals.everyone)
+    return replace(individuals, together=Together(place.engine, numbers, sizes))
+
+
+def _shares(individuals: Individuals, held: Workers) -> Vector:
+    """What each device counts of all, (D,)."""
+    weights, together = individuals.weights, individuals.together
+    if weights is None:
+        shares: Vector = held.counts / held.n_samples
+        return shares
+    numbers = np.arange(held.n_samples) if together is None else together.numbers
+    found = np.bincount(held.worker_of[numbers], weights, held.n_workers)
+    shares = individuals.add(found) / individuals.everyone[0]
+    return shares
 
 
 def _spread(individuals: Individuals, rates: Vector) -> tuple[float, float, float]:
@@ -232,7 +249,7 @@ def _facts(
     return {
         "algorithm": "saem",
         "what the data hold": checksum(
-            data.names, data.first, data.times, data.values, *data.covariates,
+            data.names, data.first, data.times, data.values, data.weights, *data.covariates,
             *data.covariates.values(),
         ),
         "who holds which individuals": checksum(held.order, held.counts),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from vpem.checks import as_array
 from vpem.errors import InputError, did_you_mean, shorten
-from vpem.saem.together import Together
+from vpem.saem.together import Everyone, Together
 
-__all__ = ["Individuals", "chain", "from_long", "from_matrix"]
+__all__ = ["Individuals", "from_long", "from_matrix"]
 
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Individuals:
+class Individuals(Everyone):
     """Measurements in long form: the rows of an individual are a run.
 
     Parameters
@@ -37,6 +37,8 @@ class Individuals:
     columns : mapping
         Names that the columns ``id``, ``time`` and ``value`` have in a table they are from, and as
         ``covariates`` those of covariates that have another one there.
+    weights : ndarray of shape (n,), optional
+        How many copies of each individual count, above 0. None: one.
     together : Together, optional
         All individuals, where others are in other processes.
     """
@@ -48,6 +50,7 @@ class Individuals:
     covariates: Mapping[str, Vector] = field(default_factory=dict)
     source: str = "the data"
     columns: Mapping[str, Any] = field(default_factory=dict)
+    weights: Vector | None = None
     together: Together | None = None
 
     @property
@@ -84,56 +87,13 @@ class Individuals:
             {name: values[rows] for name, values in self.covariates.items()},
             self.source,
             self.columns,
+            None if self.weights is None else self.weights[chosen],
         )
 
     def sums(self, values: Vector) -> Vector:
         """Add values (..., N) over the rows of each individual: (..., n)."""
         added: Vector = np.add.reduceat(values, self.first[:-1], axis=-1)
         return added
-
-    # ---- what all individuals have, those of other processes too --------------------------------
-
-    @property
-    def everyone(self) -> tuple[float, float]:
-        """Number of all individuals, and of all rows."""
-        if self.together is None:
-            return self.n_individuals, self.n_rows
-        return self.together.n_individuals, self.together.n_rows
-
-    def total(self, values: Vector) -> Any:
-        """Add up values (n, ...) of individuals, or (N, ...) of rows."""
-        return self.add(values.sum(axis=0))
-
-    def add(self, totals: Any) -> Any:
-        """Add up totals of all processes."""
-        return totals if self.together is None else self.together.add(totals)
-
-    def largest(self, values: Any) -> Any:
-        """Return the largest of all processes' values."""
-        return values if self.together is None else self.together.engine.allreduce(values, "max")
-
-    def mean(self, values: Vector) -> Any:
-        """Return the mean of values (n, ...) of individuals."""
-        return self.total(values) / self.everyone[0]
-
-    def variance(self, values: Vector) -> Any:
-        """Return the variance of values (n, ...) of individuals."""
-        return self.mean((values - self.mean(values)) ** 2)
-
-    def mean_of_rows(self, values: Vector) -> Any:
-        """Return the mean of values (N, ...) of rows."""
-        return self.total(values) / self.everyone[1]
-
-    def median(self, values: Vector) -> Vector:
-        """Return the medians (q,) of values (n, q) of individuals, NaN left out."""
-        if self.together is not None:
-            return self.together.median(values)
-        found: Vector = np.nanmedian(values, axis=0)
-        return found
-
-    def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
-        """Return the values (m, ...) of some of all individuals."""
-        return values[which] if self.together is None else self.together.of(values, which)
 
     # ---- what models ask for ----------------------------------------------------------------
 
@@ -207,6 +167,38 @@ class Individuals:
                 "times; sort the rows, and take the mean of repeated ones"
             )
 
+    def items(self) -> Vector:
+        """Return all times (T,) of which any individual has a measurement."""
+        found = np.unique(self.times)
+        if self.together is not None:
+            found = np.unique(np.concatenate(self.together.engine.allgather(found)))
+        return found
+
+    def table(self, items: Vector) -> Vector:
+        """Return the values as a table (n, T) over items (T,), NaN where there is none.
+
+        Raises
+        ------
+        InputError
+            If an individual has an item twice, or one that is not among them.
+        """
+        order = np.argsort(items)
+        place = order[np.searchsorted(items[order], self.times).clip(max=len(items) - 1)]
+        each = self.individual_of
+        known = items[place] == self.times
+        twice = np.ones(self.n_rows, dtype=np.bool_)
+        twice[np.unique(each * len(items) + place, return_index=True)[1]] = False
+        for wrong, what in ((~known, "which is not among those of the model"), (twice, "twice")):
+            if wrong.any():
+                row = int(wrong.argmax())
+                raise InputError(
+                    f"{self.source}: individual {self.names[each[row]]!r} has the time (item) "
+                    f"{self.times[row]:g}, {what}"
+                )
+        found = np.full((self.n_individuals, len(items)), np.nan)
+        found[each, place] = self.values
+        return found
+
     def matrix(self) -> tuple[Vector, Vector]:
         """Return the values as a table (n, T), and the times (T,) that all individuals share.
 
@@ -245,6 +237,7 @@ def from_long(
     values: Any,
     covariates: Mapping[str, Any] | None = None,
     source: str = "the data",
+    missing: bool = False,
 ) -> Individuals:
     """Make individuals of columns.
 
@@ -258,6 +251,8 @@ def from_long(
         Numbers; NaN where they are missing.
     source : str
         Where they are from.
+    missing : bool
+        Whether values may be missing, NaN: these rows say nothing, and are left out.
 
     Returns
     -------
@@ -281,6 +276,8 @@ def from_long(
                 f"{array.shape} of type {array.dtype}"
             )
         columns[name] = array.astype(np.float64)
+    if missing:
+        labels, columns = _measured(labels, columns, source)
     for name in ("times", "values"):
         bad = np.flatnonzero(~np.isfinite(columns[name]))
         if len(bad):
@@ -308,33 +305,18 @@ def from_long(
     )
 
 
-def chain(parts: Sequence[Individuals]) -> Individuals:
-    """Put individuals of several sources one after the other.
-
-    Raises
-    ------
-    InputError
-        If two of them have one name.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    names = tuple(name for part in parts for name in part.names)
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        sources = " and ".join(part.source for part in parts if twice in part.names)
-        raise InputError(f"{sources} both have an individual {twice!r}; their names must differ")
-    ends = np.cumsum([0, *(part.n_rows for part in parts)])
-    first = [part.first[:-1] + end for part, end in zip(parts, ends, strict=False)]
-    kept = [name for name in parts[0].covariates if all(name in one.covariates for one in parts)]
-    return Individuals(
-        names,
-        np.concatenate([*first, ends[-1:]]).astype(np.intp),
-        np.concatenate([part.times for part in parts]),
-        np.concatenate([part.values for part in parts]),
-        {name: np.concatenate([part.covariates[name] for part in parts]) for name in kept},
-        ", ".join(part.source for part in parts),
-        parts[0].columns,
-    )
+def _measured(
+    labels: NDArray[Any], columns: dict[str, Vector], source: str
+) -> tuple[NDArray[Any], dict[str, Vector]]:
+    """Leave out rows of what was not measured; an individual has a measurement at least."""
+    there = ~np.isnan(columns["values"])
+    lacking = sorted(set(map(str, labels[~there])) - set(map(str, labels[there])))
+    if lacking:
+        raise InputError(
+            f"{source}: no value of {shorten([repr(name) for name in lacking])} was measured, "
+            "which says nothing of any parameter; leave such individuals out"
+        )
+    return labels[there], {name: values[there] for name, values in columns.items()}
 
 
 def from_matrix(X: Any, names: Any = None, source: str = "the data") -> Individuals:

@@ -121,7 +121,8 @@ def importance_log_likelihood(
         each = np.log(mean) + most
         variance = (second / n_draws - mean**2) / (mean**2 * n_draws)
         effective = first**2 / second
-    error = float(np.sqrt(among.total(np.maximum(variance, 0.0))))
+    # Copies of an individual have the same draws.
+    error = float(np.sqrt(among.total(among.weighed(np.maximum(variance, 0.0), among.weights))))
     return LogLikelihood(float(among.total(each)), error, each, effective)
 
 

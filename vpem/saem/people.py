@@ -53,10 +53,8 @@ class People:
         data = model.individuals
         first, last = data.largest(np.array([-data.times.min(), data.times.max()])).tolist()
         odds = model.responsibilities(theta) if hasattr(model, "responsibilities") else None
-        n_individuals, n_rows = map(int, data.everyone)
-        return People(
-            data.names, data.counts, _constant(data), odds, (-first, last), n_individuals, n_rows
-        )
+        covariates = _constant(data)
+        return People(data.names, data.counts, covariates, odds, (-first, last), *data.number)
 
 
 def _constant(data: Individuals) -> dict[str, Vector]:

@@ -272,7 +272,7 @@ def _check(
     average: str,
 ) -> None:
     """Refuse options that do not fit each other."""
-    n = int(model.counts.individuals)
+    n = model.individuals.number[0]
     if devices.n_samples != n:
         raise InputError(f"devices hold {devices.n_samples} individuals, but the model is of {n}")
     if not devices.counts.all():

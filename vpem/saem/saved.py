@@ -156,6 +156,7 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
     if isinstance(fit, SavedSaem):
         return fit
     people, given = fit.people, fit.given
+    q = len(fit.model.latents)  # without values that are drawn with them
     return SavedSaem(
         fit.model_name,
         type(fit.model).__name__,
@@ -168,12 +169,12 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
         fit.information,
         fit.log_likelihood,
         people.names,
-        given.means,
-        given.covariances,
-        given.lower,
-        given.upper,
+        given.means[:, :q],
+        given.covariances[:, :q, :q],
+        given.lower[:, :q],
+        given.upper[:, :q],
         given.level,
-        given.shrinkage,
+        given.shrinkage[:q],
         given.n_draws,
         fit.acceptance,
         fit.trace,

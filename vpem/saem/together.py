@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vpem.engines.engine import Engine
 
-__all__ = ["Together"]
+__all__ = ["Everyone", "Together"]
 
 Vector = NDArray[np.float64]
 
@@ -23,15 +23,19 @@ class Together:
         The processes.
     numbers : ndarray of shape (n_here,)
         Which of all individuals those of this process are.
-    n_rows : int
-        Rows of the individuals of this process.
+    sizes : tuple of float
+        Individuals and rows of this process, and as they count, by weights.
+
+    Attributes
+    ----------
+    sizes : tuple of float
+        The same of all processes.
     """
 
-    def __init__(self, engine: Engine, numbers: NDArray[np.intp], n_rows: int) -> None:
+    def __init__(self, engine: Engine, numbers: NDArray[np.intp], sizes: tuple[float, ...]) -> None:
         self.engine = engine
         self.numbers = numbers
-        here = np.array([len(numbers), n_rows], dtype=np.int64)
-        self.n_individuals, self.n_rows = map(int, engine.allreduce(here))
+        self.sizes: tuple[float, ...] = tuple(engine.allreduce(np.array(sizes)).tolist())
 
     def add(self, values: Any) -> Any:
         """Return the sum of what all processes have."""
@@ -70,3 +74,88 @@ class Together:
 
 TOP = np.uint64(1 << 63)
 ONE = np.uint64(1)
+
+
+class Everyone:
+    """What is taken over all individuals, those of other processes too, by those of this one."""
+
+    weights: Vector | None
+    together: Together | None
+
+    @property
+    def n_individuals(self) -> int:
+        """Number of individuals of this process."""
+        raise NotImplementedError
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of this process."""
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> NDArray[np.intp]:
+        """Rows of each individual, (n,)."""
+        raise NotImplementedError
+
+    @property
+    def individual_of(self) -> NDArray[np.intp]:
+        """Individual of each row, (N,)."""
+        raise NotImplementedError
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """Number of all individuals, and of all rows."""
+        if self.together is None:
+            return self.n_individuals, self.n_rows
+        return int(self.together.sizes[0]), int(self.together.sizes[1])
+
+    @property
+    def everyone(self) -> tuple[float, float]:
+        """Individuals and rows as they count, by weights."""
+        if self.weights is None:
+            return self.number
+        if self.together is None:
+            return float(self.weights.sum()), float(self.weights @ self.counts)
+        return self.together.sizes[2], self.together.sizes[3]
+
+    def weighed(self, values: Vector, weights: Vector | None) -> Vector:
+        """Multiply values (m, ...) by weights (m,), if there are any."""
+        if weights is None:
+            return values
+        return values * weights.reshape(-1, *(1,) * (values.ndim - 1))
+
+    def total(self, values: Vector) -> Any:
+        """Add up values (n, ...) of individuals, by weights."""
+        return self.add(self.weighed(values, self.weights).sum(axis=0))
+
+    def add(self, totals: Any) -> Any:
+        """Add up totals of all processes."""
+        return totals if self.together is None else self.together.add(totals)
+
+    def largest(self, values: Any) -> Any:
+        """Return the largest of all processes' values."""
+        return values if self.together is None else self.together.engine.allreduce(values, "max")
+
+    def mean(self, values: Vector) -> Any:
+        """Return the mean of values (n, ...) of individuals."""
+        return self.total(values) / self.everyone[0]
+
+    def variance(self, values: Vector) -> Any:
+        """Return the variance of values (n, ...) of individuals."""
+        return self.mean((values - self.mean(values)) ** 2)
+
+    def mean_of_rows(self, values: Vector) -> Any:
+        """Return the mean of values (N, ...) of rows."""
+        weights = None if self.weights is None else self.weights[self.individual_of]
+        return self.add(self.weighed(values, weights).sum(axis=0)) / self.everyone[1]
+
+    def median(self, values: Vector) -> Vector:
+        """Return the medians (q,) of values (n, q) of individuals, NaN left out."""
+        if self.together is not None:
+            return self.together.median(values)
+        found: Vector = np.nanmedian(values, axis=0)
+        return found
+
+    def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
+        """Return the values (m, ...) of some of all individuals."""
+        return values[which] if self.together is None else self.together.of(values, which)

@@ -258,7 +258,8 @@ def _read_parts(file: h5py.File) -> SavedSaem:
         found.pop(f"log_likelihood/{name}") for name in ("value", "error", "each", "effective")
     )
     likelihood = LogLikelihood(float(value), float(error), each, effective)
-    if math.isfinite(likelihood.value) and found["names"]:
+    summed = found["names"] and not found["settings"].get("weighted")
+    if math.isfinite(likelihood.value) and summed:
         size = max(1.0, float(np.abs(likelihood.each).sum()))
         near = abs(float(likelihood.each.sum()) - likelihood.value) <= 1e-6 * size
         need(near, "log_likelihood/value must be the sum of log_likelihood/each")

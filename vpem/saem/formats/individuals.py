@@ -27,7 +27,7 @@ from vpem.files.hdf5 import (
 from vpem.files.long_csv import LONGEST_NAME, finite_number, read_cells
 from vpem.saem.individuals import Individuals, from_long
 
-__all__ = ["read_individuals", "write_individuals"]
+__all__ = ["chain", "read_individuals", "write_individuals"]
 
 PathLike = str | os.PathLike[str]
 ENCODING = "vpem-individuals"
@@ -43,6 +43,7 @@ def read_individuals(
     time: str = "time",
     value: str = "value",
     covariates: Sequence[str] | None = None,
+    missing: bool = False,
 ) -> Individuals:
     """Read individuals from HDF5 or from a long CSV table.
 
@@ -56,6 +57,8 @@ def read_individuals(
     covariates : sequence of str, optional
         Which other columns to read; None: all. They hold numbers, or nothing (or ``NA``, ``.``)
         where they are missing.
+    missing : bool
+        Whether values may be missing in the same way, or NaN: such rows are left out.
 
     Returns
     -------
@@ -71,21 +74,26 @@ def read_individuals(
         are in several places.
     """
     if Path(path).suffix.lower() == ".csv":
-        return _read_csv(path, (id, time, value), covariates)
-    return _read_hdf5(path, covariates)
+        return _read_csv(path, (id, time, value), covariates, missing)
+    return _read_hdf5(path, covariates, missing)
 
 
 def _read_csv(
-    path: PathLike, three: tuple[str, str, str], covariates: Sequence[str] | None
+    path: PathLike,
+    three: tuple[str, str, str],
+    covariates: Sequence[str] | None,
+    missing: bool,
 ) -> Individuals:
     source = os.fspath(path)
     ids: list[str] = []
     numbers: list[list[float]] = []
     others: list[str] = []
+    may_miss = {three[2]} if missing else set()
 
     def places(header: list[str]) -> list[int]:
         names = [field.strip() for field in header]
         others.extend(_columns(names, three, covariates, source))
+        may_miss.update(others)
         return [names.index(name) for name in (*three, *others)]
 
     for where, cells in read_cells(path, places):
@@ -93,12 +101,13 @@ def _read_csv(
             raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
         ids.append(cells[0])
         named = zip((*three[1:], *others), cells[1:], strict=True)
-        numbers.append([_number(cell, name, name in others, where) for name, cell in named])
+        numbers.append([_number(cell, name, name in may_miss, where) for name, cell in named])
     if not ids:
         raise InputError(f"{source} has a header but no rows")
     table = np.array(numbers)
     read = {name: table[:, 2 + place] for place, name in enumerate(others)}
-    found = from_long(np.array(ids, dtype=object), table[:, 0], table[:, 1], read, source)
+    labels = np.array(ids, dtype=object)
+    found = from_long(labels, table[:, 0], table[:, 1], read, source, missing)
     return replace(found, columns=dict(zip(("id", "time", "value"), three, strict=True)))
 
 
@@ -135,7 +144,7 @@ def _number(text: str, column: str, may_miss: bool, where: str) -> float:
     raise InputError(f"{where} has {text[:40]!r} for {column!r}, no finite number; {advice}")
 
 
-def _read_hdf5(path: PathLike, covariates: Sequence[str] | None) -> Individuals:
+def _read_hdf5(path: PathLike, covariates: Sequence[str] | None, missing: bool) -> Individuals:
     source = os.fspath(path)
     with open_read(path) as file:
         check_encoding(file, ENCODING, VERSION)
@@ -162,7 +171,37 @@ def _read_hdf5(path: PathLike, covariates: Sequence[str] | None) -> Individuals:
     if len(set(names)) < len(names):
         raise InputError(f"{source}: two individuals have the same name; their names must differ")
     ids = np.repeat(np.array(names, dtype=object), counts.astype(np.intp))
-    return from_long(ids, times, values, read, source)
+    return from_long(ids, times, values, read, source, missing)
+
+
+def chain(parts: Sequence[Individuals]) -> Individuals:
+    """Put individuals of several sources one after the other.
+
+    Raises
+    ------
+    InputError
+        If two of them have one name.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    names = tuple(name for part in parts for name in part.names)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        sources = " and ".join(part.source for part in parts if twice in part.names)
+        raise InputError(f"{sources} both have an individual {twice!r}; their names must differ")
+    ends = np.cumsum([0, *(part.n_rows for part in parts)])
+    first = [part.first[:-1] + end for part, end in zip(parts, ends, strict=False)]
+    kept = [name for name in parts[0].covariates if all(name in one.covariates for one in parts)]
+    return Individuals(
+        names,
+        np.concatenate([*first, ends[-1:]]).astype(np.intp),
+        np.concatenate([part.times for part in parts]),
+        np.concatenate([part.values for part in parts]),
+        {name: np.concatenate([part.covariates[name] for part in parts]) for name in kept},
+        ", ".join(part.source for part in parts),
+        parts[0].columns,
+        None if parts[0].weights is None else np.concatenate([part.weights for part in parts]),
+    )
 
 
 def write_individuals(path: PathLike, found: Individuals, force: bool = False) -> None:

@@ -14,6 +14,7 @@ from vpem.errors import InputError, NumericalError
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, SaemModel, Vector
 from vpem.saem.models.normal import LEAST, LOG_2_PI, is_floored, times
+from vpem.saem.models.tables import table_of
 from vpem.terms.matrices import lower_half, symmetric
 
 __all__ = ["BifactorModel"]
@@ -33,6 +34,9 @@ class BifactorModel(SaemModel):
         All with the same items.
     groups : sequence of int
         Group of each item in the order of the rows, 0 to G - 1; a group has two items at least.
+    items : sequence of float, optional
+        The items, of which individuals may then lack some
+        (`vpem.saem.models.bifactor_missing`). By default those that all have.
 
     Raises
     ------
@@ -40,43 +44,63 @@ class BifactorModel(SaemModel):
         If items differ between individuals or groups do not fit them.
     """
 
-    def __init__(self, individuals: Individuals, groups: Sequence[int]) -> None:
-        individuals.need_rows(2)
+    def __init__(
+        self,
+        individuals: Individuals,
+        groups: Sequence[int],
+        items: Sequence[float] | None = None,
+    ) -> None:
+        if items is None:
+            individuals.need_rows(2)
         self.individuals = individuals
-        self._y, items = individuals.matrix()
+        self._y, known = table_of(individuals, items)
         numbers = as_array("groups", groups)
-        if numbers.shape != items.shape or numbers.dtype.kind not in "iu":
+        if numbers.shape != known.shape or numbers.dtype.kind not in "iu":
             raise InputError(
-                f"the {len(items)} items need a group each, whole numbers from 0, got {groups!r}"
+                f"the {len(known)} items need a group each, whole numbers from 0, got {groups!r}"
             )
-        fine = numbers.min() >= 0 and numbers.max() < len(items)
+        fine = numbers.min() >= 0 and numbers.max() < len(known)
         sizes = np.bincount(numbers) if fine else np.zeros(1)
         if sizes.min() < 2:
             raise InputError(
                 "groups must be numbered 0, 1, ... and have at least two items each, got "
                 f"{numbers.tolist()}"
             )
-        spread = individuals.variance(self._y)
-        if not (spread > 0).all():
-            item = int(spread.argmin())
-            raise InputError(
-                f"{individuals.source}: item {items[item]:g} is {self._y[0, item]:g} for all "
-                "individuals; leave it out"
-            )
+        self._means, spread = self._moments()
         self._floors: Vector = LEAST * spread
-        self.shift: Vector = individuals.mean(self._y)
+        self.shift: Vector = self._means
         self.groups = numbers.astype(np.intp)
         self.n_groups = len(sizes)
         q = 1 + self.n_groups
         self.latents = ("general", *(f"group {g}" for g in range(self.n_groups)))
-        d = len(items)
+        d = len(known)
         self.parameters = tuple(
             f"{what} {item:g}"
             for what in ("mean", "general loading", "group loading", "residual variance")
-            for item in items
+            for item in known
         )
-        ends = np.cumsum([0, q, q * (q + 1) // 2, d, d, d, d])
+        ends = np.cumsum([0, *self._lengths(q, d)])
         self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+
+    def _moments(self) -> tuple[Vector, Vector]:
+        """Mean and variance of each item, (d,)."""
+        return self.individuals.mean(self._y), self.individuals.variance(self._y)
+
+    def _scale(self) -> tuple[Vector, Vector]:
+        """Mean and standard deviation of each item, (d,), where a fit can be had."""
+        means, spread = self._moments()
+        if not (spread > 0).all():
+            item = int(spread.argmin())
+            name = self.parameters[item].removeprefix("mean ")
+            raise InputError(
+                f"{self.individuals.source}: item {name} is {means[item]:g} for all individuals; "
+                "leave it out"
+            )
+        return means, np.sqrt(spread)
+
+    def _lengths(self, q: int, d: int) -> list[int]:
+        """Numbers of the pieces of a statistic."""
+        return [q, q * (q + 1) // 2, d, d, d, d]
 
     def take(self, which: NDArray[np.intp]) -> BifactorModel:
         """Return the same model of some of the individuals."""
@@ -95,7 +119,8 @@ class BifactorModel(SaemModel):
     def start(self) -> tuple[Vector, Vector]:
         """Factors by means of standardised items: of all, and of what they leave of each group."""
         data = self.individuals
-        rest = (self._y - data.mean(self._y)) / np.sqrt(data.variance(self._y))
+        means, spread = self._scale()
+        rest = (self._y - means) / spread
         z = np.empty((self.n, 1 + self.n_groups))
         z[:, 0] = rest.mean(axis=1)
         size = max(float(np.sqrt(data.variance(z[:, 0]))), 1e-12)

@@ -13,8 +13,9 @@ from vpem.errors import check_choice
 from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel
+from vpem.saem.models.tables import is_incomplete
 
-__all__ = ["MODELS", "OWN", "all_options", "make_model", "model_class"]
+__all__ = ["INCOMPLETE", "MODELS", "OWN", "all_options", "make_model", "model_class"]
 
 MODELS = {
     "linear": ("vpem.saem.models.linear", "LinearModel"),
@@ -23,6 +24,12 @@ MODELS = {
     "gmm": ("vpem.saem.models.gmm", "GmmModel"),
 }
 """Models by name: module and class."""
+
+INCOMPLETE = {
+    "bifactor": ("vpem.saem.models.bifactor_missing", "IncompleteBifactorModel"),
+    "gmm": ("vpem.saem.models.gmm_missing", "IncompleteGmmModel"),
+}
+"""Models of tables of items, where some are missing."""
 
 OWN = "own"
 """Stands for a model of a user's own."""
@@ -40,6 +47,9 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
     known = list(signature(kind).parameters)[1:]
     for option in options:
         check_choice(f"option of the model {name}", option, known)
+    if name in INCOMPLETE and is_incomplete(individuals, options.get("items")):
+        module, word = INCOMPLETE[name]
+        kind = getattr(import_module(module), word)
     made: SaemModel = kind(individuals, **options)
     return made
 

@@ -17,6 +17,7 @@ from vpem.saem.models.normal import (
     log_normal,
     triangle_names,
 )
+from vpem.saem.models.tables import table_of
 from vpem.saem.streams import Stream
 from vpem.terms.matrices import lower_half, symmetric
 
@@ -44,6 +45,9 @@ class GmmModel(SaemModel):
         Added to variances.
     shift : ndarray of shape (d,), optional
         What is taken off the values for accuracy; their mean by default.
+    items : sequence of float, optional
+        The items (features), of which individuals may then lack some
+        (`vpem.saem.models.gmm_missing`). By default those that all have.
     """
 
     latents = ("component",)
@@ -56,16 +60,17 @@ class GmmModel(SaemModel):
         rows: Sequence[int] | None = None,
         reg_covar: float = 1e-6,
         shift: Vector | None = None,
+        items: Sequence[float] | None = None,
     ) -> None:
         self.individuals = individuals
         self.n_components = check_int("n_components", n_components, least=1)
         self.reg_covar = check_number("reg_covar", reg_covar, least=0)
-        self._y, items = individuals.matrix()
+        self._y, numbers = table_of(individuals, items)
         self.rows = rows
-        self.shift = individuals.mean(self._y) if shift is None else shift
+        self.shift = self._middle() if shift is None else shift
         self._x = self._y - self.shift
-        d = len(items)
-        names = tuple(f"{item:g}" for item in items)
+        d = len(numbers)
+        names = tuple(f"{item:g}" for item in numbers)
         K = self.n_components
         self.parameters = (
             *(f"weight {k}" for k in range(K)),
@@ -74,6 +79,11 @@ class GmmModel(SaemModel):
         )
         ends = np.cumsum([0, K, K * d, K * d * (d + 1) // 2])
         self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+
+    def _middle(self) -> Vector:
+        """Mean of each item, (d,)."""
+        found: Vector = self.individuals.mean(self._y)
+        return found
 
     def take(self, which: NDArray[np.intp]) -> GmmModel:
         """Return the same model of some of the individuals."""
@@ -90,14 +100,16 @@ class GmmModel(SaemModel):
     def start(self) -> tuple[Vector, Vector]:
         """Means at some individuals' values, the covariance of all, and equal weights."""
         K, data = self.n_components, self.individuals
-        n = int(data.everyone[0])
+        n = data.number[0]
         if n <= K:
             raise InputError(f"{K} components need more individuals than {n}")
         rows = np.linspace(0, n - 1, K).astype(int) if self.rows is None else self.rows
         chosen = data.of(self._y, check_rows(rows, K, n))
         d = chosen.shape[1]
         about = (self._y - data.mean(self._y)).T
-        covariance = data.add(about @ about.T) * (1 / n) + self.reg_covar * np.eye(d)
+        covariance = data.add(about @ data.weighed(about.T, data.weights)) * (
+            1 / data.everyone[0]
+        ) + self.reg_covar * np.eye(d)
         lower = np.tile(lower_half(covariance), K)
         theta = np.concatenate([np.full(K, 1 / K), chosen.ravel(), lower])
         z = self._log_joint(theta).argmax(axis=1).astype(np.float64)

@@ -61,6 +61,8 @@ class SaemModel(ABC):
         Parts of a statistic that are compressed with a scale of their own; together they cover it.
     discrete : bool
         Whether latents are numbers of classes: then there must be `draw` and `marginal`.
+    n_imputed : int
+        Latents beside those that have names: values that are drawn with them.
     """
 
     individuals: Individuals
@@ -68,6 +70,7 @@ class SaemModel(ABC):
     parameters: tuple[str, ...]
     pieces: tuple[slice, ...]
     discrete: bool = False
+    n_imputed: int = 0
 
     @property
     def n(self) -> int:
@@ -262,7 +265,8 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
         If an array has another shape than the others need.
     """
     name = type(model).__name__
-    n, q, p, P = model.n, len(model.latents), len(model.parameters), model.size
+    n, q = model.n, len(model.latents) + model.n_imputed
+    p, P = len(model.parameters), model.size
 
     def check(what: str, got: object, shape: tuple[int, ...]) -> None:
         found = np.shape(np.asarray(got))
