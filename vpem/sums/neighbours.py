@@ -372,4 +372,6 @@ class Ways(Exchange):
 
     def among(self, opened: Mask | None) -> Exchange:
         """Return the exchange over some of the ways; None: over all."""
-        return self if opened is None else Exchange(self._joined, *self._rows(opened))
+        if opened is None or opened.all():
+            return self
+        return Exchange(self._joined, *self._rows(opened))
