@@ -184,7 +184,7 @@ def engine_of(how: EngineSettings, screen: Screen) -> Engine:
     InputError
         If there are more or fewer ranks than were asked for.
     """
-    from vpem._core.threads import share_processors, whereabouts
+    from vpem._core.threads import crowded, share_processors, whereabouts
     from vpem.engines.one_process import OneProcess
     from vpem.errors import InputError
 
@@ -199,6 +199,7 @@ def engine_of(how: EngineSettings, screen: Screen) -> Engine:
         )
     engine.timeout = how.timeout
     share_processors(engine.allgather(whereabouts()))
+    engine.crowded = crowded()
     screen.silent = engine.rank > 0
     if engine.size == 1 and how.ranks is None:
         screen.say("one rank holds all agents; for more: mpiexec -n RANKS vpem ... --engine mpi")

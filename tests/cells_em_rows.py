@@ -113,6 +113,22 @@ def links(folder):
     np.testing.assert_allclose(found.mixture.means, wanted.mixture.means, atol=1e-3)
 
 
+def batches(folder):
+    """All rows of a worker at once are EM; fewer come to the same optimum, and F never falls."""
+    same(fit(batch_size=30, workers=DEALT), fit())
+    same(fit("cycle", batch_size=99), fit("cycle"))
+    ended = {"tol": 1e-5, "max_iter": 200}
+    wanted = fit(**ended)
+    for topology in ("star", "cycle"):
+        found = fit(topology, **ended, batch_size=15)
+        np.testing.assert_allclose(found.log_likelihood, wanted.log_likelihood, atol=1e-3)
+    for way in ({}, MISSING, {"sample_weight": WEIGHTS, "init": "kmeans"}):
+        energy = fit(**way, batch_size=8).free_energy
+        assert np.diff(energy).min() > -1e-10 * abs(energy[0])
+    moving = fit(batch_size=8, step_size=0.7, init=wanted.mixture)
+    np.testing.assert_allclose(moving.log_likelihood, wanted.log_likelihood, atol=0.02)
+
+
 def missing(folder):
     same(fit(missing="marginalize"), fit())
     found = fit(**MISSING)
@@ -145,11 +161,14 @@ def disk(folder):
     for workers in (WORKERS, DEALT):
         for start in (START, "kmeans"):
             same(fit(data=matrix, workers=workers, init=start), fit(workers=workers, init=start))
+    same(fit(data=matrix, batch_size=9), fit(batch_size=9))
 
 
 def checkpoint(folder):
     for topology in ("star", "cycle"):
         check_resumes(lambda saver, where=topology: fit(where, saver=saver))
+    for way in (MISSING, {"step_size": 0.7, "topology": "cycle"}):
+        check_resumes(lambda saver, way=way: fit(**way, batch_size=15, max_iter=3, saver=saver))
 
 
 def shared(folder):
@@ -177,7 +196,9 @@ OVER_RANKS = {
     "tree": {"topology": "path", "network": {"sum": "tree"}},
     "consensus": {"topology": "cycle"},
     "links": {"topology": "complete", "network": {"link_failure": 0.1, "n_rounds": 20}},
-    "missing": MISSING | {"workers": DEALT},
+    "batches": {"batch_size": 15, "workers": DEALT, "max_iter": 3},
+    "stochastic": {"topology": "cycle", "batch_size": 15, "step_size": 0.7, "max_iter": 3},
+    "missing": MISSING | {"workers": DEALT, "batch_size": 15, "max_iter": 3},
     "weights": {"sample_weight": WEIGHTS, "workers": DEALT, "init": "kmeans"},
     "weights of rows that miss values": MISSING | {"sample_weight": WEIGHTS, "init": "k-means++"},
 }
@@ -216,6 +237,7 @@ CELLS = {
     "compressed": lambda folder: fit(network={"compress": "qsgd:8bits"}),
     "absent": lambda folder: fit("cycle", {"agent_dropout": 0.1}),
     "links": links,
+    "batches": batches,
     "missing": missing,
     "disk": disk,
     "weights": weights,

@@ -126,7 +126,6 @@ def test_from_disk(capsys, data, tmp_path, init):
         (["--split", "cells"], "--split must be one of features, rows"),
         (["--workers", "3"], "--workers is for data split by rows; add --split rows"),
         (["--split", "rows", "--workers", "3", "--hops", "1"], "--hops is for data split by"),
-        (["--split", "rows", "--workers", "3", "--batch-size", "9"], "--batch-size is for data"),
         (["--split", "rows", "--workers", "0"], "--workers must be an integer"),
         (["--split", "rows", "--workers", "99999"], "99999 workers cannot share"),
         (["--split", "rows", "--workers", "3", "--compress", "float16"], "vpem fedem"),

@@ -5,7 +5,13 @@ import pytest
 import threadpoolctl
 
 from vpem._core import threads
-from vpem._core.threads import one_blas_thread, processor_limit, share_processors, thread_count
+from vpem._core.threads import (
+    crowded,
+    one_blas_thread,
+    processor_limit,
+    share_processors,
+    thread_count,
+)
 from vpem.engines.one_process import OneProcess
 from vpem.errors import InputError
 from vpem_cli import engine
@@ -58,26 +64,28 @@ def test_else_one_thread_a_processor_of_this_process(environment, word):
 
 
 @pytest.mark.parametrize(
-    ("own", "others", "limit", "count"),
+    ("own", "others", "limit", "count", "more"),
     [
-        (8, [], 1.5, 2),
-        (8, [], 0.2, 1),
-        (2, [], 6.0, 2),
-        (8, [range(8)], None, 4),
-        (8, [range(8)] * 2, None, 2),
-        (2, [range(2)] * 4, None, 1),
-        (4, [range(4, 8)], None, 4),  # bound to other processors
-        (4, [range(4), range(2, 6)], None, 1),
-        (8, [range(8)], 4.0, 2),
+        (8, [], 1.5, 2, False),
+        (8, [], 0.2, 1, False),
+        (2, [], 6.0, 2, False),
+        (8, [range(8)], None, 4, False),
+        (8, [range(8)] * 2, None, 2, False),
+        (2, [range(2)] * 4, None, 1, True),
+        (4, [range(4, 8)], None, 4, False),  # bound to other processors
+        (4, [range(4), range(2, 6)], None, 1, False),
+        (8, [range(8)], 4.0, 2, False),
+        (8, [range(8)] * 2, 2.0, 1, True),
     ],
 )
-def test_processors_are_divided(environment, own, others, limit, count):
+def test_processors_are_divided(environment, own, others, limit, count, more):
     environment.setattr(os, "sched_getaffinity", lambda process: set(range(own)), raising=False)
     environment.setattr(threads, "processor_limit", lambda: limit)
     here = threads.whereabouts()[0]
     elsewhere = ("another machine", range(8))
     share_processors([elsewhere, (here, range(own)), *((here, one) for one in others), elsewhere])
     assert thread_count(None) == count
+    assert crowded() == more
     assert thread_count(5) == 5
     environment.setenv("OMP_NUM_THREADS", "3")
     assert thread_count(None) == 3

@@ -29,6 +29,7 @@ class ThreadEngine:
     """A rank that is a thread (`vpem.engines.engine.Engine`)."""
 
     apart = True
+    crowded = False
 
     def __init__(self, rank, size, mail, timeout=20.0):
         self.rank, self.size, self.mail, self.timeout = rank, size, mail, timeout

@@ -196,12 +196,12 @@ class FitSettings(MixtureSettings, heading="Model"):
         heading="Start", least=1, idle=idle.RESTARTED)
     missing: str = setting("refuse", "Where values are missing (NaN): refuse, or marginalize: "
         "integrate them out, missing at random.", heading="Data", choices=MISSINGS)
-    batch_size: int | None = setting(None, "Batch VP-EM: rows of an iteration, whose statistics "
-        "replace those they had before. Default: all rows in every iteration.", heading="Method",
-        least=1, idle=idle.BY_FEATURES)
+    batch_size: int | None = setting(None, "Rows of an iteration, over rows of each worker, whose "
+        "statistics replace those they had before. Default: all rows in every iteration.",
+        heading="Method", least=1)
     step_size: float | None = setting(None, "With --batch-size, stochastic EM: the statistics move "
         "by t^-A toward those of the t-th batch, 0.5 < A <= 1.", heading="Method", least=0.5,
-        most=1.0, above=True, idle=idle.BY_FEATURES)
+        most=1.0, above=True)
     every_weight: bool = setting(False, "Count even responsibilities that together are below "
         "rounding (slower).", heading="Method")
     tol: float = setting(1e-7, "Stop when the log-likelihood per sample changes by less at all "

@@ -81,7 +81,7 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
 """Cells that mathematics forbids, by algorithm and way, and the sentence that says why."""
 # fmt: on
 
-TRIED = {("em-rows", way) for way in WAYS if way != "batches"}
+TRIED = {("em-rows", way) for way in WAYS}
 TRIED |= {("vp-em", way) for way in WAYS}
 TRIED |= {(one, way) for one in ("fedem", "vr-fedem") for way in WAYS}
 TRIED |= {("saem", way) for way in WAYS}

@@ -13,6 +13,7 @@ from typing import Any
 from vpem.checks import check_int
 
 __all__ = [
+    "crowded",
     "neighbours",
     "one_blas_thread",
     "processor_limit",
@@ -55,6 +56,13 @@ def share_processors(everyones: Sequence[tuple[str, Sequence[int]]]) -> None:
 def neighbours() -> int:
     """Return how many processes of this one's MPI job run on this machine, itself among them."""
     return max(1, len(_sharing))
+
+
+def crowded() -> bool:
+    """Whether the processes of this one's MPI job on this machine are more than its processors."""
+    limit = processor_limit()
+    there = len({one for those in _sharing for one in those})
+    return neighbours() > (there if limit is None else min(there, max(1, round(limit))))
 
 
 def processors() -> int:

@@ -58,6 +58,8 @@ class Engine(Protocol):
         What each process is called in messages.
     timeout : float or None
         Seconds after which a process that others wait for is said to be stalled; None: never.
+    crowded : bool
+        Whether processes are more than processors, so that those that wait had better sleep.
     """
 
     rank: int
@@ -65,6 +67,7 @@ class Engine(Protocol):
     apart: bool
     names: list[str]
     timeout: float | None
+    crowded: bool
 
     def send(self, value: Any, to: int) -> None:
         """Send a value to another process."""

@@ -29,8 +29,9 @@ from vpem.network.messages import decode, encode
 
 __all__ = ["MpiEngine", "join"]
 
-SPINS = 200
-"""Polls before a wait begins to sleep between them."""
+SPINS = (200, 5)
+"""Polls before a wait begins to sleep between them: where ranks have a processor each, and where
+they are more than processors, so that polls keep others from computing."""
 
 PAUSES = (2e-5, 1e-3)
 """Seconds slept between polls: at first, and at most."""
@@ -82,6 +83,7 @@ class MpiEngine:
         self.size: int = self._comm.Get_size()
         self.names = [f"rank {rank}" for rank in range(self.size)]
         self.timeout = timeout
+        self.crowded = False
         self._said: list[Any] = []
 
     # ---- values --------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class MpiEngine:
         look = began = time.monotonic()
         while not request.Test():
             polls += 1
-            if polls <= SPINS:
+            if polls <= SPINS[self.crowded]:
                 os.sched_yield()
                 continue
             now = time.monotonic()

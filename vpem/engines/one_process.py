@@ -27,6 +27,7 @@ class OneProcess:
     size = 1
     apart = False
     timeout: float | None = None
+    crowded = False
 
     def __init__(self) -> None:
         self.names = ["this process"]

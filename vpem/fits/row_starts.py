@@ -14,6 +14,7 @@ from vpem.network.schema import Report
 from vpem.steps.em import iterate
 from vpem.steps.held_rows import StoredParts
 from vpem.steps.restarts import Restart
+from vpem.steps.row_batches import fit_row_batches
 from vpem.steps.row_em import OverRows, sample_roots
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.runs import MixtureRuns, Run
@@ -28,6 +29,9 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import Message, RowTerms
 
 __all__ = ["RowRestart"]
+
+ORDER_OF_BATCHES = 1
+"""Sets the stream that orders batches apart from the one that draws rows."""
 
 Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
 """Parameters of every root, points that all know, and the rows they came from."""
@@ -88,7 +92,11 @@ class RowRestart:
         known = [root.sample_covariance for root in self.roots]
         saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
         step = OverRows(self.terms, self.total, self.roots, shifts)
-        return iterate(step, starts, draw_row=self._draw_row, saver=saver, **stop), rows
+        how: Report = {"draw_row": self._draw_row, "saver": saver, **stop}
+        if "batch_size" in stop:
+            order = np.random.default_rng([*self.restart.seed, ORDER_OF_BATCHES])
+            return fit_row_batches(step, starts, rng=order, **how), rows
+        return iterate(step, starts, **how), rows
 
     def _draw_row(self) -> int:
         """Next row of the shared stream, by its place among the workers'."""

@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_array, check_int
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
 from vpem.fits.local_rows import LocalRows, SharedRows
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import RowFit, warn_of_outcome
 from vpem.fits.row_starts import RowRestart
-from vpem.idle import BY_FEATURES
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
-from vpem.network.schema import State
+from vpem.network.schema import Report, State
 from vpem.settings import FitSettings
 from vpem.steps.reinitialise import Recovery
 from vpem.steps.restarts import Restarts
@@ -97,21 +96,16 @@ def fit_em(
     _check_network(network, workers)
     here = _local_rows(X, workers, network, how)
     given = prepare(
-        X,
-        n_columns(X),
-        how,
-        sample_weight=sample_weight,
-        feature_names=feature_names,
-        dtype=how.dtype,
-        missing=how.missing,
-        here=here,
-    )
+        X, n_columns(X), how, sample_weight=sample_weight, feature_names=feature_names,
+        dtype=how.dtype, missing=how.missing, here=here,
+    )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
     if workers.n_samples != given.n_samples:
         raise InputError(
             f"the workers hold {workers.n_samples} rows, but the data have {given.n_samples}"
         )
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
+    batches = _batches(how)
     if saver is not None:
         saver.begin(_facts(given, workers, network, how, first_restart))
     held = workers if given.kept is None else workers.of_rows(given.kept)
@@ -121,7 +115,7 @@ def fit_em(
         terms, weights = _terms(given, held, here, how)
         _charge_setup(terms, given, network, ledger, how)
         kept = MixtureRuns(terms.whole, network.total, how.n_components, over_rows=True)
-        stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback}
+        stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **batches}
         numbers = range(first_restart, first_restart + how.n_init)
         numbers = numbers if isinstance(how.init, str) else range(1)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
@@ -131,7 +125,6 @@ def fit_em(
     run = best.run
     # Where all share one sum, on a graph that mixes in one round too, all have the same.
     roots = slice(1 if network.whole.total.n_roots == 1 else None)
-    mixtures = _gathered(run, kept, network.total)[roots]
     fit = RowFit(
         mixture=run.mixture,
         network=network.whole,
@@ -142,8 +135,11 @@ def fit_em(
         recoveries=[_for_user(one, given, held) for one in run.recoveries],
         init_rows=given.number(best.rows),
         partitions=run.partitions,
-        mixtures=mixtures,
+        mixtures=_gathered(run, kept, network.total)[roots],
         workers=workers,
+        **batches,
+        n_passes=run.n_passes if batches else None,
+        free_energy=run.free_energy,
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, how.max_iter, how.tol)
@@ -154,10 +150,16 @@ def _facts(
     given: Prepared, workers: Workers, network: Network, how: FitSettings, first_restart: int
 ) -> State:
     """Return what tells this run from others."""
-    facts = how.values("batch_size", "step_size")
+    facts = how.values()
     facts |= {"first_restart": first_restart} if first_restart else {}
     facts["who holds which rows"] = checksum(workers.order, workers.counts)
     return describe_run("em-rows", given.X, given.row_weights, network, **facts)
+
+
+def _batches(how: FitSettings) -> Report:
+    """Return how rows are worked on in batches, if they are."""
+    sizes = {"batch_size": how.batch_size, "step_size": how.step_size}
+    return {} if how.batch_size is None else sizes
 
 
 def _local_rows(
@@ -170,8 +172,6 @@ def _local_rows(
     InputError
         If a setting cannot be had over rows.
     """
-    if how.batch_size is not None:
-        raise InputError(Setting("batch_size"), *BY_FEATURES[1])
     order = None if workers.in_order else workers.order
     return LocalRows.of(network.total.holders, workers.counts, X, order)
 

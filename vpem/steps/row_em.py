@@ -77,11 +77,15 @@ class OverRows:
         self.reinitialised_bytes = REINITIALISED_BYTES + whole.blocks.n_features * whole.itemsize
         self._fixed = None if total.roots.n_agents == 1 else Message(whole, shifts)
 
+    def layout(self, mixture: Mixture) -> Message:
+        """Return how messages are laid out where roots share this mixture, or have their own."""
+        return self._fixed or Message(self.whole, mixture.means)
+
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
     ) -> tuple[NDArray[np.float64], list[Statistics]]:
         """E-step of every worker with its own root's parameters, and the sum."""
-        layout = self._fixed or Message(self.whole, mixtures[0].means)
+        layout = self.layout(mixtures[0])
         shared = len(mixtures) == 1
         values = [
             self.terms.message(worker, mixtures[at], factors[at], layout)

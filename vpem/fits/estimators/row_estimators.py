@@ -67,6 +67,8 @@ class DistributedGaussianMixture(FittedMixture):
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts.
+    batch_size, step_size
+        As for `vpem.VPEM`, of each worker's rows (`vpem.steps.row_batches.fit_row_batches`).
     n_init, tol, max_iter, reg_covar, scale, missing, warm_start, random_state, n_threads
         As for `vpem.VPEM`.
 
@@ -117,6 +119,8 @@ class DistributedGaussianMixture(FittedMixture):
         reg_covar: float = 1e-6,
         scale: str = "none",
         missing: str = "refuse",
+        batch_size: int | None = None,
+        step_size: float | None = None,
         warm_start: bool = False,
         random_state: Any = 0,
         n_threads: int | None = None,
@@ -141,6 +145,8 @@ class DistributedGaussianMixture(FittedMixture):
         self.reg_covar = reg_covar
         self.scale = scale
         self.missing = missing
+        self.batch_size = batch_size
+        self.step_size = step_size
         self.warm_start = warm_start
         self.random_state = random_state
         self.n_threads = n_threads

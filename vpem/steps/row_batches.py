@@ -1,0 +1,362 @@
+"""EM over rows in batches: every worker looks at some of its rows, and sends sums over all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import PartitionedError
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    NOTHING,
+    Array,
+    ListOf,
+    Maybe,
+    Schema,
+    State,
+)
+from vpem.steps.reinitialise import Reinitialiser
+from vpem.steps.row_em import OverRows
+from vpem.steps.runs import Progress, Run, check_finite, note_partition
+from vpem.steps.saver import STREAM, NoSaver, Saver, set_stream, stream_state
+from vpem.steps.visits import towards
+from vpem.sums.counted import add_vectors
+from vpem.terms.covariances import Factors
+from vpem.terms.features import FeatureTerms
+from vpem.terms.mixture import Mixture
+from vpem.terms.row_statistics import Message
+from vpem.terms.statistics import Statistics
+
+__all__ = ["fit_row_batches"]
+
+
+def fit_row_batches(
+    step: OverRows,
+    starts: Sequence[Mixture],
+    *,
+    batch_size: int,
+    step_size: float | None = None,
+    tol: float,
+    max_iter: int,
+    draw_row: Callable[[], int],
+    rng: np.random.Generator,
+    callback: Callable[[Progress], None] | None = None,
+    saver: Saver | None = None,
+) -> Run:
+    """Fit a mixture to rows that workers hold by EM in batches.
+
+    Every worker cuts its rows in batches, runs of neighbours. In an iteration it runs the E-step on
+    one of them, puts what it finds into the sums over all its rows, and sends these; every root
+    takes an M-step from the total. The first pass is one E-step over all rows.
+
+    Parameters
+    ----------
+    step : OverRows
+        The workers' rows, and how they are summed.
+    starts : sequence of Mixture
+        Parameters of each root, to go on from where there is a saved state.
+    batch_size : int
+        Rows of each worker in an iteration. With as many as any worker has it is
+        `vpem.steps.em.iterate`, iteration by iteration.
+    step_size : float, optional
+        None: incremental EM (Neal and Hinton 1993): a batch's new statistics replace its old ones,
+        which the worker keeps; where all share an exact sum the free energy never falls. A number
+        in (0.5, 1]: stochastic EM (Cappe and Moulines 2009): a worker's sums move by
+        ``t^-step_size`` at the t-th batch towards those of the batch, as if all rows were like it.
+    tol, max_iter, draw_row, callback, saver
+        As for `vpem.steps.batches.fit_batches`: history and ``max_iter`` count passes, and states
+        are offered after each. A pass has as many iterations as the worker of most rows has
+        batches; others come to some of theirs more often.
+    rng : Generator
+        Draws the order of the batches, the same for all.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    NumericalError
+        If a log-likelihood is not finite, or no component is left.
+    """
+    passes = _Passes(step, batch_size, step_size, rng, Run(list(starts), over_rows=True), draw_row)
+    saver, run, total = saver or NoSaver(), passes.run, step.total
+    passes.begin(starts, saver, max_iter)
+    while len(run.history) < max_iter and not run.converged:
+        found = passes.advance()
+        if found is None:
+            saver.offer(passes.state)
+            continue
+        check_finite(found, len(run.history) + 1)
+        small = run.note(step.whole, total, found, tol, callback)
+        run.converged = small and not passes.anew
+        saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
+    run.check_heard()
+    run.log_likelihood = step.expect(run.mixtures, passes.factors, "check")[0]
+    check_finite(run.log_likelihood, len(run.history))
+    return run
+
+
+@dataclass
+class _Worker:
+    """What a worker knows of its batches.
+
+    Attributes
+    ----------
+    batches : list of FeatureTerms
+        Its rows.
+    statistics : list of Statistics
+        Of each batch as it was found last, where they are kept.
+    total : Statistics
+        Of all its rows.
+    log_likelihoods, entropies : ndarray of shape (n,)
+        Of each batch.
+    """
+
+    batches: list[FeatureTerms]
+    log_likelihoods: NDArray[np.float64]
+    entropies: NDArray[np.float64]
+    statistics: list[Statistics | None]
+    total: Statistics | None = None
+    weight: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight = sum(part.total_weight for part in self.batches)
+
+    @classmethod
+    def of(cls, part: FeatureTerms, size: int) -> _Worker:
+        """Return a worker whose rows are cut in batches of so many."""
+        batches = [part]
+        if part.n_samples > size:
+            edges = range(0, part.n_samples, size)
+            batches = [part.part(slice(at, min(at + size, part.n_samples))) for at in edges]
+        n = len(batches)
+        return cls(batches, np.zeros(n), np.zeros(n), [None] * n)
+
+    def look(self, number: int, mixture: Mixture, factors: Factors, rate: float | None) -> None:
+        """Run the E-step on a batch and put what it finds in the total."""
+        part = self.batches[number]
+        fresh = part.empty(mixture.means, 1)
+        if part.n_samples:
+            found = float(part.sweep(mixture, factors, np.ones((1, 1)), fresh)[0])
+            self.log_likelihoods[number] = found
+            self.entropies[number] = found - part.expected(fresh, mixture, factors)
+        if rate is None:
+            self._swap(number, fresh)
+        elif part.total_weight:
+            assert self.total is not None
+            share = part.total_weight
+            self.total = towards(part, self.total, fresh, rate, self.weight, share)
+
+    def _swap(self, number: int, fresh: Statistics) -> None:
+        """Let a batch's statistics take the place of those that it had."""
+        part, before = self.batches[number], self.statistics[number]
+        self.statistics[number] = fresh
+        if len(self.batches) == 1:
+            self.total = fresh
+        elif self.total is not None and before is not None:
+            self.total = part.recentred(self.total, fresh.shifts)
+            self.total.add(fresh)
+            self.total.add(part.recentred(before, fresh.shifts), -1.0)
+
+    def add_up(self, shifts: NDArray[np.float64]) -> None:
+        """Sum all batches anew, so that what swaps lose to rounding does not add up."""
+        part = self.batches[0]
+        if len(self.batches) > 1:
+            self.total = part.empty(shifts, 1)
+            for one in self.statistics:
+                assert one is not None
+                self.total.add(part.recentred(one, self.total.shifts))
+
+
+class _Passes:
+    """One pass over all batches after the other."""
+
+    def __init__(
+        self,
+        step: OverRows,
+        batch_size: int,
+        step_size: float | None,
+        rng: np.random.Generator,
+        run: Run,
+        draw_row: Callable[[], int],
+    ) -> None:
+        self.step, self.step_size, self.rng, self.run = step, step_size, rng, run
+        total, whole = step.total, step.whole
+        self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, True)
+        largest = max(1, int(step.terms.counts.max()))
+        size = min(batch_size, largest)
+        self.workers = [_Worker.of(part, size) for part in step.terms.parts]
+        self.n_steps = -(-largest // size)
+        counts = step.terms.counts
+        each = np.arange(self.n_steps)[:, None] % np.maximum(-(-counts // size), 1)
+        self.shares = np.minimum(counts - each * size, size).sum(axis=1) / counts.sum()
+        """Part of all rows that all workers' batches of an iteration have."""
+        self.order = np.arange(self.n_steps)
+        self.factors: list[Factors] = []
+        self.anew = True
+        """Whether the next pass is an E-step over all rows."""
+        self.time = self.n_sums = 0
+        self.exact = total.exact and total.roots.n_agents == 1
+
+    def begin(self, starts: Sequence[Mixture], saver: Saver, max_iter: int) -> None:
+        """Begin at mixtures, or go on from what was saved."""
+        step, run = self.step, self.run
+        if saver.saved is None:
+            run.mixtures, made, again = self.reinitialiser.start(step.roots, starts)
+            self.factors = made
+            if again:
+                step.total.agree("flooding", step.reinitialised_bytes)
+            self.order = self.rng.permutation(self.n_steps)
+            return
+        self.factors = [own.prepare(one) for own, one in zip(step.roots, starts, strict=True)]
+        run.restore(
+            saver, step.total, self.reinitialiser, max_iter, batches=self._schema(saver.saved)
+        )
+        saved = saver.saved
+        blank = step.whole.empty(starts[0].means, 1)
+        for worker, kept in zip(self.workers, saved["workers"], strict=True):
+            worker.log_likelihoods[...] = kept["log_likelihoods"]
+            worker.entropies[...] = kept["entropies"]
+            worker.statistics = [
+                None if one is None else replace(blank, **one) for one in kept["statistics"]
+            ]
+            worker.total = None if kept["total"] is None else replace(blank, **kept["total"])
+            if len(worker.batches) == 1 and worker.statistics[0] is not None:
+                worker.total = worker.statistics[0]
+        self.order, self.anew = saved["order"], saved["anew"]
+        self.time, self.n_sums = saved["time"], saved["n_sums"]
+        set_stream(self.rng, saved["stream"])
+
+    def state(self) -> State:
+        """Return what is kept from one pass to the next."""
+        run = self.run
+        return {
+            **run.state(self.step.total, self.reinitialiser, len(run.history)),
+            "workers": tuple(
+                {
+                    "log_likelihoods": worker.log_likelihoods,
+                    "entropies": worker.entropies,
+                    "statistics": [None if s is None else dict(vars(s)) for s in worker.statistics],
+                    "total": None if worker.total is None else dict(vars(worker.total)),
+                }
+                for worker in self.workers
+            ),
+            "order": self.order,
+            "anew": self.anew,
+            "time": self.time,
+            "n_sums": self.n_sums,
+            "stream": stream_state(self.rng),
+        }
+
+    def _schema(self, saved: State) -> dict[str, Schema]:
+        """Return what that must be; where the next pass does not begin anew, all is known."""
+        blank = vars(self.step.whole.empty(self.run.mixture.means, 1))
+        one: Schema = {name: Array(own.dtype.str[1:], own.shape) for name, own in blank.items()}
+        known: Schema = Maybe(one) if saved.get("anew") is True else one
+        kept = known if self.step_size is None else NOTHING
+        each = [
+            {
+                "log_likelihoods": Array("f8", worker.log_likelihoods.shape),
+                "entropies": Array("f8", worker.entropies.shape),
+                "statistics": ListOf(kept, len(worker.batches)),
+                "total": known,
+            }
+            for worker in self.workers
+        ]
+        return {
+            "workers": tuple(each),
+            "order": Array("i", (self.n_steps,), 0, self.n_steps - 1),
+            "anew": FLAG,
+            "time": COUNT,
+            "n_sums": COUNT,
+            "stream": STREAM,
+        }
+
+    def advance(self) -> NDArray[np.float64] | None:
+        """Visit all batches: log-likelihoods (R,) as roots find them; None: nothing was summed."""
+        if self.anew:
+            return self._all_at_once()
+        if self.step_size is not None:
+            self.order = self.rng.permutation(self.n_steps)
+        found = None
+        for place, number in enumerate(self.order):
+            self.time += 1
+            rate = None if self.step_size is None else self.time**-self.step_size
+            for at, worker in enumerate(self.workers):
+                self._look(at, int(number) % len(worker.batches), rate)
+            self.run.n_passes += float(self.shares[number])
+            if place + 1 == self.n_steps and rate is None:
+                self._add_up()
+            sums = self._sums()
+            if sums is None:
+                continue
+            found = sums
+            if self.anew:
+                break
+        return found
+
+    def _all_at_once(self) -> NDArray[np.float64] | None:
+        """E-step on all rows, and one M-step."""
+        for at, worker in enumerate(self.workers):
+            for number in range(len(worker.batches)):
+                self._look(at, number, None)
+        self.run.n_passes += 1.0
+        self._add_up()
+        if self.step_size is not None:
+            for worker in self.workers:
+                worker.statistics = [None] * len(worker.batches)
+        self.time, self.anew = self.n_steps, False
+        found = self._sums()
+        self.anew = self.anew or found is None
+        return found
+
+    def _mixture_of(self, at: int) -> int:
+        return 0 if len(self.run.mixtures) == 1 else at
+
+    def _look(self, at: int, number: int, rate: float | None) -> None:
+        own = self._mixture_of(at)
+        self.workers[at].look(number, self.run.mixtures[own], self.factors[own], rate)
+
+    def _add_up(self) -> None:
+        for at, worker in enumerate(self.workers):
+            worker.add_up(self.run.mixtures[self._mixture_of(at)].means)
+
+    def _sums(self) -> NDArray[np.float64] | None:
+        """Sum what all workers have, and take the M-steps; None where the network fell apart."""
+        step, run, total = self.step, self.run, self.step.total
+        layout = step.layout(run.mixtures[0])
+        values = [self._message(worker, layout) for worker in self.workers]
+        size = layout.size + int(self.exact)
+        self.n_sums += 1
+        try:
+            stacked = np.stack(values) if values else np.empty((0, size))
+            sums = add_vectors(total, stacked, "estep")
+        except PartitionedError as error:
+            note_partition(run.partitions, self.n_sums, error)
+            return None
+        statistics = [layout.unpacked(one[: layout.size])[0] for one in sums]
+        updated = [own.update(one) for own, one in zip(step.roots, statistics, strict=True)]
+        counts = [one.counts for one in statistics]
+        passed = len(run.history) + 1
+        run.mixtures, made, again = self.reinitialiser.check(step.roots, updated, counts, passed)
+        self.factors = made
+        if again:
+            # Statistics of before say nothing of a re-initialised component.
+            self.anew = True
+            total.agree("flooding", step.reinitialised_bytes)
+        elif self.exact and self.step_size is None:
+            expected = step.roots[0].expected(statistics[0], run.mixture, made[0])
+            run.free_energy.append(float(expected + sums[0, -1] + step.whole.log_constant))
+        found = total.roots.join(sums[:, layout.size - 1].copy())
+        return found + step.whole.log_constant
+
+    def _message(self, worker: _Worker, layout: Message) -> NDArray[np.float64]:
+        """What a worker sends: its statistics and log-likelihood, and the entropy of its rows."""
+        assert worker.total is not None
+        own = layout.packed(worker.total, float(worker.log_likelihoods.sum()))
+        return np.append(own, worker.entropies.sum()) if self.exact else own
