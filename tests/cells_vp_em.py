@@ -5,11 +5,12 @@ import json
 from contextlib import redirect_stdout
 
 import numpy as np
+import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 import vpem_cli
-from vpem import connect, fit_vpem, make_graph
+from vpem import InputError, connect, fit_vpem, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
@@ -28,7 +29,7 @@ from .thread_engine import together
 NAMES = ("a", "b", "c", "d")
 FEATURES = ("u", "v", "w", "x", "y", "z")
 HELD = contiguous(6, 4)
-X, _ = overlapping(120, 6, 2, seed=4)
+X, _ = overlapping(120, 6, 2, gap=3.0, seed=4)
 HOLES = with_holes(X, 1)
 WEIGHTS = np.random.default_rng(2).integers(0, 3, len(X)).astype(float)
 START = [3, 77]
@@ -40,10 +41,10 @@ MISSING = {"data": HOLES, "missing": "marginalize"}
 BATCHES = {"batch_size": 30}
 
 
-def fit(data=X, topology="star", network=None, engine=None, **options):
+def fit(data=X, topology="star", network=None, engine=None, held=HELD, **options):
     """Four agents of one or two features, with the ranks of an engine or in one process."""
     options = {"n_components": 2, "max_iter": 6, "tol": 0.0, "init": START, **options}
-    joined = connect(make_graph(topology, 4), HELD, hops=0, **(network or {}))
+    joined = connect(make_graph(topology, 4), held, hops=0, **(network or {}))
     if engine is None:
         return fit_vpem(data, joined, n_threads=1, **options)
     ranked = spread(joined, engine)
@@ -139,6 +140,11 @@ def batches(folder):
     same(fit(batch_size=len(X)), fit())
     found = same_optimum(1e-6, **BATCHES)
     assert (np.diff(found.free_energy) > -1e-9 * abs(found.free_energy[0])).all()
+    for how in (COMPRESSED, {"network": COMPRESSED["network"]}):
+        same(fit(**how, batch_size=len(X)), fit(**how))
+        same_optimum(1e-6, **how, **BATCHES)
+    same_optimum(1e-6, **FAILING, **BATCHES)
+    same_optimum(0.02, **ABSENT, **BATCHES)
 
 
 def missing(folder):
@@ -170,6 +176,13 @@ def disk(folder):
     assert not isinstance(stored, np.ndarray)
     same(fit(stored), fit())
     same(fit(stored, **BATCHES), fit(**BATCHES))
+    with pytest.raises(InputError, match="know of every agent, row and component is kept in mem"):
+        fit(stored, **COMPRESSED)
+    wide = X[:, np.arange(36) % 6] + np.random.default_rng(3).standard_normal((120, 36))
+    write_dataset(folder / "wide.h5", Dataset(wide, tuple(f"x{j}" for j in range(36))))
+    stored = read_dataset(folder / "wide.h5", memory_limit=2 * wide.nbytes - 1).X
+    how = {"held": contiguous(36, 4), "network": COMPRESSED["network"], **BATCHES}
+    same(fit(stored, **how), fit(wide, **how))
 
 
 def checkpoint(folder):
@@ -209,6 +222,11 @@ OVER_RANKS = {
     "compressed at a server": {"network": {"compress": "natural:12bits"}},
     "absent": ABSENT | {"max_iter": 6},
     "links": FAILING,
+    "compressed in batches": {"network": COMPRESSED["network"]} | BATCHES,
+    "links fail, in batches": FAILING | BATCHES,
+    "all of it": MISSING
+    | BATCHES
+    | {"topology": "complete", "network": {"compress": "qsgd:8bits", "agent_dropout": 0.05}},
     "batches": BATCHES,
     "missing": MISSING,
     "missing in batches": MISSING | BATCHES,
@@ -229,11 +247,13 @@ def mpi(folder):
         return fit_spread(joined.X, network, **how)
 
     def everything(engine):
-        found = [fit(engine=engine, **how) for how in OVER_RANKS.values()]
+        found = [fit(engine=engine, **how | few) for how in OVER_RANKS.values()]
         resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver))
         return [*found, resumed, of_parties(engine)]
 
-    wanted = [*(fit(**how) for how in OVER_RANKS.values()), fit(), of_parties(OneProcess())]
+    few = {"max_iter": 3}
+    wanted = [fit(**how | few) for how in OVER_RANKS.values()]
+    wanted += [fit(), of_parties(OneProcess())]
     with one_blas_thread():
         first, *others = together(2, everything)
     if isinstance(first, BaseException):

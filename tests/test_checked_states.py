@@ -87,6 +87,10 @@ RUNS = {
     "gossip": vpem(agents("complete", compress="qsgd:8bits", link_failure=0.2, n_rounds=12)),
     "server": vpem(agents(compress="natural:12bits")),
     "batches": vpem(batch_size=10),
+    "gossip in batches": vpem(
+        agents("complete", compress="qsgd:8bits", link_failure=0.2, n_rounds=12), batch_size=20
+    ),
+    "server in batches": vpem(agents(compress="natural:12bits"), batch_size=20),
     "responsibilities": vpem(batch_size=2, dtype=np.float32),
     "stochastic": vpem(batch_size=10, step_size=0.7),
     "rows": rows(workers("cycle", n_rounds=5)),

@@ -460,6 +460,24 @@ def test_a_component_that_the_stream_left_is_placed_anew(overlapping):
     assert np.abs(ours.means_).max() < 10
 
 
-def test_streams_are_not_compressed(X):
-    with pytest.raises(InputError, match="leave out compress for partial_fit"):
-        model(compress="float32").partial_fit(X)
+@each("how", [{"graph": "star"}, {"graph": "cycle"}, {"graph": "complete", "agent_dropout": 0.2}])
+def test_streams_are_compressed_and_agents_absent(how, overlapping):
+    """Every batch has rows of its own, of which nobody knows anything yet."""
+    rows = overlapping(0, 1200, 6, 2)
+
+    def streamed(**more):
+        ours = VPEM(2, agents=3, hops=0, random_state=0, **how, **more)
+        sent = []
+        for begin in range(0, 1200, 200):
+            ours.partial_fit(rows[begin : begin + 200])
+            sent.append(ours.fit_.communication["bytes"])
+        return ours, sent
+
+    packed, few = streamed(compress="natural:12bits")
+    plain, many = streamed()
+    assert abs(packed.score(rows) - plain.score(rows)) < 0.01
+    if "agent_dropout" in how:
+        # Others are absent from other batches.
+        assert len(set(many[1:])) > 1
+    else:
+        assert max(few[1:]) < 0.8 * min(many[1:])

@@ -87,7 +87,7 @@ def test_the_mean_is_kept_in_every_round(name, hops, monkeypatch):
             terms = terms + draw_terms(len(hubs), seed + 1)
             seen.clear()
             summed(total, terms)
-            seen.append(total._memory.states.mean(axis=0))
+            seen.append(total._memories.last.states.mean(axis=0))
             wanted = terms.sum(axis=0).T.ravel()
             assert len(seen) == 16
             np.testing.assert_allclose(seen, np.broadcast_to(wanted, (16, 80)), rtol=1e-10)
@@ -113,12 +113,12 @@ def test_the_pace_is_stable(name, topology, seed):
     _, hubs, total = gossip(topology, 16, 0, 40, name, seed)
     terms = draw_terms(len(hubs), seed)
     summed(total, terms)
-    first = total._memory.states
+    first = total._memories.last.states
     start = np.linalg.norm(first - terms.sum(axis=0).T.ravel())
     for _ in range(8):
         summed(total, terms)
-    left = np.linalg.norm(total._memory.states - terms.sum(axis=0).T.ravel())
-    assert left < max(start, 1e-9 * np.linalg.norm(total._memory.inputs))
+    left = np.linalg.norm(total._memories.last.states - terms.sum(axis=0).T.ravel())
+    assert left < max(start, 1e-9 * np.linalg.norm(total._memories.last.inputs))
 
 
 def test_no_noise_is_the_paper_or_chebyshev():
@@ -169,7 +169,7 @@ def test_only_changes_travel(name):
     assert warm < cold / 100
     # The sum after the last iteration goes on too, and ends it.
     assert error_of(summed(total, other, "check"), other) < warm
-    assert total._memory is None
+    assert total._memories.last is None
     assert error_of(summed(total, other), other) == pytest.approx(cold, rel=2)
 
 
@@ -271,7 +271,7 @@ def test_links_that_fail_under_compression(name, seed):
     np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), rtol=1e-6)
     # The memory outlives sums whose links differ.
     np.testing.assert_allclose(
-        total._memory.states.mean(axis=0), terms.sum(axis=0).T.ravel(), rtol=1e-11
+        total._memories.last.states.mean(axis=0), terms.sum(axis=0).T.ravel(), rtol=1e-11
     )
 
 

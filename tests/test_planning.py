@@ -124,7 +124,13 @@ def test_compressed_messages_have_their_true_size(graph, mixture, overlapping):
 
 
 @over(
-    graph=[("star", 5, {}), ("cycle", 8, {"hops": 1}), ("path", 6, {"n_rounds": 90, "hops": 2})],
+    graph=[
+        ("star", 5, {}),
+        ("cycle", 8, {"hops": 1}),
+        ("path", 6, {"n_rounds": 90, "hops": 2}),
+        ("star", 5, {"compress": "natural:12bits"}),
+        ("cycle", 5, {"compress": "qsgd:8bits"}),
+    ],
     batch_size=[33, 120, 500],
     step_size=[None, 0.7],
 )
@@ -148,7 +154,9 @@ def test_batches_are_counted_by_the_pass(graph, batch_size, step_size, overlappi
     assert fit.communication["by_kind"] == of_fit(sent, fit.n_iter)
     whole = plan(graph, held, n_samples=min(batch_size, 120), **options)["communication"]
     assert sent["batch"] == whole["last"]
-    assert sent["last"] == plan(graph, held, n_samples=120, **options)["communication"]["last"]
+    if "compress" not in options:
+        # Compressed sums go on from those of the same batch.
+        assert sent["last"] == plan(graph, held, n_samples=120, **options)["communication"]["last"]
 
 
 def test_a_pass_of_many_batches_is_quick_to_plan():
@@ -383,7 +391,6 @@ def test_the_fastest_weights_are_shown_where_they_can_be(monkeypatch, absent):
         ({"partition": [1, 1]}, "5 agents"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
         ({"compress": "qsdg:8bits"}, "did you mean 'qsgd'"),
-        ({"compress": "natural:12bits", "batch_size": 3}, "compressed sums send how terms differ"),
         ({"compress": "qsgd:8bits", "eigenvalue": "estimated"}, "mixing rate must be known"),
         ({"link_failure": 1.0}, "link_failure must be a probability below 1"),
         ({"agent_dropout": -0.1}, "agent_dropout must be"),

@@ -99,7 +99,10 @@ def test_components_that_collapse(name):
     assert found.recoveries
 
 
-@pytest.mark.parametrize("name", ["exact", "operator", "rounds", "links fail", "agents fail"])
+IN_BATCHES = ["exact", "operator", "rounds", "links fail", "agents fail", "gossip fails", "server"]
+
+
+@pytest.mark.parametrize("name", IN_BATCHES)
 @pytest.mark.parametrize("step_size", [None, 0.7])
 def test_batches(name, step_size):
     found = check_resumes(

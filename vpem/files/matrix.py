@@ -65,6 +65,7 @@ class FileMatrix:
         single = stored.kind == "f" and stored.itemsize <= 4
         self.dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
         self._row_bytes: int = max(1, self.shape[1] * self.dtype.itemsize)
+        self.memory_limit: int | None = None
         self._columns: list[int] | None = None
         self._rows: RowRuns | None = None
         self.chunk_rows: int = self._dataset.chunks[0] if self._dataset.chunks else 1
@@ -154,7 +155,9 @@ class FileMatrix:
         # Fitting takes a second copy of what is in memory, in the order of the hubs.
         if limit is None or 2 * self.nbytes <= limit:
             return None
-        return self.in_reads_of(self._step(min(READ_BYTES, limit // 16)))
+        found = self.in_reads_of(self._step(min(READ_BYTES, limit // 16)))
+        found.memory_limit = limit
+        return found
 
     def in_precision(self, dtype: np.dtype[np.floating]) -> FileMatrix:
         """Return the same matrix, read as numbers of this precision."""

@@ -13,7 +13,6 @@ from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning, check_choice
 from vpem.fits.cost import Work, iteration_time
 from vpem.fits.settings import PlanSettings
-from vpem.fits.vpem import refuse_compressed
 from vpem.network.distances import diameter
 from vpem.network.graph import Graph
 from vpem.network.holdings import Partition
@@ -110,7 +109,6 @@ def plan(
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
     link = None if asked.link is None else parse_link(asked.link)
     network, work = _network(graph, held, asked, n_samples, split)
-    refuse_compressed(None, network, asked.batch_size)
     sent = communication(network, *work.values, work.itemsize, asked.batch_size)
     if sent["partitioned"] > MOST_PARTITIONED:
         warnings.warn(

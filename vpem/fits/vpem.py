@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_int
+from vpem.checks import Floats, available_memory, check_int, check_memory
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix
@@ -32,7 +32,7 @@ from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 
-__all__ = ["fit_vpem", "refuse_compressed"]
+__all__ = ["fit_vpem"]
 
 ORDER_OF_BATCHES = 1
 """Sets the stream that orders batches apart from the one that draws rows."""
@@ -109,7 +109,7 @@ def fit_vpem(
         some=network.total.holders.any,
     )
     first_restart = check_int("first_restart", first_restart, least=0)
-    refuse_compressed(given.X, network, how.batch_size)
+    _check_memory(given.X, network, how)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     if saver is not None:
         facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
@@ -196,27 +196,28 @@ class _Attempts:
         return terms.start(terms.at_rows(rows)), rows
 
 
-def refuse_compressed(X: Any, network: Network, batch_size: int | None) -> None:
-    """Raise InputError where compressed sums do not go with batches or with these data."""
-    if network.compress is None:
+WORKING = 6
+"""Arrays as large as all terms that a compressed sum works with."""
+
+
+def _check_memory(X: Any, network: Network, how: FitSettings) -> None:
+    """Raise InputError where compressed sums would keep more in memory than there may be."""
+    total, n_rows, k = network.total, len(X), how.n_components
+    kept = total.kept_bytes(n_rows * k)
+    if kept == 0:
         return
-    if batch_size is not None:
-        raise InputError(
-            "compressed sums send how terms differ from those of the iteration before, but each "
-            "batch has other rows; take ",
-            Setting("batch_size"),
-            " without ",
-            Setting("compress"),
-            ", or ",
-            Setting("compress"),
-            " with all rows",
-        )
+    together = n_rows if how.batch_size is None else min(how.batch_size, n_rows)
+    needed = kept + WORKING * 8 * total.values_per_item * together * k
+    what = "what compressed sums know of every agent, row and component"
+    check_memory(needed, what)
     if isinstance(X, FileMatrix):
-        raise InputError(
-            "compressed sums keep the state of every agent and row in memory, but the data are "
-            "read from disk; raise the memory limit, or fit without ",
-            Setting("compress"),
-        )
+        limit = available_memory() if X.memory_limit is None else X.memory_limit
+        if needed > limit:
+            raise InputError(
+                f"{what} is kept in memory and takes {needed / 1e6:.4g} MB, but the memory limit "
+                f"is {limit / 1e6:.4g} MB; raise it, or fit without ",
+                Setting("compress"),
+            )
 
 
 def _per_hub(values: NDArray[np.float64], network: Network) -> NDArray[np.float64]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from vpem.errors import check_choice
 from vpem.network.schema import FLAG, Array, Schema, State
-from vpem.steps.em import expect
 from vpem.steps.incremental import Incremental
 from vpem.steps.runs import Progress, Run, check_finite
 from vpem.steps.saver import STREAM, NoSaver, Saver, set_stream, stream_state
@@ -139,7 +138,7 @@ def fit_batches(
         heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
         run.converged = small and heard and not visits.reinitialised
         saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
-    run.log_likelihood = expect(terms, total, run.mixture, visits.factors, kind="check")
+    run.log_likelihood = visits.check()
     check_finite(run.log_likelihood, len(run.history))
     return run
 

@@ -117,7 +117,7 @@ class Incremental:
             last = place + 1 == len(order)
             before = self._before(int(number), part)
             fresh = before
-            if visits.begin(part.n_samples):
+            if visits.begin(int(number), part.n_samples):
                 fresh = self._look(int(number), part, before)
             fresh = terms.recentred(fresh, shift)
             anew.add(fresh)

@@ -57,7 +57,7 @@ class Stochastic:
         visits, terms = self.visits, self.visits.terms
         for place, number in enumerate(order):
             part = visits.part(order, place)
-            if not visits.begin(part.n_samples):
+            if not visits.begin(int(number), part.n_samples):
                 continue
             fresh = visits.look(int(number), part)
             self.time += 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.errors import PartitionedError
 from vpem.network.schema import COUNT, Array, Schema, State
-from vpem.steps.em import log_likelihood
+from vpem.steps.em import expect, log_likelihood
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
 from vpem.steps.runs import Run, note_partition
 from vpem.sums.sum import Sum
@@ -40,6 +40,7 @@ class Visits:
         self.run = run
         self.reinitialiser = Reinitialiser(terms, total, draw_row, run.recoveries)
         self.factors: Factors
+        total.turn_to(0, len(batches))
         self.log_likelihoods = np.zeros((len(batches), total.n_roots))
         self.heard = np.zeros(total.n_roots, dtype=np.intp)
         self.reinitialised = False
@@ -72,9 +73,10 @@ class Visits:
         self.heard[:] = 0
         self.reinitialised = False
 
-    def begin(self, n_samples: int, kind: str = "estep") -> bool:
-        """Begin a sum; False where the network fell apart, which is noted."""
+    def begin(self, number: int, n_samples: int, kind: str = "estep") -> bool:
+        """Begin a sum over a batch; False where the network fell apart, which is noted."""
         self.n_sums += 1
+        self.total.turn_to(number, len(self.batches))
         try:
             self.total.begin(kind, n_samples, self.run.mixture.n_components, self.terms.itemsize)
         except PartitionedError as error:
@@ -82,10 +84,24 @@ class Visits:
             return False
         return True
 
-    def begin_surely(self, n_samples: int) -> None:
+    def begin_surely(self, number: int, n_samples: int) -> None:
         """Begin a sum in which all take part, as often as it needs."""
-        while not self.begin(n_samples, "check"):
+        while not self.begin(number, n_samples, "check"):
             pass
+
+    def check(self) -> NDArray[np.float64]:
+        """Log-likelihood of the parameters, in sums in which all take part."""
+        terms, total, mixture = self.terms, self.total, self.run.mixture
+        if not total.whole:
+            return expect(terms, total, mixture, self.factors, kind="check")
+        # Sums that go on from others are of one batch each.
+        found = np.zeros(total.n_roots)
+        order = np.arange(len(self.batches))
+        for number in range(len(order)):
+            part = self.part(order, number)
+            self.begin_surely(number, part.n_samples)
+            found += log_likelihood(part, total, mixture, self.factors)
+        return total.roots.join(found + terms.log_constant)
 
     def part(self, order: NDArray[np.intp], place: int) -> Terms:
         """Terms of the batch at this place of the order."""
@@ -122,7 +138,7 @@ class Visits:
         moved = np.zeros(self.total.n_roots, dtype=bool)
         for place, number in enumerate(order):
             part = self.part(order, place)
-            self.begin_surely(part.n_samples)
+            self.begin_surely(int(number), part.n_samples)
             fresh = see(int(number), part)
             everything.add(terms.recentred(fresh, everything.shifts))
             if step_size is None or part.total_weight == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,8 +15,9 @@ from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
 from vpem.sums.carried import Carried, Carry
-from vpem.sums.contraction import codec_of, contraction
+from vpem.sums.contraction import codec_of, contraction, messages_alone
 from vpem.sums.counted import SUM_KIND, AtServer
+from vpem.sums.memories import GoesOn, Memories
 from vpem.sums.neighbours import Traffic
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.wrappers import (
@@ -36,7 +38,15 @@ MANY = 3
 """Messages of an agent in a sum, by default, where the codec leaves out much."""
 
 
-class CompressedServerSum(AtServer):
+@dataclass
+class _Kept:
+    """What is known of the blocks' terms (n_rows, V), and all know of their total (1, V)."""
+
+    up: NDArray[np.float64]
+    down: NDArray[np.float64]
+
+
+class CompressedServerSum(GoesOn, AtServer):
     """Adds the terms of all blocks at a server, compressed up and down.
 
     Agent b sends ``Q(Q_b - V_b)``, how its terms differ from a memory V_b that the server holds
@@ -55,7 +65,8 @@ class CompressedServerSum(AtServer):
         How messages are written.
     n_rounds : int, optional
         Messages of each agent in a sum, and of the server after them: each tells what those before
-        left out. None takes one, or `MANY` where more than half of a message may be lost.
+        left out. None takes one, or `MANY` where more than half of a message may be lost; where
+        rows come once, `vpem.sums.contraction.messages_alone`.
     seed : int
         Of the codec.
     n_threads : int
@@ -90,8 +101,7 @@ class CompressedServerSum(AtServer):
         self.traffic = Traffic()
         self._number = 0
         self._kind = "setup"
-        self._terms: NDArray[np.float64] | None = None
-        self._total: NDArray[np.float64] | None = None
+        self._memories: Memories[_Kept] = Memories()
 
     @staticmethod
     def messages(omega: float) -> int:
@@ -101,7 +111,7 @@ class CompressedServerSum(AtServer):
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
-        counted._number, counted._terms, counted._total = 0, None, None
+        counted._number, counted._memories = 0, Memories()
         return counted
 
     def over(self, holders: Placement) -> Self:
@@ -125,27 +135,44 @@ class CompressedServerSum(AtServer):
     def state(self) -> State:
         """Return the memories, how many sums there were, and of several processes what went."""
         went = self.traffic.state() if self.holders.apart else {}
-        kept = {"up": self._terms, "down": self._total}
+        kept = self._memories.state("memory", lambda one: dict(vars(one)))
+        if "memory" in kept:
+            kept = kept["memory"] or {"up": None, "down": None}
         return {"number": self._number, "kind": self._kind, **kept, **went}
 
     def schema(self) -> Schema:
         """Return what that must be."""
-        up, down = Array("f8", (self._n_rows, "V")), Array("f8", (1, "V"))
+
+        def one(values: str) -> Schema:
+            return {"up": Array("f8", (self._n_rows, values)), "down": Array("f8", (1, values))}
+
         went = self.traffic.schema() if self.holders.apart else {}
-        return {"number": COUNT, "kind": SUM_KIND, "up": Maybe(up), "down": Maybe(down), **went}
+        kept = self._memories.schema("memory", one)
+        if "memory" in kept:
+            up, down = Array("f8", (self._n_rows, "V")), Array("f8", (1, "V"))
+            kept = {"up": Maybe(up), "down": Maybe(down)}
+        return {"number": COUNT, "kind": SUM_KIND, **kept, **went}
 
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self._number, self._kind = state["number"], state["kind"]
-        self._terms, self._total = state["up"], state["down"]
+        if "up" in state:
+            up, down = state["up"], state["down"]
+            both = None if up is None or down is None else {"up": up, "down": down}
+            state = {**state, "memory": both}
+        self._memories.restore("memory", state, lambda kept: _Kept(**kept))
         if self.holders.apart:
             self.traffic.restore(state)
+
+    def kept_bytes(self, n_values: int) -> int:
+        """Bytes that a sum leaves behind, of so many values of a block."""
+        return 8 * n_values * (self._n_rows + 1)
 
     def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
         """Begin a sum, whose messages are counted as they are formed."""
         if self._kind == "setup" and kind != "setup":
             # What is summed for a start has nothing to do with terms.
-            self._terms = self._total = None
+            self._memories.last = None
         self._kind = kind
         self.charge_as(kind)
         self._coder = codec_of(kind, self.codec)
@@ -161,32 +188,35 @@ class CompressedServerSum(AtServer):
             return np.asarray(self.holders.bcast(exact))
         flat, own = flattened(terms), self.holders.own
         shape = (self._n_rows, flat.shape[1])
-        if self._terms is None or self._total is None or self._terms.shape != shape:
-            self._terms, self._total = np.zeros(shape), np.zeros((1, shape[1]))
+        known = self._memories.last
+        if known is None or known.up.shape != shape:
+            known = _Kept(np.zeros(shape), np.zeros((1, shape[1])))
         _, omega = contraction(self._coder, shape[1])
         n_messages = self.n_rounds or self.messages(omega)
+        if self.n_rounds is None and self._memories.once:
+            n_messages = messages_alone(omega)
         rng = np.random.default_rng([self.seed, self._number])
         up = self._memory(
-            self, self._terms, lambda n: short_keys(rng, self.n_blocks)[own], self._to_server
+            self, known.up, lambda n: short_keys(rng, self.n_blocks)[own], self._to_server
         )
         for _ in range(n_messages):
             up.send(flat)
         down = self._memory(
             Channel(1, lambda size, _: self.broadcast(size)),
-            self._total,
+            known.down,
             lambda n: short_keys(rng, 1)[:n],
             self._to_all,
         )
-        total = self._summed(self._terms)
+        total = self._summed(known.up)
         for _ in range(n_messages):
             down.send(total)
         delivered = len(own) + (self.n_blocks if self._is_server else 0)
         self.traffic.add(
             self.charge, n_messages * delivered * self._coder.message_size(shape[1]), 0
         )
-        found = unflattened(self._total, terms)
-        if self._kind == "check":
-            self._terms = self._total = None
+        found = unflattened(known.down, terms)
+        ended = self._kind == "check" and not self._memories.lasting
+        self._memories.last = None if ended else known
         return found
 
     def _memory(

@@ -13,7 +13,14 @@ from vpem.errors import InputError
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
 
-__all__ = ["RoundSteps", "codec_of", "compressed_rounds", "contraction", "stable_steps"]
+__all__ = [
+    "RoundSteps",
+    "codec_of",
+    "compressed_rounds",
+    "contraction",
+    "messages_alone",
+    "stable_steps",
+]
 
 NOISE_PER_GAP = 1.5
 """Acceleration stays stable while ``sqrt(1 - rate^2)`` is at least this times ``sqrt(omega)``."""
@@ -124,6 +131,12 @@ def stable_steps(rate: float, omega: float, *, fixed: bool = True) -> RoundSteps
     return RoundSteps(1.0 / (1.0 + CAUTION * omega * (1.0 + rate)), 0.0)
 
 
+def messages_alone(omega: float, fall: float = FALL) -> int:
+    """Return the messages that leave so little behind, each of what those before left out."""
+    left = sqrt(omega / (1.0 + omega))
+    return ceil(log(fall) / log(left)) if left > 0 else 1
+
+
 def compressed_rounds(rate: float, omega: float, *, fall: float = FALL) -> int:
     """Return the rounds of a compressed sum that are enough, as each goes on from the one before.
 
@@ -137,9 +150,7 @@ def compressed_rounds(rate: float, omega: float, *, fall: float = FALL) -> int:
     stable = stable_steps(rate, omega)
     if rate <= 0 and omega == 0:
         return 1
-    # What a message leaves behind falls no faster than by this a round.
-    left = sqrt(omega / (1.0 + omega))
-    least = ceil(log(fall) / log(left)) if left > 0 else 1
+    least = messages_alone(omega, fall)
     high = 1
     while stable.fall(rate, high) > fall:
         high *= 2

@@ -68,9 +68,9 @@ class Copies:
         return dict(vars(self))
 
     @staticmethod
-    def schema(near: Neighbourhood) -> Schema:
-        """Return what that must be."""
-        own, every = Array("f8", (len(near.own), "V")), Array("f8", (near.n_rows, "V"))
+    def schema(near: Neighbourhood, values: str = "V") -> Schema:
+        """Return what that must be; ``values`` names their number."""
+        own, every = Array("f8", (len(near.own), values)), Array("f8", (near.n_rows, values))
         return {
             **{"states": own, "copies": every, "inputs": own},
             "awake": Array("b1", (near.agents.n_agents,)),

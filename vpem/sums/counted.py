@@ -73,6 +73,13 @@ class Counted:
         counted.ledger = ledger
         return counted
 
+    def turn_to(self, batch: int, n_batches: int | None) -> None:
+        """Take up the rows of a batch: no sum goes on from another."""
+
+    def kept_bytes(self, n_values: int) -> int:
+        """Bytes that a sum leaves behind: none."""
+        return 0
+
     def state(self) -> State:
         """Return what is kept from one sum to the next: nothing."""
         return {}

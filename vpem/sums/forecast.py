@@ -72,7 +72,14 @@ def communication(
     if rest:
         iteration.add(sums("estep", rest)[0])
     iteration.add(agreed)
-    parts = {"iteration": iteration, "last": sums("check", n_samples)[0]}
+    if network.total.whole and batch_size is not None:
+        # Compressed sums go on from those of the same batch.
+        last = _repeated(network, sums("check", size)[0], count)
+        if rest:
+            last.add(sums("check", rest)[0])
+    else:
+        last = sums("check", n_samples)[0]
+    parts = {"iteration": iteration, "last": last}
     if batch_size is not None:
         parts = {"batch": batch, **parts}
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from itertools import repeat
 from math import ceil
 from typing import TYPE_CHECKING, Any, Self
@@ -20,11 +21,12 @@ from vpem.network.graph import Graph
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
-from vpem.network.schema import COUNT, Maybe, Schema, State
+from vpem.network.schema import COUNT, Schema, State
 from vpem.sums.consensus import _Layout, _OverHubs
 from vpem.sums.contraction import RoundSteps, codec_of, contraction, stable_steps
 from vpem.sums.copies import Copies, speakers
 from vpem.sums.counted import SUM_KIND
+from vpem.sums.memories import GoesOn, Memories
 from vpem.sums.neighbours import Neighbourhood, finished
 from vpem.sums.outages import Outages
 from vpem.sums.quantizer import Quantizer
@@ -41,7 +43,7 @@ MOST_DRAWS = 20
 ONE_ROUND = np.ones(1)
 
 
-class GossipSum(_OverHubs):
+class GossipSum(GoesOn, _OverHubs):
     """Sum over hubs by rounds between neighbours, compressed, over links that fail, or both.
 
     Uncompressed rounds are those of `ConsensusSum`, with the Metropolis weights of the links that
@@ -141,7 +143,7 @@ class GossipSum(_OverHubs):
             self._outages = Outages(graph, self.faults, layout.hub_of, layout.roots, routes)
         self._drawn: DrawnFaults | None = None
         self._open: NDArray[np.bool_] | None = None
-        self._memory: Copies | None = None
+        self._memories: Memories[Copies] = Memories()
         self._all = np.ones(graph.n_agents, dtype=np.bool_)
         self._informed = self._all
         self._is_root = np.zeros(graph.n_agents, dtype=np.bool_)
@@ -184,27 +186,32 @@ class GossipSum(_OverHubs):
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
-        counted._number, counted._memory, counted._drawn = 0, None, None
+        counted._number, counted._memories, counted._drawn = 0, Memories(), None
         return counted
 
     def state(self) -> State:
         """Return the memory of compressed sums, how many sums there were, and what went."""
-        memory = None if self._memory is None else self._memory.state()
+        memory = self._memories.state("memory", Copies.state)
         went = self.traffic.state() if self.holders.apart else {}
-        return {"number": self._number, "kind": self._kind, "memory": memory, **went}
+        return {"number": self._number, "kind": self._kind, **memory, **went}
 
     def schema(self) -> Schema:
         """Return what that must be."""
         went = self.traffic.schema() if self.holders.apart else {}
-        memory = Maybe(Copies.schema(self._near))
-        return {"number": COUNT, "kind": SUM_KIND, "memory": memory, **went}
+        memory = self._memories.schema("memory", partial(Copies.schema, self._near))
+        return {"number": COUNT, "kind": SUM_KIND, **memory, **went}
 
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
         self._number, self._kind = state["number"], state["kind"]
-        self._memory = None if state["memory"] is None else Copies(**state["memory"])
+        self._memories.restore("memory", state, lambda kept: Copies(**kept))
         if self.holders.apart:
             self.traffic.restore(state)
+
+    def kept_bytes(self, n_values: int) -> int:
+        """Bytes that a compressed sum leaves behind, of so many values of an agent."""
+        rows = 2 * len(self._near.own) + self._near.n_rows
+        return 0 if self.codec is None else 8 * n_values * rows
 
     # ---- before the sum ------------------------------------------------------------------------
 
@@ -218,8 +225,7 @@ class GossipSum(_OverHubs):
             root is awake; for "setup" and "check" in 20 draws one after the other.
         """
         if self._kind == "setup" and kind != "setup":
-            # What is summed for a start has nothing to do with terms.
-            self._memory = None
+            self._memories.last = None  # of a start, which has nothing to do with terms
         self._kind = kind
         self._coder = None if self.codec is None else codec_of(kind, self.codec)
         draws = 1 if kind == "estep" else MOST_DRAWS
@@ -344,7 +350,7 @@ class GossipSum(_OverHubs):
         n_own, n_values = len(self._near.own), flat.shape[1]
         awake = self._all if drawn is None else drawn.awake
         inputs = self._spread(flat, self._informed & self._is_root)[:n_own]
-        memory = Copies.begun(self._memory, inputs, awake, self._near)
+        memory = Copies.begun(self._memories.last, inputs, awake, self._near)
         believed, omega = contraction(self._coder, n_values)
         stable = stable_steps(self.rate, omega, fixed=drawn is None and self.accelerated)
         if self.step is not None:
@@ -370,7 +376,8 @@ class GossipSum(_OverHubs):
                 moves *= step
                 moves += (1.0 - step) * before
             before, memory.states = memory.states, moves
-        self._memory = None if self._kind == "check" else memory
+        ended = self._kind == "check" and not self._memories.lasting
+        self._memories.last = None if ended else memory
         return memory.states
 
     def _count_copies(self, size: int, memory: Copies) -> None:

@@ -220,6 +220,15 @@ class HeardByNeighbours:
         for rows in chunks:
             yield rows, self.reduce(local(rows), rows)
 
+    def turn_to(self, batch: int, n_batches: int | None) -> None:
+        """Take up the rows of a batch, of which nobody has said anything."""
+        self._terms = self._sums = None
+        self.inner.turn_to(batch, n_batches)
+
+    def kept_bytes(self, n_values: int) -> int:
+        """Bytes that a sum leaves behind for the next one, of so many values of a holder."""
+        return self.inner.kept_bytes(n_values) + 16 * len(self.holders.own) * n_values
+
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Let all agents know what they decide together, or what one of them has."""
         self.inner.agree(kind, size, source)

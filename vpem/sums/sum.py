@@ -71,6 +71,16 @@ class Sum(Protocol):
     ) -> Iterator[tuple[slice, Floats]]:
         """`reduce` what is local in one chunk after the other."""
 
+    def turn_to(self, batch: int, n_batches: int | None) -> None:
+        """Sums to come are of the rows of this batch, of so many, or (None) of a stream.
+
+        Those of one batch go on from each other; rows of a stream come once, so that there is
+        nothing to go on from, and its batches differ in what is drawn at random.
+        """
+
+    def kept_bytes(self, n_values: int) -> int:
+        """Bytes that a sum leaves behind for the next one, of so many values of a holder."""
+
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Let all agents know what they decide together, in a message of so many bytes.
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_number, check_weights
-from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.errors import NotConvergedWarning, VpemWarning
 from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.results import Fit
 from vpem.fits.vpem import fit_vpem
@@ -276,11 +276,6 @@ class VPEM(FittedMixture):
         """
         size = STEP_SIZE if self.step_size is None else self.step_size
         size = check_number("step_size", size, least=0.5, most=1.0, above=True)
-        if self.compress is not None:
-            raise InputError(
-                "compressed sums send how terms differ from those of the iteration before, but "
-                "each batch has other rows; leave out compress for partial_fit"
-            )
         first = not hasattr(self, "mixture_")
         data = self._validate(X, reset=first)
         if first:
@@ -356,10 +351,12 @@ class VPEM(FittedMixture):
                 dtype=data.dtype,
             )
             network.charge_setup(ledger, len(data), terms.itemsize)
+            total = network.total.on(ledger)
+            total.turn_to(self.n_batches_seen_, None)
             seen = self._weight_seen + terms.total_weight
             moved, found, recoveries = step(
                 terms,
-                network.total.on(ledger),
+                total,
                 mixture,
                 terms.prepare(mixture),
                 rate=(self.n_batches_seen_ + 1.0) ** -size,
