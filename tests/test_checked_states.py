@@ -103,6 +103,7 @@ RUNS = {
     "vr": fedem(variance_reduction=True, batch_size=5),
     "vr on a graph": fedem(workers("cycle", n_rounds=6), compress=None, variance_reduction=True),
     "saem": saem(codec="qsgd:8bits", participation=0.7),
+    "saem on a graph": saem(network=workers("cycle", n_rounds=6), batch_size=4),
     "saem, models": saem(average="models", sampler="metropolis"),
     "imputation": impute(),
     "imputation, vr": impute(variance_reduction=True, batch_size=5),

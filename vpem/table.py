@@ -73,9 +73,8 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
         "numbers as the data have entries",
     ),
     ("saem", "disk"): (
-        "the chains of all individuals are what SAEM goes on from, and more than their rows: what "
-        "is kept of an individual is larger than what would be read of it; spread devices over "
-        "processes, whose memories add up",
+        "the chains of every individual's latents change in every iteration: on disk all of them "
+        "would be written anew each time; spread devices over processes, whose memories add up",
     ),
 }
 """Cells that mathematics forbids, by algorithm and way, and the sentence that says why."""

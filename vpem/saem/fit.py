@@ -199,7 +199,13 @@ def _among(individuals: Individuals, held: Workers, network: Network | None) -> 
     """Return the individuals of this process, who know of those of others."""
     if hasattr(individuals, "runs"):
         raise refusal("saem", "disk")
-    n_here = individuals.n_individuals
+    if not isinstance(network, Network | None):
+        raise InputError(
+            f"the network must come from vpem.connect_workers, got {type(network).__name__}"
+        )
+    n_here, weights = individuals.n_individuals, individuals.weights
+    if weights is not None and not (weights.shape == (n_here,) and (weights > 0).all()):
+        raise InputError(f"weights must be {n_here} numbers above 0, one an individual")
     if network is None or not network.agents.apart:
         if held.n_samples != n_here:
             raise InputError(f"devices hold {held.n_samples} individuals, but there are {n_here}")
