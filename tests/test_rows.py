@@ -1,5 +1,7 @@
 """Rows read ahead from a file are the rows in memory."""
 
+import tempfile
+
 import h5py
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from vpem import FileError, InputError, VpemWarning, connect, fit_vpem, make_gra
 from vpem.checks import parse_bytes
 from vpem.files.datasets import write_dataset
 from vpem.files.matrix import FileMatrix, FileRows
+from vpem.files.spool import Spool
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import contiguous
 from vpem.terms.matrix import MemoryRows, arrange_rows
@@ -266,3 +269,22 @@ def test_components_need_as_many_weighted_rows_in_a_file_too(tmp_path):
         with pytest.raises(InputError, match="got 2 with a positive weight"):
             fit_vpem(data, network, n_components=3, sample_weight=weights)
     matrix.close()
+
+
+# ---- rows that arrive ---------------------------------------------------------------------------
+
+
+def test_rows_that_arrive_are_kept_in_a_file_without_a_name(X, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    spool = Spool(X.shape, X.dtype)
+    for start in range(0, M, 7000):
+        spool.add(X[start : start + 7000])
+    assert len(list(tmp_path.iterdir())) == 1
+    matrix = spool.matrix(5000)
+    assert matrix.step == 5000
+    assert not list(tmp_path.iterdir())
+    np.testing.assert_array_equal(np.concatenate([part for _, part in matrix.runs()]), X)
+    matrix.close()
+    with pytest.raises(FileError, match="name another in the environment variable TMPDIR"):
+        Spool((1 << 40, 1 << 10), X.dtype)
+    assert not list(tmp_path.iterdir())
