@@ -137,6 +137,7 @@ KINDS: dict[str, Kind] = {
             "impute {} -r 1 -q --max-iter 5 -o out.h5",
             "impute {} -r 1 -q --max-iter 5 --holdout 0.2 --json",
             "impute {} -r 1 -q --max-iter 5 --law poisson",
+            "impute {} -r 1 -q --max-iter 5 --sample-weight sample_weight --topology cycle --json",
         ),
         "hdf5",
     ),
@@ -159,6 +160,7 @@ KINDS: dict[str, Kind] = {
             "data import {} --no-header -o out.h5",
             "data import {} --drop-column label --drop-column id --missing keep -o out.h5",
             f"fit {{}} right.csv --parties -k 2 {QUICK} -o out.h5",
+            "impute {} seen.csv --parties -r 1 -q --max-iter 5 -o out.h5",
         ),
         "text",
     ),
@@ -189,6 +191,14 @@ KINDS: dict[str, Kind] = {
         "text",
     ),
     "entry table": Kind(("entries.csv",), ("impute {} -r 1 -q --max-iter 5 -o out.h5",), "text"),
+    "party's entry table": Kind(
+        ("seen.csv",),
+        (
+            "impute {} --parties --sample-weight weight -r 1 -q --max-iter 5 -o out.h5",
+            "impute {} left.csv --parties -r 1 -q --max-iter 5 --holdout 0.2 --json",
+        ),
+        "text",
+    ),
     "partition": Kind(
         ("partition.json",),
         (

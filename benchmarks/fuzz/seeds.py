@@ -109,8 +109,10 @@ def _shards(path: Path) -> None:
 
 def _entries(path: Path) -> None:
     from vpem.files.observations import read_observations, write_observations
+    from vpem.terms.lowrank.entries import weighted
 
-    write_observations(path, read_observations(path.with_name("entries.csv")))
+    found = read_observations(path.with_name("entries.csv"))
+    write_observations(path, weighted(found, [1.0 + places % 3 for places in found.places]))
 
 
 def _individuals(path: Path) -> None:
@@ -185,17 +187,26 @@ def _items(path: Path) -> None:
     _lines(path, lines)
 
 
-def _entry_list(path: Path) -> None:
+def _seen() -> list[list[object]]:
+    """Entries of a matrix: row, column, value."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(9, 2)) @ rng.normal(size=(2, 7))
-    lines: list[list[object]] = [["observer", "row", "column", "value"]]
-    lines += [
-        [f"watch {(i + j) % 3}", f"row {i}", f"column {j}", round(X[i, j], 4)]
+    return [
+        [f"row {i}", f"column {j}", round(X[i, j], 4)]
         for i in range(9)
         for j in range(7)
         if (i + 2 * j) % 5
     ]
-    _lines(path, lines)
+
+
+def _entry_list(path: Path) -> None:
+    lines = [[f"watch {number % 3}", *entry] for number, entry in enumerate(_seen())]
+    _lines(path, [["observer", "row", "column", "value"], *lines])
+
+
+def _party_entries(path: Path) -> None:
+    lines = [[*entry, 1 + number % 3] for number, entry in enumerate(_seen())]
+    _lines(path, [["row", "column", "value", "weight"], *lines])
 
 
 def text(words: str) -> Callable[[Path], None]:
@@ -263,6 +274,7 @@ SEEDS: dict[str, str | Callable[[Path], None]] = {
     "growth.csv": _curves,
     "items.csv": _items,
     "entries.csv": _entry_list,
+    "seen.csv": _party_entries,
     "partition.json": as_json({"clinic": ["height", 3], "registry": [1], "lab": [2, 4, "sugar"]}),
     "rows.json": as_json({"north": list(range(20)), "south": list(range(20, N_ROWS))}),
     "devices.json": as_json(
