@@ -312,31 +312,21 @@ class ClustersFile(RowFile):
         """Clusters."""
         return len(self.stored.centres)
 
-    def load(self, request: Request) -> Loaded:
-        """Read data, which must have all values."""
-        from vpem.errors import InputError
-
-        if request.missing != "refuse":
-            option = "--missing-parties" if request.parties.missing_parties else "--missing"
-            raise InputError(
-                f"{self.path} holds clusters, which have no density to integrate missing values "
-                f"out of; leave out {option}"
-            )
-        return super().load(request)
-
     def labels(self, X: Floats, missing: str) -> NDArray[np.intp]:
         """Cluster of the nearest centre of each row."""
         import numpy as np
 
-        return self.stored.assign(X)[0].astype(np.intp)
+        return self._nearest(X)[0].astype(np.intp)
 
     def _nearest(self, X: Any) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Nearest centre of each row, and its squared distance."""
+        """Nearest centre of each row by what is there of it, and its squared distance."""
         from vpem.fits.spread_use import SpreadRows
+        from vpem.terms.missing_patterns import check_values
         from vpem.terms.scaling import Scaling
 
         found = self.stored
         if not isinstance(X, SpreadRows):
+            check_values(X)
             return found.assign(X)
         return X.nearest(found.centres, found.scaling or Scaling.none(len(found.feature_names)))
 

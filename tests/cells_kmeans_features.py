@@ -97,6 +97,19 @@ def links(folder):
     assert cluster(topology="path", network=few, max_iter=30).partitions
 
 
+def batches(folder):
+    same(cluster(batch_size=len(X)), cluster())
+    for how in ({}, {"data": HOLES, "missing": "marginalize"}):
+        for seed in range(3):
+            found = cluster(batch_size=37, init="random", seed=seed, **how)
+            is_at_rest(found, how.get("data", X))
+            assert (np.diff(found.history) <= 1e-12 * found.history[0]).all()
+            np.testing.assert_allclose(found.history[-1], found.inertia, 1e-10)
+    same_optimum(cluster(topology="cycle", batch_size=37), cluster(batch_size=37), 1e-5)
+    weighed = {"sample_weight": WEIGHTS, "init": np.flatnonzero(WEIGHTS)[:4]}
+    assert cluster(batch_size=37, **weighed).converged
+
+
 def missing(folder):
     same(cluster(missing="marginalize"), cluster())
     found = cluster(HOLES, missing="marginalize")
@@ -122,6 +135,7 @@ def disk(folder):
 
 KEPT = (
     {},
+    {"batch_size": 37, "data": HOLES, "missing": "marginalize"},
     {"topology": "cycle", "init": "k-means++", "n_init": 2},
     {"network": {"compress": "natural:12bits"}, "participation": 0.6},
     {"topology": "complete", "network": {"compress": "natural:12bits", "agent_dropout": 0.2}},
@@ -164,6 +178,8 @@ OVER_RANKS = {
     "links": {"topology": "cycle", "network": {"link_failure": 0.2}, "max_iter": 6},
     "one round": {"topology": "complete"},
     "start": {"init": "k-means++", "n_init": 2, "scale": "standard"},
+    "batches": {"batch_size": 37, "topology": "cycle"},
+    "missing in batches": {"data": HOLES, "missing": "marginalize", "batch_size": 50},
     "missing": {"data": HOLES, "missing": "marginalize", "scale": "standard"},
     "centres": {"init": X[START] + 0.1, "topology": "cycle"},
     "empty": {"init": X[START] + 99.0 * np.arange(4)[:, None], "topology": "cycle"},
@@ -215,6 +231,7 @@ CELLS = {
     "compressed": compressed,
     "absent": absent,
     "links": links,
+    "batches": batches,
     "missing": missing,
     "weights": weights,
     "disk": disk,

@@ -69,9 +69,10 @@ def same_optimum(found, wanted, tolerance):
 def is_at_rest(found, data=X):
     """Whether one more of Lloyd's iterations, over pooled rows, would change nothing."""
     assert found.converged
-    centres = np.array([data[found.labels == k].mean(axis=0) for k in range(len(found.centres))])
+    of_clusters = [data[found.labels == k] for k in range(len(found.centres))]
+    centres = np.array([np.nanmean(one, axis=0) for one in of_clusters])
     np.testing.assert_allclose(found.centres, centres, 1e-5, 1e-5)
-    off = ((data[:, None] - centres) ** 2).sum(axis=2)
+    off = np.nansum((data[:, None] - centres) ** 2, axis=2)
     np.testing.assert_array_equal(off.argmin(axis=1), found.labels)
 
 

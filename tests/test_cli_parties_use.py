@@ -126,8 +126,6 @@ REFUSED = [
     (["score", "model.h5", "a", "--split", "rows"], "--split is for data of several parties"),
     (["predict", "model.h5", "a", "b", "--parties", "--dataset", "X"], "--dataset is for one"),
     (["predict", "model.h5", "a", "b", "--parties", "--align", "ids"], "lack features of the"),
-    (["predict", "clusters.h5", "a", "b", "--parties", "--align", "ids", "--missing-parties"],
-     "holds clusters, which have no density .*; leave out --missing-parties"),
     (["evaluate", "model.h5", "b", "c", "--parties", "--align", "ids"], "lack features"),
     (["evaluate", "model.h5", "a", "b", "c", "--parties", "--align", "ids", "--labels", "one.txt"],
      "has a label a line, but parties are aligned by their ids"),

@@ -11,6 +11,7 @@ from vpem import (
 )
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does
+from .kmeans_support import HOLES, START
 from .tables import each
 
 
@@ -74,3 +75,17 @@ def test_the_estimators_methods(digits):
 def test_parameters_that_make_no_sense(digits, options, sentence):
     with pytest.raises(InputError, match=sentence):
         DistributedKMeans(3, **options).fit(digits)
+
+
+@each("split", ["rows", "features"])
+def test_rows_that_miss_values_go_to_the_nearest_by_what_is_there(split):
+    model = DistributedKMeans(4, split, init=START, missing="marginalize", random_state=0)
+    labels = model.fit_predict(HOLES)
+    np.testing.assert_array_equal(model.predict(HOLES), labels)
+    np.testing.assert_array_equal(model.transform(HOLES).argmin(axis=1), labels)
+    assert model.score(HOLES) == pytest.approx(-model.inertia_, rel=1e-10)
+    blank = HOLES.copy()
+    blank[7] = np.nan
+    for call in (model.fit, model.predict):
+        with pytest.raises(InputError, match="row 7 has no value at all"):
+            call(blank)

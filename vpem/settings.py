@@ -236,6 +236,9 @@ class KmeansSettings(Settings, heading="Model"):
     participation: float = setting(1.0, "At a server: probability that a worker, or agent, takes "
         "part in an iteration. Who does not counts with what it sent last.",
         heading="Messages and faults", least=0.0, most=1.0, above=True)
+    batch_size: int | None = changed(FitSettings, "batch_size", help="Rows of a batch, after which "
+        "the centres follow (incremental Lloyd); an iteration is then a pass over all rows. "
+        "Default: all rows at once.", idle=None)
     max_iter: int = changed(FitSettings, "max_iter", 300)
     dtype: Any = changed(FitSettings, "dtype")
     n_threads: int | None = changed(SumSettings, "n_threads")

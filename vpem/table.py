@@ -84,37 +84,7 @@ TRIED = {("em-rows", way) for way in WAYS}
 TRIED |= {("vp-em", way) for way in WAYS}
 TRIED |= {(one, way) for one in ("fedem", "vr-fedem") for way in WAYS}
 TRIED |= {("saem", way) for way in WAYS}
-TRIED |= {
-    ("kmeans-rows", way)
-    for way in (
-        "server",
-        "tree",
-        "consensus",
-        "compressed",
-        "absent",
-        "links",
-        "weights",
-        "checkpoint",
-        "parties",
-        "mpi",
-    )
-}
-TRIED |= {
-    ("kmeans-features", way)
-    for way in (
-        "server",
-        "tree",
-        "consensus",
-        "compressed",
-        "absent",
-        "links",
-        "disk",
-        "weights",
-        "checkpoint",
-        "parties",
-        "mpi",
-    )
-}
+TRIED |= {(one, way) for one in ("kmeans-rows", "kmeans-features") for way in WAYS}
 TRIED |= {("fedmissem", way) for way in WAYS}
 
 PENDING = {(algorithm, way) for algorithm in ALGORITHMS for way in WAYS} - TRIED

@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, check_data, check_finite, check_rows, check_weights, row_blocks
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.fits.local_rows import LocalRows
-from vpem.fits.prepare import MARGINALIZE, precision_of
+from vpem.fits.prepare import precision_of
 from vpem.settings import CLUSTER_INITS, KmeansSettings
-from vpem.terms.missing_patterns import check_columns, check_missing, observed_scaling
+from vpem.terms.missing_patterns import blank_row, check_columns, check_missing, observed_scaling
 from vpem.terms.scaling import Scaling, alone
 
 __all__ = ["Wanted", "prepare"]
+
+OF_WHAT_IS_THERE = ("cluster by what is there with ", Setting("missing", "marginalize"))
+"""Advice where values are missing."""
 
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
@@ -153,7 +156,7 @@ def _with_gaps(
     def finite(data: Any, names: Sequence[str] | None) -> None:
         nonlocal misses
         if how.missing == "refuse":
-            check_finite(data, names, MARGINALIZE)
+            check_finite(data, names, OF_WHAT_IS_THERE)
         else:
             misses = check_missing(data, names)
 
@@ -166,10 +169,7 @@ def _with_gaps(
     blank = np.flatnonzero(~(has if some is None else some(has)))
     if len(blank):
         row = int(blank[0]) if here is None else int(here.numbers[blank[0]])
-        raise InputError(
-            f"row {row} has no value at all, so that it is as near to every centre; leave such "
-            "rows out"
-        )
+        raise blank_row(row)
     check_columns(data, feature_names, elsewhere=np.asarray if here is None else any_has)
     return data, True
 

@@ -28,7 +28,7 @@ CYCLES = 3
 """Times that all must have been heard, after the first, where agents are silent by turns."""
 
 
-def check_network(network: Network, how: KmeansSettings) -> None:
+def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> None:
     """Raise InputError where k-means cannot be had over a network, saying why."""
     if not isinstance(network, Network):
         raise InputError(
@@ -40,8 +40,18 @@ def check_network(network: Network, how: KmeansSettings) -> None:
             Setting("participation"), " is of those who answer a server; on a graph take ",
             Setting("agent_dropout"),
         )  # fmt: skip
+    of_sums = (("compress", network.compress), ("participation", how.participation))
+    if how.batch_size is not None and not over_rows:
+        dropout = ("agent_dropout", getattr(network.faults, "agent_dropout", 0.0) or None)
+        for name, value in (*of_sums, dropout):
+            if value not in (None, 1.0):
+                raise InputError(
+                    Setting(name), " goes by how the distances of rows differ from what was heard "
+                    "of them before, but each batch has other rows; leave it out, or ",
+                    Setting("batch_size"),
+                )  # fmt: skip
     if how.method == "grid":
-        for name, value in (("compress", network.compress), ("participation", how.participation)):
+        for name, value in (*of_sums, ("batch_size", how.batch_size)):
             if value not in (None, 1.0):
                 raise InputError(
                     Setting(name), " is about sums of many iterations, but one shot sends labels, "
@@ -82,7 +92,7 @@ def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
     others have different estimates meanwhile, three times.
     """
     exact = network.compress is None and network.faults is None and how.participation == 1
-    return Pace(patience=0 if exact else _patience(network, n_values))
+    return Pace(0 if exact else _patience(network, n_values), how.batch_size)
 
 
 def _patience(network: Network, n_values: int) -> int:

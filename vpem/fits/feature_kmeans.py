@@ -98,7 +98,7 @@ def kmeans_features(
     """
     began = time.perf_counter()
     how = KmeansSettings.of(settings, **changes)
-    check_network(network, how)
+    check_network(network, how, over_rows=False)
     n_features = network.whole.blocks.n_features
     if n_features == 0:
         raise InputError("the network's agents hold no features; make it with vpem.connect")

@@ -104,7 +104,7 @@ def kmeans_rows(
     """
     began = time.perf_counter()
     how = KmeansSettings.of(settings, **changes)
-    check_network(network, how)
+    check_network(network, how, over_rows=True)
     if how.method == "grid":
         raise InputError(
             Setting("method", "grid"), " joins clusterings of different features: it needs ",

@@ -205,7 +205,7 @@ class SpreadRows:
                 part = self._held[party][rows].astype(np.float64)
                 part = (part - scaling.shift[features]) / scaling.scale[features]
                 for k, centre in enumerate(at):
-                    out[:, k] = np.square(part - centre).sum(axis=1)
+                    out[:, k] = np.nansum(np.square(part - centre), axis=1)
             return found
 
         labels, distances = np.empty(len(self), dtype=np.int32), np.empty(len(self))

@@ -45,9 +45,9 @@ class Holdings:
             raise InputError(f"the {self.holder}s hold no {self.held}s; {one}")
         if not all((part[1:] > part[:-1]).all() for part in self.parts):
             raise InputError(f"the {self.held}s of each {self.holder} must be increasing")
-        seen = np.zeros(self.total, dtype=np.bool_)
+        seen = np.zeros(total := self.total, dtype=np.bool_)
         for part in self.parts:
-            seen[part[(part >= 0) & (part < self.total)]] = True
+            seen[part[(part >= 0) & (part < total)]] = True
         if not seen.all():
             raise InputError(f"each {self.held} must be held by exactly one {self.holder}")
 

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.steps.lloyd import PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
+from vpem.steps.lloyd_batches import ClusterSums, by_cluster
 from vpem.steps.saver import Saver
 from vpem.steps.seeding import summed_distances
 from vpem.steps.streams import RowStream
+from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
@@ -54,7 +56,7 @@ def lloyd_features(
     stream : RowStream
         The stream that all agents share.
     pace : Pace
-        When it stops.
+        When it stops, and what a batch is: a run of neighbouring rows.
     max_iter, callback, saver
         As for `vpem.steps.lloyd.iterate_lloyd`.
 
@@ -64,9 +66,11 @@ def lloyd_features(
     """
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
+    whole = pace.batch_size is None or pace.batch_size >= terms.n_samples
+    clusters = (_Clusters if whole else _InBatches)(terms, total, pace)
     run = Lloyd(centres, labels, counts, inertia)
     return iterate_lloyd(
-        _Clusters(terms, total, pace), run, total, stream,
+        clusters, run, total, stream,
         max_iter=max_iter, callback=callback, saver=saver,
     )  # fmt: skip
 
@@ -140,7 +144,7 @@ class _Clusters:
                 if len(nearest) > 1:
                     columns = slice(int(offsets[root]), int(offsets[root + 1]))
                 run.counts[root] += np.bincount(own, weights, n_components)
-                self._add(_by_cluster(own, weights, n_components), data, rows, columns)
+                self._add(by_cluster(own, weights, n_components), data, rows, columns)
         run.inertia = inertia_of_roots(self.total, inertia)
         return int(self.total.holders.allreduce(changed.max(keepdims=True), "max")[0])
 
@@ -173,6 +177,91 @@ class _Clusters:
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))
         self.total.agree("flooding", RESEEDED_BYTES)
+
+
+class _InBatches(_Clusters):
+    """Features that hubs hold, in clusters whose centres follow after every batch of rows."""
+
+    def assign(self, run: Lloyd) -> int:
+        if self.kind == "check":
+            return super().assign(run)
+        terms, roots = self.terms, range(len(run.labels))
+        first = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
+        gaps, k = isinstance(terms, MissingTerms), len(run.centres)
+        self.sums, self.there = np.zeros((2, *run.centres.shape))
+        own = [ClusterSums(k, first[self._columns(root, len(roots))], gaps) for root in roots]
+        for rows in terms.chunks(terms.blocks.n_features):
+            none = np.full(rows.stop - rows.start, -1, dtype=np.int32)
+            self._move(own, rows, [none] * len(own), run.labels[:, rows])
+        changed = np.zeros(1 + len(own), dtype=np.intp)
+        size = self.pace.batch_size or terms.n_samples
+        for start in range(0, terms.n_samples, size):
+            if start:
+                self._follow(run)
+            batch = slice(start, min(start + size, terms.n_samples))
+            changed[1:] += self._visit(run, own, batch)
+            self._note(run, own)
+        # A number of each hub besides.
+        found = add_vectors(self.total, self._inertia(run, own)[:, None], self.kind)
+        run.inertia = inertia_of_roots(self.total, found[:, 0].copy())
+        return int(self.total.holders.allreduce(changed.max(keepdims=True), "max")[0])
+
+    def _columns(self, root: int, n_roots: int) -> slice:
+        """Return the features of which a root has the sums: its hub's, or all of this process."""
+        offsets = self.terms.blocks.offsets
+        first, last = (root, root + 1) if n_roots > 1 else (0, len(offsets) - 1)
+        return slice(int(offsets[first]), int(offsets[last]))
+
+    def _visit(self, run: Lloyd, own: Sequence[ClusterSums], batch: slice) -> NDArray[np.intp]:
+        """Assign the rows of a batch: how many changed at each root."""
+        part = self.terms.part(batch)
+        before = run.labels[:, batch].copy()
+        local = partial(part.squares, run.centres)
+        for rows, found in summed_distances(part, self.total, run.centres, self.kind, local):
+            inside = slice(batch.start + rows.start, batch.start + rows.stop)
+            run.labels[:, inside] = found.argmin(axis=2)
+        return self._move(own, batch, before, run.labels[:, batch])
+
+    def _move(
+        self,
+        own: Sequence[ClusterSums],
+        rows: slice,
+        before: Sequence[NDArray[np.int32]] | NDArray[np.int32],
+        after: NDArray[np.int32],
+    ) -> NDArray[np.intp]:
+        """Move rows from clusters to others: how many have moved at each root."""
+        terms, moved = self.terms, np.zeros(len(own), dtype=np.intp)
+        data, weights = terms.rows.read(rows), np.ones(rows.stop - rows.start)
+        if terms.row_weights is not None:
+            weights = terms.row_weights[rows]
+        for root, sums in enumerate(own):
+            columns = self._columns(root, len(own))
+            there = terms.observed[rows, columns] if isinstance(terms, MissingTerms) else None
+            moved[root] = sums.move(data[:, columns], weights, before[root], after[root], there)
+        return moved
+
+    def _note(self, run: Lloyd, own: Sequence[ClusterSums]) -> None:
+        """Take note of the sums, by which centres move."""
+        for root, sums in enumerate(own):
+            columns = self._columns(root, len(own))
+            run.counts[root] = sums.counts
+            self.sums[:, columns], self.there[:, columns] = sums.sums(), sums.there
+
+    def _follow(self, run: Lloyd) -> None:
+        """Move the centres between batches; those of clusters that are empty so far stay."""
+        before, empty = run.centres, self.terms.blocks.of_feature(run.counts <= 0)
+        self.move(run)
+        run.centres = np.where(empty, before, run.centres)
+
+    def _inertia(self, run: Lloyd, own: Sequence[ClusterSums]) -> NDArray[np.float64]:
+        """Return each hub's part of the inertia, about its part of the centres, (B,)."""
+        blocks = self.terms.blocks
+        of_features = np.zeros(blocks.n_features)
+        for root, sums in enumerate(own):
+            columns = self._columns(root, len(own))
+            of_features[columns] = sums.inertia(run.centres[:, columns])
+        found = np.bincount(blocks.block_of, of_features, blocks.n_blocks)
+        return found.astype(np.float64)
 
 
 class _HardMixture:
@@ -212,11 +301,3 @@ class _HardMixture:
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))
-
-
-def _by_cluster(labels: NDArray[np.int32], weights: NDArray[np.float64], n: int) -> Any:
-    """The sparse matrix (K, m) that adds rows up by cluster."""
-    from scipy.sparse import csr_array
-
-    starts = np.arange(len(labels) + 1)
-    return csr_array((weights, labels, starts), shape=(len(labels), n)).T

@@ -61,9 +61,13 @@ class Pace:
         How often more all must have been heard without a change before they stop, where sums err
         or some are absent; see `Lloyd.calm`. 0: the sum of an iteration is that of the last one if
         no row has changed.
+    batch_size : int or None
+        Rows of a batch, after which centres follow (`vpem.steps.lloyd_batches`): an iteration is a
+        pass over all. None, or as many as there are: all rows at once.
     """
 
     patience: int = 0
+    batch_size: int | None = None
 
 
 PLAIN = Pace()

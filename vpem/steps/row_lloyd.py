@@ -11,6 +11,7 @@ from vpem._core.assign import assign_rows
 from vpem.checks import Floats
 from vpem.steps.held_rows import CHUNK_ROWS, HeldRows, StoredParts
 from vpem.steps.lloyd import MOST_LLOYD, PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
+from vpem.steps.lloyd_batches import ClusterSums, RowBatches
 from vpem.steps.saver import Saver
 from vpem.steps.streams import RowStream
 from vpem.sums.counted import AtServer, add_vectors
@@ -62,7 +63,8 @@ def lloyd_rows(
         Baraniuk 2016); else a feature's centre is the mean of what is there, and the messages have
         the weight of that besides.
     pace : Pace
-        When it stops. Where sums err, what is sent is about the start and in its spread.
+        When it stops, and what a batch is, of which every worker assigns its share. Where sums err,
+        what is sent is about the start and in its spread.
     max_iter, callback, saver
         As for `vpem.steps.lloyd.iterate_lloyd`.
 
@@ -105,12 +107,31 @@ class _Clusters:
         # Kept from pass to pass: of many workers they are large.
         self.own: tuple[NDArray[np.float64], ...] = ()
         self.pace = PLAIN
+        self.batches: RowBatches | None = None
+        self.number: int | None = None
+        """Of the batch that is assigned; None: all rows are."""
 
     def begin(self, pace: Pace, centres: NDArray[np.float64]) -> None:
         """Begin at centres (K, d), which all know."""
-        self.pace = pace
+        self.pace, size = pace, pace.batch_size
+        if size is not None and size < self.n_samples:
+            self.batches = RowBatches(self.held, len(centres), size)
 
     def assign(self, run: Lloyd) -> int:
+        if self.batches is None or self.kind == "check":
+            self.number = None
+            return self._take(run)
+        self.batches.begin(run.labels)
+        changed = 0
+        for number in range(self.batches.n_batches):
+            if number:
+                self._follow(run)
+            self.number = number
+            changed += self._take(run)
+        return changed
+
+    def _take(self, run: Lloyd) -> int:
+        """Assign all rows or those of a batch, and take the sums: how many rows changed."""
         n_components = run.centres.shape[1]
         messages, changed = self._messages(run)
         found = add_vectors(self.total, messages, self.kind)
@@ -127,6 +148,13 @@ class _Clusters:
             light[silent] = False
         return np.flatnonzero(self.total.holders.any(light.any(axis=0)))
 
+    def _follow(self, run: Lloyd) -> None:
+        """Move the centres between batches; those of clusters that are empty so far stay."""
+        before = run.centres
+        self.move(run)
+        empty = run.counts < self.least
+        run.centres = np.where(empty[:, :, None], before, run.centres)
+
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[:, clusters] = self.held.share(rows)
 
@@ -136,7 +164,9 @@ class _Clusters:
         run.centres = self.sums.reshape(shape) / counts[:, :, None]
 
     def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
-        """Assign all rows: what the workers send (n, P), and how many rows changed."""
+        """Assign rows: what the workers send (n, P), and how many rows changed."""
+        if self.number is not None:
+            return self._messages_of_batch(run, self.number)
         held, n_workers = self.held, len(self.held.runs)
         n_components, width = run.centres.shape[1:]
         if not self.own:
@@ -163,6 +193,44 @@ class _Clusters:
         messages[:, -2], messages[:, -1] = inertias, changes
         return messages, int(held.holders.allreduce(changes.sum(keepdims=True))[0])
 
+    def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[NDArray[np.float64], int]:
+        """Assign the rows of a batch: what the workers send of all, and how many rows changed."""
+        assert self.batches is not None
+        messages, changed = [], 0
+        for worker, sums in enumerate(self.batches.own):
+            rows = self.batches.rows(worker, number)
+            own = run.centres[0 if len(run.centres) == 1 else worker]
+            before = run.labels[rows].copy()
+            self._assign_batch(run, own, rows)
+            moved = self.batches.move(worker, rows, before, run.labels[rows])
+            messages.append(self._packed(sums, own, moved))
+            changed += moved
+        found = np.array(messages).reshape(len(messages), self._packed_size(run))
+        return found, int(self.held.holders.allreduce(np.array([changed]))[0])
+
+    def _assign_batch(self, run: Lloyd, centres: NDArray[np.float64], rows: slice) -> None:
+        """Assign some rows of a worker."""
+        held, (n_components, width) = self.held, centres.shape
+        many = rows.stop - rows.start
+        assert run.distances is not None
+        assign_rows(
+            held.read(rows), held.weights[rows], np.array([0, many], dtype=np.intp), centres[None],
+            run.labels[rows], run.distances[rows], np.zeros((1, n_components)),
+            np.zeros((1, n_components, width)), np.zeros(1), np.zeros(1, dtype=np.intp),
+            self.n_threads,
+        )  # fmt: skip
+
+    def _packed(
+        self, sums: ClusterSums, centres: NDArray[np.float64], moved: int
+    ) -> NDArray[np.float64]:
+        """What a worker sends of its sums."""
+        last = np.array([sums.inertia(centres).sum(), moved])
+        return np.concatenate([sums.counts, sums.sums().ravel(), last])
+
+    def _packed_size(self, run: Lloyd) -> int:
+        n_components, width = run.centres.shape[1:]
+        return int(n_components * (width + 1) + 2)
+
 
 class _FromStart(_Clusters):
     """Rows of which sums err: what is sent lies about the start, and its numbers are alike.
@@ -176,8 +244,8 @@ class _FromStart(_Clusters):
         spread = float(np.sqrt(centres.var(axis=0).mean()))
         self.unit = spread if spread > 0 else 1.0
 
-    def assign(self, run: Lloyd) -> int:
-        changed = super().assign(run)
+    def _take(self, run: Lloyd) -> int:
+        changed = super()._take(run)
         shape = (len(run.counts), *self.about.shape)
         sums = self.sums.reshape(shape) * self.unit + run.counts[:, :, None] * self.about
         self.sums = sums.reshape(self.sums.shape)
@@ -222,11 +290,25 @@ class _Observed(_Clusters):
         moved = np.where(there < self.least, 0.0, moves[:, 0] / np.maximum(there, self.least))
         run.centres = run.centres + moved
 
+    def _assign_batch(self, run: Lloyd, centres: NDArray[np.float64], rows: slice) -> None:
+        run.labels[rows] = self._assign(run, centres, rows)[0]
+
+    def _packed(
+        self, sums: ClusterSums, centres: NDArray[np.float64], moved: int
+    ) -> NDArray[np.float64]:
+        last = np.array([sums.inertia(centres).sum(), moved])
+        return np.concatenate([sums.counts, sums.sums(centres).ravel(), sums.there.ravel(), last])
+
+    def _packed_size(self, run: Lloyd) -> int:
+        n_components, width = run.centres.shape[1:]
+        return int(n_components * (1 + width * (1 if self.fill else 2)) + 2)
+
     def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
+        if self.number is not None:
+            return self._messages_of_batch(run, self.number)
         held, centres = self.held, run.centres
         n_components, width = centres.shape[1:]
-        size = n_components * (1 + width * (1 if self.fill else 2)) + 2
-        messages = np.empty((len(held.runs), size))
+        messages = np.empty((len(held.runs), self._packed_size(run)))
         changed = 0
         for worker, own_rows in enumerate(held.runs):
             own = centres[0 if len(centres) == 1 else worker]

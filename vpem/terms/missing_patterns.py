@@ -16,8 +16,10 @@ from vpem.terms.scaling import Add, Scaling, alone
 
 __all__ = [
     "Plan",
+    "blank_row",
     "check_columns",
     "check_missing",
+    "check_values",
     "marginal_terms",
     "observed_scaling",
     "pattern_plan",
@@ -164,6 +166,21 @@ def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool
             "raise the memory limit, or fill in or remove such rows first"
         )
     return found
+
+
+def check_values(X: Matrix) -> None:
+    """Raise InputError where a row has no value at all, by which it would be near a centre."""
+    for start, part in row_blocks(X):
+        blank = np.flatnonzero(np.isnan(part).all(axis=1))
+        if len(blank) and part.shape[1]:
+            raise blank_row(start + int(blank[0]))
+
+
+def blank_row(row: int) -> InputError:
+    """Return the error of a row without any value, which no centre is nearest to."""
+    return InputError(
+        f"row {row} has no value at all, so that it is as near to every centre; leave such rows out"
+    )
 
 
 class _Filled:

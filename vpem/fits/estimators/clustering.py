@@ -22,6 +22,7 @@ from vpem.fits.row_kmeans import kmeans_rows
 from vpem.network.schema import Report
 from vpem.settings import SPLITS, KmeansSettings, SumSettings
 from vpem.sums.connect import connect, connect_workers
+from vpem.terms.missing_patterns import check_values
 from vpem.terms.nearest import nearest, squares_of_observed
 from vpem.terms.scaling import Scaling
 
@@ -57,6 +58,9 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Restarts; the one of least inertia is kept.
     max_iter : int, default=300
         Most iterations; it stops when no row changes its cluster.
+    batch_size : int, optional
+        Rows of a batch, after which the centres follow (incremental Lloyd); an iteration is then a
+        pass over all rows.
     scale : {"none", "standard"}, default="none"
         "standard" clusters standardized features: `cluster_centers_` are in the data's units, all
         distances and `inertia_` are of standardized features.
@@ -123,6 +127,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         init: Any = "k-means++",
         n_init: int = 1,
         max_iter: int = 300,
+        batch_size: int | None = None,
         scale: str = "none",
         missing: str = "refuse",
         hops: int = 0,
@@ -148,6 +153,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
+        self.batch_size = batch_size
         self.scale = scale
         self.missing = missing
         self.hops = hops
@@ -260,6 +266,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """Nearest centre of each row and its squared distance."""
         check_is_fitted(self, "cluster_centers_")
         data = self._validate(X, reset=False)
+        check_values(data)
         found = self.clustering_
         scaling = found.scaling or Scaling.none(data.shape[1])
         return nearest(data, found.centres, scaling, thread_count(self.n_threads))
