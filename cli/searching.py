@@ -108,8 +108,6 @@ class Task:
         self._warnings: dict[int, list[str]] = {}
         networks, held, self.names = self._networks(asked.held, sums, hops)
         without = ["n_components", "covariance_type", "n_init", "n_threads"]
-        if held is not None:
-            without += ["batch_size", "step_size"]
         options = how.values(*without) | {"feature_names": self.source.feature_names}
         told = sums.values("hops", "seed", "n_threads", "n_rounds")
         told |= {"split": asked.held.split, "rounds": sums.n_rounds, "graph_seed": graph.graph_seed}
