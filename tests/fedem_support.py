@@ -21,15 +21,17 @@ def run(X, workers=7, **options):
     return fit_fedem(X, held, **{"n_components": 3, "init": ROWS, **options})
 
 
-def mixture_model(X, workers=7, k=3, covariance_type="full", reg_covar=1e-6, **options):
+def mixture_model(
+    X, workers=7, k=3, covariance_type="full", reg_covar=1e-6, row_weights=None, **options
+):
     """The model of complete rows in memory."""
     d = X.shape[1]
     scaling = Scaling(X.mean(axis=0), np.ones(d))
     centred = scaling.apply(X)
     moments = Moments(scaling, centred.T @ centred / len(X))
-    common = {"reg_covar": reg_covar}
-    mapping = StatisticMap(
-        Blocks.one(d), covariance_type, k, moments, n_rows=len(X), **common, **options
+    one, common = Blocks.one(d), {"reg_covar": reg_covar}
+    mapping = StatisticMap(one, covariance_type, k, moments, n_rows=len(X), **common, **options)
+    terms = FeatureTerms(
+        X, one, covariance_type, scaling=scaling, row_weights=row_weights, **common
     )
-    terms = FeatureTerms(X, Blocks.one(d), covariance_type, scaling=scaling, **common)
     return MixtureStatistics(terms, evenly(len(X), workers).runs, mapping)

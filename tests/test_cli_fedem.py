@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from vpem import fit_fedem, read_dataset, read_model
+from vpem import Dataset, fit_fedem, read_dataset, read_model, write_dataset
 from vpem.network.holdings import by_label, evenly
 
 from .cli_support import done, listing, make_data, run
@@ -86,6 +86,30 @@ def test_on_a_graph(fedem, topology):
     assert found["rounds"] > 0
     assert found["bytes_up"][-1] == found["communication"]["bytes"]
     assert found["disagreement"] < 1e-2
+
+
+def test_weights_missing_values_and_data_on_disk(capsys, data, tmp_path):
+    X = np.array(read_dataset(data).X)
+    weights = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
+    X[weights == 2, 1] = np.nan
+    path = tmp_path / "holes.h5"
+    write_dataset(path, Dataset(X, tuple("abcdef"), sample_weight=weights))
+    words = ("--workers", "4", "--max-iter", "5", "--tol", "0", "--json", "--quiet")
+    refused = run(capsys, "fedem", path, *words)
+    assert refused.code == 2
+    assert refused.sentence.endswith("integrate them out with --missing marginalize")
+    asked = ("--missing", "marginalize", "--sample-weight", "sample_weight")
+    found = done(capsys, "fedem", path, *words, *asked).json
+    wanted = fit_fedem(
+        X, evenly(len(X), 4), missing="marginalize", sample_weight=weights, max_iter=5, tol=0
+    )
+    assert found["log_likelihood"] == pytest.approx(wanted.log_likelihood, rel=1e-12)
+    assert (found["total_weight"], found["sample_weight"]) == (weights.sum(), "sample_weight")
+    whole, stored = (
+        done(capsys, "fedem", data, *words, *limit).json
+        for limit in ((), ("--memory-limit", "1KB"))
+    )
+    np.testing.assert_allclose(stored["history"], whole["history"], rtol=1e-10)
 
 
 def test_worker_rows_of_a_file(fedem, tmp_path):

@@ -192,3 +192,21 @@ def test_symmetric_undoes_lower_half():
     matrices = np.random.default_rng(0).normal(size=(3, 5, 5))
     matrices += matrices.swapaxes(1, 2)
     np.testing.assert_array_equal(symmetric(lower_half(matrices), 5), matrices)
+
+
+def test_batches_of_rows_that_weigh_differently_are_unbiased(X):
+    weights = np.random.default_rng(1).integers(1, 9, len(X)) / 2.0
+    model = mixture_model(X, 3, row_weights=weights)
+    rng = np.random.default_rng(0)
+    run = model.runs[1]
+    own = weights[run]
+    times = np.zeros(len(own))
+    for _ in range(4000):
+        drawn = model.draw(1, 10, rng)
+        assert len(drawn) == 10
+        times += np.bincount(drawn, minlength=len(own))
+    wanted = 10 * own / own.sum()
+    np.testing.assert_allclose(times / 4000, wanted, atol=5 * np.sqrt(wanted.max() / 4000))
+    # Slices of one row's weight each: every row once.
+    alike = mixture_model(X, 3, row_weights=np.full(len(X), 0.5))
+    np.testing.assert_array_equal(alike.draw(1, len(own), rng), np.arange(len(own)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -94,6 +95,12 @@ class FeatureTerms(BlockStatistics):
         self.add_up = float
         self._sample_covariance: NDArray[np.float64] | None = None
         self._precisions = None
+
+    def __copy__(self) -> Self:
+        """Return the same terms; as `copy` would, but in less time than a small batch takes."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
 
     def part(self, rows: slice, following: slice | None = None) -> FeatureTerms:
         """Return the terms of a run of rows, which are counted from 0 in it.
@@ -231,11 +238,9 @@ class FeatureTerms(BlockStatistics):
             Log-likelihood without `log_constant`.
         """
         nothing = np.zeros((1, 0))
-        weights = mixture.weights
-        if len(weights) < len(mix):
-            weights = np.broadcast_to(weights, (len(mix), weights.shape[1]))
-        with np.errstate(divide="ignore"):
-            log_weights = np.log(weights)
+        log_weights = mixture.log_weights
+        if len(log_weights) < len(mix):
+            log_weights = np.repeat(log_weights, len(mix), axis=0)
         found = np.zeros(len(mix))
         for run in self.rows.runs():
             found += sweep(

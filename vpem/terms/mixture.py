@@ -101,6 +101,12 @@ class Mixture:
         return 1 if self.is_tied else self.n_components
 
     @cached_property
+    def log_weights(self) -> NDArray[np.float64]:
+        """Logarithms of the mixing weights, as each root holds them."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.weights)
+
+    @cached_property
     def factors(self) -> Factors:
         """Double-precision factors of a mixture whose blocks are all positive definite."""
         factors = factorise(self, np.float64)

@@ -82,6 +82,8 @@ class MixtureStatistics:
         terms.least *= terms.n_samples / max(self.n_samples, 1)
         self.parts = dict(self._parts())
         self.misses = isinstance(terms, MissingTerms)
+        self.weighs = terms.row_weights is not None
+        self._held: list[int] = self.counts.tolist()
         to_mixture.radius = self._radius()
         self._prepared: tuple[Mixture, Factors] | None = None
         self._passes: dict[int, tuple[Mixture, Vector, float]] = {}
@@ -136,10 +138,9 @@ class MixtureStatistics:
         of equal weight, so that the mean over the rows drawn is unbiased and varies less than that
         of independent draws.
         """
-        if self.terms.row_weights is None:
-            drawn: NDArray[np.intp] = rng.choice(
-                int(self.counts[worker]), count, replace=False, shuffle=False
-            )
+        if not self.weighs:
+            held = self._held[worker]
+            drawn: NDArray[np.intp] = rng.choice(held, count, replace=False, shuffle=False)
             return drawn
         # In other processes too, so that the shared stream goes on alike.
         places = (np.arange(count) + rng.random(count)) / count

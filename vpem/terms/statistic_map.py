@@ -165,6 +165,7 @@ class StatisticMap:
         self.counts, self.first = self.pieces[0], self.pieces[n_first - 1]
         self.seen = slice(k, self.first.start)
         self.squares = slice(self.first.stop, self.size)
+        self._has_seen, self._has_squares = n_first > 2, self.size > self.first.stop
 
     def _observed_second(self) -> Vector:
         """``mean y y^T`` of what is there, where each feature is of its own values."""
@@ -189,13 +190,13 @@ class StatisticMap:
         about, first = statistics.shifts, statistics.first
         n = statistics.counts[0]
         parts, per_feature = [n], n[:, None]
-        if self.seen.stop > self.seen.start:
+        if self._has_seen:
             assert isinstance(statistics, MissingStatistics)
             per_feature = statistics.seen
             parts.append(per_feature.ravel())
         raw = first + per_feature * about
         parts.append(raw.ravel())
-        if self.squares.stop > self.squares.start:
+        if self._has_squares:
             parts.append(self._raw_squares(statistics.second, about, first, raw).ravel())
         return np.concatenate(parts)
 
