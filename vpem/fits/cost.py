@@ -184,8 +184,8 @@ def iteration_time(
     -------
     dict
         Seconds ``computing``, ``latency``, ``transfer`` and, of a whole ``iteration``; and what
-        they are made of: ``flops`` and ``additions`` of the busiest, its ``bytes``, the ``rounds``
-        one after the other, and ``chunks`` of rows.
+        they are made of: ``flops`` and ``additions`` of the busiest, its ``bytes``, the
+        ``latencies`` one after the other, and ``chunks`` of rows.
     """
     rates = rates or measure_rates(work.width, work.n_components)
     graph = network.graph
