@@ -43,7 +43,8 @@ class FedGraph(GraphSettings, heading="Network"):
         "topology",
         help="Graph of the workers: star (a server, as in the paper), cycle, path, complete, "
         "grid, geometric, erdos-renyi, small-world, scale-free, tree; there every worker "
-        "keeps a statistic of its own. Default: star.",
+        "keeps a statistic of its own, or with --sum tree one is added up along a tree. Default: "
+        "star.",
     )
 
 

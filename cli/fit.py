@@ -56,8 +56,9 @@ def fit(
 
     Features are spread over agents (VP-EM), rows over workers (--split rows). Hubs of agents share
     features within --hops; nothing else leaves an agent but terms of one sum, taken at a server
-    (star) or by consensus rounds between neighbours. With --split rows every worker sends sums over
-    its rows; what the star then fits is what pooled rows would give.
+    (star), along a tree (--sum tree) or by consensus rounds between neighbours. With --split rows
+    every worker sends sums over its rows; what the star, or a tree, then fits is what pooled rows
+    would give.
 
     Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 -o model.h5
 

@@ -206,7 +206,7 @@ def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Grap
 def _show(found: Report) -> None:
     """Print what a reader wants to know."""
     from .choices import how_summed
-    from .output import number, plural, show, table
+    from .output import number, plural, show, size, table
 
     names = [*found["agent_names"], "server"]
     degrees = found["degrees"]
@@ -226,6 +226,10 @@ def _show(found: Report) -> None:
         facts.append(
             ("falls apart", f"in {number(100 * share, 2)} % of {plural(drawn, 'sum')} drawn")
         )
+    if found["along_a_tree"] is not None:
+        messages, sent, rounds = found["along_a_tree"].values()
+        cost = f"{plural(messages, 'message')}, {size(sent)}, {plural(rounds, 'round')}"
+        facts.append(("or", f"--sum tree, exact: {cost} an iteration"))
     tables: list[Table | str] = [table(facts, "", "")]
     if found["split"] == "features":
         tables += _hubs(hubs, names)

@@ -71,6 +71,14 @@ def test_the_prediction_is_what_a_fit_sends(graph, mixture, overlapping):
     )
     assert fit.n_iter > 1
     sent = told["communication"]
+    if network.total.way == "consensus":
+        hops = options.get("hops", 0)
+        tree = plan(
+            graph, held, n_samples=120, n_components=n_components, dtype=dtype, seed=2, hops=hops,
+            sum="tree",
+        )  # fmt: skip
+        wanted = tree["communication"]["iteration"]
+        assert told["along_a_tree"] == {name: wanted[name] for name in told["along_a_tree"]}
     assert fit.communication["by_kind"] == of_fit(sent, fit.n_iter)
     assert (sent["is_expected"], sent["n_drawn"], sent["partitioned"]) == (False, 0, 0.0)
     setup = sent["setup"]["by_kind"]

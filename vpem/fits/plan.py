@@ -83,7 +83,9 @@ def plan(
         rounds; ``rounds_needed``: the fewest for some errors, or ("_is_bound") a number that will
         do where finding the fewest takes long, both of rounds that are a fixed operator;
         ``communication``: what the ``setup`` sends, one ``iteration``, and the ``last`` E-step,
-        which finds the log-likelihood of the model (`vpem.network.ledger.Ledger.summary`).
+        which finds the log-likelihood of the model (`vpem.network.ledger.Ledger.summary`);
+        ``along_a_tree``: messages, bytes and rounds of an iteration that sums along a tree in place
+        of rounds, or None where it cannot be.
 
         A fit of n iterations that starts at given rows sends the setup, n iterations and the last
         E-step; other starts add sums to the setup, and a component placed anew adds an agreement.
@@ -156,10 +158,28 @@ def plan(
         ),
         **_mixing(network),
         "communication": sent,
+        "along_a_tree": _along_a_tree(network, held, asked, n_samples, split),
         **(
             {} if link is None else {"time": iteration_time(network, sent["iteration"], link, work)}
         ),
     }
+
+
+def _along_a_tree(
+    network: Network, held: Partition, asked: PlanSettings, n_samples: int, split: str
+) -> Report | None:
+    """What an iteration would send along a tree in place of rounds; None where none could be."""
+    if network.total.way != "consensus" or network.faults is not None:
+        return None
+    exact = PlanSettings(
+        sum="tree", hops=asked.hops, seed=asked.seed, n_components=asked.n_components,
+        dtype=asked.dtype,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        tree, work = _network(network.graph, held, exact, n_samples, split)
+    sent = communication(tree, *work.values, work.itemsize, asked.batch_size)["iteration"]
+    return {name: sent[name] for name in ("messages", "bytes", "rounds")}
 
 
 def _network(
