@@ -122,7 +122,8 @@ def compare_disturbed(compare, partition, first, brief):
             {"init": first},
         ),
         ("cycle", 1, {"compress": "natural:12bits"}, {"init": "k-means++", "tol": 1e-3}),
-        ("star", 0, {"compress": "topk:0.3"}, {"dtype": np.float32, "tolerance": 1e-4}),
+        ("star", 0, {"compress": "float32"}, {"dtype": np.float32, "tolerance": 1e-3}),
+        ("cycle", 0, {"compress": "natural:12bits"}, {"batch_size": 40}),
         (
             "geometric",
             0,

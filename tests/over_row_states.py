@@ -44,7 +44,7 @@ class Ranks:
         self.n_checked += 1
         return check_resumes(run)[0]
 
-    def check_features(self, topology, **how):
+    def check_features(self, topology, batch_size=None, **how):
         """The same of VP-EM, over sums that keep something."""
         rounds = {} if topology == "star" else {"n_rounds": 12}
         joined = connect(make_graph(topology, 3), contiguous(3, 3), hops=0, **rounds, **how)
@@ -53,8 +53,9 @@ class Ranks:
             ranked = spread(joined, self.engine)
             own = self.X[:, own_columns(ranked)] if len(ranked.agents.own) else None
             found = fit_spread(
-                own, ranked, saver=saver, n_components=2, max_iter=4, tol=0, seed=1, n_threads=1
-            )
+                own, ranked, saver=saver, n_components=2, max_iter=4, tol=0, seed=1, n_threads=1,
+                batch_size=batch_size,
+            )  # fmt: skip
             traffic = ranked.total.traffic
             return found, dict(traffic.delivered), dict(traffic.on_wire)
 
@@ -80,6 +81,7 @@ def main(engine, brief=False):
     )
     ranks.check(fit_fedem, disturbed, batch_size=9, **three)
     ranks.check_features("star", compress="topk:0.4")
+    ranks.check_features("star", compress="natural:12bits", batch_size=60)
     ranks.check_features("cycle", compress="qsgd:8bits", link_failure=0.1, agent_dropout=0.1)
     for network in (star, cycle):
         ranks.check(fit_em, network, n_init=2, init="random", **three)
