@@ -37,7 +37,6 @@ __all__ = [
     "joined",
     "launched",
     "place_parties",
-    "refuse_for_rows",
     "tell_warnings",
 ]
 
@@ -204,22 +203,6 @@ def engine_of(how: EngineSettings, screen: Screen) -> Engine:
     if engine.size == 1 and how.ranks is None:
         screen.say("one rank holds all agents; for more: mpiexec -n RANKS vpem ... --engine mpi")
     return engine
-
-
-def refuse_for_rows(engine: Engine, **given: Any) -> None:
-    """Raise InputError where an option cannot be had over rows with --engine mpi, saying why."""
-    from vpem.errors import InputError
-
-    whys = {
-        "memory_limit": "every rank keeps its workers' rows in memory",
-        "shards": "every worker's model is of all features",
-    }
-    for name, why in whys.items():
-        if engine.apart and given.get(name):
-            raise InputError(
-                f"with --engine mpi {why}; leave --{name.replace('_', '-')} out, or take "
-                "--engine simulator"
-            )
 
 
 # ---- what a process has -------------------------------------------------------------------------

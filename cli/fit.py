@@ -18,7 +18,6 @@ from .driver import Output, Run
 from .engine import (
     EngineSettings,
     describe_engine,
-    refuse_for_rows,
 )
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
@@ -73,7 +72,7 @@ def fit(
         run = Run(screen, out, "models", engine, checkpoints)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
-        _refuse_what_ranks_cannot(run, held)
+        _check_shards_asked(run, held)
         graph = graph.seeded(how.seed)
         names = ", ".join(map(str, data))
         source, alignment = read_data(
@@ -165,12 +164,15 @@ class _Task:
             return found, describe_engine(network)
 
 
-def _refuse_what_ranks_cannot(run: Run, held: HoldingSettings) -> None:
-    """Raise InputError where an option cannot be had with --engine mpi, saying why."""
+def _check_shards_asked(run: Run, held: HoldingSettings) -> None:
+    """Raise InputError where there can be no shards, saying why."""
     from vpem.errors import InputError
 
-    if held.split == "rows":
-        refuse_for_rows(run.engine, shards=run.shards)
+    if held.split == "rows" and run.shards:
+        raise InputError(
+            "--shards are of the features of hubs, but with --split rows every worker's model is "
+            "of all features; leave it out"
+        )
     if run.shards and run.out.output is None:
         raise InputError("--shards are named after --output; give it")
 

@@ -10,13 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem.engines.one_process import OneProcess
-from vpem.errors import FileError, InputError
+from vpem.errors import FileError
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.files.models import read_model
 from vpem.fits.local_rows import read_rows
-from vpem_cli.engine import refuse_for_rows
 
 from .cli_support import done, make_data
 from .mpi_support import MAIN, run_cli
@@ -154,27 +152,13 @@ def test_kill_and_go_on(name, ending, data, tmp_path):
     check_same_file(tmp_path / "whole.h5", model)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [],
-)
-def test_what_ranks_cannot_do_over_rows_is_refused(words, told, data):
-    more = ("--workers", "4", "--topology", "cycle", "--engine", "mpi")
-    ended = run_cli(1, words[0], data, *words[1:], *more)
+def test_shards_are_of_features(data):
+    words = ("fit", data, "--split", "rows", "--workers", "4", "--engine", "mpi", "--shards")
+    ended = run_cli(1, *words)
     lines = [line for line in ended.stderr.splitlines() if line.startswith("vpem: ")]
     assert ended.returncode == 2
     assert len(lines) == 1
-    assert told in lines[0]
-
-
-@pytest.mark.parametrize("option", ["memory_limit", "shards"])
-def test_options_over_rows_are_refused_of_ranks_only(option):
-    engine = OneProcess()
-    refuse_for_rows(engine, **{option: True})
-    engine.apart = True
-    refuse_for_rows(engine, **{option: None})
-    with pytest.raises(InputError, match=f"leave --{option.replace('_', '-')} out"):
-        refuse_for_rows(engine, **{option: True})
+    assert "every worker's model is of all features; leave it out" in lines[0]
 
 
 def test_of_a_file_only_rows_that_are_wanted_are_kept(tmp_path):

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, row_blocks
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError
 from vpem.terms.matrix import Rows
 
-__all__ = ["LocalRows", "SharedRows", "check_alone", "read_rows"]
+__all__ = ["LocalRows", "SharedRows", "read_rows"]
 
 
 class LocalRows:
@@ -196,12 +196,3 @@ def read_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> Floats:
                 begin += len(piece)
     X.close()
     return found
-
-
-def check_alone(holders: Placement, **given: Any) -> None:
-    """Raise InputError where workers live in several processes and an option is for one."""
-    for name, value in given.items():
-        if holders.apart and value is not None:
-            raise InputError(
-                Setting(name), " over rows is for one process; leave it out, or take one process"
-            )
