@@ -10,8 +10,10 @@ import pytest
 from vpem.errors import FileError, InputError
 from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_long, from_matrix
+from vpem.saem.together import Together
 
 from .tables import each
+from .thread_engine import together
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -141,3 +143,18 @@ def test_the_script_reads_what_r_packs():
     packed = lzma.compress(data, format=lzma.FORMAT_RAW, filters=raw)
     assert script._inflate(b"\0\0\0\x5aZ" + packed) == data
     assert script._inflate(b"\0\0\0\x5a" + zlib.compress(data)) == data
+
+
+@pytest.mark.parametrize("n", [2, 7, 30])
+def test_medians_of_all_processes_are_found_by_counting(n):
+    rng = np.random.default_rng(n)
+    values = rng.normal(size=(n, 3)) * 10.0 ** rng.integers(-5, 5, size=(n, 3))
+    values[0, 0], values[-1, 2] = 0.0, np.nan
+    parts = np.array_split(np.arange(n), 2)
+
+    def work(engine):
+        here = parts[engine.rank]
+        return Together(engine, here, (len(here),) * 4).median(values[here])
+
+    for found in together(2, work):
+        np.testing.assert_array_equal(found, np.nanmedian(values, axis=0))
