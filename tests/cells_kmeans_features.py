@@ -73,6 +73,8 @@ def compressed(folder):
             one.communication["bytes"] / one.communication["messages"] for one in (found, plain)
         )
         assert few < 0.35 * many
+        network = {"compress": "natural:12bits"}
+        is_at_rest(cluster(topology=topology, network=network, batch_size=50))
         for seed, codec in enumerate(("qsgd:8bits", "qsgd:4bits:32", "topk:0.3")):
             network = {"compress": codec, "seed": seed}
             is_at_rest(cluster(topology=topology, network=network, init="random", seed=seed))
@@ -135,6 +137,7 @@ def disk(folder):
 
 KEPT = (
     {},
+    {"batch_size": 50, "network": {"compress": "natural:12bits"}},
     {"batch_size": 37, "data": HOLES, "missing": "marginalize"},
     {"topology": "cycle", "init": "k-means++", "n_init": 2},
     {"network": {"compress": "natural:12bits"}, "participation": 0.6},

@@ -43,11 +43,11 @@ def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> 
     of_sums = (("compress", network.compress), ("participation", how.participation))
     if how.batch_size is not None and not over_rows:
         dropout = ("agent_dropout", getattr(network.faults, "agent_dropout", 0.0) or None)
-        for name, value in (*of_sums, dropout):
+        for name, value in (of_sums[1], dropout):
             if value not in (None, 1.0):
                 raise InputError(
-                    Setting(name), " goes by how the distances of rows differ from what was heard "
-                    "of them before, but each batch has other rows; leave it out, or ",
+                    Setting(name), " lets who is absent count with the distances heard of it last, "
+                    "but each batch has other rows; leave it out, or ",
                     Setting("batch_size"),
                 )  # fmt: skip
     if how.method == "grid":

@@ -26,6 +26,7 @@ from vpem.fits.clustering import (
 from vpem.fits.one_shot import one_shot
 from vpem.fits.parts import complete, join_centres, own_columns_of_hubs
 from vpem.fits.spread import bring
+from vpem.fits.vpem import check_kept
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import KmeansSettings
@@ -109,6 +110,8 @@ def kmeans_features(
         X, network.blocks.n_features, how, sample_weight, feature_names,
         n_of_centres=n_features, some=network.total.holders.any,
     )  # fmt: skip
+    if how.method == "lloyd":
+        check_kept(asked.X, network, how.n_clusters, how.batch_size)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, len(asked.X), asked.dtype.itemsize)
     if saver is not None and how.method == "grid":
@@ -158,7 +161,7 @@ class _OverFeatures:
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at."""
         asked, terms, network = self.asked, self.terms, self.network
-        total, k = restart.total, self.how.n_clusters
+        total, k, n = restart.total, self.how.n_clusters, terms.n_samples
         stream = RowStream(restart.rng, asked.row_weights, terms.n_samples)
         chosen = asked.rows
         if restart.saved is not None:
@@ -174,7 +177,7 @@ class _OverFeatures:
             start = terms.at_rows(chosen)
         run = lloyd_features(
             terms, lasting(total, network, self.how), start, stream,
-            pace=pace_of(network, self.how, terms.n_samples * k),
+            pace=pace_of(network, self.how, min(self.how.batch_size or n, n) * k),
             max_iter=self.how.max_iter, callback=progress_of(self.callback),
             saver=restart.saver(rows=chosen),
         )  # fmt: skip

@@ -32,7 +32,7 @@ from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 
-__all__ = ["fit_vpem"]
+__all__ = ["check_kept", "fit_vpem"]
 
 ORDER_OF_BATCHES = 1
 """Sets the stream that orders batches apart from the one that draws rows."""
@@ -109,7 +109,7 @@ def fit_vpem(
         some=network.total.holders.any,
     )
     first_restart = check_int("first_restart", first_restart, least=0)
-    _check_memory(given.X, network, how)
+    check_kept(given.X, network, how.n_components, how.batch_size)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     if saver is not None:
         facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
@@ -200,13 +200,13 @@ WORKING = 6
 """Arrays as large as all terms that a compressed sum works with."""
 
 
-def _check_memory(X: Any, network: Network, how: FitSettings) -> None:
+def check_kept(X: Any, network: Network, n_components: int, batch_size: int | None) -> None:
     """Raise InputError where compressed sums would keep more in memory than there may be."""
-    total, n_rows, k = network.total, len(X), how.n_components
+    total, n_rows, k = network.total, len(X), n_components
     kept = total.kept_bytes(n_rows * k)
     if kept == 0:
         return
-    together = n_rows if how.batch_size is None else min(how.batch_size, n_rows)
+    together = n_rows if batch_size is None else min(batch_size, n_rows)
     needed = kept + WORKING * 8 * total.values_per_item * together * k
     what = "what compressed sums know of every agent, row and component"
     check_memory(needed, what)

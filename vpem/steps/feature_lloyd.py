@@ -182,8 +182,16 @@ class _Clusters:
 class _InBatches(_Clusters):
     """Features that hubs hold, in clusters whose centres follow after every batch of rows."""
 
+    def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace) -> None:
+        super().__init__(terms, total, pace)
+        self.size = pace.batch_size or terms.n_samples
+        # One more is the sum of the inertia.
+        self.n_sums = -(-terms.n_samples // self.size) + 1
+        total.turn_to(0, self.n_sums)
+
     def assign(self, run: Lloyd) -> int:
-        if self.kind == "check":
+        last = self.kind == "check"
+        if last and not self.total.whole:
             return super().assign(run)
         terms, roots = self.terms, range(len(run.labels))
         first = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
@@ -194,14 +202,16 @@ class _InBatches(_Clusters):
             none = np.full(rows.stop - rows.start, -1, dtype=np.int32)
             self._move(own, rows, [none] * len(own), run.labels[:, rows])
         changed = np.zeros(1 + len(own), dtype=np.intp)
-        size = self.pace.batch_size or terms.n_samples
-        for start in range(0, terms.n_samples, size):
-            if start:
+        for number in range(self.n_sums - 1):
+            if number and not last:
                 self._follow(run)
-            batch = slice(start, min(start + size, terms.n_samples))
+            self.total.turn_to(number, self.n_sums)
+            start = number * self.size
+            batch = slice(start, min(start + self.size, terms.n_samples))
             changed[1:] += self._visit(run, own, batch)
             self._note(run, own)
         # A number of each hub besides.
+        self.total.turn_to(self.n_sums - 1, self.n_sums)
         found = add_vectors(self.total, self._inertia(run, own)[:, None], self.kind)
         run.inertia = inertia_of_roots(self.total, found[:, 0].copy())
         return int(self.total.holders.allreduce(changed.max(keepdims=True), "max")[0])
