@@ -150,6 +150,8 @@ class Ways:
         for how in ({}, {"init": "kmeans"}, {"batch_size": 9, **COMPRESSED, **ABSENT}):
             start = {"init": how.get("init", place[START]), "held": held}
             same(self.fit(stored, **how | start), self.fit(X[order], **how | start))
+        noisy = {"batch_size": 9, "held": held, "init": place[START], **COMPRESSED}
+        check_resumes(lambda saver: self.fit(stored, saver=saver, max_iter=3, **noisy))
 
     def weights(self, folder):
         """An integer is as many rows; of batches the mean is that of all."""
@@ -199,8 +201,7 @@ class Ways:
             "batches": {"batch_size": 9},
             "tree": TREE | ABSENT,
             "missing": {"data": HOLES, "missing": "marginalize", "init": "kmeans"},
-            "weights": {"sample_weight": WEIGHTS + 0.5, "batch_size": 9, "init": "random"},
-            "both": {"data": HOLES, "missing": "marginalize", "sample_weight": WEIGHTS},
+            "weights": {"sample_weight": WEIGHTS, "batch_size": 9, "init": "random"},
         }
 
     def mpi(self, folder):
@@ -208,22 +209,25 @@ class Ways:
         write_dataset(folder / "data.h5", Dataset(X, FEATURES))
         stored = {"data": FileMatrix(folder / "data.h5").in_reads_of(16), "init": "kmeans"}
         ways = self.over_ranks() | {"disk": stored | COMPRESSED}
+        few = {"max_iter": 3}
+        heavy = {"data": HOLES, "missing": "marginalize", "sample_weight": WEIGHTS + 0.5}
+        heavy |= {"batch_size": 9, "max_iter": 3}
 
         def of_parties(engine):
             place = Placement.evenly(engine, 3, NAMES) if engine.apart else Placement.here(3)
             held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
             stacked = stack_parties(held, holders=place)
             network = spread_workers(connect_workers(make_graph("cycle", 3)), engine)
-            how = {"n_components": 2, "max_iter": 6, "tol": 0.0, "init": START, "n_threads": 1}
+            how = {"n_components": 2, "max_iter": 3, "tol": 0.0, "init": START, "n_threads": 1}
             return fit_fedem(stacked.X, stacked.workers, network, **self.algorithm | how)
 
         def everything(engine):
-            found = [self.fit(engine=engine, **how) for how in ways.values()]
-            resumed = check_resumes(lambda saver: self.fit(engine=engine, saver=saver))
+            found = [self.fit(engine=engine, **few | how) for how in ways.values()]
+            resumed = check_resumes(lambda saver: self.fit(engine=engine, saver=saver, **heavy))
             return [*found, resumed, of_parties(engine)]
 
-        wanted = [self.fit(**how) for how in ways.values()]
-        wanted += [self.fit(), of_parties(OneProcess())]
+        wanted = [self.fit(**few | how) for how in ways.values()]
+        wanted += [self.fit(**heavy), of_parties(OneProcess())]
         with one_blas_thread():
             first, *others = together(2, everything)
         if isinstance(first, BaseException):

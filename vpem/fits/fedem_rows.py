@@ -62,28 +62,31 @@ class HeldByWorkers:
         self.data = given.X
         self.n_features = int(self.data.shape[1])
         held = workers if given.kept is None else workers.of_rows(given.kept)
-        self._place = held.order
-        """The number in the data of each row of all, worker by worker."""
+        self._numbers = None if held.in_order else held.order
+        """In the data, of each row of all worker by worker; None: 0, 1, ..."""
         self._number = given.number
         here = LocalRows(holders, held.counts)
         self.runs, self._own = here.runs, here.own_runs
-        in_order = np.array_equal(self._place, np.arange(len(self._place)))
-        if not holders.apart and not in_order:
+        if not holders.apart and self._numbers is not None:
             stored = isinstance(self.data, FileMatrix)
-            self.data = self.data.of_rows(held.rows) if stored else self.data[self._place]
+            self.data = self.data.of_rows(held.rows) if stored else self.data[self._numbers]
         self.counts = held.counts
         self.masses: NDArray[Any] = self.counts
         self.all_weights: Vector | None = None
         self.weights: Vector | None = None
         if given.row_weights is not None:
-            self.all_weights = given.row_weights[self._place]
+            self.all_weights = self._by_worker(given.row_weights)
             self.weights = self.all_weights[here.rows]
             self.masses = np.array([self.all_weights[run].sum() for run in held.runs])
+
+    def _by_worker(self, values: Vector) -> Vector:
+        """Values of all rows (M,), worker by worker, of those as they are numbered in the data."""
+        return values if self._numbers is None else values[self._numbers]
 
     @property
     def n_rows(self) -> int:
         """Rows of positive weight of all processes."""
-        return len(self._place)
+        return int(self.counts.sum())
 
     def parts(self) -> list[HeldPart]:
         """Rows of each of this process's workers, in the user's units."""
@@ -128,18 +131,19 @@ class HeldByWorkers:
 
     def places(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Places of rows among those of all, worker by worker, of their numbers in the data."""
-        return np.argsort(self._place)[rows]
+        return rows if self._numbers is None else np.argsort(self._numbers)[rows]
 
     def numbers(self, places: NDArray[np.intp]) -> tuple[int, ...]:
         """The user's numbers of rows, of their places."""
-        found = self._number(self._place[places])
+        rows = places if self._numbers is None else self._numbers[places]
+        found = self._number(rows)
         assert found is not None
         return found
 
     def weights_by_number(self) -> Vector | None:
         """Weights of the rows of all processes as they are numbered in the data."""
-        if self.all_weights is None:
-            return None
+        if self.all_weights is None or self._numbers is None:
+            return self.all_weights
         found = np.empty_like(self.all_weights)
-        found[self._place] = self.all_weights
+        found[self._numbers] = self.all_weights
         return found
