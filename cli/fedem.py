@@ -170,7 +170,9 @@ def _show(report: Report) -> None:
         report["topology"],
         each(report["worker_rows"], "row"),
     ]
-    if report["server"] is None:
+    if report["sum"] == "tree":
+        network.append("corrections added along a tree")
+    elif report["server"] is None:
         network.append(plural(report["rounds"], "round"))
         network.append(f"statistics up to {report['disagreement']:.2g} apart")
     mixture = [
