@@ -143,6 +143,10 @@ def test_the_table(capsys, data, tmp_path):
         assert text in result.out
     assert "warning" not in result.err
     assert picture.read_bytes().startswith(b"\x89PNG")
+    words = ("--workers", "5", "--topology", "cycle", "--sum", "tree")
+    shown = " ".join(done(capsys, "fedem", data, *words).out.split())
+    assert "corrections added along a tree" in shown
+    assert "None" not in shown
 
 
 def test_the_same_seed_gives_the_same_run(fedem):
