@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from vpem.errors import InputError
-from vpem.table import ALGORITHMS, PENDING, REFUSED, WAYS, refusal
+from vpem.table import ALGORITHMS, REFUSED, WAYS, refusal
 from vpem_cli.idle import ROWS
 
 from .cli_support import run
@@ -15,7 +15,7 @@ CELLS = [(algorithm, way) for algorithm in ALGORITHMS for way in WAYS]
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@pytest.mark.parametrize(("algorithm", "way"), [one for one in CELLS if one not in PENDING])
+@pytest.mark.parametrize(("algorithm", "way"), CELLS)
 def test_cell(algorithm, way, tmp_path):
     """``CELLS[way](tmp_path)`` of `cells_...` asserts what works, or asks for what is refused.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from vpem.errors import InputError, Setting
 
-__all__ = ["ALGORITHMS", "PENDING", "REFUSED", "WAYS", "Way", "refusal"]
+__all__ = ["ALGORITHMS", "REFUSED", "WAYS", "Way", "refusal"]
 
 # fmt: off
 ALGORITHMS = {
@@ -79,16 +79,6 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
 }
 """Cells that mathematics forbids, by algorithm and way, and the sentence that says why."""
 # fmt: on
-
-TRIED = {("em-rows", way) for way in WAYS}
-TRIED |= {("vp-em", way) for way in WAYS}
-TRIED |= {(one, way) for one in ("fedem", "vr-fedem") for way in WAYS}
-TRIED |= {("saem", way) for way in WAYS}
-TRIED |= {(one, way) for one in ("kmeans-rows", "kmeans-features") for way in WAYS}
-TRIED |= {("fedmissem", way) for way in WAYS}
-
-PENDING = {(algorithm, way) for algorithm in ALGORITHMS for way in WAYS} - TRIED
-"""Cells that no test tries yet."""
 
 
 def refusal(algorithm: str, way: str) -> InputError:
