@@ -113,6 +113,21 @@ def links(folder):
     np.testing.assert_allclose(found.mixture.means, wanted.mixture.means, atol=1e-3)
 
 
+def absent(folder):
+    """Who is silent counts with what was heard of it last: fixed points are those of EM."""
+    ended = {"tol": 1e-9, "max_iter": 400}
+    wanted, faults = fit(**ended), {"agent_dropout": 0.2, "n_rounds": 40}
+    for more in ({}, {"batch_size": 10}):
+        found = fit("complete", faults, **ended, **more)
+        assert found.converged
+        assert found.network.faults.agent_dropout == 0.2
+        np.testing.assert_allclose(found.log_likelihood, wanted.log_likelihood, atol=1e-6)
+        np.testing.assert_allclose(found.mixture.means, wanted.mixture.means, atol=1e-3)
+    silent = fit("complete", {**faults, "seed": 1}).history
+    assert np.isnan(silent).any()
+    check_resumes(lambda saver: fit("complete", faults, saver=saver))
+
+
 def batches(folder):
     """All rows of a worker at once are EM; fewer come to the same optimum, and F never falls."""
     same(fit(batch_size=30, workers=DEALT), fit())
@@ -196,6 +211,7 @@ OVER_RANKS = {
     "tree": {"topology": "path", "network": {"sum": "tree"}},
     "consensus": {"topology": "cycle"},
     "links": {"topology": "complete", "network": {"link_failure": 0.1, "n_rounds": 20}},
+    "absent": {"topology": "complete", "network": {"agent_dropout": 0.2, "n_rounds": 20}},
     "batches": {"batch_size": 15, "workers": DEALT, "max_iter": 3},
     "stochastic": {"topology": "cycle", "batch_size": 15, "step_size": 0.7, "max_iter": 3},
     "missing": MISSING | {"workers": DEALT, "batch_size": 15, "max_iter": 3},
@@ -235,7 +251,7 @@ CELLS = {
     "tree": tree,
     "consensus": consensus,
     "compressed": lambda folder: fit(network={"compress": "qsgd:8bits"}),
-    "absent": lambda folder: fit("cycle", {"agent_dropout": 0.1}),
+    "absent": absent,
     "links": links,
     "batches": batches,
     "missing": missing,

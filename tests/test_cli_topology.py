@@ -362,9 +362,10 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
             "which Chebyshev acceleration needs",
         ),
         (
-            ("cycle", "-n", "5", "--compress", "qsgd:8bits", "--batch-size", "9"),
-            "take --batch-size without --compress",
+            ("cycle", "-n", "5", "--split", "rows", "--compress", "qsgd:8bits"),
+            "FedEM: vpem fedem --compress",
         ),
+        (("star", "-n", "5", "--split", "rows", "--dtype", "float32"), "--dtype is of terms"),
         (("cycle", "-n", "200", "--weights", "fastest"), "at most 150 agents"),
         (("cycle", "-n", "5", "--hps", "1"), "did you mean '--hops'"),
     ],

@@ -3,15 +3,16 @@
 import pytest
 
 from vpem import InputError, connect_workers, fit_em, make_graph
-from vpem.fits.cost import AGREEMENTS, HANDSHAKE, Rates, iteration_time
+from vpem.fits.cost import HANDSHAKE, Rates, iteration_time
 from vpem.fits.plan import _network, plan
 from vpem.fits.settings import PlanSettings
 from vpem.network.holdings import contiguous, evenly
 from vpem.network.links import Link, parse_link
 
 from .cli_support import overlapping
-from .tables import each
+from .tables import each, over
 
+AGREEMENTS = 2
 RATES = Rates(flops=1e9, additions=1e8)
 
 
@@ -22,7 +23,7 @@ def times(topology, n, link, *, rows=400, split="features", widths=None, k=2, **
     settings = PlanSettings.of(None, n_components=k, **how)
     partition = held if widths is None else contiguous(sum(widths), 1)
     network, work = _network(graph, partition, settings, rows, split)
-    return found, iteration_time(network, found["communication"]["iteration"],
+    return found, iteration_time(network, found["communication"],
                                  parse_link(link), work, RATES)  # fmt: skip
 
 
@@ -92,12 +93,39 @@ def test_workers_send_statistics_whatever_rows_they_have():
     assert more["flops"] == 10 * few["flops"]
 
 
+@each("how", [{"topology": "star"}, {"topology": "cycle"}, {"topology": "cycle", "sum": "tree"}])
+def test_a_pass_in_batches_computes_and_sends_what_an_iteration_does(how):
+    """It waits for the rounds of every batch, and for an agreement after each."""
+    topology, more = how["topology"], {k: v for k, v in how.items() if k != "topology"}
+    _, whole = times(topology, 6, "8Mbit,5ms", rows=1000, **more)
+    _, parts = times(topology, 6, "8Mbit,5ms", rows=1000, batch_size=100, **more)
+    for part in ("flops", "additions", "transfer"):
+        assert parts[part] == pytest.approx(whole[part], rel=2e-3)
+    plan, _ = times(topology, 6, "8Mbit,5ms", rows=1000, **more)
+    agreed = plan["communication"]["iteration"]["by_kind"]["stopping"]["rounds"]
+    rounds = plan["communication"]["iteration"]["rounds"] - agreed
+    assert parts["latencies"] == 10 * (rounds + agreed) + agreed
+    assert whole["latencies"] == rounds + 2 * agreed
+
+
 @pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
-def test_bytes_of_workers_are_those_that_a_fit_sends():
+@over(how=[{}, {"sum": "tree"}, {"sum": "consensus"}], size=[None, 7])
+def test_what_workers_send_is_foretold_to_the_byte(how, size):
+    """The start at given rows, every iteration or pass, and the last E-step.
+
+    A first pass is an E-step over all rows, of one sum.
+    """
     X, _ = overlapping(120, 4, 2, seed=1)
-    network = connect_workers(make_graph("star", 4))
-    fit = fit_em(X, evenly(120, 4), network, n_components=2, init=[0, 100], tol=1e-12, max_iter=3)
-    plans, _ = times("star", 4, "8Mbit,5ms", rows=120, split="rows", widths=[4, 0, 0, 0])
-    sent, by_kind = plans["communication"], fit.communication["by_kind"]
-    foretold = 3 * sent["iteration"]["bytes"] + sent["last"]["bytes"]
-    assert by_kind["server"]["bytes"] + by_kind["stopping"]["bytes"] == foretold
+    graph = make_graph("cycle" if how else "star", 5)
+    network = connect_workers(graph, **how)
+    given = {"n_components": 2, "init": [0, 30], "tol": 1e-12, "batch_size": size}
+    fit = fit_em(X, evenly(120, 5), network, max_iter=3, **given)
+    sent = plan(graph, [4, 0, 0, 0, 0], n_samples=120, split="rows", batch_size=size, **how)
+    sent = sent["communication"]
+    pass_ = sent["iteration"]
+    for what in ("messages", "bytes", "rounds"):
+        first = pass_[what]
+        if size is not None:
+            first = sent["batch"][what] + pass_["by_kind"]["stopping"][what]
+        foretold = sent["setup"][what] + first + 2 * pass_[what] + sent["last"][what]
+        assert fit.communication[what] == foretold, what

@@ -114,7 +114,6 @@ LACKING = {
     ("features", "link"): "a plan alone foretells how long an iteration takes",
     ("features", "n_samples"): "a plan has no data",
     ("features", "workers"): "of vpem fit --split rows",
-    ("rows", "agent_dropout"): "a silent worker would leave its rows out of a sum of all",
     ("rows", "compress"): "compressed statistics of rows are FedEM's",
     ("rows", "dtype"): "an estimator computes in the type of its data",
     ("rows", "hops"): "workers show nobody their rows",

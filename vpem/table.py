@@ -61,12 +61,9 @@ WAYS = {
 
 REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
     ("em-rows", "compressed"): (
-        "a lossy codec on second moments makes covariances that are none; vpem fedem sends "
-        "compressed statistics and mends them",
-    ),
-    ("em-rows", "absent"): (
-        "a worker that is silent takes its rows out of the sum, and log-likelihoods of iterations "
-        "cannot be compared; vpem fedem has --participation for that",
+        "second moments that a codec has rounded are of no rows, and covariances made of them need "
+        "not be positive definite; EM over rows that moves them back to some that are is FedEM: "
+        "vpem fedem --compress",
     ),
     ("fedmissem", "disk"): (
         "the statistic is the filled matrix, so that every observer keeps in memory as many "

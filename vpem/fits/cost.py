@@ -4,9 +4,9 @@ The model has three parts. *Computing*: the flops of the widest hub's E-step and
 numbers that are added up, by rates measured on this machine. *Latency*: messages of one round are
 on their way together, so that a round takes one, or three where a large message is announced and
 asked for first, as MPI does; rows that are summed in several chunks take the rounds for each
-`IN_FLIGHT` of them; and agents agree twice, on stopping and on components that collapsed.
-*Transfer*: the bytes of the busiest agent by the bandwidth of its link. While one chunk travels the
-next is computed.
+`IN_FLIGHT` of them; and agents agree on stopping and, after every sum, on components that
+collapsed. *Transfer*: the bytes of the busiest agent by the bandwidth of its link. While one chunk
+travels the next is computed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ from vpem.terms.features import CHUNK_BYTES, FeatureTerms
 from vpem.terms.row_statistics import Message
 from vpem.terms.scaling import Scaling
 
-__all__ = ["Rates", "Work", "iteration_time", "measure_rates"]
+__all__ = ["Rates", "Work", "iteration_time", "measure_rates", "message_size"]
 
 EXPONENTIAL = 20
 """Flops that an exponential and its share of a row's normalisation count as."""
-
-AGREEMENTS = 2
-"""Of all agents in an iteration."""
 
 EAGER = 1 << 16
 """Bytes of a message above which it is announced first and sent when it is asked for."""
@@ -59,7 +56,7 @@ TRIALS = 5
 
 @dataclass(frozen=True)
 class Work:
-    """What the busiest agent does in an iteration.
+    """What the busiest agent does for one sum, of which batches take several in an iteration.
 
     Attributes
     ----------
@@ -69,6 +66,8 @@ class Work:
         Rows and columns of the numbers that it adds to a sum: M x K terms, or a row of statistics.
     itemsize : int
         Bytes of a number.
+    n_sums : float
+        Sums of an iteration, as many as all rows are batches.
     """
 
     n_samples: int
@@ -76,23 +75,28 @@ class Work:
     width: int
     values: tuple[int, int]
     itemsize: int
+    n_sums: float = 1.0
 
     @staticmethod
-    def of(network: Network, n_samples: int, n_components: int, itemsize: int) -> Work:
-        """What a hub does where features are split."""
+    def of(
+        network: Network, n_samples: int, n_components: int, itemsize: int, size: int | None = None
+    ) -> Work:
+        """What a hub does where features are split, in batches of this size."""
         width = int(max(network.blocks.widths, default=1))
-        return Work(n_samples, n_components, width, (n_samples, n_components), itemsize)
+        own = n_samples if size is None else min(size, n_samples)
+        return Work(own, n_components, width, (own, n_components), itemsize, n_samples / own)
 
     @staticmethod
-    def of_rows(network: Network, n_samples: int, n_components: int, n_features: int) -> Work:
-        """What a worker does with its share of the rows, all features in one block."""
-        blocks = Blocks((np.arange(n_features),), (0,), ((0,),))
-        terms = FeatureTerms(
-            np.zeros((1, n_features)), blocks, "full", scaling=Scaling.none(n_features)
-        )
-        size = Message(terms, np.zeros((n_components, n_features))).size
-        own = ceil(n_samples / network.graph.n_agents)
-        return Work(own, n_components, n_features, (1, size), ITEM)
+    def of_rows(
+        network: Network, n_samples: int, n_components: int, n_features: int, size: int | None
+    ) -> Work:
+        """What a worker does with its share of the rows, in batches of this size."""
+        share = ceil(n_samples / network.graph.n_agents)
+        own = share if size is None else min(size, share)
+        # Where all share an exact sum, those of batches have the entropy of the rows besides.
+        entropy = size is not None and network.total.exact and network.total.roots.n_agents == 1
+        values = (1, message_size(n_components, n_features) + int(entropy))
+        return Work(own, n_components, n_features, values, ITEM, ceil(share / own))
 
     @property
     def flops(self) -> float:
@@ -103,6 +107,13 @@ class Work:
         """
         a_row = 2.0 * self.width**2 + 6.0 * self.width + EXPONENTIAL
         return float(self.n_samples) * self.n_components * a_row
+
+
+def message_size(n_components: int, n_features: int) -> int:
+    """Numbers of a worker's statistics with full covariances, and of its log-likelihood."""
+    blocks, units = Blocks((np.arange(n_features),), (0,), ((0,),)), Scaling.none(n_features)
+    terms = FeatureTerms(np.zeros((1, n_features)), blocks, "full", scaling=units)
+    return Message(terms, np.zeros((n_components, n_features))).size
 
 
 @dataclass(frozen=True)
@@ -172,7 +183,7 @@ def iteration_time(
     network : Network
         From `vpem.connect`.
     sent : dict
-        What an iteration sends (`vpem.network.ledger.Ledger.summary`).
+        What a fit sends (`vpem.sums.forecast.communication`).
     link : Link
         Of every agent, and of the server.
     work : Work
@@ -188,26 +199,28 @@ def iteration_time(
         ``latencies`` one after the other, and ``chunks`` of rows.
     """
     rates = rates or measure_rates(work.width, work.n_components)
-    graph = network.graph
-    kinds = sent["by_kind"]
+    one: Report = sent["batch"] if "batch" in sent else sent["iteration"]
+    kinds, agreed = one["by_kind"], sent["iteration"]["by_kind"]["stopping"]["rounds"]
     n_rounds = kinds["estep"]["rounds"] + kinds["server"]["rounds"]
+    others = one["rounds"] - n_rounds - kinds["stopping"]["rounds"]
     n_values = float(work.values[0]) * work.values[1]
-    neighbours = int(graph.degrees.max(initial=0))
-    most, n_bytes = _busiest(network, sent)
-    chunks = 1 if work.values[0] == 1 else _chunks(network, n_values * work.itemsize, neighbours)
+    most, n_bytes = _busiest(network, one)
+    chunks = 1 if work.values[0] == 1 else _chunks(network, n_values * work.itemsize)
     flights = ceil(chunks / IN_FLIGHT)
     messages = max(1, kinds["estep"]["messages"] + kinds["server"]["messages"])
     size = (kinds["estep"]["bytes"] + kinds["server"]["bytes"]) / messages / chunks
     ways = 1 + (HANDSHAKE if size > EAGER else 0)
-    waits = n_rounds * flights * ways + AGREEMENTS * (sent["rounds"] - n_rounds)
-    additions = n_values * most
-    computing = work.flops / rates.flops + additions / rates.additions
+    # On components that collapsed all agree after every sum, on stopping after an iteration.
+    waits = work.n_sums * (n_rounds * flights * ways + others + agreed) + agreed
+    flops, additions = work.n_sums * work.flops, work.n_sums * n_values * most
+    computing = flops / rates.flops + additions / rates.additions
+    n_bytes = round(work.n_sums * n_bytes)
     latency, transfer = link.latency * waits, link.transfer(n_bytes)
     longer, shorter = sorted((computing, latency + transfer), reverse=True)
     return {
         "bandwidth": link.bandwidth,
         "one_way_latency": link.latency,
-        "flops": work.flops,
+        "flops": flops,
         "flops_per_second": rates.flops,
         "additions": additions,
         "additions_per_second": rates.additions,
@@ -244,10 +257,10 @@ def _busiest(network: Network, sent: Report) -> tuple[int, int]:
     return most, int(np.maximum(up, down).max(initial=0))
 
 
-def _chunks(network: Network, n_bytes: float, neighbours: int) -> int:
+def _chunks(network: Network, n_bytes: float) -> int:
     """Chunks of rows whose sums are taken one after the other, of terms of so many bytes."""
     if network.total.whole:
         return 1
     shared = network.graph.has_server or isinstance(network.total, TreeSum)
-    states = 2 if shared else 3 * (1 + neighbours)
+    states = 2 if shared else 3 * (1 + int(network.graph.degrees.max(initial=0)))
     return max(1, ceil(n_bytes * IN_FLIGHT * states / CHUNK_BYTES))

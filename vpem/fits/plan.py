@@ -11,19 +11,24 @@ import numpy as np
 
 from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning, check_choice
-from vpem.fits.cost import Work, iteration_time
+from vpem.fits.cost import Work, iteration_time, message_size
 from vpem.fits.settings import PlanSettings
 from vpem.network.distances import diameter
 from vpem.network.graph import Graph
 from vpem.network.holdings import Partition
 from vpem.network.hubs import Hub
+from vpem.network.ledger import Ledger
 from vpem.network.links import parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.schema import Report
 from vpem.settings import ACCELERATIONS, SPLITS, WEIGHTS, SumSettings
+from vpem.steps.streams import ROW_BYTES
 from vpem.sums.connect import Network, connect, connect_workers
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
+from vpem.sums.counted import add_vectors
 from vpem.sums.forecast import communication
+from vpem.sums.quantizer import ITEM
+from vpem.table import refusal
 
 __all__ = ["ERRORS", "ROUNDS", "plan"]
 
@@ -111,7 +116,7 @@ def plan(
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
     link = None if asked.link is None else parse_link(asked.link)
     network, work = _network(graph, held, asked, n_samples, split)
-    sent = communication(network, *work.values, work.itemsize, asked.batch_size)
+    sent = _sent(network, work, asked, n_samples, split)
     if sent["partitioned"] > MOST_PARTITIONED:
         warnings.warn(
             f"the network falls apart in {sent['partitioned']:.0%} of the sums, which change "
@@ -159,9 +164,7 @@ def plan(
         **_mixing(network),
         "communication": sent,
         "along_a_tree": _along_a_tree(network, held, asked, n_samples, split),
-        **(
-            {} if link is None else {"time": iteration_time(network, sent["iteration"], link, work)}
-        ),
+        **({} if link is None else {"time": iteration_time(network, sent, link, work)}),
     }
 
 
@@ -185,13 +188,35 @@ def _along_a_tree(
 def _network(
     graph: Graph, held: Partition, asked: PlanSettings, n_samples: int, split: str
 ) -> tuple[Network, Work]:
-    """Set up the network, and say what the busiest agent does in an iteration."""
+    """Set up the network, and say what the busiest agent does for a sum."""
     how, shape = asked.into(SumSettings), (n_samples, asked.n_components)
     if check_choice("split", split, SPLITS) == "rows":
         network = connect_workers(graph, how)
-        return network, Work.of_rows(network, *shape, held.n_features)
+        if network.compress is not None:
+            raise refusal("em-rows", "compressed")
+        return network, Work.of_rows(network, *shape, held.n_features, asked.batch_size)
     network = connect(graph, held, how)
-    return network, Work.of(network, *shape, ITEM_BYTES[asked.dtype])
+    return network, Work.of(network, *shape, ITEM_BYTES[asked.dtype], asked.batch_size)
+
+
+def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, split: str) -> Report:
+    """Count what a fit sends; of workers also where it starts, at rows that they tell all."""
+    size = asked.batch_size
+    if split == "features":
+        return communication(network, n_samples, asked.n_components, work.itemsize, size)
+    n_values = message_size(asked.n_components, work.width)
+    sent = communication(network, 1, n_values, work.itemsize)
+    if size is not None:
+        n_sums, last = int(work.n_sums), sent["last"]
+        sent = {**communication(network, n_sums, work.values[1], work.itemsize, 1), "last": last}
+    ledger = Ledger(network.graph)
+    total = network.total.on(ledger)
+    network.charge_setup(ledger, n_samples, work.itemsize)
+    for row in range(asked.n_components):
+        place = row % network.graph.n_agents
+        total.agree("flooding", ROW_BYTES + ITEM * work.width, place)
+    add_vectors(total, np.zeros((network.graph.n_agents, message_size(1, work.width))), "setup")
+    return sent | {"setup": ledger.summary()}
 
 
 def _of_widths(graph: Graph, widths: Sequence[int]) -> Partition:

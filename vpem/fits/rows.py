@@ -30,6 +30,7 @@ from vpem.steps.restarts import Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
 from vpem.sums.connect import Network
+from vpem.sums.last_heard import HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.table import refusal
 from vpem.terms.mixture import Mixture
@@ -56,7 +57,8 @@ def fit_em(
 
     Every worker runs the E-step on its rows and sends ``(n_k, t_k, U_k)``. Summed at a server this
     is centralized EM, iteration by iteration; summed by consensus every worker ends with a model
-    of its own, and they differ by consensus error.
+    of its own, and they differ by consensus error. Whoever is silent counts with the statistics
+    that were heard of it last (incremental EM, Neal and Hinton 1998).
 
     Parameters
     ----------
@@ -110,18 +112,20 @@ def fit_em(
         saver.begin(_facts(given, workers, network, how, first_restart))
     held = workers if given.kept is None else workers.of_rows(given.kept)
     here = None if here is None else LocalRows(here.holders, held.counts)
-    ledger = Ledger(network.graph)
+    ledger, total = Ledger(network.graph), network.total
+    if network.faults is not None and network.faults.agent_dropout:
+        total = HeardByNeighbours(total)
     with one_blas_thread(), np.errstate(over="ignore"):
         terms, weights = _terms(given, held, here, how)
         _charge_setup(terms, given, network, ledger, how)
-        kept = MixtureRuns(terms.whole, network.total, how.n_components, over_rows=True)
+        kept = MixtureRuns(terms.whole, total, how.n_components, over_rows=True)
         stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **batches}
         numbers = range(first_restart, first_restart + how.n_init)
         numbers = numbers if isinstance(how.init, str) else range(1)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
         place = None if held.in_order else np.argsort(held.order)
         start = partial(RowRestart, terms, weights, kept, place)
-        best = restarts.best(network.total, lambda one: start(one).run(how.init, given.rows, stop))
+        best = restarts.best(total, lambda one: start(one).run(how.init, given.rows, stop))
     run = best.run
     # Where all share one sum, on a graph that mixes in one round too, all have the same.
     roots = slice(1 if network.whole.total.n_roots == 1 else None)
@@ -248,8 +252,6 @@ def _check_network(network: Network, workers: Workers) -> None:
         )
     if network.compress is not None:
         raise refusal("em-rows", "compressed")
-    if network.faults is not None and network.faults.agent_dropout:
-        raise refusal("em-rows", "absent")
 
 
 def n_columns(X: Any) -> int:

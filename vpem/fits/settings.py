@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from vpem.idle import BY_FEATURES
 from vpem.records import Settings, changed, setting
 from vpem.settings import (
     DTYPES,
@@ -68,9 +67,11 @@ class PlanSettings(SumSettings, heading="Network"):
     n_components: int = setting(2, "Components of the fit to plan.", flags="-k --components",
         heading="Model", least=1)
     dtype: str = setting("float64", "Precision of the fit to plan: float64 or float32.",
-        heading="Running", choices=DTYPES)
+        heading="Running", choices=DTYPES, idle=(lambda given: given.get("split") == "rows",
+        (" is of terms; workers add statistics up in float64 whatever their rows are: leave it out",
+         )))
     batch_size: int | None = setting(None, "Rows of a batch, as for 'vpem fit'. Default: all rows "
-        "in every iteration.", heading="Method", least=1, idle=BY_FEATURES)
+        "in every iteration.", heading="Method", least=1)
     link: str | None = setting(None, "Bandwidth and one-way latency of every agent's link, such as "
         "100Mbit,30ms or 10Gbit,0.1ms: foretell how long an iteration takes.", heading="Network")
 # fmt: on

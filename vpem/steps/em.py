@@ -25,7 +25,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import Terms
 
-__all__ = ["EStep", "expect", "fit", "iterate", "log_likelihood", "summed"]
+__all__ = ["EStep", "expect", "fit", "iterate", "log_likelihood", "maximize", "summed"]
 
 
 def expect(
@@ -247,7 +247,7 @@ def iterate(
             silent = total.roots.any(total.roots.padded(silent))
             found = np.where(silent, np.nan, found)
         check_finite(found if silent is None else found[~silent], iteration)
-        updated, counts = _maximize(step, run.mixtures, statistics)
+        updated, counts = maximize(step.roots, run.mixtures, statistics, total.silent)
         small = run.note(whole, total, found, tol, callback)
         run.mixtures, factors, again = reinitialiser.check(step.roots, updated, counts, iteration)
         if again:
@@ -260,17 +260,24 @@ def iterate(
     return run
 
 
-def _maximize(
-    step: EStep, before: Sequence[Mixture], statistics: Sequence[Statistics]
+def maximize(
+    roots: Sequence[Terms],
+    before: Sequence[Mixture],
+    statistics: Sequence[Statistics],
+    silent: NDArray[np.bool_] | None,
 ) -> tuple[list[Mixture], list[NDArray[np.float64]]]:
-    """M-step: parameters and counts; a silent root keeps what it had."""
-    updated = [own.update(one) for own, one in zip(step.roots, statistics, strict=True)]
-    counts = [one.counts for one in statistics]
-    silent = step.total.silent
-    if silent is not None:
-        counts = [np.where(silent[:, None], np.inf, own) for own in counts]
-        updated = [
-            own.keep(one, old, silent)
-            for own, one, old in zip(step.roots, updated, before, strict=True)
-        ]
-    return updated, counts
+    """M-step: parameters and counts; silent roots (R,) keep what they had.
+
+    Roots share one mixture, of which each has a part, or each has its own.
+    """
+    if silent is None:
+        updated = [own.update(one) for own, one in zip(roots, statistics, strict=True)]
+        return updated, [one.counts for one in statistics]
+    masks = [silent] if len(roots) == 1 else np.split(silent, len(silent))
+    mixtures, counts = [], []
+    for own, old, one, mask in zip(roots, before, statistics, masks, strict=True):
+        # A root that has heard of nobody has no statistics to take a step from.
+        new = old if mask.all() else own.keep(own.update(one), old, mask)
+        mixtures.append(new)
+        counts.append(np.where(mask[:, None], np.inf, one.counts))
+    return mixtures, counts

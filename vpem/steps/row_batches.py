@@ -19,6 +19,7 @@ from vpem.network.schema import (
     Schema,
     State,
 )
+from vpem.steps.em import maximize
 from vpem.steps.reinitialise import Reinitialiser
 from vpem.steps.row_em import OverRows
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
@@ -340,8 +341,7 @@ class _Passes:
             note_partition(run.partitions, self.n_sums, error)
             return None
         statistics = [layout.unpacked(one[: layout.size])[0] for one in sums]
-        updated = [own.update(one) for own, one in zip(step.roots, statistics, strict=True)]
-        counts = [one.counts for one in statistics]
+        updated, counts = maximize(step.roots, run.mixtures, statistics, total.silent)
         passed = len(run.history) + 1
         run.mixtures, made, again = self.reinitialiser.check(step.roots, updated, counts, passed)
         self.factors = made

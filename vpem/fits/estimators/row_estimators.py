@@ -61,8 +61,10 @@ class DistributedGaussianMixture(FittedMixture):
         graph.
     n_rounds : int or "auto", default="auto"
         Consensus rounds of each average.
-    weights, acceleration, consensus_tol, eigenvalue, consensus, link_failure, stragglers
+    weights, acceleration, consensus_tol, eigenvalue, consensus
         Of the rounds; see `vpem.VPEM`.
+    link_failure, agent_dropout, stragglers : float, default=0.0
+        What fails on a graph; who is silent counts with what was heard of it last.
     covariance_type : str, default="full"
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
@@ -111,6 +113,7 @@ class DistributedGaussianMixture(FittedMixture):
         eigenvalue: str = "computed",
         consensus: str = "auto",
         link_failure: float = 0.0,
+        agent_dropout: float = 0.0,
         stragglers: float = 0.0,
         covariance_type: str = "full",
         n_init: int = 1,
@@ -137,6 +140,7 @@ class DistributedGaussianMixture(FittedMixture):
         self.eigenvalue = eigenvalue
         self.consensus = consensus
         self.link_failure = link_failure
+        self.agent_dropout = agent_dropout
         self.stragglers = stragglers
         self.covariance_type = covariance_type
         self.n_init = n_init
