@@ -86,6 +86,19 @@ def absent(folder):
             is_at_rest(cluster(topology="complete", network=network, **drawn))
             network = {"compress": compress, "seed": seed}
             is_at_rest(cluster(network=network, participation=0.4, **drawn))
+    holes = {"data": HOLES, "missing": "marginalize", "init": "random"}
+    weighed = {"sample_weight": WEIGHTS + 1, "batch_size": 60}
+    compressed = {"compress": "natural:12bits"}
+    for how in (
+        {"participation": 0.4},
+        {"participation": 0.4, **weighed},
+        {"topology": "complete", "network": {"agent_dropout": 0.2}},
+        {"topology": "complete", "network": {"agent_dropout": 0.2}, **weighed},
+        {"network": compressed, **weighed},
+        {"topology": "cycle", "network": compressed},
+    ):
+        for seed in range(2):
+            is_at_rest(cluster(**how, **holes, seed=seed), HOLES, how.get("sample_weight"))
     same(cluster(participation=1 - 1e-12), cluster(), more=1)
 
 
@@ -182,13 +195,14 @@ OVER_RANKS = {
     "batches": {"batch_size": 37, "topology": "cycle"},
     "missing in batches": {"data": HOLES, "missing": "marginalize", "batch_size": 50},
     "missing": {"data": HOLES, "missing": "marginalize", "scale": "standard"},
+    "missing, absent": {"data": HOLES, "missing": "marginalize", "participation": 0.5},
     "weights": {"sample_weight": WEIGHTS, "init": "random"},
     "centres": {"init": X[START] + 0.1, "topology": "cycle"},
     "empty": {"init": X[START] + 99.0 * np.arange(4)[:, None], "topology": "cycle"},
 }
 
 
-FEW = ("few rounds", "weights", "disk")
+FEW = ("few rounds", "weights", "missing, absent", "disk")
 """Ways over more ranks than there are agents."""
 
 

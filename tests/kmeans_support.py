@@ -66,11 +66,12 @@ def same_optimum(found, wanted, tolerance):
     np.testing.assert_allclose(found.inertia, wanted.inertia, tolerance)
 
 
-def is_at_rest(found, data=X):
+def is_at_rest(found, data=X, weights=None):
     """Whether one more of Lloyd's iterations, over pooled rows, would change nothing."""
     assert found.converged
-    of_clusters = [data[found.labels == k] for k in range(len(found.centres))]
-    centres = np.array([np.nanmean(one, axis=0) for one in of_clusters])
+    weights = np.ones(len(data)) if weights is None else weights
+    hard = (found.labels == np.arange(len(found.centres))[:, None]) * weights
+    centres = hard @ np.nan_to_num(data) / (hard @ ~np.isnan(data))
     np.testing.assert_allclose(found.centres, centres, 1e-5, 1e-5)
     off = np.nansum((data[:, None] - centres) ** 2, axis=2)
     np.testing.assert_array_equal(off.argmin(axis=1), found.labels)

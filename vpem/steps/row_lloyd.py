@@ -60,8 +60,8 @@ def lloyd_rows(
         1 where a value is there, where values are missing; see `vpem.steps.seeding.seed_rows`.
     fill : bool
         Whether missing values count as the centre that they are filled by (k-POD, Chi, Chi and
-        Baraniuk 2016); else a feature's centre is the mean of what is there, and the messages have
-        the weight of that besides.
+        Baraniuk 2016), for which sums must be exact; else a feature's centre is the mean of what is
+        there, and the messages have the weight of that besides.
     pace : Pace
         When it stops, and what a batch is, of which every worker assigns its share. Where sums err,
         what is sent is about the start and in its spread.
@@ -73,10 +73,15 @@ def lloyd_rows(
     Lloyd
     """
     held = HeldRows(parts, total, stream.row_weights, observed)
+    clusters: _Clusters
     if observed is None:
         clusters = (_FromStart if pace.patience else _Clusters)(held, total, kind, n_threads)
+    elif fill:
+        clusters = _Filled(held, total, kind, n_threads)
     else:
-        clusters = _Observed(held, total, kind, n_threads, observed, fill)
+        clusters = (_ObservedFromStart if pace.patience else _Observed)(
+            held, total, kind, n_threads
+        )
     clusters.begin(pace, centres)
     known = np.ascontiguousarray(centres, dtype=np.float64)[None]
     labels, distances = np.full(held.n_here, -1, dtype=np.int32), np.empty(held.n_here)
@@ -160,8 +165,14 @@ class _Clusters:
 
     def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
         """Move the centres to the means."""
-        shape = (len(self.sums), *run.centres.shape[1:])
-        run.centres = self.sums.reshape(shape) / counts[:, :, None]
+        sums, there = self._parted(run, counts, self.sums)
+        run.centres = sums / there
+
+    def _parted(
+        self, run: Lloyd, counts: NDArray[np.float64], found: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Part what lies between the counts and the inertia: sums, and the weights of them."""
+        return found.reshape(len(found), *run.centres.shape[1:]), counts[:, :, None]
 
     def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
         """Assign rows: what the workers send (n, P), and how many rows changed."""
@@ -246,9 +257,8 @@ class _FromStart(_Clusters):
 
     def _take(self, run: Lloyd) -> int:
         changed = super()._take(run)
-        shape = (len(run.counts), *self.about.shape)
-        sums = self.sums.reshape(shape) * self.unit + run.counts[:, :, None] * self.about
-        self.sums = sums.reshape(self.sums.shape)
+        sums, there = self._parted(run, run.counts, self.sums)
+        self.sums = _with_sums(self.sums, sums * self.unit + there * self.about)
         run.inertia = run.inertia * (self.unit**2 * self.about.size)
         if isinstance(self.total, AtServer | Wrapper):
             # Whether a row has changed cannot be told from what a codec leaves of it.
@@ -257,38 +267,42 @@ class _FromStart(_Clusters):
 
     def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
         messages, changed = super()._messages(run)
-        n_components, width = self.about.shape
-        counts = messages[:, :n_components, None]
-        sums = messages[:, n_components:-2].reshape(len(messages), n_components, width)
-        sums = (sums - counts * self.about) / self.unit
-        messages[:, n_components:-2] = sums.reshape(len(messages), n_components * width)
+        n_components = len(self.about)
+        own = messages[:, n_components:-2]
+        sums, there = self._parted(run, messages[:, :n_components], own)
+        messages[:, n_components:-2] = _with_sums(own, (sums - there * self.about) / self.unit)
         messages[:, -2] /= self.unit**2 * self.about.size
         messages[:, -1] = 0.0
         return messages, changed
 
 
-class _Observed(_Clusters):
-    """Rows that miss values, assigned by what is there."""
+def _with_sums(found: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What lies between the counts and the inertia, with other sums."""
+    flat = sums.reshape(len(sums), sums.shape[1] * sums.shape[2])
+    return np.concatenate([flat, found[:, flat.shape[1] :]], axis=1)
 
-    def __init__(
-        self,
-        held: HeldRows,
-        total: Sum,
-        kind: str,
-        n_threads: int,
-        observed: NDArray[np.uint8],
-        fill: bool,
-    ) -> None:
-        super().__init__(held, total, kind, n_threads)
-        self.observed = observed
-        self.fill = fill
+
+class _Observed(_Clusters):
+    """Rows that miss values, assigned by what is there; centres are the means of that."""
+
+    n_parts = 2
+    """Values of a message for each of a centre: the sum, and the weight of what is there."""
 
     def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
-        # How far what is there lies from the centre, and how much that is where not filled.
-        moves = self.sums.reshape(len(self.sums), -1, *run.centres.shape[1:])
-        there = counts[:, :, None] if self.fill else moves[:, 1]
-        moved = np.where(there < self.least, 0.0, moves[:, 0] / np.maximum(there, self.least))
-        run.centres = run.centres + moved
+        sums, there = self._parted(run, counts, self.sums)
+        means = sums / np.maximum(there, self.least)
+        # Of what nothing is there the centre stays where it was.
+        run.centres = np.where(there < self.least, run.centres, means)
+
+    def _parted(
+        self, run: Lloyd, counts: NDArray[np.float64], found: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        parts = found.reshape(len(found), self.n_parts, *run.centres.shape[1:])
+        return parts[:, 0], parts[:, 1]
+
+    def _points(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Points that a worker with some centres (K, d) takes sums about, (K, d)."""
+        return np.zeros_like(centres)
 
     def _assign_batch(self, run: Lloyd, centres: NDArray[np.float64], rows: slice) -> None:
         run.labels[rows] = self._assign(run, centres, rows)[0]
@@ -297,37 +311,38 @@ class _Observed(_Clusters):
         self, sums: ClusterSums, centres: NDArray[np.float64], moved: int
     ) -> NDArray[np.float64]:
         last = np.array([sums.inertia(centres).sum(), moved])
-        return np.concatenate([sums.counts, sums.sums(centres).ravel(), sums.there.ravel(), last])
+        parts = [sums.sums(self._points(centres)), sums.there][: self.n_parts]
+        return np.concatenate([sums.counts, np.ravel(parts), last])
 
     def _packed_size(self, run: Lloyd) -> int:
         n_components, width = run.centres.shape[1:]
-        return int(n_components * (1 + width * (1 if self.fill else 2)) + 2)
+        return int(n_components * (1 + width * self.n_parts) + 2)
 
     def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
         if self.number is not None:
             return self._messages_of_batch(run, self.number)
         held, centres = self.held, run.centres
+        assert held.observed is not None
         n_components, width = centres.shape[1:]
         messages = np.empty((len(held.runs), self._packed_size(run)))
         changed = 0
         for worker, own_rows in enumerate(held.runs):
             own = centres[0 if len(centres) == 1 else worker]
+            points = self._points(own)
             counts, inertia, changes = np.zeros(n_components), 0.0, 0
-            sums, there = np.zeros((2, n_components, width))
+            sums, there = parts = np.zeros((2, n_components, width))
             for begin in range(own_rows.start, own_rows.stop, CHUNK_ROWS):
                 rows = slice(begin, min(begin + CHUNK_ROWS, own_rows.stop))
                 nearest, off, hard = self._assign(run, own, rows)
                 changes += int(np.count_nonzero(nearest != run.labels[rows]))
                 run.labels[rows] = nearest
                 counts += hard.sum(axis=0)
-                observed = self.observed[rows]
+                observed = held.observed[rows]
                 there += hard.T @ observed
-                sums += hard.T @ np.where(observed, held.read(rows) - own[nearest], 0.0)
+                sums += hard.T @ np.where(observed, held.read(rows) - points[nearest], 0.0)
                 inertia += float(hard.sum(axis=1) @ off)
-            vector = [counts, sums.ravel(), np.array([inertia, changes])]
-            if not self.fill:
-                vector.insert(2, there.ravel())
-            messages[worker] = np.concatenate(vector)
+            last = np.array([inertia, changes])
+            messages[worker] = np.concatenate([counts, parts[: self.n_parts].ravel(), last])
             changed += changes
         return messages, int(held.holders.allreduce(np.array([changed]))[0])
 
@@ -343,3 +358,21 @@ class _Observed(_Clusters):
         if len(self.held.weights):
             hard *= self.held.weights[rows, None]
         return nearest, run.distances[rows], hard
+
+
+class _ObservedFromStart(_FromStart, _Observed):
+    """Rows that miss values, of which sums err."""
+
+
+class _Filled(_Observed):
+    """Rows whose missing values are where their centres are, about which sums are."""
+
+    n_parts = 1
+
+    def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
+        # What is missing adds nothing.
+        moves = self.sums.reshape(len(self.sums), *run.centres.shape[1:])
+        run.centres = run.centres + moves / counts[:, :, None]
+
+    def _points(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+        return centres
