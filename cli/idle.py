@@ -30,7 +30,11 @@ __all__ = [
 NAMED_OUTPUTS = ("output", "plot", "state", "checkpoint", "individuals", "traces")
 
 NOTHING_REPLACED: Rule = (
-    lambda given: not any(given.get(name) for name in NAMED_OUTPUTS),
+    # A record of outputs alone does not know of a checkpoint.
+    lambda given: (
+        not {"checkpoint", "state"}.isdisjoint(given)
+        and not any(given.get(name) for name in NAMED_OUTPUTS)
+    ),
     (" replaces files that are there, but nothing is to be written; leave it out",),
 )
 
@@ -46,7 +50,9 @@ NO_CSV: Rule = (
     (" is for CSV, and none is written; leave it out",),
 )
 NO_CSV_AT_ALL: Rule = (
-    lambda given: not _writes_csv(given) and (given.get("output") is not None or given["json"]),
+    lambda given: (
+        not _writes_csv(given) and (given.get("output") is not None or bool(given.get("json")))
+    ),
     NO_CSV[1],
 )
 """Where CSV goes to standard output by default."""
@@ -77,8 +83,18 @@ ROWS = {
 """Algorithms of each command, as rows of `vpem.table`."""
 
 
+INSTEAD = {
+    **{(command, "--agent-dropout"): "who is absent is drawn by --participation; take that"
+       for command in ("fedem", "impute", "saem")},
+    ("fit", "--participation"): "on a graph agents are absent with --agent-dropout, and a server's "
+    "sum needs every agent; rows over workers that take part by turns are fitted by vpem fedem",
+    ("impute", "--missing"): "what nobody saw is what is imputed; leave it out",
+}  # fmt: skip
+"""What a command has for an option of others, or why it needs none."""
+
+
 def why_refused(command: str, option: str) -> InputError | None:
-    """Return why none of a command's algorithms has an option, where `vpem.table` says so.
+    """Return why a command has no such option, where `vpem.table` says so or another stands for it.
 
     Parameters
     ----------
@@ -87,8 +103,11 @@ def why_refused(command: str, option: str) -> InputError | None:
     option : str
         As it was typed, with dashes.
     """
+    from vpem.errors import InputError
     from vpem.table import REFUSED, WAYS, refusal
 
+    if (command, option) in INSTEAD:
+        return InputError(f"{option}: {INSTEAD[command, option]}")
     for way, asked in WAYS.items():
         if option in (flag.split()[0] for flag in asked.flags):
             rows = [row for row in ROWS.get(command, ()) if (row, way) in REFUSED]

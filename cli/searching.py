@@ -149,6 +149,7 @@ class Task:
         report = fit.describe(features, self.names)
         heard = self._warnings[cell.hops] + screen.warnings[before:]
         report |= {"warnings": heard, "seed": self.how.seed, "data": self.data}
+        report["sample_weight"] = None
         if self.alignment is not None:
             report["alignment"] = self.alignment
         report |= describe_engine(fit.network)
@@ -161,6 +162,7 @@ class Task:
                 "covariance": cell.covariance_type,
                 "threads": 1,
                 "missing": self.how.missing,
+                "sample_weight": None,
                 "graph_seed": self.graph.graph_seed,
                 "data": self.data,
             }

@@ -6,7 +6,7 @@ import pytest
 
 from vpem.errors import InputError
 from vpem.table import ALGORITHMS, REFUSED, WAYS, refusal
-from vpem_cli.idle import ROWS
+from vpem_cli.idle import INSTEAD, ROWS
 
 from .cli_support import run
 from .tables import each
@@ -44,3 +44,11 @@ def test_options_that_no_algorithm_of_a_command_has_say_why(capsys, command):
                 found = run(capsys, command, "data.h5", *flag.split())
                 assert (found.code, found.out) == (2, "")
                 assert found.sentence == str(refusal(ROWS[command][0], way))
+
+
+@each("asked", INSTEAD)
+def test_an_option_of_others_leads_to_what_a_command_has_for_it(capsys, asked):
+    command, flag = asked
+    found = run(capsys, command, "data.h5", flag, "0.2")
+    assert (found.code, found.out) == (2, "")
+    assert found.sentence == f"{flag}: {INSTEAD[asked]}"
