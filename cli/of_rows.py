@@ -89,7 +89,8 @@ class RowFile(StoredFile):
         if request.processes.apart:
             return self._spread(request, complete)
         source, alignment = _dataset(request, complete)
-        columns = match_features(self.stored, source.feature_names)
+        apart = request.parties.parties and request.parties.split == "features"
+        columns = match_features(self.stored, source.feature_names, ordered=not apart)
         X = source.X
         if columns is not None:
             X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
@@ -122,7 +123,7 @@ class RowFile(StoredFile):
                 )
         source, alignment = _dataset(request, complete)
         names, wanted = source.feature_names, self.stored.feature_names
-        columns = match_features(self.stored, names) or range(len(names))
+        columns = match_features(self.stored, names, ordered=False) or range(len(names))
         assert source.partition is not None
         called = source.partition.names
         parties = Placement.evenly(engine, len(called), called)
@@ -274,12 +275,13 @@ def _read_labels(request: Request, source: Dataset) -> Labels:
     where, asked = request.rows.labels, request.parties
     if where == "labels":
         if source.labels is None:
+            who = "every party" if asked.split == "rows" else "one party that has all the rows"
             raise InputError(
                 f"{request.source} has no labels; name where they are with --labels, or import the "
                 "data with --label-column"
                 if not asked.parties
-                else "one party that has all the rows must have labels: in HDF5, or in a column "
-                "that a manifest names; or name a text file with --labels"
+                else f"{who} must have labels: in HDF5, or in a column that a manifest names; or "
+                "name a text file with --labels"
             )
         return np.asarray(source.labels)
     if asked.parties and asked.align not in (None, "none"):

@@ -245,6 +245,8 @@ def test_nameless_data_are_matched_by_place():
     assert match_features(make_model(), tuple(f"feature {j}" for j in range(5))) is None
     with pytest.raises(InputError, match="the model has 5 features, the data have 4"):
         match_features(make_model(), tuple(f"feature {j}" for j in range(4)))
+    with pytest.raises(InputError, match="features of parties are found by name"):
+        match_features(make_model(), tuple(f"feature {j}" for j in range(5)), ordered=False)
 
 
 def test_a_nameless_model_is_matched_by_place():

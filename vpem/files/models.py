@@ -358,7 +358,7 @@ def write_json(path: PathLike, model: Model, force: bool = False) -> None:
         stream.write("\n")
 
 
-def match_features(model: Model, names: Sequence[str]) -> list[int] | None:
+def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) -> list[int] | None:
     """Find the model's features among those of a dataset.
 
     Parameters
@@ -367,6 +367,8 @@ def match_features(model: Model, names: Sequence[str]) -> list[int] | None:
         The model.
     names : sequence of str
         Names of the dataset's features.
+    ordered : bool
+        Whether features without names may be taken by their places; those of parties have none.
 
     Returns
     -------
@@ -388,6 +390,11 @@ def match_features(model: Model, names: Sequence[str]) -> list[int] | None:
     if not missing:
         return [place[name] for name in wanted]
     nameless = found == default_names(len(found)) or wanted == default_names(len(wanted))
+    if nameless and not ordered:
+        raise InputError(
+            "features of parties are found by name, but those of the model have none; fit it to "
+            "data whose features are named, or use it on one file"
+        )
     if nameless and len(found) == len(wanted):
         return None
     if nameless:
