@@ -141,6 +141,11 @@ class Ways:
         np.testing.assert_allclose(found.log_likelihood, scores, 1e-10)
         ended = {"data": HOLES, "missing": "marginalize", "covariance_type": "tied-diag"}
         assert self.same_optimum(1e-5, ended, **COMPRESSED)
+        for kind in ("diag", "full"):
+            how = {"data": HOLES, "missing": "marginalize", "covariance_type": kind}
+            found = self.fit(init="kmeans", **how, **COMPRESSED)
+            plain = self.fit(init="kmeans", **how)
+            assert abs(found.log_likelihood - plain.log_likelihood) < 1e-2
 
     def disk(self, folder):
         path = folder / "data.h5"

@@ -132,12 +132,13 @@ class Setup:
             return radius
         return float(np.nextafter(np.float32(radius), np.float32(np.inf)))
 
-    def _lloyd(self, centres: Vector) -> Any:
+    def _lloyd(self, centres: Vector, observed: bool) -> Any:
         """Return the sum of Lloyd's iterations: with a codec, of what has changed in messages."""
         if self.codec is None:
             return self.total
-        # Weight and sum of each cluster, inertia, and rows that changed.
-        known = np.zeros((len(self.held.counts), centres.size + len(centres) + 2))
+        # Weight and sum of each cluster, weights of what there is, inertia, and rows that changed.
+        size = len(centres) + (2 if observed else 1) * centres.size + 2
+        known = np.zeros((len(self.held.counts), size))
         changes = Compressed(at_server(self.total), Quantizer(LLOYD, known.shape[1]), self.rng)
         return Memory(changes, 1.0, known)
 
@@ -177,9 +178,11 @@ class Setup:
         self, model: MixtureStatistics, parts: Any, means: Vector, stream: RowStream, common: Report
     ) -> Vector:
         """Statistics (n, P) of the clusters that Lloyd's iterations find from some centres."""
+        fill = not model.to_mixture.is_diagonal
         if model.misses:
-            common = common | {"fill": not model.to_mixture.is_diagonal}
-        run = lloyd_rows(parts, self._lloyd(means), means, stream, kind="setup", **common)
+            common = common | {"fill": fill}
+        total = self._lloyd(means, model.misses and not fill)
+        run = lloyd_rows(parts, total, means, stream, kind="setup", **common)
         hard = np.zeros((len(self.held.counts), model.size))
         for place, worker in enumerate(self.own.tolist()):
             if worker not in model.parts:
