@@ -66,6 +66,8 @@ def test_order_of_lines_and_columns_does_not_matter(tmp_path):
     one = read_observations(write(tmp_path / "a.csv", CSV))
     two = read_observations(write(tmp_path / "b.csv", "\ufeff" + "\n".join(turned) + "\n\n"))
     same(one, two)
+    noted = "\n".join([f"note,{lines[0]}", *(f"sunny,{line}" for line in lines[1:])])
+    same(one, read_observations(write(tmp_path / "c.csv", noted)))
 
 
 def test_numbers_are_ordered_by_size(tmp_path):
@@ -84,7 +86,7 @@ def test_numbers_are_ordered_by_size(tmp_path):
         ("observer,row,column,value\n", "has a header but no entries"),
         ("observer,row,value\na,b,1\n", "has no column 'column'"),
         ("observer,row,colum,value\na,b,c,1\n", "(did you mean 'colum'?)"),
-        ("observer,row,column,value,n\na,b,c,1,2\n", "has more columns"),
+        ("observer,row,column,value,Value\na,b,c,1,2\n", "has the column 'value' twice"),
         ("a,b,c,1\n", "must be a table with the columns observer, row, column, value"),
         (CSV + "ann,pond,2020-01,4\n", "'ann' has row 'pond', column '2020-01' twice (3 and 4)"),
         (CSV + "ann,pond\n", "line 7 has 2 fields, the header 4"),

@@ -106,7 +106,7 @@ class Entries:
 def read_entries(
     path: PathLike, kinds: Sequence[str], weight: str | None = None, advice: str = ""
 ) -> Entries:
-    """Read a long table, a line an entry, which has the columns ``kinds`` and ``value``.
+    """Read a long table, a line an entry: of its columns ``kinds`` and ``value``.
 
     Parameters
     ----------
@@ -128,7 +128,8 @@ def read_entries(
     FileError
         If the file cannot be read, or is no CSV.
     InputError
-        If it has other columns, an empty name, or a value or a weight that is no finite number.
+        If it lacks a column or has one twice, or has an empty name, or a value or a weight that is
+        no finite number.
     """
     source = os.fspath(path)
     columns = [*kinds, "value", *([] if weight is None else [weight.strip().lower()])]
@@ -159,16 +160,17 @@ def read_entries(
 
 
 def _places(fields: list[str], columns: list[str], source: str, advice: str) -> list[int]:
-    """Places of columns in the header, which has these and no others."""
+    """Places of columns in the header, which may have others."""
     found = [field.strip().lower() for field in fields]
-    if sorted(found) == sorted(columns):
+    wrong = [name for name in columns if found.count(name) != 1]
+    if not wrong:
         return [found.index(name) for name in columns]
-    lacking = [name for name in columns if name not in found]
+    lacking = [name for name in wrong if name not in found]
     if lacking:
         hint = did_you_mean(lacking[0], found)
         problem = f"has no column {lacking[0]!r}{hint}"
     else:
-        problem = "has more columns"
+        problem = f"has the column {wrong[0]!r} twice"
     got = shorten([repr(field) for field in fields]) or "an empty line"
     raise InputError(
         f"{source} must be a table with the columns {', '.join(columns)} named in its first line, "
