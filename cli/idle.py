@@ -24,6 +24,7 @@ __all__ = [
     "NO_CSV",
     "NO_CSV_AT_ALL",
     "refuse_idle",
+    "same_way",
     "why_refused",
 ]
 
@@ -114,6 +115,14 @@ def why_refused(command: str, option: str) -> InputError | None:
             if rows and len(rows) == len(ROWS[command]):
                 return refusal(rows[0], way)
     return None
+
+
+def same_way(option: str) -> list[str]:
+    """Return options, with dashes, that ask for what this one does, by `vpem.table`."""
+    from vpem.table import WAYS
+
+    ways = [[flag.split()[0] for flag in way.flags] for way in WAYS.values()]
+    return [flag for flags in ways if option in flags for flag in flags]
 
 
 def refuse_idle(context: Any) -> None:

@@ -412,7 +412,7 @@ def test_rows_with_nothing_take_no_part():
     proba = fit.mixture.predict_proba(more[:1], missing="marginalize")
     assert scores[0] == pytest.approx(0, abs=1e-12)
     np.testing.assert_allclose(proba[0], fit.mixture.assembled_weights)
-    with pytest.raises(InputError, match="positive sample weight, and a value"):
+    with pytest.raises(InputError, match="positive sample weight, and a value; take another"):
         fitted(more, net, init=[0, 5])
 
 

@@ -314,7 +314,7 @@ class SaemSettings(Settings, heading="Method"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        codec, feedback = self.codec is not None, self.feedback not in (None, "none")
+        codec, feedback = self.codec is not None, self.feedback is not None
         if self.average == "models" and codec:
             raise InputError(Setting("average", "models"), " sends models exactly: leave out ",
                 Setting("codec"), ", or average statistics")

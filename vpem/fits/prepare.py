@@ -97,6 +97,16 @@ def _without_blank(blank: NDArray[np.bool_], sample_weight: Any) -> NDArray[np.f
     return weights
 
 
+def _check_heavy(rows: NDArray[np.intp], kept: NDArray[np.intp], blank: NDArray[np.bool_]) -> None:
+    """Raise InputError unless rows to start at are among those that are used."""
+    unused = np.setdiff1d(rows, kept)
+    if len(unused):
+        raise InputError(
+            f"init rows must have a positive sample weight{', and a value' if blank.any() else ''}"
+            f"; take another for row {unused[0]}"
+        )
+
+
 def prepare(
     X: Any,
     n_features: int,
@@ -151,11 +161,7 @@ def prepare(
         _check_precision(sample_weight[kept], precision)
         if given is not None:
             rows = check_rows(given, n_components, n_samples)
-            if not np.isin(rows, kept).all():
-                raise InputError(
-                    "init rows must have a positive sample weight"
-                    f"{', and a value' if blank.any() else ''}"
-                )
+            _check_heavy(rows, kept, blank)
             given = np.searchsorted(kept, rows)
         row_weights = sample_weight[kept] if is_weighted else None
         if len(kept) < n_samples:
