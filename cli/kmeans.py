@@ -112,6 +112,7 @@ def _cluster(
 
     Returns also the names of who holds them, and what there is of the engine.
     """
+    from vpem.fits.cluster_sums import check_absent
     from vpem.fits.feature_kmeans import kmeans_features
     from vpem.fits.row_kmeans import kmeans_rows
     from vpem.sums.connect import connect, connect_workers
@@ -124,8 +125,9 @@ def _cluster(
         }  # fmt: skip
         if held.split == "rows":
             workers = workers_of(source, held, run.screen)
-            network = connect_workers(graph_of(workers.n_workers, workers.names, graph), sums)
-            network = spread_workers(network, run.engine)
+            joined = graph_of(workers.n_workers, workers.names, graph)
+            check_absent(joined, sums, how)
+            network = spread_workers(connect_workers(joined, sums), run.engine)
             X = own_rows(source, workers, network, limit)
             if held.sample_weight is not None:
                 common["sample_weight"] = own_weights(source, workers, network)
@@ -134,8 +136,9 @@ def _cluster(
         parts = partition_of(source, held)
         if how.method == "grid" and graph.topology is None and graph.graph is None:
             graph = graph.changed(topology="star")
-        network = connect(stored_graph(source, parts, graph), parts, sums)
-        network = spread(network, run.engine)
+        joined = stored_graph(source, parts, graph)
+        check_absent(joined, sums, how)
+        network = spread(connect(joined, parts, sums), run.engine)
         X, common["feature_names"] = own_features(source, network, limit)
         if held.sample_weight is not None:
             common["sample_weight"] = source.sample_weight

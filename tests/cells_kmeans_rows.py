@@ -91,7 +91,7 @@ def absent(folder):
     compressed = {"compress": "natural:12bits"}
     for how in (
         {"participation": 0.4},
-        {"participation": 0.4, **weighed},
+        {"participation": 0.4, "topology": "path", "network": {"sum": "tree"}, **weighed},
         {"topology": "complete", "network": {"agent_dropout": 0.2}},
         {"topology": "complete", "network": {"agent_dropout": 0.2}, **weighed},
         {"network": compressed, **weighed},

@@ -14,6 +14,7 @@ CYCLE = ("--topology", "cycle")
 TREE = ("--sum", "tree")
 CODED = ("--compress", "natural:12bits")
 GRID = ("--split", "features", "--method", "grid")
+HELD = ("--workers", 4)
 FED = ("--workers", 4, "--max-iter", 5)
 HELDOUT = ("--criterion", "heldout")
 
@@ -48,6 +49,8 @@ def file(tmp_path_factory):
         ("kmeans", ("--init", "random", "--init-rows", "1,9"), ("--init", "random")),
         ("kmeans", (*GRID, "--n-init", 3), (*GRID, "--n-init", 5)),
         ("kmeans", ("--workers", 4, "--graph-seed", 3), ("--workers", 4)),
+        ("kmeans", (*HELD, "--agent-dropout", 0.1), (*HELD, "--participation", 0.9)),
+        ("kmeans", (*HELD, *CYCLE, "--rounds", 3, "--participation", 0.9), HELD),
         ("fedem", ("--init", "random", "--init-rows", "1,9"), ("--init", "random")),
         ("fedem", (*FED, "--alpha", 0.5), (*FED, "--participation", 0.5, "--alpha", 0.5)),
         ("fedem", (*FED, "--memory", "zero"), (*FED, "--compress", "float32", "--memory", "zero")),

@@ -7,7 +7,9 @@ from math import ceil, log, sqrt
 from vpem._core.threads import thread_count
 from vpem.errors import InputError, Setting
 from vpem.network.codecs import parse_codec
-from vpem.settings import KmeansSettings
+from vpem.network.graph import Graph
+from vpem.records import Sentence
+from vpem.settings import KmeansSettings, SumSettings
 from vpem.steps.lloyd import Pace
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network
@@ -16,7 +18,7 @@ from vpem.sums.counted import AtServer
 from vpem.sums.last_heard import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
 
-__all__ = ["check_network", "lasting", "pace_of"]
+__all__ = ["check_absent", "check_network", "lasting", "pace_of"]
 
 SETTLED = 1e-6
 """Part of what a codec left out of a sum that may be left when it stops."""
@@ -28,6 +30,25 @@ CYCLES = 3
 """Times that all must have been heard, after the first, where agents are silent by turns."""
 
 
+ANSWERING: Sentence = (
+    Setting("participation"), " is of those who answer a server; leave it out, or on a graph take ",
+    Setting("agent_dropout"),
+)  # fmt: skip
+SILENT: Sentence = (
+    Setting("agent_dropout"), " is of agents of a graph; leave it out, or for those who answer a "
+    "server, or add along a tree, take ", Setting("participation"),
+)  # fmt: skip
+
+
+def check_absent(graph: Graph, sums: SumSettings, how: KmeansSettings) -> None:
+    """Raise InputError, before any sums are prepared, where they let nobody be absent this way."""
+    answered = graph.has_server or sums.sum == "tree"
+    if how.participation < 1 and not answered:
+        raise InputError(*ANSWERING)
+    if sums.agent_dropout and answered:
+        raise InputError(*SILENT)
+
+
 def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> None:
     """Raise InputError where k-means cannot be had over a network, saying why."""
     if not isinstance(network, Network):
@@ -36,10 +57,7 @@ def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> 
             f"{type(network).__name__}"
         )
     if how.participation < 1 and not isinstance(network.whole.total, AtServer):
-        raise InputError(
-            Setting("participation"), " is of those who answer a server; on a graph take ",
-            Setting("agent_dropout"),
-        )  # fmt: skip
+        raise InputError(*ANSWERING)
     of_sums = (("compress", network.compress), ("participation", how.participation))
     if how.batch_size is not None and not over_rows:
         dropout = ("agent_dropout", getattr(network.faults, "agent_dropout", 0.0) or None)
