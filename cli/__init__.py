@@ -158,7 +158,7 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
 
 def _usage(error: Exception, words: list[str]) -> str:
     """One sentence for options and arguments the parser refuses, with the nearest name."""
-    from .idle import same_way, why_refused
+    from .idle import why_refused
     from .naming import in_options, name_of, nearest
 
     context = getattr(error, "ctx", None)
@@ -173,9 +173,7 @@ def _usage(error: Exception, words: list[str]) -> str:
         # A long option with one dash is read as short ones: it is looked for as it was typed.
         typed = [word for word in words if word.startswith(name) and name[1] != "-"]
         near = nearest(next(iter(typed), name), known)
-        meant = [flag for flag in same_way(name) if flag in known.values()]
-        hint = _hint(next(iter(meant), near and known[near]))
-        sentence = f"no such option: {name}{hint}"
+        sentence = f"no such option: {name}{_hint(near and known[near])}"
     elif "No such command" in str(error) and context is not None:
         wanted = str(error).split("'")[1] if "'" in str(error) else ""
         commands = list(getattr(context.command, "commands", {}))

@@ -24,16 +24,15 @@ __all__ = [
     "NO_CSV",
     "NO_CSV_AT_ALL",
     "refuse_idle",
-    "same_way",
     "why_refused",
 ]
 
 NAMED_OUTPUTS = ("output", "plot", "state", "checkpoint", "individuals", "traces")
 
 NOTHING_REPLACED: Rule = (
-    # A record of outputs alone does not know of a checkpoint.
+    # A record of outputs alone, which knows of no input, does not know of a checkpoint either.
     lambda given: (
-        not {"checkpoint", "state"}.isdisjoint(given)
+        not {"data", "model", "topology"}.isdisjoint(given)
         and not any(given.get(name) for name in NAMED_OUTPUTS)
     ),
     (" replaces files that are there, but nothing is to be written; leave it out",),
@@ -115,14 +114,6 @@ def why_refused(command: str, option: str) -> InputError | None:
             if rows and len(rows) == len(ROWS[command]):
                 return refusal(rows[0], way)
     return None
-
-
-def same_way(option: str) -> list[str]:
-    """Return options, with dashes, that ask for what this one does, by `vpem.table`."""
-    from vpem.table import WAYS
-
-    ways = [[flag.split()[0] for flag in way.flags] for way in WAYS.values()]
-    return [flag for flags in ways if option in flags for flag in flags]
 
 
 def refuse_idle(context: Any) -> None:

@@ -186,7 +186,6 @@ def test_strict(capsys, data):
     [
         (("--workers", "121"), "121 workers cannot share 120 rows"),
         (("--workers", "3", "--worker-rows", "x.json"), "--workers or --worker-rows, not both"),
-        (("--agent-dropout", "0.1"), "--agent-dropout (did you mean '--participation'?)"),
         (("--workers", "3", "--participation", "0"), "participation must be a number above 0"),
         (("--workers", "3", "--participation", "1.1"), "a number above 0 and at most 1"),
         (("--workers", "3", "--compress", "qsgd:1bits"), "bits of qsgd"),

@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.checks import as_kept
-from vpem.errors import (
-    FileError,
-    InputError,
-    NumericalError,
-    VpemError,
-    shorten,
-)
+from vpem.errors import FileError, InputError, NumericalError, VpemError, shorten
 from vpem.files.datasets import default_names
 from vpem.files.elements import Elements, Strings, check_written, read_elements
 from vpem.files.hdf5 import (
