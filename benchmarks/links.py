@@ -49,12 +49,13 @@ CASES: list[tuple[str, int, int, dict[str, Any]]] = [
     ("cycle", 20_000, 3, {}),
     ("cycle", 20_000, 3, {"n_rounds": 5}),
     ("complete", 20_000, 3, {}),
+    ("path", 20_000, 3, {"sum": "tree"}),
 ]
 """Topology, rows, components, and how sums are taken."""
 
 WIDTH = 4
 RANKS = 4
-LINKS = ("10Gbit,0ms", "100Mbit,0.1ms", "100Mbit,10ms", "100Mbit,30ms", "20Mbit,30ms")
+LINKS = ("100Mbit,0.1ms", "100Mbit,10ms", "100Mbit,30ms", "20Mbit,30ms")
 
 
 class Router(threading.Thread):

@@ -66,12 +66,13 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
         "vpem fedem --compress",
     ),
     ("fedmissem", "disk"): (
-        "the statistic is the filled matrix, so that every observer keeps in memory as many "
-        "numbers as the data have entries",
+        "what every iteration moves is the filled matrix, a number for each entry of the data: "
+        "there is no smaller statistic that could stay in memory while the data are read",
     ),
     ("saem", "disk"): (
-        "the chains of every individual's latents change in every iteration: on disk all of them "
-        "would be written anew each time; spread devices over processes, whose memories add up",
+        "its state are Markov chains of every individual's latents, all of which every iteration "
+        "moves: there is no smaller statistic from which they could be drawn again; spread devices "
+        "over processes, whose memories add up",
     ),
 }
 """Cells that mathematics forbids, by algorithm and way, and the sentence that says why."""
