@@ -1,19 +1,13 @@
 """EM over rows, every way (see test_table.py)."""
 
-import io
-import json
-from contextlib import redirect_stdout
-
 import h5py
 import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
-import vpem_cli
 from vpem import connect_workers, fit_em, make_graph
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
-from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.manifest import Party
@@ -21,7 +15,7 @@ from vpem.fits.local_rows import read_rows
 from vpem.network.holdings import Workers, evenly
 from vpem.sums.spread import spread_workers
 
-from .cells_support import lost_messages
+from .cells_support import files_of_rows, first_of, lost_messages, report_of
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
 from .resume_support import check_resumes
@@ -188,22 +182,10 @@ def checkpoint(folder):
         check_resumes(lambda saver, way=way: fit(**way, batch_size=15, max_iter=3, saver=saver))
 
 
-def shared(folder):
-    """A file of each party."""
-    files = []
-    for name, rows in zip(NAMES, WORKERS.rows, strict=True):
-        files.append(folder / f"{name}.h5")
-        write_dataset(files[-1], Dataset(X[rows], FEATURES))
-    return files
-
-
 def parties(folder):
-    said = io.StringIO()
-    words = ["--init-rows", "3,44,77", "--max-iter", 6, "--tol", 0, "-k", 3, "--json", "--quiet"]
-    with redirect_stdout(said):
-        words = ["fit", *shared(folder), "--parties", "--split", "rows", *words]
-        assert vpem_cli.run([*map(str, words)]) == 0
-    report = json.loads(said.getvalue())
+    words = ["--init-rows", "3,44,77", "--max-iter", 6, "--tol", 0, "-k", 3]
+    files = files_of_rows(folder, X, FEATURES, WORKERS, NAMES)
+    report = report_of("fit", *files, "--parties", "--split", "rows", *words)
     np.testing.assert_allclose(report["history"], fit().history, 1e-10)
     assert report["worker_names"] == list(NAMES)
 
@@ -223,7 +205,7 @@ OVER_RANKS = {
 
 
 def mpi(folder):
-    files, matrix = shared(folder), stored(folder)
+    files, matrix = files_of_rows(folder, X, FEATURES, WORKERS, NAMES), stored(folder)
     ways = [*OVER_RANKS.values(), {"data": matrix, "init": "kmeans"}]
 
     def of_parties(engine):
@@ -239,11 +221,8 @@ def mpi(folder):
         return [*found, check_resumes(lambda saver: fit("cycle", engine=engine, saver=saver))]
 
     wanted = [of_parties(OneProcess()), *(fit(**how) for how in ways), fit("cycle")]
-    first, *others = together(2, everything)
-    if isinstance(first, BaseException):
-        raise first
-    assert not any(isinstance(other, BaseException) for other in others)
-    for ours, theirs in zip(first, wanted, strict=True):
+    found = first_of(together(2, everything))
+    for ours, theirs in zip(found, wanted, strict=True):
         same(ours, theirs)
         assert ours.communication == theirs.communication
 

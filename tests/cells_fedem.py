@@ -1,12 +1,7 @@
 """FedEM, and VR-FedEM (cells_vr_fedem.py), every way (see test_table.py)."""
 
-import io
-import json
-from contextlib import redirect_stdout
-
 import numpy as np
 
-import vpem_cli
 from vpem import connect_workers, fit_em, fit_fedem, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.engines.one_process import OneProcess
@@ -20,7 +15,7 @@ from vpem.network.holdings import Workers, from_worker_of_row
 from vpem.sums.spread import spread_workers
 from vpem.table import WAYS
 
-from .cells_support import lost_messages
+from .cells_support import files_of_rows, first_of, lost_messages, report_of
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
 from .resume_support import check_resumes
@@ -187,9 +182,10 @@ class Ways:
 
     def parties(self, folder):
         flags = ["--variance-reduction"] if self.algorithm else []
-        report = shell(
-            "fedem", *shared(folder), "--parties", "--init-rows", "3,77", "--max-iter", 6,
-            "--tol", 0, *flags,
+        files = files_of_rows(folder, X, FEATURES, HELD, NAMES)
+        report = report_of(
+            "fedem", *files, "--parties", "--init-rows", "3,77", "--max-iter", 6, "--tol", 0,
+            *flags,
         )  # fmt: skip
         np.testing.assert_allclose(report["history"], self.fit().history[:, 0] / len(X), 1e-10)
         assert report["worker_names"] == list(NAMES)
@@ -212,7 +208,7 @@ class Ways:
         }
 
     def mpi(self, folder):
-        files = shared(folder)
+        files = files_of_rows(folder, X, FEATURES, HELD, NAMES)
         write_dataset(folder / "data.h5", Dataset(X, FEATURES))
         stored = {"data": FileMatrix(folder / "data.h5").in_reads_of(16), "init": "kmeans"}
         ways = self.over_ranks() | {"disk": stored | COMPRESSED}
@@ -236,11 +232,8 @@ class Ways:
         wanted = [self.fit(**few | how) for how in ways.values()]
         wanted += [self.fit(**heavy), of_parties(OneProcess())]
         with one_blas_thread():
-            first, *others = together(2, everything)
-        if isinstance(first, BaseException):
-            raise first
-        assert not any(isinstance(other, BaseException) for other in others)
-        for ours, theirs in zip(first, wanted, strict=True):
+            found = first_of(together(2, everything))
+        for ours, theirs in zip(found, wanted, strict=True):
             same(ours, theirs)
             assert ours.communication == theirs.communication
 
@@ -255,23 +248,6 @@ def same(found, wanted, tolerance=1e-10):
     for name in ("weights", "means", "covariances"):
         ours, theirs = getattr(found.mixture, name), getattr(wanted.mixture, name)
         np.testing.assert_allclose(ours, theirs, tolerance, 10 * tolerance)
-
-
-def shared(folder):
-    """A file of each party."""
-    files = []
-    for name, rows in zip(NAMES, HELD.rows, strict=True):
-        files.append(folder / f"{name}.h5")
-        write_dataset(files[-1], Dataset(X[rows], FEATURES))
-    return files
-
-
-def shell(*words):
-    """The report of a command."""
-    said = io.StringIO()
-    with redirect_stdout(said):
-        assert vpem_cli.run([*map(str, words), "--json", "--quiet"]) == 0
-    return json.loads(said.getvalue())
 
 
 CELLS = Ways({}).cells()

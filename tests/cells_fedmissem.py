@@ -20,7 +20,7 @@ from vpem.sums.spread import spread_workers
 from vpem.terms.lowrank.entries import from_matrices
 from vpem_cli.idle import why_refused
 
-from .cells_support import lost_messages
+from .cells_support import first_of, lost_messages
 from .resume_support import check_resumes
 from .thread_engine import together
 
@@ -238,9 +238,8 @@ def mpi(folder):
     wanted += [fit(topology="path", max_iter=3), of_parties(OneProcess())]
     with one_blas_thread():
         ranks = together(2, everything)
+    first_of(ranks)
     for rank, found in enumerate(ranks):
-        if isinstance(found, BaseException):
-            raise found
         *found, (of_files, hidden) = found
         *others, (in_one, away) = wanted
         for ours, theirs in zip([*found, of_files], [*others, in_one], strict=True):

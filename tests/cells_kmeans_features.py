@@ -3,7 +3,6 @@
 import numpy as np
 
 from vpem import connect, kmeans_features, make_graph
-from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.parties.joining import join_parties
@@ -12,20 +11,18 @@ from vpem.fits.spread import own_columns
 from vpem.network.holdings import from_lists
 from vpem.sums.spread import spread
 
+from .cells_support import files_of_columns
 from .kmeans_support import (
-    HOLES,
+    KEPT,
+    OVER_RANKS,
     START,
     WEIGHTS,
+    Ways,
     X,
-    first_of,
     in_shell,
     is_at_rest,
-    is_lloyd,
     same,
-    same_optimum,
 )
-from .resume_support import check_resumes
-from .thread_engine import together
 
 NAMES = ("a", "b", "c", "d")
 FEATURES = ("u", "v", "w", "x", "y", "z")
@@ -48,83 +45,14 @@ def cluster(data=X, topology="star", network=None, engine=None, held=HELD, **opt
     return kmeans_features(own, ranked, **options)
 
 
-def server(folder):
-    is_lloyd(cluster(), X, START)
-
-
-def consensus(folder):
-    found, wanted = cluster(topology="cycle", network={"consensus_tol": 1e-12}), cluster()
-    for name in ("history", "centres", "distances"):
-        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), 1e-9)
-    np.testing.assert_array_equal(found.labels, wanted.labels)
-
-
-def tree(folder):
-    for topology in ("path", "geometric"):
-        same(cluster(topology=topology, network={"sum": "tree"}), cluster())
+LAWS = Ways(cluster, (*KEPT, {"batch_size": 50, "network": {"compress": "natural:12bits"}}))
 
 
 def compressed(folder):
+    LAWS.compressed(folder)
     for topology in ("star", "cycle"):
-        found = cluster(topology=topology, network={"compress": "natural:12bits"})
-        plain = cluster(topology=topology)
-        same_optimum(found, plain, 1e-5)
-        few, many = (
-            one.communication["bytes"] / one.communication["messages"] for one in (found, plain)
-        )
-        assert few < 0.35 * many
         network = {"compress": "natural:12bits"}
         is_at_rest(cluster(topology=topology, network=network, batch_size=50))
-        for seed, codec in enumerate(("qsgd:8bits", "qsgd:4bits:32", "topk:0.3")):
-            network = {"compress": codec, "seed": seed}
-            is_at_rest(cluster(topology=topology, network=network, init="random", seed=seed))
-
-
-def absent(folder):
-    for seed in range(3):
-        drawn = {"init": "random", "seed": seed}
-        for compress in (None, "natural:12bits"):
-            network = {"agent_dropout": 0.3, "compress": compress, "seed": seed}
-            is_at_rest(cluster(topology="complete", network=network, **drawn))
-            network = {"compress": compress, "seed": seed}
-            is_at_rest(cluster(network=network, participation=0.4, **drawn))
-    same(cluster(participation=1 - 1e-12), cluster(), more=1)
-
-
-def links(folder):
-    faults = {"link_failure": 0.2, "stragglers": 0.1}
-    for topology in ("cycle", "complete"):
-        same_optimum(cluster(topology=topology, network=faults), cluster(), 1e-7)
-    few = {**faults, "n_rounds": 2}
-    assert cluster(topology="path", network=few, max_iter=30).partitions
-
-
-def batches(folder):
-    same(cluster(batch_size=len(X)), cluster())
-    for how in ({}, {"data": HOLES, "missing": "marginalize"}):
-        for seed in range(3):
-            found = cluster(batch_size=37, init="random", seed=seed, **how)
-            is_at_rest(found, how.get("data", X))
-            assert (np.diff(found.history) <= 1e-12 * found.history[0]).all()
-            np.testing.assert_allclose(found.history[-1], found.inertia, 1e-10)
-    same_optimum(cluster(topology="cycle", batch_size=37), cluster(batch_size=37), 1e-5)
-    weighed = {"sample_weight": WEIGHTS, "init": np.flatnonzero(WEIGHTS)[:4]}
-    assert cluster(batch_size=37, **weighed).converged
-
-
-def missing(folder):
-    same(cluster(missing="marginalize"), cluster())
-    found = cluster(HOLES, missing="marginalize")
-    is_lloyd(found, HOLES, START)
-    assert (np.diff(found.history) < 0).all()
-    weighed = {"sample_weight": WEIGHTS + 1, "missing": "marginalize"}
-    is_lloyd(cluster(HOLES, **weighed), HOLES, START, WEIGHTS + 1)
-
-
-def weights(folder):
-    start = np.flatnonzero(WEIGHTS)[[0, 30, 60, 90]]
-    found = cluster(init=start, sample_weight=WEIGHTS)
-    is_lloyd(found, X, start, WEIGHTS)
 
 
 def disk(folder):
@@ -135,61 +63,12 @@ def disk(folder):
     same(cluster(stored), cluster())
 
 
-KEPT = (
-    {},
-    {"batch_size": 50, "network": {"compress": "natural:12bits"}},
-    {"batch_size": 37, "data": HOLES, "missing": "marginalize"},
-    {"topology": "cycle", "init": "k-means++", "n_init": 2},
-    {"network": {"compress": "natural:12bits"}, "participation": 0.6},
-    {"topology": "complete", "network": {"compress": "natural:12bits", "agent_dropout": 0.2}},
-    {"topology": "path", "network": {"link_failure": 0.3, "n_rounds": 3}, "max_iter": 20},
-)
-
-
-def checkpoint(folder):
-    for how in KEPT:
-        check_resumes(lambda saver, how=how: cluster(saver=saver, **how))
-
-
-def shared(folder):
-    """A file of each party."""
-    files = []
-    for name, columns in zip(NAMES, HELD.features, strict=True):
-        files.append(folder / f"{name}.h5")
-        names = tuple(FEATURES[column] for column in columns)
-        write_dataset(files[-1], Dataset(X[:, columns], names))
-    return files
-
-
 def parties(folder):
-    report = in_shell(*shared(folder), "--parties", "--split", "features")
+    files = files_of_columns(folder, X, FEATURES, HELD, NAMES)
+    report = in_shell(*files, "--parties", "--split", "features")
     np.testing.assert_allclose(report["history"], cluster().history, 1e-10)
     assert report["agent_names"] == list(NAMES)
     assert report["alignment"]["rows"] == len(X)
-
-
-OVER_RANKS = {
-    "server": {},
-    "consensus": {"topology": "cycle", "network": {"hops": 1}},
-    "few rounds": {"topology": "path", "network": {"n_rounds": 5, "acceleration": "none"}},
-    "tree": {"topology": "path", "network": {"sum": "tree"}},
-    "absent": {"participation": 0.5, "init": "random"},
-    "compressed": {"network": {"compress": "qsgd:8bits"}},
-    "compressed, absent": {"network": {"compress": "qsgd:8bits"}, "participation": 0.5},
-    "rounds": {"topology": "cycle", "network": {"compress": "natural:12bits"}, "max_iter": 6},
-    "silent": {"topology": "complete", "network": {"agent_dropout": 0.2}, "max_iter": 6},
-    "links": {"topology": "cycle", "network": {"link_failure": 0.2}, "max_iter": 6},
-    "one round": {"topology": "complete"},
-    "start": {"init": "k-means++", "n_init": 2, "scale": "standard"},
-    "batches": {"batch_size": 37, "topology": "cycle"},
-    "missing in batches": {"data": HOLES, "missing": "marginalize", "batch_size": 50},
-    "missing": {"data": HOLES, "missing": "marginalize", "scale": "standard"},
-    "centres": {"init": X[START] + 0.1, "topology": "cycle"},
-    "empty": {"init": X[START] + 99.0 * np.arange(4)[:, None], "topology": "cycle"},
-    "weights": {"sample_weight": WEIGHTS, "init": "random"},
-    "grid": GRID,
-    "grid of hubs": {**GRID, "sample_weight": WEIGHTS, "scale": "standard"},
-}
 
 
 FEW = ("few rounds", "disk", "grid")
@@ -197,10 +76,16 @@ FEW = ("few rounds", "disk", "grid")
 
 
 def mpi(folder):
-    files = shared(folder)
+    files = files_of_columns(folder, X, FEATURES, HELD, NAMES)
     write_dataset(folder / "data.h5", Dataset(X, FEATURES))
     stored = read_dataset(folder / "data.h5", memory_limit=1).X.in_reads_of(80)
-    ways = {**OVER_RANKS, "disk": {"data": stored, "max_iter": 4, "network": {"hops": 1}}}
+    ways = {
+        **OVER_RANKS,
+        "consensus": {"topology": "cycle", "network": {"hops": 1}},
+        "grid": GRID,
+        "grid of hubs": {**GRID, "sample_weight": WEIGHTS, "scale": "standard"},
+        "disk": {"data": stored, "max_iter": 4, "network": {"hops": 1}},
+    }
 
     def of_parties(engine):
         place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
@@ -209,36 +94,7 @@ def mpi(folder):
         network = spread(connect(make_graph("star", 4), joined.partition), engine)
         return kmeans_features(joined.X, network, n_clusters=4, init=START, n_threads=1)
 
-    def work(engine):
-        some = ways if engine.size == 2 else FEW
-        found = [
-            of_parties(engine),
-            *(cluster(engine=engine, **ways[name]) for name in some),
-        ]
-        if engine.size == 2:
-            check_resumes(lambda saver: cluster(topology="cycle", engine=engine, saver=saver))
-        return found
-
-    wanted = [of_parties(OneProcess()), *(cluster(**how) for how in ways.values())]
-    few = [wanted[0], *(wanted[1 + list(ways).index(name)] for name in FEW)]
-    for n_ranks, expected in ((2, wanted), (5, few)):
-        for ours, theirs in zip(first_of(together(n_ranks, work)), expected, strict=True):
-            same(ours, theirs)
-            assert ours.communication == theirs.communication
+    LAWS.over_ranks(of_parties, ways, FEW)
 
 
-CELLS = {
-    "server": server,
-    "consensus": consensus,
-    "tree": tree,
-    "compressed": compressed,
-    "absent": absent,
-    "links": links,
-    "batches": batches,
-    "missing": missing,
-    "weights": weights,
-    "disk": disk,
-    "checkpoint": checkpoint,
-    "parties": parties,
-    "mpi": mpi,
-}
+CELLS = LAWS.cells(compressed=compressed, disk=disk, parties=parties, mpi=mpi)

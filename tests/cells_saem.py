@@ -18,7 +18,7 @@ from vpem.saem.individuals import from_long
 from vpem.saem.people import collect
 from vpem.sums.spread import spread_workers
 
-from .cells_support import lost_messages
+from .cells_support import first_of, lost_messages
 from .resume_support import check_resumes
 from .thread_engine import together
 
@@ -268,11 +268,8 @@ def mpi(folder):
         return [*found, check_resumes(lambda saver: fit(engine=engine, saver=saver, **few))]
 
     wanted = [*(fit(**how) for how in runs), fit(**few)]
-    first, *others = together(2, everything)
-    if isinstance(first, BaseException):
-        raise first
-    assert not any(isinstance(other, BaseException) for other in others)
-    for ours, theirs in zip(first, wanted, strict=True):
+    found = first_of(together(2, everything))
+    for ours, theirs in zip(found, wanted, strict=True):
         if len(ours.people.names) == len(theirs.people.names):
             same(ours, theirs)
         assert ours.ledger.summary() == theirs.ledger.summary()

@@ -1,15 +1,10 @@
 """VP-EM, every way (see test_table.py)."""
 
-import io
-import json
-from contextlib import redirect_stdout
-
 import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
-import vpem_cli
 from vpem import InputError, connect, fit_vpem, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.engines.one_process import OneProcess
@@ -21,7 +16,7 @@ from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.holdings import contiguous
 from vpem.sums.spread import spread
 
-from .cells_support import lost_messages
+from .cells_support import files_of_columns, first_of, lost_messages, report_of
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
 from .resume_support import check_resumes
@@ -191,27 +186,10 @@ def checkpoint(folder):
     check_resumes(lambda saver: fit(saver=saver))
 
 
-def shared(folder):
-    """A file of each party."""
-    files = []
-    for name, columns in zip(NAMES, HELD.features, strict=True):
-        files.append(folder / f"{name}.h5")
-        names = tuple(FEATURES[column] for column in columns)
-        write_dataset(files[-1], Dataset(X[:, columns], names))
-    return files
-
-
-def shell(*words):
-    """The report of a command."""
-    said = io.StringIO()
-    with redirect_stdout(said):
-        assert vpem_cli.run([*map(str, words), "--json", "--quiet"]) == 0
-    return json.loads(said.getvalue())
-
-
 def parties(folder):
     common = ["--topology", "star", "--init-rows", "3,77", "--max-iter", 6, "--tol", 0]
-    report = shell("fit", *shared(folder), "--parties", *common)
+    files = files_of_columns(folder, X, FEATURES, HELD, NAMES)
+    report = report_of("fit", *files, "--parties", *common)
     np.testing.assert_allclose(report["log_likelihood"], fit().log_likelihood, 1e-10)
     assert report["agent_names"] == list(NAMES)
 
@@ -238,7 +216,7 @@ OVER_RANKS = {
 
 
 def mpi(folder):
-    files = shared(folder)
+    files = files_of_columns(folder, X, FEATURES, HELD, NAMES)
 
     def of_parties(engine):
         place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
@@ -257,11 +235,8 @@ def mpi(folder):
     wanted = [fit(**how | few) for how in OVER_RANKS.values()]
     wanted += [fit(), of_parties(OneProcess())]
     with one_blas_thread():
-        first, *others = together(2, everything)
-    if isinstance(first, BaseException):
-        raise first
-    assert not any(isinstance(other, BaseException) for other in others)
-    for ours, theirs in zip(first, wanted, strict=True):
+        found = first_of(together(2, everything))
+    for ours, theirs in zip(found, wanted, strict=True):
         same(ours, theirs)
         assert ours.communication == theirs.communication
 

@@ -1,16 +1,15 @@
 """What cells of k-means share: data, Lloyd's algorithm in plain NumPy, comparisons."""
 
-import json
-from contextlib import redirect_stdout
-from io import StringIO
-
 import numpy as np
 
-import vpem_cli
-from vpem.engines.engine import StalledError
+from vpem.engines.one_process import OneProcess
+from vpem.table import WAYS
 
+from .cells_support import first_of, report_of
 from .cli_support import overlapping
 from .missing_support import with_holes
+from .resume_support import check_resumes
+from .thread_engine import together
 
 X, _ = overlapping(160, 6, 4, gap=3.0, seed=9)
 HOLES = with_holes(X, 1)
@@ -77,18 +76,153 @@ def is_at_rest(found, data=X, weights=None):
     np.testing.assert_array_equal(off.argmin(axis=1), found.labels)
 
 
-def first_of(found):
-    """What the first rank found, if none failed."""
-    failed = [one for one in found if isinstance(one, BaseException)]
-    for one in sorted(failed, key=lambda one: isinstance(one, StalledError)):
-        raise one
-    return found[0]
+class Ways:
+    """Laws that k-means over rows and over features share.
+
+    Parameters
+    ----------
+    cluster : callable
+        Clusters the data, by four agents at a star if nothing else is said.
+    kept : sequence of dict
+        Runs that are broken off, and go on.
+    """
+
+    def __init__(self, cluster, kept):
+        self.cluster = cluster
+        self.kept = kept
+
+    def server(self, folder):
+        is_lloyd(self.cluster(), X, START)
+
+    def consensus(self, folder):
+        found = self.cluster(topology="cycle", network={"consensus_tol": 1e-12})
+        wanted = self.cluster()
+        for name in ("history", "centres", "distances"):
+            np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), 1e-9)
+        np.testing.assert_array_equal(found.labels, wanted.labels)
+
+    def tree(self, folder):
+        for topology in ("path", "geometric"):
+            same(self.cluster(topology=topology, network={"sum": "tree"}), self.cluster())
+
+    def compressed(self, folder):
+        for topology in ("star", "cycle"):
+            found = self.cluster(topology=topology, network={"compress": "natural:12bits"})
+            plain = self.cluster(topology=topology)
+            same_optimum(found, plain, 1e-5)
+            few, many = (
+                one.communication["bytes"] / one.communication["messages"] for one in (found, plain)
+            )
+            assert few < 0.35 * many
+            for seed, codec in enumerate(("qsgd:8bits", "qsgd:4bits:32", "topk:0.3")):
+                network = {"compress": codec, "seed": seed}
+                drawn = {"init": "random", "seed": seed}
+                is_at_rest(self.cluster(topology=topology, network=network, **drawn))
+
+    def absent(self, folder):
+        for seed in range(3):
+            drawn = {"init": "random", "seed": seed}
+            for compress in (None, "natural:12bits"):
+                network = {"agent_dropout": 0.3, "compress": compress, "seed": seed}
+                is_at_rest(self.cluster(topology="complete", network=network, **drawn))
+                network = {"compress": compress, "seed": seed}
+                is_at_rest(self.cluster(network=network, participation=0.4, **drawn))
+        same(self.cluster(participation=1 - 1e-12), self.cluster(), more=1)
+
+    def links(self, folder):
+        faults = {"link_failure": 0.2, "stragglers": 0.1}
+        for topology in ("cycle", "complete"):
+            found = self.cluster(topology=topology, network=faults)
+            same_optimum(found, self.cluster(), 1e-7)
+        few = {**faults, "n_rounds": 2}
+        assert self.cluster(topology="path", network=few, max_iter=30).partitions
+
+    def batches(self, folder):
+        same(self.cluster(batch_size=len(X)), self.cluster())
+        for how in ({}, {"data": HOLES, "missing": "marginalize"}):
+            for seed in range(3):
+                found = self.cluster(batch_size=37, init="random", seed=seed, **how)
+                is_at_rest(found, how.get("data", X))
+                assert (np.diff(found.history) <= 1e-12 * found.history[0]).all()
+                np.testing.assert_allclose(found.history[-1], found.inertia, 1e-10)
+        found = self.cluster(topology="cycle", batch_size=37)
+        same_optimum(found, self.cluster(batch_size=37), 1e-5)
+        weighed = {"sample_weight": WEIGHTS, "init": np.flatnonzero(WEIGHTS)[:4]}
+        assert self.cluster(batch_size=37, **weighed).converged
+
+    def missing(self, folder):
+        same(self.cluster(missing="marginalize"), self.cluster())
+        found = self.cluster(HOLES, missing="marginalize")
+        is_lloyd(found, HOLES, START)
+        assert (np.diff(found.history) < 0).all()
+        weighed = {"sample_weight": WEIGHTS + 1, "missing": "marginalize"}
+        is_lloyd(self.cluster(HOLES, **weighed), HOLES, START, WEIGHTS + 1)
+
+    def weights(self, folder):
+        start = np.flatnonzero(WEIGHTS)[[0, 30, 60, 90]]
+        is_lloyd(self.cluster(init=start, sample_weight=WEIGHTS), X, start, WEIGHTS)
+
+    def checkpoint(self, folder):
+        for how in self.kept:
+            check_resumes(lambda saver, how=how: self.cluster(saver=saver, **how))
+
+    def over_ranks(self, of_parties, ways, few):
+        """Compare runs over ranks with one process: all over two, and few over five."""
+
+        def work(engine):
+            some = ways if engine.size == 2 else few
+            found = [
+                of_parties(engine),
+                *(self.cluster(engine=engine, **ways[name]) for name in some),
+            ]
+            if engine.size == 2:
+                check_resumes(
+                    lambda saver: self.cluster(topology="cycle", engine=engine, saver=saver)
+                )
+            return found
+
+        wanted = [of_parties(OneProcess()), *(self.cluster(**how) for how in ways.values())]
+        of_few = [wanted[0], *(wanted[1 + list(ways).index(name)] for name in few)]
+        for n_ranks, expected in ((2, wanted), (5, of_few)):
+            for ours, theirs in zip(first_of(together(n_ranks, work)), expected, strict=True):
+                same(ours, theirs)
+                assert ours.communication == theirs.communication
+
+    def cells(self, **others):
+        """Cells by way, of which others than these are given."""
+        return {way: others[way] if way in others else getattr(self, way) for way in WAYS}
+
+
+KEPT = (
+    {},
+    {"batch_size": 37, "data": HOLES, "missing": "marginalize"},
+    {"topology": "cycle", "init": "k-means++", "n_init": 2},
+    {"network": {"compress": "natural:12bits"}, "participation": 0.6},
+    {"topology": "complete", "network": {"compress": "natural:12bits", "agent_dropout": 0.2}},
+    {"topology": "path", "network": {"link_failure": 0.3, "n_rounds": 3}, "max_iter": 20},
+)
+
+OVER_RANKS = {
+    "server": {},
+    "few rounds": {"topology": "path", "network": {"n_rounds": 5, "acceleration": "none"}},
+    "tree": {"topology": "path", "network": {"sum": "tree"}},
+    "absent": {"participation": 0.5, "init": "random"},
+    "compressed": {"network": {"compress": "qsgd:8bits"}},
+    "compressed, absent": {"network": {"compress": "qsgd:8bits"}, "participation": 0.5},
+    "rounds": {"topology": "cycle", "network": {"compress": "natural:12bits"}, "max_iter": 6},
+    "silent": {"topology": "complete", "network": {"agent_dropout": 0.2}, "max_iter": 6},
+    "links": {"topology": "cycle", "network": {"link_failure": 0.2}, "max_iter": 6},
+    "one round": {"topology": "complete"},
+    "start": {"init": "k-means++", "n_init": 2, "scale": "standard"},
+    "batches": {"batch_size": 37, "topology": "cycle"},
+    "missing in batches": {"data": HOLES, "missing": "marginalize", "batch_size": 50},
+    "missing": {"data": HOLES, "missing": "marginalize", "scale": "standard"},
+    "weights": {"sample_weight": WEIGHTS, "init": "random"},
+    "centres": {"init": X[START] + 0.1, "topology": "cycle"},
+    "empty": {"init": X[START] + 99.0 * np.arange(4)[:, None], "topology": "cycle"},
+}
 
 
 def in_shell(*words):
     """Cluster by the command line; returns its report."""
-    words = ("kmeans", *map(str, words), "-k", "4", "--init-rows", "3,40,77,111", "--json", "-q")
-    printed = StringIO()
-    with redirect_stdout(printed):
-        assert vpem_cli.run(list(words)) == 0
-    return json.loads(printed.getvalue())
+    return report_of("kmeans", *words, "-k", "4", "--init-rows", "3,40,77,111")
