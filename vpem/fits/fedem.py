@@ -60,7 +60,7 @@ def _prepared(
         sample_weight=sample_weight,
         feature_names=feature_names,
         missing=how.missing,
-        here=LocalRows.of(holders, workers.counts, X, workers.order),
+        here=LocalRows.of(holders, workers, X),
     )
     if workers.n_samples != given.n_samples:
         raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")

@@ -12,6 +12,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.fits.fedem_moments import ITEM, MANY, SHORT, Agreement
 from vpem.fits.fedem_rows import HeldByWorkers
+from vpem.fits.local_rows import charge_weights
 from vpem.network.blocks import Blocks
 from vpem.network.codecs import Codec, Dither, Natural
 from vpem.network.ledger import Ledger
@@ -88,9 +89,7 @@ class Setup:
         self.rng = rng
         self.item = ITEM if codec is None else SHORT
         if held.all_weights is not None:
-            # Which row a shared number draws depends on the weights of all rows.
-            for worker, count in enumerate(held.counts):
-                self.total.agree("setup", ITEM * int(count), worker)
+            charge_weights(self.total, held.counts)
 
     def model(self, how: FedMixtureSettings, known_covariance: Any) -> MixtureStatistics:
         """Return the statistics of the mixture, in units that all workers agree on."""

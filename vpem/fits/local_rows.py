@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, row_blocks
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
+from vpem.network.holdings import Workers
+from vpem.sums.quantizer import ITEM
+from vpem.sums.sum import Sum
 from vpem.terms.matrix import Rows
 
-__all__ = ["LocalRows", "SharedRows", "read_rows"]
+__all__ = ["LocalRows", "SharedRows", "charge_weights", "read_rows"]
 
 
 class LocalRows:
@@ -63,13 +66,7 @@ class LocalRows:
         self.rows = slice(first, first + ends[-1])
 
     @classmethod
-    def of(
-        cls,
-        holders: Placement,
-        counts: NDArray[np.intp],
-        X: Any,
-        order: NDArray[np.intp] | None = None,
-    ) -> LocalRows | None:
+    def of(cls, holders: Placement, workers: Workers, X: Any) -> LocalRows | None:
         """Return which rows X has where workers live in several processes; else None.
 
         Raises
@@ -79,7 +76,7 @@ class LocalRows:
         """
         if not holders.apart:
             return None
-        here = cls(holders, counts, order)
+        here = cls(holders, workers.counts, None if workers.in_order else workers.order)
         here.check(X)
         return here
 
@@ -165,6 +162,15 @@ class SharedRows:
     def part(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of this process's rows as rows of their own."""
         return self._rows.part(rows, following)
+
+
+def charge_weights(total: Sum, counts: NDArray[np.intp]) -> None:
+    """Count how every worker tells all others the weights of its rows, so many of each.
+
+    Which row a shared number draws depends on the weights of all rows.
+    """
+    for worker, count in enumerate(counts):
+        total.agree("setup", ITEM * int(count), worker)
 
 
 def read_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> Floats:

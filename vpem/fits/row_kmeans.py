@@ -25,7 +25,7 @@ from vpem.fits.clustering import (
     progress_of,
     warn_of_outcome,
 )
-from vpem.fits.local_rows import LocalRows
+from vpem.fits.local_rows import LocalRows, charge_weights
 from vpem.fits.rows import charge_scaling, n_columns
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
@@ -112,7 +112,7 @@ def kmeans_rows(
         )  # fmt: skip
     _check_rows(X, workers, network)
     holders = network.total.holders
-    here = LocalRows.of(holders, workers.counts, X, workers.order)
+    here = LocalRows.of(holders, workers, X)
     asked = prepare(X, n_columns(X), how, sample_weight, feature_names, here)
     n_samples = len(asked.X) if here is None else here.n_samples
     if workers.n_samples != n_samples:
@@ -155,9 +155,7 @@ def _charge_rows(asked: Wanted, workers: Workers, total: Sum, how: KmeansSetting
     if how.scale == "standard":
         charge_scaling(total, d)
     if asked.row_weights is not None:
-        # Which row a shared number draws depends on the weights of all rows.
-        for worker, count in enumerate(workers.counts):
-            total.agree("setup", 8 * int(count), worker)
+        charge_weights(total, workers.counts)
     if asked.misses:
         # Every feature's weight and mean, by which missing values of starts are filled.
         total.begin("setup", 1, 2 * d, 8)

@@ -16,7 +16,7 @@ from vpem.checks import Floats, as_array, check_int
 from vpem.errors import InputError
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
-from vpem.fits.local_rows import LocalRows, SharedRows
+from vpem.fits.local_rows import LocalRows, SharedRows, charge_weights
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import RowFit, warn_of_outcome
 from vpem.fits.row_starts import RowRestart
@@ -96,7 +96,7 @@ def fit_em(
     if not isinstance(X, FileMatrix):
         X = as_array("data", X)
     _check_network(network, workers)
-    here = _local_rows(X, workers, network, how)
+    here = LocalRows.of(network.total.holders, workers, X)
     given = prepare(
         X, n_columns(X), how, sample_weight=sample_weight, feature_names=feature_names,
         dtype=how.dtype, missing=how.missing, here=here,
@@ -166,20 +166,6 @@ def _batches(how: FitSettings) -> Report:
     return {} if how.batch_size is None else sizes
 
 
-def _local_rows(
-    X: Floats | FileMatrix, workers: Workers, network: Network, how: FitSettings
-) -> LocalRows | None:
-    """Return who has which rows where workers live in several processes; else None.
-
-    Raises
-    ------
-    InputError
-        If a setting cannot be had over rows.
-    """
-    order = None if workers.in_order else workers.order
-    return LocalRows.of(network.total.holders, workers.counts, X, order)
-
-
 def _terms(
     given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings
 ) -> tuple[RowTerms, NDArray[np.float64] | None]:
@@ -211,9 +197,7 @@ def _charge_setup(
     if how.scale == "standard" or not whole.scaling.is_none:
         charge_scaling(total, d)
     if given.row_weights is not None:
-        # Which row a shared number draws depends on the weights of all rows.
-        for worker, count in enumerate(terms.counts):
-            total.agree("setup", 8 * int(count), worker)
+        charge_weights(total, terms.counts)
     if given.misses:
         # Every feature's weight, mean and variance, by which missing values are filled first.
         total.begin("setup", 1, 3 * d, 8)
