@@ -34,6 +34,7 @@ cdef struct Plan:
     # Sizes, the same for all tiles.
     Py_ssize_t n_samples, d, n_blocks, n_components, n_roots, n_copies
     Py_ssize_t tile, widest, lanes, collect, diagonal
+    Py_ssize_t n_sums                  # numbers that a share adds up, one after the other
     int isa
     double least
     # Shared, read only.
@@ -326,6 +327,7 @@ cdef void sweep_share(
     work.counts = sums.counts
     work.first = sums.first
     work.second = sums.second
+    memset(sums.log_likelihoods, 0, plan.n_sums * sizeof(double))
     for tile in range(begin, end):
         sweep_tile(plan, &work, tile, witness)
 
@@ -381,9 +383,9 @@ cdef void unpack_gram(
 
 
 def _aligned(Py_ssize_t n, dtype):
-    """Zeros that start at a multiple of 64 bytes."""
+    """Room for numbers, from a multiple of 64 bytes on."""
     size = np.dtype(dtype).itemsize
-    buffer = np.zeros(n * size + 64, dtype=np.uint8)
+    buffer = np.empty(n * size + 64, dtype=np.uint8)
     start = -buffer.ctypes.data % 64
     return buffer[start:start + n * size].view(dtype)
 
@@ -492,15 +494,17 @@ def sweep(
     bounds = _shares(n_tiles, n_threads, max(room, n_threads))
     cdef Py_ssize_t[::1] share = bounds
     cdef Py_ssize_t n_shares = share.shape[0] - 1
-    memory = [_aligned(sum(sizes), dtype) for _ in range(n_threads)]
-    sums = [_aligned(sum(own_sizes) + 8, np.float64) for _ in range(n_shares)]
+    # In one piece each: the system takes small ones back and clears them anew, call after call.
+    plan.n_sums = sum(own_sizes)
+    memory = _aligned(n_threads * sum(sizes), dtype)
+    sums = _aligned(n_shares * plan.n_sums, np.float64)
     works = np.zeros((n_threads + n_shares) * sizeof(Work), dtype=np.uint8)
     cdef unsigned char[::1] works_view = works
     cdef Work* scratch = <Work*>&works_view[0]
     cdef Work* work = scratch + n_threads
     item = np.dtype(dtype).itemsize
     for v in range(n_threads):
-        places = np.concatenate([[0], np.cumsum(sizes)]) * item + memory[v].ctypes.data
+        places = np.cumsum([v * sum(sizes), *sizes]) * item + memory.ctypes.data
         scratch[v].x = <void*><uintptr_t>places[0]
         scratch[v].terms = <void*><uintptr_t>places[1]
         scratch[v].sums = <void*><uintptr_t>places[2]
@@ -509,7 +513,7 @@ def sweep(
         scratch[v].centred = <void*><uintptr_t>places[5]
         scratch[v].packed = <void*><uintptr_t>places[6]
     for v in range(n_shares):
-        places = np.concatenate([[0], np.cumsum(own_sizes)]) * 8 + sums[v].ctypes.data
+        places = np.cumsum([v * plan.n_sums, *own_sizes]) * 8 + sums.ctypes.data
         work[v].log_likelihoods = <double*><uintptr_t>places[0]
         work[v].counts = <double*><uintptr_t>places[1]
         work[v].first = <double*><uintptr_t>places[2]
