@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from vpem.network.holdings import Partition
     from vpem.network.schema import Report
     from vpem.settings import GraphSettings, HoldingSettings
+    from vpem.sums.connect import Network
     from vpem.terms.mixture import Mixture
 
     from .options import Given
+    from .output import Screen
 
 F = TypeVar("F", bound=MixtureSettings)
 
@@ -31,6 +33,7 @@ __all__ = [
     "start_model",
     "started",
     "stored_graph",
+    "tell_of_tree",
 ]
 
 
@@ -147,3 +150,19 @@ def how_summed(report: Report) -> str:
         if chance:
             parts.append(f"{name.replace('_', ' ')} {chance:g}")
     return ", ".join(parts)
+
+
+def tell_of_tree(network: Network, screen: Screen) -> None:
+    """Say in a line, where sums are by consensus, what the same would send along a tree."""
+    from vpem.sums.connect import along_a_tree
+    from vpem.sums.forecast import one_sum
+
+    tree = None if screen.quiet else along_a_tree(network)
+    if tree is None:
+        return
+    here, there = one_sum(network).messages, one_sum(tree).messages
+    if 0 < there < here:
+        screen.note(
+            f"a sum sends {here:,} messages by consensus; along a spanning tree (--sum tree) it "
+            f"would send {there:,}, exact: {here / there:,.1f} times fewer bytes"
+        )

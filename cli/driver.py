@@ -12,6 +12,7 @@ import typer
 from vpem.records import setting
 
 from .checkpoints import CheckpointSettings, catching, saver_of
+from .choices import tell_of_tree
 from .engine import EngineSettings, engine_of, tell_warnings
 from .idle import NO_CSV, NOTHING_REPLACED
 from .options import Printing
@@ -20,6 +21,7 @@ from .roles import Role
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
+    from vpem.sums.connect import Network
 
 __all__ = ["Output", "Run", "TableOutput"]
 
@@ -77,6 +79,8 @@ class Run:
         Where it runs.
     saver : FileSaver or None
         What keeps checkpoints.
+    network : Network or None
+        What is fitted on.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Run:
 
         self.screen = screen
         self.out = out
+        self.network: Network | None = None
         engine = engine or EngineSettings()
         self.engine = engine_of(engine, screen)
         self.shards = engine.shards
@@ -105,6 +110,13 @@ class Run:
         from vpem.checks import available_memory, parse_bytes
 
         return available_memory() // neighbours() if limit is None else parse_bytes(limit)
+
+    def over(self, network: Network, *, workers: bool = False) -> Network:
+        """Return what this process has of the network of the fit."""
+        from vpem.sums.spread import spread, spread_workers
+
+        self.network = network
+        return (spread_workers if workers else spread)(network, self.engine)
 
     @contextmanager
     def working(self, kind: Callable[[bool, str | None], P]) -> Iterator[P]:
@@ -124,11 +136,16 @@ class Run:
             raise typer.Exit(self._code(converged))
 
     def end(self, report: Report, converged: bool, show: Callable[[], None]) -> None:
-        """Print a report, or show it as tables, and exit with the code of its outcome."""
+        """Print a report, or show it as tables, and exit with the code of its outcome.
+
+        Where its sums were by consensus, a line says what they would send along a tree.
+        """
         if self.out.json:
             print_json(report)
         elif not self.out.quiet:
             show()
+        if self.network is not None:
+            tell_of_tree(self.network, self.screen)
         if code := self._code(converged):
             raise typer.Exit(code)
 

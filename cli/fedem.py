@@ -126,14 +126,13 @@ def _fit(
     """Fit with so many bytes of data in memory; and what there is to report of the engine."""
     from vpem.fits.fedem import fit_fedem
     from vpem.sums.connect import connect_workers
-    from vpem.sums.spread import spread_workers
 
     joined = graph_of(workers.n_workers, workers.names, graph)
     if not joined.has_server:
         # There the codec is of the rounds; at a server corrections are compressed, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
     with run.working(Progress) as progress:
-        network = spread_workers(connect_workers(joined, sums), run.engine)
+        network = run.over(connect_workers(joined, sums), workers=True)
         found = fit_fedem(
             own_rows(source, workers, network, limit),
             workers,

@@ -118,7 +118,6 @@ class _Task:
         run: Run,
     ) -> None:
         from vpem.sums.connect import connect, connect_workers
-        from vpem.sums.spread import spread, spread_workers
 
         self.source, self.how, self.run = source, how, run
         self.over_rows = held.split == "rows"
@@ -127,11 +126,11 @@ class _Task:
         if self.over_rows:
             self.parts = workers_of(source, held, run.screen)
             graph_of_workers = graph_of(self.parts.n_workers, self.parts.names, graph)
-            self.network = spread_workers(connect_workers(graph_of_workers, sums), run.engine)
+            self.network = run.over(connect_workers(graph_of_workers, sums), workers=True)
         else:
             self.parts = partition_of(source, held)
             network = connect(stored_graph(source, self.parts, graph), self.parts, sums)
-            self.network = spread(network, run.engine)
+            self.network = run.over(network)
         self.names: Sequence[str] = self.parts.names
         self.weighted = held.sample_weight is not None
         out = run.out

@@ -123,14 +123,13 @@ def _fit(
     """Fit; and what there is to report of the engine."""
     from vpem.fits.imputation import fit_imputation
     from vpem.sums.connect import connect_workers
-    from vpem.sums.spread import spread_workers
 
     joined = graph_of(found.n_observers, found.names, graph)
     if not joined.has_server:
         # There the codec is of the rounds; at a server corrections are compressed, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
     with run.working(_Progress) as progress:
-        network = spread_workers(connect_workers(joined, sums), run.engine)
+        network = run.over(connect_workers(joined, sums), workers=True)
         fit = fit_imputation(found, how, network=network, callback=progress, saver=run.saver)
         return fit, describe_engine(network)
 

@@ -116,7 +116,6 @@ def _cluster(
     from vpem.fits.feature_kmeans import kmeans_features
     from vpem.fits.row_kmeans import kmeans_rows
     from vpem.sums.connect import connect, connect_workers
-    from vpem.sums.spread import spread, spread_workers
 
     sums = sums.changed(seed=graph.graph_seed)
     with run.working(_Progress) as progress:
@@ -127,7 +126,7 @@ def _cluster(
             workers = workers_of(source, held, run.screen)
             joined = graph_of(workers.n_workers, workers.names, graph)
             check_absent(joined, sums, how)
-            network = spread_workers(connect_workers(joined, sums), run.engine)
+            network = run.over(connect_workers(joined, sums), workers=True)
             X = own_rows(source, workers, network, limit)
             if held.sample_weight is not None:
                 common["sample_weight"] = own_weights(source, workers, network)
@@ -138,7 +137,7 @@ def _cluster(
             graph = graph.changed(topology="star")
         joined = stored_graph(source, parts, graph)
         check_absent(joined, sums, how)
-        network = spread(connect(joined, parts, sums), run.engine)
+        network = run.over(connect(joined, parts, sums))
         X, common["feature_names"] = own_features(source, network, limit)
         if held.sample_weight is not None:
             common["sample_weight"] = source.sample_weight

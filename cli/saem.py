@@ -137,7 +137,6 @@ def _fit(
     from vpem.saem.fit import fit_saem
     from vpem.saem.saem import burn_in_of
     from vpem.sums.connect import connect_workers
-    from vpem.sums.spread import spread_workers
 
     from .saem_report import SaemCounter
 
@@ -154,7 +153,7 @@ def _fit(
             )  # fmt: skip
         sums, how = sums.changed(compress=how.codec), how.changed(codec=None)
     with run.working(progress_of) as progress:
-        network = spread_workers(connect_workers(joined, sums), run.engine)
+        network = run.over(connect_workers(joined, sums), workers=True)
         found = fit_saem(
             source.of(network), model, how, devices=held, network=network,
             callback=progress, saver=run.saver, **given,

@@ -23,7 +23,7 @@ from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.schema import Report
 from vpem.settings import ACCELERATIONS, SPLITS, WEIGHTS, SumSettings
 from vpem.steps.streams import ROW_BYTES
-from vpem.sums.connect import Network, connect, connect_workers
+from vpem.sums.connect import Network, along_a_tree, connect, connect_workers
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 from vpem.sums.counted import add_vectors
 from vpem.sums.forecast import communication
@@ -115,7 +115,8 @@ def plan(
     n_samples = asked.n_samples or USUAL_SAMPLES
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
     link = None if asked.link is None else parse_link(asked.link)
-    network, work = _network(graph, held, asked, n_samples, split)
+    network = _network(graph, held, asked, split)
+    work = _work(network, held, asked, n_samples, split)
     sent = _sent(network, work, asked, n_samples, split)
     if sent["partitioned"] > MOST_PARTITIONED:
         warnings.warn(
@@ -163,40 +164,42 @@ def plan(
         ),
         **_mixing(network),
         "communication": sent,
-        "along_a_tree": _along_a_tree(network, held, asked, n_samples, split),
+        "along_a_tree": _instead(network, held, asked, n_samples, split),
         **({} if link is None else {"time": iteration_time(network, sent, link, work)}),
     }
 
 
-def _along_a_tree(
+def _network(graph: Graph, held: Partition, asked: PlanSettings, split: str) -> Network:
+    """Set up the network."""
+    how = asked.into(SumSettings)
+    if check_choice("split", split, SPLITS) == "features":
+        return connect(graph, held, how)
+    network = connect_workers(graph, how)
+    if network.compress is not None:
+        raise refusal("em-rows", "compressed")
+    return network
+
+
+def _instead(
     network: Network, held: Partition, asked: PlanSettings, n_samples: int, split: str
 ) -> Report | None:
     """What an iteration would send along a tree in place of rounds; None where none could be."""
-    if network.total.way != "consensus" or network.faults is not None:
+    tree = along_a_tree(network)
+    if tree is None:
         return None
-    exact = PlanSettings(
-        sum="tree", hops=asked.hops, seed=asked.seed, n_components=asked.n_components,
-        dtype=asked.dtype,
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VpemWarning)
-        tree, work = _network(network.graph, held, exact, n_samples, split)
-    sent = communication(tree, *work.values, work.itemsize, asked.batch_size)["iteration"]
+    work = _work(tree, held, asked, n_samples, split)
+    sent = _sent(tree, work, asked, n_samples, split)["iteration"]
     return {name: sent[name] for name in ("messages", "bytes", "rounds")}
 
 
-def _network(
-    graph: Graph, held: Partition, asked: PlanSettings, n_samples: int, split: str
-) -> tuple[Network, Work]:
-    """Set up the network, and say what the busiest agent does for a sum."""
-    how, shape = asked.into(SumSettings), (n_samples, asked.n_components)
-    if check_choice("split", split, SPLITS) == "rows":
-        network = connect_workers(graph, how)
-        if network.compress is not None:
-            raise refusal("em-rows", "compressed")
-        return network, Work.of_rows(network, *shape, held.n_features, asked.batch_size)
-    network = connect(graph, held, how)
-    return network, Work.of(network, *shape, ITEM_BYTES[asked.dtype], asked.batch_size)
+def _work(
+    network: Network, held: Partition, asked: PlanSettings, n_samples: int, split: str
+) -> Work:
+    """Say what the busiest agent does for a sum."""
+    shape = (n_samples, asked.n_components)
+    if split == "rows":
+        return Work.of_rows(network, *shape, held.n_features, asked.batch_size)
+    return Work.of(network, *shape, ITEM_BYTES[asked.dtype], asked.batch_size)
 
 
 def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, split: str) -> Report:

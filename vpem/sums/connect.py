@@ -38,7 +38,7 @@ from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
 from vpem.sums.tree import TreeSum
 
-__all__ = ["Network", "connect", "connect_workers"]
+__all__ = ["Network", "along_a_tree", "connect", "connect_workers"]
 
 
 @dataclass(frozen=True)
@@ -246,6 +246,28 @@ def connect(
     threads = thread_count(how.n_threads)
     server = CompressedServerSum(len(hubs), codec, seed=how.seed, n_threads=threads)
     return replace(joined, total=server, consensus_error=None)
+
+
+def along_a_tree(network: Network) -> Network | None:
+    """Return the same network with its sums along a tree; None where they are none of rounds.
+
+    Or where they cannot be taken along a tree, as messages are compressed, or links or agents fail.
+    """
+    network = network.whole
+    if network.total.way != "consensus" or network.compress or network.faults is not None:
+        return None
+    return _along_a_tree(
+        replace(
+            network,
+            n_rounds=None,
+            weights=None,
+            mixing_rate=None,
+            consensus_error=0.0,
+            error_is_bound=False,
+            acceleration="none",
+            consensus_tol=None,
+        )
+    )
 
 
 def _along_a_tree(joined: Network) -> Network:

@@ -18,7 +18,7 @@ from vpem.sums.gossip import GossipSum
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
 
-__all__ = ["communication"]
+__all__ = ["communication", "one_sum"]
 
 MOST_DRAWN = 500
 """Sums whose faults are drawn for a mean."""
@@ -89,6 +89,11 @@ def communication(
         "n_drawn": n_drawn,
         "partitioned": (n_drawn - n_whole) / n_drawn if n_drawn else 0.0,
     }
+
+
+def one_sum(network: Network) -> Ledger:
+    """Count what one sum sends of a number each agent has."""
+    return _take_sums(network.whole, "estep", 1, 1, 1, 1)[0]
 
 
 def _n_drawn(network: Network) -> int:
