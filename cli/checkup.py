@@ -210,7 +210,7 @@ def self_check() -> float:
     from vpem._core.threads import one_blas_thread
 
     rng = np.random.default_rng(0)
-    widths, n_rows, n_components = (5, 1, 9), 133, 3
+    widths, n_rows, n_components = (5, 1, 9), 20_133, 3  # enough for two threads
     d = sum(widths)
     parts = [np.eye(w) + np.tril(rng.normal(size=(w, w))) / w for w in widths for _ in range(3)]
     worst = 0.0

@@ -222,7 +222,7 @@ def test_transmit_is_decode_of_encode(name, n, dtype):
 @names
 def test_threads_do_not_show(name):
     codec = parse_codec(name)
-    values, keys = draw(3 * TILE + 5, n_rows=5)
+    values, keys = draw(12 * TILE + 5, n_rows=5)
     one, _ = codec.transmit(values, keys, 1)
     for n_threads in (2, 3, 8):
         np.testing.assert_array_equal(codec.transmit(values, keys, n_threads)[0], one)

@@ -65,7 +65,7 @@ def test_kernels_are_their_twins(model, levels, chains, monkeypatch):
 
 
 def test_threads_do_not_show(model):
-    theta, z, scales, keys = pieces(model, 5, 3, 0)
+    theta, z, scales, keys = pieces(model, 100, 3, 0)  # enough for threads
     found = []
     for n_threads in (1, 2, 3):
         moved = z.copy()

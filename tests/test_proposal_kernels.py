@@ -45,7 +45,7 @@ def test_kernels_are_their_twins(model, monkeypatch, step, gain, n_chains):
 @each("step", [0.0, 0.4])
 def test_threads_do_not_show(model, monkeypatch, step):
     found = [
-        moved(model, monkeypatch, proposals, step, 0.3, n_threads=n_threads)
+        moved(model, monkeypatch, proposals, step, 0.3, n_chains=60, n_threads=n_threads)
         for n_threads in (1, 2, 3)
     ]
     for other in found[1:]:

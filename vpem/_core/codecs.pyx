@@ -12,6 +12,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from vpem._core.real cimport real
+from vpem._core.shares cimport at_once, worth
 
 cdef enum:
     TILE = 4096           # values at a time, about
@@ -50,11 +51,6 @@ cdef inline void open_reader(
 cdef inline Py_ssize_t in_parts(Py_ssize_t count, Py_ssize_t size) noexcept nogil:
     """How many parts of a size hold so many values."""
     return (count + size - 1) // size
-
-
-cdef inline int threads_for(int n_threads, Py_ssize_t n_parts) noexcept nogil:
-    """Threads that have something to do, at least one."""
-    return <int>max(<Py_ssize_t>1, min(<Py_ssize_t>n_threads, n_parts))
 
 
 # ---- dithering: QSGD and block-p quantization ---------------------------------------------------
@@ -192,7 +188,10 @@ cdef void dither_rows(
     cdef uint8_t* codes
     faults[:] = 0
     split = 4 * in_parts(n_values if decoded == NULL else min(tile, n_values), bucket)
-    for i in prange(n_rows * n_tiles, num_threads=n_threads, schedule="static"):
+    for i in prange(
+        n_rows * n_tiles, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows * n_tiles, n_threads),
+    ):
         row = i // n_tiles
         first = (i - row * n_tiles) * tile
         count = min(tile, n_values - first)
@@ -228,6 +227,9 @@ def dither_encode(
 
     See `vpem._core.reference_codecs.dither_encode`.
     """
+    cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
+    cdef Py_ssize_t n_parts = n_rows * in_parts(n_values, dither_tile(bucket))
+    n_threads = worth(n_threads, n_parts, 3.0 * n_rows * n_values)
     with nogil:
         dither_rows(
             values, keys, levels, bucket, largest, messages, <real*>NULL, faults, n_threads,
@@ -252,7 +254,11 @@ def dither_decode(
     cdef Py_ssize_t codes = 4 * in_parts(n_values, bucket)
     cdef Py_ssize_t i, row, first
     faults[:] = 0
-    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n_rows * n_tiles, 1.5 * n_rows * n_values)
+    for i in prange(
+        n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows * n_tiles, n_threads),
+    ):
         row = i // n_tiles
         first = (i - row * n_tiles) * tile
         if dither_unpack(
@@ -280,7 +286,9 @@ def dither_transmit(
     cdef Py_ssize_t n_values = values.shape[1], tile = dither_tile(bucket)
     cdef Py_ssize_t most = min(tile, n_values), width = bit_length(levels) + 1
     cdef Py_ssize_t size = 4 * in_parts(most, bucket) + in_parts(most * width, 8)
-    n_threads = threads_for(n_threads, values.shape[0] * in_parts(n_values, tile))
+    n_threads = worth(
+        n_threads, values.shape[0] * in_parts(n_values, tile), 5.0 * values.shape[0] * n_values,
+    )
     # Threads write to cache lines of their own.
     cdef unsigned char[:, ::1] work = np.empty((n_threads, 64 * in_parts(size, 64)), dtype=np.uint8)
     with nogil:
@@ -368,7 +376,10 @@ cdef void natural_rows(
     cdef uint8_t* codes
     cdef int wrong
     faults[:] = 0
-    for i in prange(n_rows * n_tiles, num_threads=n_threads, schedule="static"):
+    for i in prange(
+        n_rows * n_tiles, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows * n_tiles, n_threads),
+    ):
         row = i // n_tiles
         first = (i - row * n_tiles) * TILE
         count = min(<Py_ssize_t>TILE, n_values - first)
@@ -395,6 +406,8 @@ def natural_encode(
 
     See `vpem._core.reference_codecs.natural_encode`.
     """
+    cdef Py_ssize_t n_parts = values.shape[0] * in_parts(values.shape[1], TILE)
+    n_threads = worth(n_threads, n_parts, 2.0 * values.shape[0] * values.shape[1])
     with nogil:
         natural_rows(values, keys, mantissa, messages, <real*>NULL, faults, n_threads)
 
@@ -413,7 +426,11 @@ def natural_decode(
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
     cdef Py_ssize_t n_tiles = in_parts(n_values, TILE), i, row, first
     faults[:] = 0
-    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n_rows * n_tiles, 1.3 * n_rows * n_values)
+    for i in prange(
+        n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows * n_tiles, n_threads),
+    ):
         row = i // n_tiles
         first = (i - row * n_tiles) * TILE
         natural_unpack(
@@ -434,7 +451,8 @@ def natural_transmit(
 
     See `vpem._core.reference_codecs.natural_transmit`.
     """
-    n_threads = threads_for(n_threads, values.shape[0] * in_parts(values.shape[1], TILE))
+    cdef Py_ssize_t n_parts = values.shape[0] * in_parts(values.shape[1], TILE)
+    n_threads = worth(n_threads, n_parts, 3.0 * values.shape[0] * values.shape[1])
     cdef Py_ssize_t size = TILE // 8 * (mantissa + 9)
     cdef unsigned char[:, ::1] work = np.empty((n_threads, size), dtype=np.uint8)
     with nogil:
@@ -574,10 +592,13 @@ def sparse_encode(
     See `vpem._core.reference_codecs.sparse_encode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
-    n_threads = threads_for(n_threads, n_rows)
+    n_threads = worth(n_threads, n_rows, 8.0 * n_rows * n_values)
     cdef unsigned long long[:, ::1] scores = np.empty((n_threads, 2 * n_values), dtype=np.uint64)
     cdef Py_ssize_t[:, ::1] counts = np.empty((n_threads, N_DIGITS), dtype=np.intp)
-    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+    for row in prange(
+        n_rows, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows, n_threads),
+    ):
         faults[row] = sparse_pack(
             &values[row, 0], n_values, stir(keys[row]), n_kept, at_random, &messages[row, 0],
             <uint64_t*>&scores[threadid(), 0], &counts[threadid(), 0],
@@ -596,7 +617,11 @@ def sparse_decode(
     See `vpem._core.reference_codecs.sparse_decode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
-    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n_rows, 0.3 * n_rows * n_values)
+    for row in prange(
+        n_rows, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows, n_threads),
+    ):
         faults[row] = sparse_unpack(&messages[row, 0], n_values, n_kept, &values[row, 0])
 
 
@@ -615,11 +640,14 @@ def sparse_transmit(
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
     cdef Py_ssize_t room = (n_kept * bit_length(n_values - 1) + 7) // 8 + 4 * n_kept
-    n_threads = threads_for(n_threads, n_rows)
+    n_threads = worth(n_threads, n_rows, 8.0 * n_rows * n_values)
     cdef unsigned long long[:, ::1] scores = np.empty((n_threads, 2 * n_values), dtype=np.uint64)
     cdef Py_ssize_t[:, ::1] counts = np.empty((n_threads, N_DIGITS), dtype=np.intp)
     cdef unsigned char[:, ::1] work = np.empty((n_threads, room), dtype=np.uint8)
-    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+    for row in prange(
+        n_rows, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows, n_threads),
+    ):
         faults[row] = sparse_pack(
             &values[row, 0], n_values, stir(keys[row]), n_kept, at_random, &work[threadid(), 0],
             <uint64_t*>&scores[threadid(), 0], &counts[threadid(), 0],
@@ -689,7 +717,11 @@ def cast_encode(
     See `vpem._core.reference_codecs.cast_encode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
-    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n_rows, 0.7 * n_rows * n_values)
+    for row in prange(
+        n_rows, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows, n_threads),
+    ):
         faults[row] = cast_pack(&values[row, 0], n_values, itemsize, &messages[row, 0])
 
 
@@ -705,7 +737,11 @@ def cast_decode(
     See `vpem._core.reference_codecs.cast_decode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
-    for row in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n_rows, 0.7 * n_rows * n_values)
+    for row in prange(
+        n_rows, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows, n_threads),
+    ):
         faults[row] = cast_unpack(&messages[row, 0], n_values, itemsize, &values[row, 0])
 
 
@@ -723,10 +759,13 @@ def cast_transmit(
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
     cdef Py_ssize_t n_tiles = in_parts(n_values, TILE), i, row, first, count
     cdef unsigned char* place
-    n_threads = threads_for(n_threads, n_rows * n_tiles)
+    n_threads = worth(n_threads, n_rows * n_tiles, 1.5 * n_rows * n_values)
     cdef unsigned char[::1] work = np.empty(n_threads * TILE * itemsize, dtype=np.uint8)
     faults[:] = 0
-    for i in prange(n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+    for i in prange(
+        n_rows * n_tiles, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows * n_tiles, n_threads),
+    ):
         row = i // n_tiles
         first = (i - row * n_tiles) * TILE
         count = min(<Py_ssize_t>TILE, n_values - first)

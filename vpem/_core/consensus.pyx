@@ -5,6 +5,7 @@ from cython.parallel cimport prange, threadid
 from libc.string cimport memcpy, memset
 
 from vpem._core.real cimport real
+from vpem._core.shares cimport at_once, worth
 from vpem._core.simd cimport (
     vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_mix_d, vpem_mix_f,
 )
@@ -73,12 +74,14 @@ def consensus_rounds(
     width = max(step, min(width, (n_values + step - 1) // step * step))
     cdef Py_ssize_t n_tiles = (n_values + width - 1) // width
     cdef Py_ssize_t tile, first, size = (n_agents * width + 15) // 16 * 16
-    n_threads = max(1, min(n_threads, <int>n_tiles))
+    n_threads = worth(n_threads, n_tiles, n_rounds * n_values * (0.07 * weights.shape[0]))
     dtype = np.float64 if real is double else np.float32
     memory = np.empty(2 * n_threads * size + 64, dtype=dtype)
     skip = -memory.ctypes.data % 64 // memory.itemsize
     cdef real[::1] work = memory[skip:]
-    for tile in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+    for tile in prange(
+        n_tiles, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1,
+    ):
         first = tile * width
         tile_rounds(
             &indptr[0], &indices[0], &weights[0], &states[0, 0], n_agents, n_values, first,
@@ -107,7 +110,11 @@ def neighbour_round(
     cdef int isa = vpem_instruction_set()
     if width % ROUND_WIDTH or <size_t>&states[0, 0] % 64 or <size_t>&mixed[0, 0] % 64:
         raise ValueError("states must be aligned to 64 bytes and as wide as whole vectors")
-    for n in prange(n_agents, nogil=True, num_threads=max(1, n_threads), schedule="static"):
+    n_threads = worth(n_threads, n_agents, width * (0.07 * weights.shape[0]))
+    for n in prange(
+        n_agents, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_agents, n_threads),
+    ):
         if real is double:
             vpem_mix_d(isa, &indptr[n], &indices[0], &weights[0], &states[0, 0], &mixed[n, 0],
                        1, width, step)

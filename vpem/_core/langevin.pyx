@@ -10,6 +10,7 @@ from libc.stdint cimport uint64_t
 
 from vpem._core.codecs cimport draw, draw_uniform, stir
 from vpem._core.latents cimport curve, normal_of
+from vpem._core.shares cimport at_once, worth
 
 cdef enum:
     MOST_LATENTS = 16
@@ -115,7 +116,11 @@ def langevin_linear(
     cdef Py_ssize_t n_steps = noise.shape[0], n_chains = z.shape[0]
     if q > MOST_LATENTS:
         raise ValueError("too many latents")
-    for each in prange(n * n_chains, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n * n_chains, 20.0 * n * n_chains * n_steps * q)
+    for each in prange(
+        n * n_chains, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n * n_chains, n_threads),
+    ):
         c = each // n
         i = each - c * n
         faults[c, i] = linear_chain(
@@ -185,7 +190,11 @@ def langevin_one_compartment(
     """
     cdef Py_ssize_t n = z.shape[1], i, c, each
     cdef Py_ssize_t n_steps = noise.shape[0], n_chains = z.shape[0]
-    for each in prange(n * n_chains, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n * n_chains, 20.0 * times.shape[0] * n_chains * n_steps)
+    for each in prange(
+        n * n_chains, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n * n_chains, n_threads),
+    ):
         c = each // n
         i = each - c * n
         faults[c, i] = curve_chain(

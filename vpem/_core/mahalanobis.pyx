@@ -5,6 +5,7 @@ from cython.parallel cimport prange, threadid
 
 from vpem._core.blas cimport multiply_lower
 from vpem._core.real cimport real
+from vpem._core.shares cimport at_once, worth
 
 cdef enum:
     TILE = 256
@@ -64,15 +65,21 @@ def mahalanobis_full(
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1]
     cdef Py_ssize_t n_tiles = (n_samples + TILE - 1) // TILE
-    cdef Py_ssize_t widest = 1, tile, b, first, count
+    cdef Py_ssize_t widest = 1, tile, b, first, count, width
+    cdef double work = 0
     for b in range(offsets.shape[0] - 1):
-        widest = max(widest, offsets[b + 1] - offsets[b])
-    n_threads = max(1, min(n_threads, <int>n_tiles))
+        width = offsets[b + 1] - offsets[b]
+        widest = max(widest, width)
+        work += width * width / 24.0 + width / 2.0 + 3
+    n_threads = worth(n_threads, n_tiles, work * n_samples * means.shape[0])
     dtype = np.float64 if real is double else np.float32
     cdef real[:, ::1] scratch = np.empty((n_threads, TILE * widest), dtype=dtype)
     cdef const real* data = &rows[0, 0] if n_samples and d else NULL
     cdef const real* factors = &whiteners[0] if whiteners.shape[0] else NULL
-    for tile in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
+    for tile in prange(
+        n_tiles, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_tiles, n_threads),
+    ):
         first = tile * TILE
         count = min(<Py_ssize_t>TILE, n_samples - first)
         tile_terms_full(
@@ -117,6 +124,11 @@ def mahalanobis_diag(
     See `vpem._core.reference.mahalanobis_diag`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], m
+    cdef double work = d / 2.0 + 1.5 * (offsets.shape[0] - 1)
     cdef const real* data = &rows[0, 0] if n_samples and d else NULL
-    for m in prange(n_samples, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n_samples, work * n_samples * means.shape[0])
+    for m in prange(
+        n_samples, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_samples, n_threads),
+    ):
         row_terms_diag(data + m * d, offsets, means, precisions, log_dets, terms, m)

@@ -14,6 +14,7 @@ from libc.math cimport log, sqrt
 from vpem._core.blas cimport add_gram, multiply_lower
 from vpem._core.lapack cimport cholesky
 from vpem._core.real cimport real
+from vpem._core.shares cimport at_once, share_begin, shares_of, worth
 
 cdef enum:
     TILE = 256
@@ -195,6 +196,16 @@ cdef void tile_terms(
             first = end
 
 
+cdef double work_of(const Py_ssize_t[::1] offsets, const int[:, ::1] tiles) noexcept nogil:
+    """Nanoseconds a component that a thread takes for the tiles, roughly."""
+    cdef Py_ssize_t t, width
+    cdef double total = 0
+    for t in range(tiles.shape[0]):
+        width = offsets[tiles[t, 0] + 1] - offsets[tiles[t, 0]]
+        total += (tiles[t, 2] - tiles[t, 1]) * (width * width / 8.0 + 3 * width)
+    return total
+
+
 def marginal_full(
     const real[:, ::1] rows,             # IN  (m, d)  anything where a value is missing
     const unsigned char[:, ::1] observed,  # IN  (m, d)
@@ -224,10 +235,13 @@ def marginal_full(
         start[b + 1] = start[b] + n_copies * n * n
     if n_tiles == 0:
         return
-    n_threads = max(1, min(n_threads, <int>n_tiles))
+    n_threads = worth(n_threads, n_tiles, work_of(offsets, tiles) * means.shape[0])
     cdef double[:, ::1] scratch = np.empty((n_threads, (TILE + 2 * widest) * widest))
     cdef int[:, ::1] places = np.empty((n_threads, 2 * widest), dtype=np.intc)
-    for t in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static", chunksize=1):
+    for t in prange(
+        n_tiles, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_tiles, n_threads),
+    ):
         b = tiles[t, 0]
         left = offsets[b]
         n = <int>(offsets[b + 1] - left)
@@ -432,7 +446,7 @@ def marginal_moments_full(
     See `vpem._core.reference_missing.marginal_moments_full`.
     """
     cdef Py_ssize_t n_tiles = tiles.shape[0], d = rows.shape[1], n_components = means.shape[0]
-    cdef Py_ssize_t widest = 1, squares = 0, t, b, left, begin, n_copies
+    cdef Py_ssize_t widest = 1, squares = 0, t, b, left, begin, n_copies, share, n_shares
     cdef int n
     for b in range(offsets.shape[0] - 1):
         n = <int>(offsets[b + 1] - offsets[b])
@@ -446,24 +460,33 @@ def marginal_moments_full(
     for b in range(offsets.shape[0] - 1):
         n = <int>(offsets[b + 1] - offsets[b])
         start[b + 1] = start[b] + n_copies * n * n
-    n_threads = max(1, min(n_threads, <int>n_tiles))
+    cdef double work = work_of(offsets, tiles) * n_components
+    n_shares = shares_of(
+        n_tiles, work, (d + seen.shape[0]) * n_components + second_moment.shape[0]
+    )
+    n_threads = worth(n_threads, n_shares, work)
     cdef double[:, ::1] scratch = np.empty((n_threads, (2 * TILE + 3 * widest + 1) * widest))
     cdef int[:, ::1] places = np.empty((n_threads, 2 * widest), dtype=np.intc)
-    cdef double[:, :, ::1] firsts = np.zeros((n_threads, n_components, d))
-    cdef double[:, ::1] seconds = np.zeros((n_threads, second_moment.shape[0]))
-    cdef double[:, :, ::1] seens = np.zeros((n_threads, seen.shape[0], n_components))
-    for t in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static", chunksize=1):
-        b = tiles[t, 0]
-        left = offsets[b]
-        n = <int>(offsets[b + 1] - left)
-        begin = tiles[t, 1]
-        tile_moments(
-            &rows[0, left], &observed[0, left], d, n, &order[begin], &pattern[begin],
-            tiles[t, 2] - begin, tiles[t, 3] != 0, responsibilities, means, shifts, left,
-            &whiteners[start[b]], &covariances[start[b]], n_copies, b,
-            &firsts[threadid(), 0, left], &seconds[threadid(), start[b]], &seens[threadid(), b, 0],
-            &scratch[threadid(), 0], &places[threadid(), 0],
-        )
+    cdef double[:, :, ::1] firsts = np.zeros((n_shares, n_components, d))
+    cdef double[:, ::1] seconds = np.zeros((n_shares, second_moment.shape[0]))
+    cdef double[:, :, ::1] seens = np.zeros((n_shares, seen.shape[0], n_components))
+    for share in prange(
+        n_shares, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1,
+    ):
+        for t in range(
+            share_begin(share, n_shares, n_tiles), share_begin(share + 1, n_shares, n_tiles)
+        ):
+            b = tiles[t, 0]
+            left = offsets[b]
+            n = <int>(offsets[b + 1] - left)
+            begin = tiles[t, 1]
+            tile_moments(
+                &rows[0, left], &observed[0, left], d, n, &order[begin], &pattern[begin],
+                tiles[t, 2] - begin, tiles[t, 3] != 0, responsibilities, means, shifts, left,
+                &whiteners[start[b]], &covariances[start[b]], n_copies, b,
+                &firsts[share, 0, left], &seconds[share, start[b]], &seens[share, b, 0],
+                &scratch[threadid(), 0], &places[threadid(), 0],
+            )
     np.add(first_moment, np.sum(firsts, axis=0), out=np.asarray(first_moment))
     np.add(second_moment, np.sum(seconds, axis=0), out=np.asarray(second_moment))
     np.add(seen, np.sum(seens, axis=0), out=np.asarray(seen))
@@ -513,7 +536,11 @@ def marginal_diag(
         return
     cdef const real* data = &rows[0, 0]
     cdef const unsigned char* known = &observed[0, 0]
-    for m in prange(n_rows, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n_rows, 1.5 * n_rows * means.shape[0] * d)
+    for m in prange(
+        n_rows, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows, n_threads),
+    ):
         row_terms_diag(
             data + m * d, known + m * d, offsets, means, precisions, log_variances, terms, m
         )
@@ -568,22 +595,29 @@ def marginal_moments_diag(
     cdef Py_ssize_t n_rows = rows.shape[0], d = rows.shape[1]
     cdef Py_ssize_t n_tiles = (n_rows + TILE - 1) // TILE
     cdef Py_ssize_t n_copies = second_moment.shape[0], tile, first, count
+    cdef Py_ssize_t share, n_shares
     if n_rows == 0 or d == 0:
         return
-    n_threads = max(1, min(n_threads, <int>n_tiles))
-    cdef double[:, :, ::1] firsts = np.zeros((n_threads, shifts.shape[0], d))
-    cdef double[:, :, ::1] seconds = np.zeros((n_threads, n_copies, d))
-    cdef double[:, :, ::1] seens = np.zeros((n_threads, shifts.shape[0], d))
+    cdef double work = 2.0 * n_rows * shifts.shape[0] * d
+    n_shares = shares_of(n_tiles, work, (2 * shifts.shape[0] + n_copies) * d)
+    n_threads = worth(n_threads, n_shares, work)
+    cdef double[:, :, ::1] firsts = np.zeros((n_shares, shifts.shape[0], d))
+    cdef double[:, :, ::1] seconds = np.zeros((n_shares, n_copies, d))
+    cdef double[:, :, ::1] seens = np.zeros((n_shares, shifts.shape[0], d))
     cdef const real* data = &rows[0, 0]
     cdef const unsigned char* known = &observed[0, 0]
-    for tile in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
-        first = tile * TILE
-        count = min(<Py_ssize_t>TILE, n_rows - first)
-        tile_moments_diag(
-            data + first * d, known + first * d, count, d, responsibilities, first, offsets,
-            shifts, n_copies, &firsts[threadid(), 0, 0], &seconds[threadid(), 0, 0],
-            &seens[threadid(), 0, 0],
-        )
+    for share in prange(
+        n_shares, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1,
+    ):
+        for tile in range(
+            share_begin(share, n_shares, n_tiles), share_begin(share + 1, n_shares, n_tiles)
+        ):
+            first = tile * TILE
+            count = min(<Py_ssize_t>TILE, n_rows - first)
+            tile_moments_diag(
+                data + first * d, known + first * d, count, d, responsibilities, first, offsets,
+                shifts, n_copies, &firsts[share, 0, 0], &seconds[share, 0, 0], &seens[share, 0, 0],
+            )
     np.add(first_moment, np.sum(firsts, axis=0), out=np.asarray(first_moment))
     np.add(second_moment, np.sum(seconds, axis=0), out=np.asarray(second_moment))
     np.add(seen, np.sum(seens, axis=0), out=np.asarray(seen))

@@ -6,6 +6,7 @@ from libc.math cimport sqrt
 
 from vpem._core.blas cimport add_gram
 from vpem._core.real cimport real
+from vpem._core.shares cimport share_begin, shares_of, worth
 
 cdef enum:
     TILE = 256
@@ -72,27 +73,36 @@ def moments_full(
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1]
     cdef Py_ssize_t n_tiles = (n_samples + TILE - 1) // TILE
-    cdef Py_ssize_t widest = 1, squares = 0, tile, b, first, count, width
+    cdef Py_ssize_t widest = 1, squares = 0, tile, b, first, count, width, share, n_shares
+    cdef double work = 0
     for b in range(offsets.shape[0] - 1):
         width = offsets[b + 1] - offsets[b]
         widest = max(widest, width)
         squares += width * width
+        work += width * width / 24.0 + width / 2.0 + 5
     if n_samples == 0 or d == 0:
         return
     cdef bint tied = shifts.shape[0] > 1 and second_moment.shape[0] == squares
-    n_threads = max(1, min(n_threads, <int>n_tiles))
+    work *= n_samples * shifts.shape[0]
+    n_shares = shares_of(n_tiles, work, shifts.shape[0] * d + second_moment.shape[0])
+    n_threads = worth(n_threads, n_shares, work)
     dtype = np.float64 if real is double else np.float32
     cdef real[:, ::1] scratch = np.empty((n_threads, (TILE + widest) * widest), dtype=dtype)
-    cdef double[:, :, ::1] firsts = np.zeros((n_threads, shifts.shape[0], d))
-    cdef double[:, ::1] seconds = np.zeros((n_threads, second_moment.shape[0]))
+    cdef double[:, :, ::1] firsts = np.zeros((n_shares, shifts.shape[0], d))
+    cdef double[:, ::1] seconds = np.zeros((n_shares, second_moment.shape[0]))
     cdef const real* data = &rows[0, 0]
-    for tile in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
-        first = tile * TILE
-        count = min(<Py_ssize_t>TILE, n_samples - first)
-        tile_moments_full(
-            data + first * d, count, d, responsibilities, first, offsets, shifts, tied,
-            &firsts[threadid(), 0, 0], &seconds[threadid(), 0], &scratch[threadid(), 0],
-        )
+    for share in prange(
+        n_shares, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1,
+    ):
+        for tile in range(
+            share_begin(share, n_shares, n_tiles), share_begin(share + 1, n_shares, n_tiles)
+        ):
+            first = tile * TILE
+            count = min(<Py_ssize_t>TILE, n_samples - first)
+            tile_moments_full(
+                data + first * d, count, d, responsibilities, first, offsets, shifts, tied,
+                &firsts[share, 0, 0], &seconds[share, 0], &scratch[threadid(), 0],
+            )
     np.add(first_moment, np.sum(firsts, axis=0), out=np.asarray(first_moment))
     np.add(second_moment, np.sum(seconds, axis=0), out=np.asarray(second_moment))
 
@@ -141,18 +151,27 @@ def moments_diag(
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1]
     cdef Py_ssize_t n_tiles = (n_samples + TILE - 1) // TILE
     cdef Py_ssize_t n_copies = second_moment.shape[0], tile, first, count
+    cdef Py_ssize_t share, n_shares
+    cdef double work = 0.75 * d + 1.5 * (offsets.shape[0] - 1)
     if n_samples == 0 or d == 0:
         return
-    n_threads = max(1, min(n_threads, <int>n_tiles))
-    cdef double[:, :, ::1] firsts = np.zeros((n_threads, shifts.shape[0], d))
-    cdef double[:, :, ::1] seconds = np.zeros((n_threads, n_copies, d))
+    work *= n_samples * shifts.shape[0]
+    n_shares = shares_of(n_tiles, work, (shifts.shape[0] + n_copies) * d)
+    n_threads = worth(n_threads, n_shares, work)
+    cdef double[:, :, ::1] firsts = np.zeros((n_shares, shifts.shape[0], d))
+    cdef double[:, :, ::1] seconds = np.zeros((n_shares, n_copies, d))
     cdef const real* data = &rows[0, 0]
-    for tile in prange(n_tiles, nogil=True, num_threads=n_threads, schedule="static"):
-        first = tile * TILE
-        count = min(<Py_ssize_t>TILE, n_samples - first)
-        tile_moments_diag(
-            data + first * d, count, d, responsibilities, first, offsets, shifts, n_copies,
-            &firsts[threadid(), 0, 0], &seconds[threadid(), 0, 0],
-        )
+    for share in prange(
+        n_shares, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1,
+    ):
+        for tile in range(
+            share_begin(share, n_shares, n_tiles), share_begin(share + 1, n_shares, n_tiles)
+        ):
+            first = tile * TILE
+            count = min(<Py_ssize_t>TILE, n_samples - first)
+            tile_moments_diag(
+                data + first * d, count, d, responsibilities, first, offsets, shifts, n_copies,
+                &firsts[share, 0, 0], &seconds[share, 0, 0],
+            )
     np.add(first_moment, np.sum(firsts, axis=0), out=np.asarray(first_moment))
     np.add(second_moment, np.sum(seconds, axis=0), out=np.asarray(second_moment))

@@ -3,6 +3,7 @@ from cython.parallel cimport prange
 from libc.math cimport INFINITY, exp, isnan, log
 
 from vpem._core.real cimport real
+from vpem._core.shares cimport at_once, worth
 
 
 cdef void normalise_row(
@@ -49,8 +50,12 @@ def normalise(
     See `vpem._core.reference.normalise`.
     """
     cdef Py_ssize_t n_roots = sums.shape[0], n_samples = sums.shape[1], n_components = sums.shape[2]
-    cdef Py_ssize_t i, r, m
-    for i in prange(n_roots * n_samples, nogil=True, num_threads=n_threads, schedule="static"):
+    cdef Py_ssize_t i, r, m, n_rows = n_roots * n_samples
+    n_threads = worth(n_threads, n_rows, n_rows * (20.0 + 6 * n_components))
+    for i in prange(
+        n_rows, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_rows, n_threads),
+    ):
         r = i // n_samples
         m = i - r * n_samples
         normalise_row(

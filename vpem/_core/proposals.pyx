@@ -10,6 +10,7 @@ from libc.stdint cimport uint64_t
 
 from vpem._core.codecs cimport stir
 from vpem._core.latents cimport curve, normal_of, uniform_of
+from vpem._core.shares cimport at_once, worth
 
 cdef enum:
     MOST_LATENTS = 16
@@ -192,7 +193,11 @@ def propose_linear(
     cdef Py_ssize_t n_chains = z.shape[0], n_moves = moves.shape[0]
     if q > MOST_LATENTS:
         raise ValueError("too many latents")
-    for i in prange(n, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n, 30.0 * n * n_chains * n_moves * q)
+    for i in prange(
+        n, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n, n_threads),
+    ):
         accepted[i] = 0
         linear_one(i, n, q, n_chains, n_moves, &own[i, 0], &cross[i, 0, 0], &mean[0],
                    &precision[0, 0], variance, &scales[i, 0], &steps[i], &moves[0, 0],
@@ -263,7 +268,11 @@ def propose_one_compartment(
     """
     cdef Py_ssize_t n = z.shape[1], i
     cdef Py_ssize_t n_chains = z.shape[0], n_moves = moves.shape[0]
-    for i in prange(n, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n, 20.0 * times.shape[0] * n_chains * n_moves)
+    for i in prange(
+        n, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n, n_threads),
+    ):
         accepted[i] = 0
         curve_one(i, n, n_chains, n_moves, &times[first[i]], &doses[first[i]], &values[first[i]],
                   first[i + 1] - first[i], proportional, &mean[0], &precision[0, 0], sd * sd,

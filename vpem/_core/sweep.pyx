@@ -11,6 +11,7 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memset
 
 from vpem._core.real cimport real
+from vpem._core.shares cimport worth
 from vpem._core.simd cimport (
     vpem_add_d, vpem_add_f, vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f,
     vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f,
@@ -25,7 +26,6 @@ cdef enum:
     LARGEST_TILE = 256
     SMALLEST_TILE = 32
     SHARES_BYTES = 8388608   # of accumulators, where there are more than one a thread
-    WORTH_THREADS = 1000000  # products below which one thread does it all
     ROOTS_AT_ONCE = 16       # whose sums are in cache together
     ROWS_A_LOG = 64          # normalisers multiplied before their logarithm is taken
 
@@ -472,9 +472,8 @@ def sweep(
     plan.tile = TILE_BYTES // (per_row * <Py_ssize_t>sizeof(real)) // SMALLEST_TILE * SMALLEST_TILE
     plan.tile = max(<Py_ssize_t>SMALLEST_TILE, min(plan.tile, <Py_ssize_t>LARGEST_TILE))
     cdef Py_ssize_t n_tiles = (plan.n_samples + plan.tile - 1) // plan.tile
-    n_threads = max(1, min(n_threads, <int>n_tiles))
-    if plan.n_samples * plan.n_components * (squares + 8 * (spread + plan.n_roots)) < WORTH_THREADS:
-        n_threads = 1
+    cdef double cost = squares / 16.0 + plan.d / 2.0 + (4 + spread / 32.0) * plan.n_roots
+    n_threads = worth(n_threads, n_tiles, cost * plan.n_samples * plan.n_components)
     cdef Py_ssize_t narrow = 2 * round_up(min(plan.widest, <Py_ssize_t>NARROWEST_WIDE), 4)
     cdef Py_ssize_t n_packed = max(
         narrow * plan.tile, (CAPACITY + 1) * round_up(plan.widest, 2 * plan.lanes)
