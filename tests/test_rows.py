@@ -49,10 +49,23 @@ def test_a_matrix_in_a_file_is_the_array(X, matrix):
     assert M // matrix.step > 1
     np.testing.assert_array_equal(matrix[100:2000], X[100:2000])
     np.testing.assert_array_equal(matrix.take(np.array([7, 3, M - 1])), X[[7, 3, M - 1]])
-    np.testing.assert_array_equal(np.concatenate([part for _, part in matrix.runs()]), X)
+    np.testing.assert_array_equal(np.concatenate([part.copy() for _, part in matrix.runs()]), X)
     chosen = matrix.select([4, 0])
     assert chosen.shape == (M, 2)
     np.testing.assert_array_equal(chosen[5:9], X[5:9][:, [4, 0]])
+
+
+@pytest.mark.parametrize("size", [-1000, 0, 1000])
+def test_a_file_that_changes_while_it_is_read_is_refused(X, matrix, size):
+    np.testing.assert_array_equal(matrix[5:9], X[5:9])
+    with open(matrix.path, "r+b") as file:
+        length = file.seek(0, 2)
+        file.truncate(length + size)
+        file.seek(length // 2)
+        file.write(b"other values")
+    with pytest.raises(FileError, match="was changed while it was read; run again"):
+        for _ in matrix.runs():
+            pass
 
 
 GROUPS = {
@@ -71,7 +84,9 @@ def test_some_rows_of_a_file_are_a_matrix_too(X, matrix, groups):
     chosen = matrix.of_rows(parts)
     assert chosen.shape == (len(rows), D)
     np.testing.assert_array_equal(chosen[3 : len(rows) - 1], X[rows][3:-1])
-    np.testing.assert_array_equal(np.concatenate([part for _, part in chosen.runs()]), X[rows])
+    np.testing.assert_array_equal(
+        np.concatenate([part.copy() for _, part in chosen.runs()]), X[rows]
+    )
     np.testing.assert_array_equal(chosen.take(np.array([5, 0, 5])), X[rows[[5, 0, 5]]])
     again = chosen.select([7, 1]).of_rows([np.array([2, 9, 11])])
     np.testing.assert_array_equal(again[:], X[rows[[2, 9, 11]]][:, [7, 1]])
@@ -283,7 +298,7 @@ def test_rows_that_arrive_are_kept_in_a_file_without_a_name(X, tmp_path, monkeyp
     matrix = spool.matrix(5000)
     assert matrix.step == 5000
     assert not list(tmp_path.iterdir())
-    np.testing.assert_array_equal(np.concatenate([part for _, part in matrix.runs()]), X)
+    np.testing.assert_array_equal(np.concatenate([part.copy() for _, part in matrix.runs()]), X)
     matrix.close()
     with pytest.raises(FileError, match="name another in the environment variable TMPDIR"):
         Spool((1 << 40, 1 << 10), X.dtype)

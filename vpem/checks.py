@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vpem.errors import InputError, Setting, named
 
 __all__ = [
+    "Extremes",
     "Floats",
     "Labels",
     "Matrix",
@@ -27,6 +28,7 @@ __all__ = [
     "check_number",
     "check_rows",
     "check_weights",
+    "extremes",
     "parse_bytes",
     "row_blocks",
 ]
@@ -36,6 +38,9 @@ T = TypeVar("T")
 
 Floats = NDArray[np.floating]
 """Real numbers in the precision of the data, float32 or float64."""
+
+Extremes = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""The lowest and the highest value of each column, each of shape (d,)."""
 
 Labels = NDArray[np.generic]
 """What rows are called, or their classes: strings or numbers."""
@@ -182,8 +187,8 @@ def check_finite(
     X: Any,
     feature_names: Sequence[str] | None = None,
     advice: Sequence[str | Setting] = (),
-) -> None:
-    """Raise InputError if a value is not finite.
+) -> Extremes:
+    """Return the lowest and highest values, or raise InputError if a value is not finite.
 
     Parameters
     ----------
@@ -194,6 +199,11 @@ def check_finite(
     advice : sequence of str or Setting, optional
         What else to try where values are missing, in parts of a sentence.
 
+    Returns
+    -------
+    lowest, highest : ndarray of shape (d,)
+        Of each column.
+
     Raises
     ------
     InputError
@@ -201,9 +211,14 @@ def check_finite(
     """
     count = 0
     first = None
+    lowest, highest = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     for start, part in row_blocks(X):
-        finite = np.isfinite(part)
-        if not finite.all():
+        # NaN is the lowest and the highest of those that it is among.
+        low, high = part.min(axis=0, initial=np.inf), part.max(axis=0, initial=-np.inf)
+        np.minimum(lowest, low, out=lowest)
+        np.maximum(highest, high, out=highest)
+        if len(part) and not (np.isfinite(low) & np.isfinite(high)).all():
+            finite = np.isfinite(part)
             count += int(finite.size - np.count_nonzero(finite))
             if first is None:
                 row, column = divmod(int(np.argmin(finite)), X.shape[1])
@@ -219,11 +234,27 @@ def check_finite(
             "rows first",
             *or_else,
         )
+    return lowest, highest
+
+
+def extremes(X: Matrix) -> Extremes:
+    """Return the lowest and highest value of each column, (d,) each, of those that are there."""
+    lowest, highest = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
+    for _, part in row_blocks(X):
+        np.fmin(lowest, np.fmin.reduce(part, axis=0, initial=np.inf), out=lowest)
+        np.fmax(highest, np.fmax.reduce(part, axis=0, initial=-np.inf), out=highest)
+    return lowest, highest
 
 
 def row_blocks(X: Matrix) -> Iterator[tuple[int, NDArray[np.floating]]]:
-    """Yield (first row, rows) over a matrix, about a million values a time."""
-    step = getattr(X, "step", None) or max(1, BLOCK_VALUES // max(X.shape[1], 1))
+    """Yield (first row, rows) over a matrix, about a million values a time, there until the next.
+
+    Those of a file are read ahead.
+    """
+    if hasattr(X, "runs"):
+        yield from X.runs()
+        return
+    step = max(1, BLOCK_VALUES // max(X.shape[1], 1))
     for start in range(0, len(X), step):
         yield start, X[start : start + step]
 

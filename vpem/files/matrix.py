@@ -1,11 +1,10 @@
-"""Rows of the data where the kernels want them: in memory, or read ahead from a file."""
+"""A matrix in a file, of which no more is in memory than is worked on."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 
 import numpy as np
@@ -14,13 +13,13 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Floats
 from vpem.errors import FileError, VpemWarning
 from vpem.files.hdf5 import check_matrix, open_file
+from vpem.files.read_ahead import FileRows, ReadAhead, pieces
 from vpem.files.row_runs import RowRuns, reads_of
 from vpem.files.storage import Inflation
 from vpem.network.blocks import Blocks
-from vpem.terms.matrix import arrange_into
 from vpem.terms.scaling import Scaling
 
-__all__ = ["FileMatrix", "FileRows"]
+__all__ = ["FileMatrix"]
 
 READ_BYTES = 1 << 26
 """Size of one read from a file."""
@@ -60,6 +59,7 @@ class FileMatrix:
         except BaseException:
             self._file.close()
             raise
+        self._opened = self._state()
         self.shape: tuple[int, int] = self._dataset.shape
         stored = self._dataset.dtype
         single = stored.kind == "f" and stored.itemsize <= 4
@@ -119,7 +119,7 @@ class FileMatrix:
 
     def _read(self, out: Floats, start: int) -> None:
         """Fill ``out`` with the rows of the file from ``start`` on."""
-        stop = start + len(out)
+        stop, failure = start + len(out), None
         try:
             if out.size:
                 self._packed.check(slice(start, stop))
@@ -127,9 +127,20 @@ class FileMatrix:
         except FileError:
             raise
         except (OSError, RuntimeError, ValueError) as error:
+            failure = error
+        # Of a file that is shorter now HDF5 reads zeros.
+        if self._file and self._state() != self._opened:
+            raise FileError(f"{self.path} was changed while it was read; run again") from failure
+        if failure is not None:
             raise FileError(
-                f"{self.path}: rows {start} to {stop} cannot be read; the file is damaged ({error})"
-            ) from error
+                f"{self.path}: rows {start} to {stop} cannot be read; the file is damaged "
+                f"({failure})"
+            ) from failure
+
+    def _state(self) -> tuple[int, int]:
+        """Size of the file that is open, and when it was written to."""
+        found = os.fstat(self._file.id.get_vfd_handle())
+        return found.st_size, found.st_mtime_ns
 
     @property
     def is_whole(self) -> bool:
@@ -192,178 +203,24 @@ class FileMatrix:
         return found if self._columns is None else found[:, self._columns]
 
     def runs(self) -> Iterator[tuple[int, Floats]]:
-        """Yield every run of rows with the number of its first."""
-        for start in range(0, self.shape[0], self.step):
-            yield start, self[start : start + self.step]
+        """Yield every run of rows with the number of its first; it is there until the next is."""
+        shape = (min(self.step, self.shape[0]), self._dataset.shape[1])
+        buffers = [np.empty(shape, dtype=self.dtype) for _ in range(2)]
+        runs = pieces(slice(0, self.shape[0]), self.step)
+        with ReadAhead(self._fill) as ahead:
+            coming = next(runs, None)
+            while (run := coming) is not None:
+                found = ahead.end() if ahead.run else self._fill(run, buffers[0])
+                if (coming := next(runs, None)) is not None:
+                    ahead.begin(coming, buffers[found is buffers[0]])
+                part = found[: run.stop - run.start]
+                yield run.start, part if self._columns is None else part[:, self._columns]
+
+    def _fill(self, rows: slice, buffer: Floats) -> Floats:
+        """Read rows, with all columns, into a buffer that may be longer, which is returned."""
+        self.read_into(buffer[: rows.stop - rows.start], rows.start)
+        return buffer
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-class FileRows:
-    """Rows of a file, the next run of which is read while this one is worked on.
-
-    Parameters
-    ----------
-    matrix : FileMatrix
-        The file.
-    blocks, scaling, dtype
-        As for `MemoryRows`.
-    """
-
-    def __init__(
-        self, matrix: FileMatrix, blocks: Blocks, scaling: Scaling, dtype: DTypeLike
-    ) -> None:
-        self._matrix = matrix
-        self._blocks = blocks
-        self._scaling = scaling
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="vpem-read")
-        self._held: list[tuple[slice, Floats]] = []
-        self._keeps = 1
-        self._next: tuple[slice, Future[Floats]] | None = None
-        self.n_samples = len(matrix)
-        self.dtype: np.dtype[np.floating] = np.empty(0, dtype).dtype
-        self.step = matrix.step
-        as_stored = blocks.in_order and scaling.is_none and matrix.dtype == self.dtype
-        self._is_direct = as_stored and matrix.is_whole
-        # Pages once touched are used again: new ones cost as much as reading does.
-        self._free: list[Floats] = []
-
-    def cut(self, step: int) -> None:
-        """Read so many rows at a time, of which those before stay: sums under way look back."""
-        self.step, self._keeps = step, 2
-        self._free.clear()
-
-    def runs(self) -> Iterator[slice]:
-        """Runs of rows that are read from the file at once."""
-        return _pieces(slice(0, self.n_samples), self.step)
-
-    def _load(self, rows: slice, buffer: Floats) -> Floats:
-        out = buffer[: rows.stop - rows.start]
-        if self._is_direct:
-            self._matrix.read_into(out, rows.start)
-        else:
-            arrange_into(out, self._matrix[rows], self._blocks, self._scaling)
-        return buffer
-
-    def read(self, rows: slice) -> Floats:
-        """Rows of one run, shape (m, d), C-contiguous; the run after it is read meanwhile.
-
-        They are there until rows of another run are asked for.
-        """
-        whole = slice(0, self.n_samples)
-        run = _piece_of(whole, self.step, rows)
-        # After the last run the first comes again, for the next sweep.
-        return self.read_in(run, rows, _piece_at(whole, self.step, run.stop % self.n_samples))
-
-    def read_in(self, run: slice, rows: slice, following: slice | None) -> Floats:
-        """Rows of a run of at most `step` rows, which is read whole; then ``following`` is."""
-        held = dict(self._there())
-        if (run.start, run.stop) not in held:
-            while len(self._held) >= self._keeps:
-                self._free.append(self._held.pop(0)[1])
-            self._held.append((run, self._fetch(run)))
-            held = dict(self._there())
-            if following is not None and (following.start, following.stop) not in held:
-                future = self._reader.submit(self._load, following, self._buffer())
-                self._next = (following, future)
-        return held[run.start, run.stop][rows.start - run.start : rows.stop - run.start]
-
-    def _there(self) -> Iterator[tuple[tuple[int, int], Floats]]:
-        return (((run.start, run.stop), rows) for run, rows in self._held)
-
-    def _fetch(self, run: slice) -> Floats:
-        """Take a run that was read ahead, or read it."""
-        if self._next is not None:
-            ahead, future = self._next
-            self._next = None
-            found = future.result()
-            if ahead == run:
-                return found
-            self._free.append(found)
-        return self._load(run, self._buffer())
-
-    def _buffer(self) -> Floats:
-        """Return room for a run."""
-        if self._free:
-            return self._free.pop()
-        shape = (min(self.step, self.n_samples), self._matrix.shape[1])
-        return np.empty(shape, dtype=self.dtype)
-
-    def take(self, indices: NDArray[np.intp]) -> Floats:
-        """Some rows, shape (len(indices), d)."""
-        return self._blocks.arrange(self._scaling.apply(self._matrix.take(indices)), self.dtype)
-
-    def part(self, rows: slice, following: slice | None = None) -> FilePart:
-        """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
-        return FilePart(self, rows, following)
-
-
-class FilePart:
-    """A run of rows of a file, of which nothing else is read.
-
-    Parameters
-    ----------
-    whole : FileRows
-        All rows.
-    rows : slice
-        Which of them.
-    following : slice, optional
-        What is read ahead when these have been.
-    """
-
-    def __init__(self, whole: FileRows, rows: slice, following: slice | None) -> None:
-        self._whole = whole
-        self._rows = rows
-        self._following = following
-        self.n_samples = rows.stop - rows.start
-        self.dtype: np.dtype[np.floating] = whole.dtype
-
-    def runs(self) -> Iterator[slice]:
-        """Runs of rows that are read from the file at once."""
-        return _pieces(slice(0, self.n_samples), self._whole.step)
-
-    def read(self, rows: slice) -> Floats:
-        """Rows of one run, shape (m, d), C-contiguous."""
-        step, first = self._whole.step, self._rows.start
-        wanted = slice(first + rows.start, first + rows.stop)
-        run = _piece_of(self._rows, step, wanted)
-        if run.stop < self._rows.stop:
-            following: slice | None = _piece_at(self._rows, step, run.stop)
-        elif self._following is not None:
-            following = _piece_at(self._following, step, self._following.start)
-        else:
-            following = None
-        return self._whole.read_in(run, wanted, following)
-
-    def take(self, indices: NDArray[np.intp]) -> Floats:
-        """Some rows, shape (len(indices), d)."""
-        return self._whole.take(indices + self._rows.start)
-
-    def cut(self, step: int) -> None:
-        """Read so many rows at a time."""
-        self._whole.cut(step)
-
-    def part(self, rows: slice, following: slice | None = None) -> FilePart:
-        """A run of these rows as rows of their own."""
-        first = self._rows.start
-        inner = slice(first + rows.start, first + rows.stop)
-        if following is not None:
-            following = slice(first + following.start, first + following.stop)
-        return FilePart(self._whole, inner, following)
-
-
-def _piece_at(rows: slice, step: int, start: int) -> slice:
-    return slice(start, min(start + step, rows.stop))
-
-
-def _piece_of(rows: slice, step: int, wanted: slice) -> slice:
-    """Which piece of ``rows`` holds the rows wanted."""
-    return _piece_at(rows, step, wanted.start - (wanted.start - rows.start) % step)
-
-
-def _pieces(rows: slice, step: int) -> Iterator[slice]:
-    """Cut a run of rows in pieces of ``step``."""
-    for start in range(rows.start, rows.stop, step):
-        yield _piece_at(rows, step, start)

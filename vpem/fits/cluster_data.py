@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, check_data, check_finite, check_rows, check_weights, row_blocks
+from vpem.checks import (
+    Extremes,
+    Floats,
+    check_data,
+    check_finite,
+    check_rows,
+    check_weights,
+    extremes,
+    row_blocks,
+)
 from vpem.errors import InputError, Setting
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import precision_of
@@ -91,7 +100,7 @@ def prepare(
     """
     n_clusters, init = how.n_clusters, how.init
     precision = precision_of(how.dtype)
-    data, misses = _with_gaps(X, n_features, how, feature_names, here, some)
+    data, misses, found = _with_gaps(X, n_features, how, feature_names, here, some)
     weights = None
     n_samples = n_positive = len(data) if here is None else here.n_samples
     if sample_weight is not None:
@@ -107,18 +116,9 @@ def prepare(
             f"{'' if weights is None else ' with a positive weight'}; try fewer clusters"
         )
     most = LARGEST_VALUE[precision.itemsize]
-    for start, part in row_blocks(data):
-        largest = max(
-            float(np.fmax.reduce(part, axis=None, initial=0)),
-            -float(np.fmin.reduce(part, axis=None, initial=0)),
-        )
-        if largest > most:
-            row, column = divmod(int(np.nanargmax(np.abs(part))), part.shape[1])
-            name = "" if feature_names is None else f" ({feature_names[column]!r})"
-            raise InputError(
-                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}: its "
-                f"square cannot be computed with in {precision.name}; scale the features first"
-            )
+    lowest, highest = found
+    if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
+        _refuse_large(data, feature_names, most, precision)
     scaling = Scaling.none(n_features)
     if how.scale == "standard":
         add = alone if here is None else here.holders.allreduce
@@ -149,29 +149,48 @@ def _with_gaps(
     feature_names: Sequence[str] | None,
     here: LocalRows | None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None,
-) -> tuple[Any, bool]:
-    """Check the values; whether any process misses some, and each row has one."""
+) -> tuple[Any, bool, Extremes]:
+    """Check the values; whether any process misses some, and each row has one; their extremes."""
     misses = False
+    found: Extremes | None = None
 
     def finite(data: Any, names: Sequence[str] | None) -> None:
-        nonlocal misses
+        nonlocal misses, found
         if how.missing == "refuse":
-            check_finite(data, names, OF_WHAT_IS_THERE)
+            found = check_finite(data, names, OF_WHAT_IS_THERE)
         else:
             misses = check_missing(data, names)
 
     least = int(here is None)
     data = check_data(X, n_features, feature_names, finite=finite, least_rows=least)
+    found = extremes(data) if found is None else found
     any_has = some or (np.asarray if here is None else here.holders.any)
     if how.missing == "refuse" or not any_has(np.array([misses]))[0]:
-        return data, False
+        return data, False, found
     has = ~np.isnan(data).all(axis=1)
     blank = np.flatnonzero(~(has if some is None else some(has)))
     if len(blank):
         row = int(blank[0]) if here is None else int(here.numbers[blank[0]])
         raise blank_row(row)
     check_columns(data, feature_names, elsewhere=np.asarray if here is None else any_has)
-    return data, True
+    return data, True, found
+
+
+def _refuse_large(
+    data: Any,
+    feature_names: Sequence[str] | None,
+    most: float,
+    precision: np.dtype[np.floating],
+) -> None:
+    """Raise InputError at the largest value of the first run of rows with too large ones."""
+    for start, part in row_blocks(data):
+        row, column = divmod(int(np.nanargmax(np.abs(part))), part.shape[1])
+        if abs(part[row, column]) > most:
+            name = "" if feature_names is None else f" ({feature_names[column]!r})"
+            raise InputError(
+                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}: its "
+                f"square cannot be computed with in {precision.name}; scale the features first"
+            )
 
 
 def _check_centres(

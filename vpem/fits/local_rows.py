@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, row_blocks
+from vpem.checks import Extremes, Floats
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.network.holdings import Workers
@@ -111,14 +111,10 @@ class LocalRows:
         found[self._order] = joined
         return found
 
-    def constant(self, X: Any) -> NDArray[np.intp]:
-        """Features that have one value, or none, in all rows of all processes."""
-        extremes = np.full((2, X.shape[1]), -np.inf)
-        for _, part in row_blocks(X):
-            for most, values in zip(extremes, (part, -part), strict=True):
-                np.fmax(most, np.fmax.reduce(values, axis=0), out=most)
-        highest, lowest = self.holders.allreduce(extremes, "max")
-        return np.flatnonzero(highest == -lowest)
+    def extremes(self, own: Extremes) -> Extremes:
+        """Return the lowest and highest values of the rows of all processes."""
+        lowest, highest = self.holders.allreduce(np.stack([-own[0], own[1]]), "max")
+        return -lowest, highest
 
 
 class SharedRows:

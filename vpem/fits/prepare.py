@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import (
+    Extremes,
     Floats,
     check_data,
     check_finite,
     check_rows,
     check_weights,
+    extremes,
     row_blocks,
 )
 from vpem.errors import InputError, Setting, VpemWarning, shorten
@@ -127,13 +129,14 @@ def prepare(
     """
     precision = precision_of(dtype)
     misses = False
+    found: Extremes | None = None
 
     def finite(data: Any, names: Sequence[str] | None) -> None:
-        nonlocal misses
+        nonlocal misses, found
         if missing == "marginalize":
             misses = check_missing(data, names)
         else:
-            check_finite(data, names, () if missing is None else MARGINALIZE)
+            found = check_finite(data, names, () if missing is None else MARGINALIZE)
 
     X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
     n_samples = len(X) if here is None else here.n_samples
@@ -167,6 +170,7 @@ def prepare(
         if len(kept) < n_samples:
             own = kept if here is None else np.flatnonzero(sample_weight[here.numbers] > 0)
             X = X.of_rows([own]) if isinstance(X, FileMatrix) else X[own]
+            found = None
         else:
             kept = None
     if misses:
@@ -179,7 +183,8 @@ def prepare(
         )
     if given is not None:
         given = check_rows(given, n_components, n_positive)
-    _inspect(X, feature_names, how.reg_covar, precision, here)
+    found = extremes(X) if found is None else found
+    _inspect(X, found, feature_names, how.reg_covar, precision, here)
     return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
 
 
@@ -247,6 +252,7 @@ def make_terms(
 
 def _inspect(
     X: Any,
+    found: Extremes,
     feature_names: Sequence[str] | None,
     reg_covar: float,
     precision: np.dtype[np.floating],
@@ -254,25 +260,12 @@ def _inspect(
 ) -> None:
     """Refuse values whose squares overflow, and warn of constant features."""
     most = LARGEST_VALUE[precision.itemsize]
-    first = X[:1]
-    if np.isnan(first).any():  # missing: the first value that is there
-        first = X[np.argmin(np.isnan(X), axis=0), np.arange(X.shape[1])][None]
-    constant = np.arange(X.shape[1])
-    for start, part in row_blocks(X):
-        large = np.fmax.reduce(np.abs(part), axis=0).astype(np.float64) > most
-        if large.any():
-            column = int(np.flatnonzero(large)[0])
-            row = start + int(np.nanargmax(np.abs(part[:, column])))
-            name = "" if feature_names is None else f" ({feature_names[column]!r})"
-            raise InputError(
-                f"row {row}, feature {column}{name} is {float(X[row : row + 1][0, column]):g}, but "
-                f"values beyond {most:g} cannot be squared in {precision.name}; use other units"
-                f"{' or float64' if precision.itemsize < 8 else ''}"
-            )
-        own = part[:, constant]
-        constant = constant[((own == first[:, constant]) | np.isnan(own)).all(axis=0)]
+    lowest, highest = found
+    if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
+        _refuse_large(X, feature_names, most, precision)
     if here is not None:
-        constant = here.constant(X)
+        lowest, highest = here.extremes(found)
+    constant = np.flatnonzero(lowest == highest)
     if len(constant) and (len(X) if here is None else here.n_samples) > 1:
         listed = shorten(
             repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
@@ -285,3 +278,23 @@ def _inspect(
             ),
             stacklevel=3,
         )
+
+
+def _refuse_large(
+    X: Any,
+    feature_names: Sequence[str] | None,
+    most: float,
+    precision: np.dtype[np.floating],
+) -> None:
+    """Raise InputError at the first run of rows with values that cannot be squared."""
+    for start, part in row_blocks(X):
+        large = np.fmax.reduce(np.abs(part), axis=0).astype(np.float64) > most
+        if large.any():
+            column = int(np.flatnonzero(large)[0])
+            row = int(np.nanargmax(np.abs(part[:, column])))
+            name = "" if feature_names is None else f" ({feature_names[column]!r})"
+            raise InputError(
+                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}, but "
+                f"values beyond {most:g} cannot be squared in {precision.name}; use other units"
+                f"{' or float64' if precision.itemsize < 8 else ''}"
+            )

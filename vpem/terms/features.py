@@ -327,11 +327,11 @@ class FeatureTerms(BlockStatistics):
     def sample_covariance(self) -> NDArray[np.float64]:
         """Each block's own sample covariance (divisor M) plus ``reg_covar``, for one component."""
         if self._sample_covariance is None:
-            mean = np.zeros((1, self.blocks.n_features))
+            statistics = self.empty(np.zeros((1, self.blocks.n_features)), 1)
             for rows in self.chunks(self.blocks.n_features):
-                mean += self._weights(rows) @ self.rows.read(rows).astype(np.float64)
-            statistics = self.empty(mean / self.total_weight, 1)
-            for rows in self.chunks(self.blocks.n_features):
+                if rows.start == 0:  # about a point among the rows: their mean is not known yet
+                    near = self.rows.read(rows).mean(axis=0, dtype=np.float64, keepdims=True)
+                    statistics = self.empty(near, 1)
                 own = self._weights(rows)[None, :, None].astype(self.rows.dtype)
                 self.summarize(statistics, np.ascontiguousarray(own), rows)
             self._sample_covariance = self.update(statistics).covariances

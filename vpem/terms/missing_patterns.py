@@ -189,7 +189,6 @@ class _Filled:
     def __init__(self, X: Matrix) -> None:
         self._X = X
         self.shape = X.shape
-        self.step = getattr(X, "step", None)
 
     def __len__(self) -> int:
         return len(self._X)

@@ -61,18 +61,21 @@ class Scaling:
         """
         own_total = float(len(X)) if row_weights is None else float(row_weights.sum())
         total = add(np.array([own_total]))[0]
-        shift, variance = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-
-        def share(start: int, count: int) -> NDArray[np.float64]:
-            part = np.ones(count) if row_weights is None else row_weights[start : start + count]
-            weights: NDArray[np.float64] = part / total
-            return weights
-
+        weight, mean, squares = 0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
         for start, part in row_blocks(X):
-            shift += share(start, len(part)) @ part.astype(np.float64, copy=False)
-        shift = add(shift)
-        for start, part in row_blocks(X):
-            variance += share(start, len(part)) @ np.square(part - shift)
+            # Of some rows about their own mean, and then with those before: one pass is enough.
+            own = np.ones(len(part)) if row_weights is None else row_weights[start:][: len(part)]
+            share = own / total
+            of_all = share.sum()
+            if of_all > 0:
+                own_mean = share @ part.astype(np.float64, copy=False) / of_all
+                step = own_mean - mean
+                squares += share @ np.square(part - own_mean)
+                squares += np.square(step) * (weight * of_all / (weight + of_all))
+                mean += step * (of_all / (weight + of_all))
+                weight += of_all
+        shift = add(weight * mean)
+        variance = squares + weight * np.square(mean - shift)
         scale = np.sqrt(add(variance))
         magnitude = np.maximum(np.abs(shift), 1.0)
         scale = np.where(scale > 1e-12 * magnitude, scale, 1.0)
