@@ -1,53 +1,68 @@
-"""Nearest centres of rows, squared distances, and sums of rows by cluster: a pass of Lloyd's."""
+"""Nearest centres of rows, and passes of Lloyd's algorithm that look at few rows again."""
 import numpy as np
 
 from cython.parallel cimport prange, threadid
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
-from libc.math cimport sqrt
-from scipy.linalg.cython_blas cimport dgemm, sgemm
+from libc.math cimport INFINITY, fma, isnan, sqrt
 
 from vpem._core.real cimport real
 from vpem._core.simd cimport vpem_instruction_set
 
 cdef extern from "simd/nearest.h" nogil:
+    enum:
+        VPEM_STEP
     double vpem_apart_d(int, const double*, const double*, long)
     double vpem_apart_f(int, const float*, const double*, long)
-    double vpem_gather_d(
-        int, const double*, long, long, const double*, const double*, const int*, double*, double*,
-        double*)
-    double vpem_gather_f(
-        int, const float*, long, long, const double*, const double*, const int*, double*, double*,
-        double*)
-    void vpem_move_d(int, const double*, long, long, const double*, long, double*, double*)
-    void vpem_move_f(int, const float*, long, long, const float*, long, float*, double*)
-    void vpem_four_rows_d(
-        int, const double*, long, const double*, long, long, double*, long, double)
-    void vpem_four_rows_f(int, const float*, long, const float*, long, long, float*, long, float)
+    double vpem_measure_d(
+        int, const double*, long, long, const double*, const double*, const int*, double*)
+    double vpem_measure_f(
+        int, const float*, long, long, const double*, const double*, const int*, double*)
+    void vpem_enter_d(int, const double*, long, double, double*, double*)
+    void vpem_enter_f(int, const float*, long, double, double*, double*)
+    void vpem_square_d(int, const double*, const double*, long, double, double*, double*)
+    void vpem_square_f(int, const float*, const double*, long, double, double*, double*)
+    void vpem_turn_d(
+        int, const double*, const long*, long, const double*, long, double*, double*)
+    void vpem_turn_f(int, const float*, const long*, long, const float*, long, float*, float*)
+    void vpem_products_d(
+        int, const double*, long, const double*, long, long, const double*, double*)
+    void vpem_products_f(
+        int, const float*, long, const float*, long, long, const float*, float*)
     void vpem_least_d(
-        int, const double*, long, const double*, long, double*, double*, double*)
-    void vpem_least_f(int, const float*, long, const float*, long, float*, float*, float*)
+        int, const double*, const double*, long, double, double, double*, int*, char*, float*,
+        float*)
+    void vpem_least_f(
+        int, const float*, const float*, long, double, double, float*, int*, char*, float*, float*)
+    long vpem_doubtful(int, const int*, float*, float*, long, const float*, long, long, long*)
 
 cdef enum:
-    TILE = 256              # most rows looked at together
-    LEAST_TILE = 32
-    TILE_BYTES = 1 << 18    # of the rows of a tile, where they are wide
-    LEAST_DIRECT = 64       # features, and
-    MOST_DIRECT = 24        # centres, to multiply as rows stand in memory instead of by BLAS
-    PANEL = 256             # features multiplied at a time: bounds what products lose to rounding
+    STEP = 64               # rows that are looked at together, as simd/nearest.h has it
+    GLANCE = 512            # rows whose bounds are looked at together
+    PANEL = 128             # features multiplied at a time: bounds what products lose to rounding
     MOST_CHUNKS = 64        # of rows whose sums are added up apart from others'
     CHUNK_VALUES = 1 << 22  # of the sums of all chunks together
+    ROWS_A_CENTRE = 32      # of a chunk at least
+    MANY_CENTRES = 32       # from which on the distance to the own centre is looked at before
+
+cdef double UP = 1 + 1.0 / (1 << 22)    # what single precision may lose, and more
+cdef double DOWN = 1 - 1.0 / (1 << 22)
 
 
 cdef struct Pass:
-    # What all tiles of a pass share.
+    # What all rows of a pass share.
     int isa
     Py_ssize_t d
     Py_ssize_t n_centres
-    Py_ssize_t n_roots
-    Py_ssize_t tile         # rows of one
     Py_ssize_t panel        # features of one
-    bint direct             # whether rows are multiplied four at a time
-    double rounding         # of a distance, relative to (|row| + reach)^2
+    double rounding         # of a squared distance, relative to (|row| + reach)^2
+
+
+cdef struct Nearest:
+    # What is found of a few rows.
+    int place[STEP]
+    char tied[STEP]
+    float upper[STEP]       # the distance to the nearest centre is at most this,
+    float lower[STEP]       # to any other at least this
 
 
 cdef inline double apart(
@@ -60,74 +75,13 @@ cdef inline double apart(
         return vpem_apart_f(isa, <const float*>row, centre, d)
 
 
-cdef inline void products(
-    const real* rows,       # IN    (n_rows, width)
-    const real* centres,    # IN    (K, d)  the first of these features
-    real* out,              # INOUT (K, stride)  -2 centres @ rows.T
-    int n_rows,
-    int n_centres,
-    int width,
-    int d,
-    int stride,
-    real keep,              # IN    what `out` is multiplied by before
-) noexcept nogil:
-    cdef char first = b"T"
-    cdef char second = b"N"
-    cdef real scale = -2
-    if real is double:
-        dgemm(
-            &first, &second, &n_rows, &n_centres, &width, &scale, <double*>rows, &width,
-            <double*>centres, &d, &keep, out, &stride,
-        )
-    else:
-        sgemm(
-            &first, &second, &n_rows, &n_centres, &width, &scale, <float*>rows, &width,
-            <float*>centres, &d, &keep, out, &stride,
-        )
-
-
-cdef inline void move_and_multiply(
-    const Pass* plan,
-    const real* rows,       # IN    (n_rows, d)  the first of some features
-    Py_ssize_t n_rows,
-    const real* shift,      # IN    (width,)
-    Py_ssize_t width,
-    const real* moved,      # IN    (K, d)       the first of these features
-    real* near,             # WORK  (n_rows, width), four rows at least
-    double* lengths,        # INOUT (n_rows,)    squared, of rows less the shift: added to
-    real* values,           # INOUT (K, stride)  -2 moved @ (rows - shift).T is added to
-    Py_ssize_t stride,
-    bint fresh,             # IN    whether nothing is there yet
-) noexcept nogil:
-    """Some features of a few rows, with those of all centres."""
-    cdef real keep = 0 if fresh else 1
-    if real is double:
-        vpem_move_d(plan.isa, rows, n_rows, plan.d, shift, width, near, lengths)
-        if plan.direct:
-            vpem_four_rows_d(
-                plan.isa, near, width, moved, plan.n_centres, plan.d, values, stride, keep
-            )
-            return
-    else:
-        vpem_move_f(plan.isa, rows, n_rows, plan.d, shift, width, near, lengths)
-        if plan.direct:
-            vpem_four_rows_f(
-                plan.isa, near, width, moved, plan.n_centres, plan.d, values, stride, keep
-            )
-            return
-    products(
-        near, moved, values, <int>n_rows, <int>plan.n_centres, <int>width, <int>plan.d,
-        <int>stride, keep,
-    )
-
-
 cdef void place_centres(
     const double* centres,   # IN  (K, d)
     Py_ssize_t n_centres,
     Py_ssize_t d,
     real* shift,             # OUT (d,)    their mean
-    real* moved,             # OUT (K, d)  centres less that
-    real* norms,             # OUT (K,)    squared lengths of these
+    real* moved,             # OUT (K, d)  -2 times centres less that
+    real* norms,             # OUT (K,)    squared lengths of centres less that
     double* reach,           # OUT         the largest length
 ) noexcept nogil:
     cdef Py_ssize_t j, k
@@ -143,93 +97,159 @@ cdef void place_centres(
         total = 0
         for j in range(d):
             entry = <real>(centres[k * d + j] - shift[j])
-            moved[k * d + j] = entry
+            moved[k * d + j] = -2 * entry
             total = total + <double>entry * entry
         norms[k] = <real>total
         reach[0] = max(reach[0], sqrt(total))
 
 
-cdef void assign_tile(
+cdef void look_at(
     const Pass* plan,
-    const real* rows,        # IN  (n_rows, d)
-    Py_ssize_t n_rows,
-    const double* centres,   # IN  (K, d)
-    const real* moved,       # IN  (K, d)   centres less the shift
-    const real* norms,       # IN  (K,)     their squared norms
-    const real* shift,       # IN  (d,)
-    double reach,            # IN           the largest of their norms
-    int* labels,             # INOUT (n_rows,)
-    bint* others,            # OUT   (n_rows,)  whether a label is another than before
-    real* scratch,           # WORK  (tile, panel + K)
+    const real* rows,        # IN    (M, d)
+    long* at,                # INOUT (STEP,)   which rows; places beyond get the last of them
+    Py_ssize_t n_rows,       # IN              how many, at least 1
+    const double* centres,   # IN    (K, d)
+    const real* moved,       # IN    (K, d)    -2 times centres less the shift
+    const real* norms,       # IN    (K,)      their squared lengths
+    const real* shift,       # IN    (d,)
+    double reach,            # IN              the largest length
+    Nearest* found,          # OUT
+    real* scratch,           # WORK  (STEP, panel + K + 2)
 ) noexcept nogil:
-    """Labels of one tile."""
+    """Find the nearest centres of a few rows."""
     cdef Py_ssize_t d = plan.d, n_centres = plan.n_centres
     cdef real* near = scratch
-    cdef real* values = scratch + plan.tile * plan.panel
-    cdef Py_ssize_t m, k, left = 0, width, step, stride = (n_rows + 7) // 8 * 8
-    cdef real limit
-    cdef real best[TILE]
-    cdef real second[TILE]
-    cdef real place[TILE]
-    cdef double lengths[TILE]
-    cdef double entry, found, least
+    cdef real* values = near + STEP * plan.panel
+    cdef real* lengths = values + STEP * n_centres
+    cdef real* limits = lengths + STEP
+    cdef Py_ssize_t m, k, left = 0, width
+    cdef double off, least
+    cdef const real* row
+    cdef const real* known = norms
     cdef int label
-    for m in range(n_rows):
+    for m in range(n_rows, STEP):
+        at[m] = at[n_rows - 1]
+    for m in range(STEP):
         lengths[m] = 0
     while left == 0 or left < d:
         width = min(plan.panel, d - left)
-        step = 4 if plan.direct else n_rows
-        m = 0
-        while m < n_rows:
-            move_and_multiply(
-                plan, rows + m * d + left, min(step, n_rows - m), shift + left, width,
-                moved + left, near, lengths + m, values + m, stride, left == 0,
+        if real is double:
+            vpem_turn_d(plan.isa, rows + left, at, d, shift + left, width, near, lengths)
+            vpem_products_d(
+                plan.isa, near, width, moved + left, n_centres, d, known, values
             )
-            m = m + step
+        else:
+            vpem_turn_f(plan.isa, rows + left, at, d, shift + left, width, near, lengths)
+            vpem_products_f(
+                plan.isa, near, width, moved + left, n_centres, d, known, values
+            )
         left = left + plan.panel
+        known = NULL
     if real is double:
-        vpem_least_d(plan.isa, values, stride, norms, n_centres, best, second, place)
+        vpem_least_d(
+            plan.isa, values, lengths, n_centres, plan.rounding, reach, limits, found.place,
+            found.tied, found.upper, found.lower,
+        )
     else:
-        vpem_least_f(plan.isa, values, stride, norms, n_centres, best, second, place)
+        vpem_least_f(
+            plan.isa, values, lengths, n_centres, plan.rounding, reach, limits, found.place,
+            found.tied, found.upper, found.lower,
+        )
     for m in range(n_rows):
-        label = <int>place[m]
-        entry = sqrt(lengths[m]) + reach
-        limit = <real>(best[m] + plan.rounding * entry * entry)
-        if not second[m] > limit:
-            # Too near to tell by the products: compare the distances themselves.
-            least = apart(plan.isa, rows + m * d, centres + label * d, d)
-            for k in range(n_centres):
-                if k != label and not values[k * stride + m] + norms[k] > limit:
-                    found = apart(plan.isa, rows + m * d, centres + k * d, d)
-                    if found < least or (found == least and k < label):
-                        least = found
-                        label = <int>k
-        others[m] = labels[m] != label
-        labels[m] = label
+        if not found.tied[m]:
+            continue
+        # Too near to tell by the products: compare the distances themselves.
+        row = rows + at[m] * d
+        label = found.place[m]
+        least = apart(plan.isa, row, centres + label * d, d)
+        for k in range(n_centres):
+            if k != found.place[m] and not values[k * STEP + m] > limits[m]:
+                off = apart(plan.isa, row, centres + k * d, d)
+                if off < least or (off == least and k < label):
+                    least = off
+                    label = <int>k
+        found.place[m] = label
+        # Where the next one is as near no bound tells them apart.
+        found.upper[m] = <float>(sqrt(least) * UP)
+        found.lower[m] = 0
 
 
-cdef inline double gather(
+cdef void prepare(Pass* plan, Py_ssize_t d, Py_ssize_t n_centres, double epsilon) noexcept:
+    plan.isa = vpem_instruction_set()
+    plan.d = d
+    plan.n_centres = n_centres
+    plan.panel = max(<Py_ssize_t>1, min(<Py_ssize_t>PANEL, d))
+    # Twice the bounds of what is lost in the shifted products and in the distances themselves.
+    plan.rounding = 4.0 * (plan.panel + d // plan.panel + 8) * epsilon
+
+
+def nearest_rows(
+    const real[:, ::1] rows,          # IN  (M, d)
+    const double[:, ::1] centres,     # IN  (K, d)
+    int[::1] labels,                  # OUT (M,)
+    double[::1] distances,            # OUT (M,)
+    int n_threads,
+):
+    """Find the nearest centres of rows, and their squared distances.
+
+    See `vpem._core.reference_assign.nearest_rows`.
+    """
+    cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_centres = centres.shape[0]
+    cdef Py_ssize_t chunk, size, n_chunks, thread
+    if n_samples == 0:
+        return
+    cdef Pass plan
+    prepare(&plan, d, n_centres, DBL_EPSILON if real is double else FLT_EPSILON)
+    dtype = np.float64 if real is double else np.float32
+    cdef real[::1] shift = np.empty(d + 1, dtype=dtype)
+    cdef real[::1] moved = np.empty(n_centres * d + 1, dtype=dtype)
+    cdef real[::1] norms = np.empty(n_centres, dtype=dtype)
+    cdef double reach
+    cdef const real* data = &rows[0, 0] if d else NULL
+    cdef const double* points = &centres[0, 0] if d else NULL
+    place_centres(points, n_centres, d, &shift[0], &moved[0], &norms[0], &reach)
+    size = (max(<Py_ssize_t>GLANCE, 8192 // max(d, 1)) + STEP - 1) // STEP * STEP
+    n_chunks = (n_samples + size - 1) // size
+    n_threads = max(1, min(n_threads, <int>n_chunks))
+    cdef real[:, ::1] scratch = np.zeros(
+        (n_threads, STEP * (plan.panel + n_centres + 2)), dtype=dtype
+    )
+    for chunk in prange(n_chunks, nogil=True, num_threads=n_threads, schedule="dynamic"):
+        thread = threadid()
+        label_rows(
+            &plan, data, chunk * size, min(n_samples, (chunk + 1) * size), points, &moved[0],
+            &norms[0], &shift[0], reach, &labels[0], &distances[0], &scratch[thread, 0],
+        )
+
+
+cdef void label_rows(
     const Pass* plan,
-    const real* rows,          # IN    (n_rows, d)
-    Py_ssize_t n_rows,
-    const double* weights,     # IN    (n_rows,), or NULL
-    const double* centres,     # IN    (K, d)
-    const int* labels,         # IN    (n_rows,)
-    double* distances,         # OUT   (n_rows,)
-    double* counts,            # INOUT (K,)
-    double* sums,              # INOUT (K, d)
+    const real* rows,        # IN   (M, d)
+    Py_ssize_t first,        # IN            rows from here
+    Py_ssize_t last,         # IN            to here
+    const double* centres,   # IN   (K, d)
+    const real* moved,       # IN   (K, d)   as `place_centres` has them, like the next three
+    const real* norms,       # IN   (K,)
+    const real* shift,       # IN   (d,)
+    double reach,
+    int* labels,             # OUT  (M,)
+    double* distances,       # OUT  (M,)
+    real* scratch,           # WORK (STEP, panel + K + 2)
 ) noexcept nogil:
-    """Add the rows to the sums of their clusters; the weighted sum of their distances."""
-    if real is double:
-        return vpem_gather_d(
-            plan.isa, <const double*>rows, n_rows, plan.d, weights, centres, labels, distances,
-            counts, sums,
-        )
-    else:
-        return vpem_gather_f(
-            plan.isa, <const float*>rows, n_rows, plan.d, weights, centres, labels, distances,
-            counts, sums,
-        )
+    cdef Py_ssize_t m, n
+    cdef long at[STEP]
+    cdef Nearest found
+    while first < last:
+        n = min(<Py_ssize_t>STEP, last - first)
+        for m in range(n):
+            at[m] = first + m
+        look_at(plan, rows, at, n, centres, moved, norms, shift, reach, &found, scratch)
+        for m in range(n):
+            labels[first + m] = found.place[m]
+            distances[first + m] = apart(
+                plan.isa, rows + (first + m) * plan.d, centres + found.place[m] * plan.d, plan.d
+            )
+        first = first + n
 
 
 cdef Py_ssize_t cut(
@@ -277,175 +297,455 @@ cdef Py_ssize_t cut(
     return n_chunks
 
 
-cdef void pass_over(
+cdef Py_ssize_t step_of(Py_ssize_t n_samples, Py_ssize_t d, Py_ssize_t n_centres) noexcept:
+    """Rows of a chunk: by the shape alone, so that sums do not depend on the threads."""
+    cdef Py_ssize_t size = n_centres * (d + 1), most, step
+    most = max(1, min(<Py_ssize_t>MOST_CHUNKS, CHUNK_VALUES // max(size, 1)))
+    step = max(max(<Py_ssize_t>GLANCE, ROWS_A_CENTRE * n_centres), 8192 // max(d, 1))
+    step = max(step, n_samples // most + 1)
+    return (step + GLANCE - 1) // GLANCE * GLANCE
+
+
+cdef struct Totals:
+    # Where rows of a worker are added up: P = K + K d + 1 numbers, in two parts.
+    double* high
+    double* low
+    Py_ssize_t* changes
+    bint* touched
+
+
+cdef struct Seen:
+    # What is kept of rows from pass to pass, of all of them.
+    const double* weights   # (M,), or NULL
+    const double* about     # (d,)
+    int* labels             # (M,)
+    float* upper            # (M,)
+    float* lower            # (M,)
+
+
+cdef inline void add_row(
+    const Pass* plan, const real* row, double weight, Py_ssize_t label, Totals* to
+) noexcept nogil:
+    """Add a row, in two parts a number, to the count and the sum of a cluster."""
+    cdef double before = to.high[label], after = before + weight, part = after - before
+    cdef Py_ssize_t place = plan.n_centres + label * plan.d
+    to.high[label] = after
+    to.low[label] += (before - (after - part)) + (weight - part)
+    if real is double:
+        vpem_enter_d(plan.isa, row, plan.d, weight, to.high + place, to.low + place)
+    else:
+        vpem_enter_f(plan.isa, row, plan.d, weight, to.high + place, to.low + place)
+
+
+cdef void reassign(
+    const Pass* plan,
+    const real* rows,        # IN  (M, d)
+    const long* at,          # IN  (n_rows,)  which rows
+    const int* owner,        # IN  (n_rows,)  which of the totals they belong to
+    Py_ssize_t n_rows,
+    const Nearest* found,    # IN
+    const Seen* seen,
+    Totals* totals,
+) noexcept nogil:
+    """Take note of what was found of a few rows."""
+    cdef Py_ssize_t i, m, last = plan.n_centres * (plan.d + 1)
+    cdef const real* row
+    cdef double weight
+    cdef int before, label
+    cdef Totals* to
+    for i in range(n_rows):
+        m = at[i]
+        before = seen.labels[m]
+        label = found.place[i]
+        to = &totals[owner[i]]
+        if isnan(seen.upper[m]):
+            # Not added up yet.
+            row = rows + m * plan.d
+            weight = seen.weights[m] if seen.weights != NULL else 1.0
+            to.touched[0] = True
+            to.changes[0] += before != label
+            add_row(plan, row, weight, label, to)
+            if real is double:
+                vpem_square_d(
+                    plan.isa, row, seen.about, plan.d, weight, to.high + last, to.low + last
+                )
+            else:
+                vpem_square_f(
+                    plan.isa, row, seen.about, plan.d, weight, to.high + last, to.low + last
+                )
+        elif before != label:
+            row = rows + m * plan.d
+            weight = seen.weights[m] if seen.weights != NULL else 1.0
+            to.touched[0] = True
+            to.changes[0] += 1
+            add_row(plan, row, -weight, before, to)
+            add_row(plan, row, weight, label, to)
+        seen.labels[m] = label
+        # Infinite where it is not a number: that is what rows have that are not added up.
+        seen.upper[m] = found.upper[i] if found.upper[i] < INFINITY else <float>INFINITY
+        seen.lower[m] = found.lower[i] if found.lower[i] > 0 else 0
+
+
+cdef Py_ssize_t still_near(
+    const Pass* plan,
+    const real* rows,        # IN    (M, d)
+    const double* centres,   # IN    (K, d)
+    const float* half,       # IN    (K,)  half the distance to the nearest other
+    const Seen* seen,
+    long* at,                # INOUT (n_rows,)  which rows
+    Py_ssize_t n_rows,
+) noexcept nogil:
+    """Leave out rows whose distance to their own centre is below the bounds of all others."""
+    cdef Py_ssize_t i, m, left = 0
+    cdef float off, limit
+    cdef int label
+    for i in range(n_rows):
+        m = at[i]
+        if not isnan(seen.upper[m]):
+            label = seen.labels[m]
+            off = <float>(UP * sqrt(
+                apart(plan.isa, rows + m * plan.d, centres + label * plan.d, plan.d)
+            ))
+            limit = max(seen.lower[m], half[label])
+            if off < limit:
+                seen.upper[m] = off
+                continue
+        at[left] = m
+        left = left + 1
+    return left
+
+
+cdef struct Centres:
+    # Of one root.
+    const double* points    # (K, d)
+    const float* moves      # (3, K)
+
+
+cdef void follow_chunk(
     const Pass* plan,
     const Py_ssize_t* pieces,   # IN    (n_pieces, 4) as `cut` makes them
     Py_ssize_t n_pieces,
+    bint own_roots,             # IN    whether each worker has centres of its own
     const real* rows,           # IN    (M, d)
-    const double* weights,      # IN    (M,), or NULL
     const double* centres,      # IN    (R, K, d)
-    const real* moved,          # IN    (R, K d + 1)
-    const real* norms,          # IN    (R, K)
-    const real* shift,          # IN    (R, d + 1)
+    const real* placed,         # IN    (R, K d + K + d) as `place_centres` has them
     const double* reach,        # IN    (R,)
-    int* labels,                # INOUT (M,)
-    double* distances,          # OUT   (M,)
-    double* counts,             # INOUT (N, K)
-    double* sums,               # INOUT (N, K, d)
-    double* inertias,           # INOUT (N,)
-    Py_ssize_t* changes,        # INOUT (N,)
-    double* partial,            # INOUT (n_places, K d + K + 2)  sums, counts, inertia, changes
-    real* scratch,              # WORK  (tile, panel + K)
+    const float* moves,         # IN    (R, 3, K)
+    const Seen* seen,
+    Totals* totals,             # IN    (n_pieces,)
+    real* scratch,              # WORK  (STEP, panel + K + 2)
 ) noexcept nogil:
-    """Rows of one chunk: its tiles, and of each tile the rows of every worker."""
-    cdef Py_ssize_t d = plan.d, n_centres = plan.n_centres, size = n_centres * d
-    cdef Py_ssize_t piece = 0, first = pieces[1], end = pieces[4 * n_pieces - 2]
-    cdef Py_ssize_t root, last, begin, stop, worker, m, changed
-    cdef const double* places
-    cdef const double* heavy
-    cdef double* own
-    cdef double inertia
-    cdef bint others[TILE]
-    while first < end:
-        root = pieces[4 * piece] if plan.n_roots > 1 else 0
-        last = min(first + plan.tile, pieces[4 * piece + 2] if plan.n_roots > 1 else end)
-        places = centres + root * size
-        assign_tile(
-            plan, rows + first * d, last - first, places, moved + root * (size + 1),
-            norms + root * n_centres, shift + root * (d + 1), reach[root], labels + first, others,
-            scratch,
-        )
-        begin = first
-        while begin < last:
-            stop = min(last, pieces[4 * piece + 2])
-            worker = pieces[4 * piece]
-            heavy = NULL
-            if weights != NULL:
-                heavy = weights + begin
-            changed = 0
-            for m in range(begin - first, stop - first):
-                changed = changed + others[m]
-            if pieces[4 * piece + 3] < 0:
-                inertia = gather(
-                    plan, rows + begin * d, stop - begin, heavy, places, labels + begin,
-                    distances + begin, counts + worker * n_centres, sums + worker * size,
+    """Rows of one chunk: those in doubt are collected, and looked at some at a time."""
+    cdef Py_ssize_t d = plan.d, k = plan.n_centres, size = k * d, width = size + k + d
+    cdef Py_ssize_t piece, first, last, stop, n = 0, more, done, i, root = 0
+    cdef long at[GLANCE + STEP + 1]
+    cdef int owner[GLANCE + STEP + 1]
+    cdef Nearest found
+    cdef const real* place = placed
+    for piece in range(n_pieces):
+        first = pieces[4 * piece + 1]
+        last = pieces[4 * piece + 2]
+        if own_roots:
+            root = pieces[4 * piece]
+            place = placed + root * width
+        while first < last:
+            stop = min(first + GLANCE, last)
+            more = vpem_doubtful(
+                plan.isa, seen.labels + first, seen.upper + first, seen.lower + first,
+                stop - first, moves + root * 3 * k, k, first, at + n,
+            )
+            if k >= MANY_CENTRES:
+                more = still_near(
+                    plan, rows, centres + root * size, moves + (3 * root + 2) * k, seen, at + n,
+                    more,
                 )
-                inertias[worker] += inertia
-                changes[worker] += changed
-            else:
-                own = partial + pieces[4 * piece + 3] * (size + n_centres + 2)
-                inertia = gather(
-                    plan, rows + begin * d, stop - begin, heavy, places, labels + begin,
-                    distances + begin, own + size, own,
+            for i in range(n, n + more):
+                owner[i] = <int>piece
+            n = n + more
+            first = stop
+            done = 0
+            while n - done >= STEP or (
+                done < n and first == last and (own_roots or piece == n_pieces - 1)
+            ):
+                more = min(n - done, <Py_ssize_t>STEP)
+                if more < STEP:
+                    # Places beyond are written to.
+                    for i in range(more):
+                        at[i] = at[done + i]
+                        owner[i] = owner[done + i]
+                    n = n - done
+                    done = 0
+                look_at(
+                    plan, rows, at + done, more, centres + root * size, place, place + size,
+                    place + size + k, reach[root], &found, scratch,
                 )
-                own[size + n_centres] += inertia
-                own[size + n_centres + 1] += changed
-            begin = stop
-            if stop == pieces[4 * piece + 2]:
-                piece = piece + 1
-        first = last
+                reassign(plan, rows, at + done, owner + done, more, &found, seen, totals)
+                done = done + more
+            for i in range(done, n):
+                at[i - done] = at[i]
+                owner[i - done] = owner[i]
+            n = n - done
+
+
+cdef void moves_of(
+    const double* before,    # IN  (K, d)
+    const double* centres,   # IN  (K, d)
+    Py_ssize_t n_centres,
+    Py_ssize_t d,
+    int isa,
+    bint all_pairs,          # IN  whether distances between centres are worth their time
+    float* moves,            # OUT (3, K)  see simd/nearest.inc
+) noexcept nogil:
+    cdef Py_ssize_t k, other
+    cdef double most = 0, next = 0, off
+    cdef float* others = moves + n_centres
+    cdef float* half = others + n_centres
+    for k in range(n_centres):
+        off = sqrt(vpem_apart_d(isa, before + k * d, centres + k * d, d)) * UP
+        moves[k] = <float>(off * UP)
+        next = max(next, min(most, off))
+        most = max(most, off)
+        half[k] = 0 if n_centres > 1 and not all_pairs else <float>INFINITY
+    for k in range(n_centres):
+        others[k] = <float>((next if moves[k] >= <float>(most * UP) else most) * UP)
+    if not all_pairs:
+        return
+    for k in range(n_centres):
+        for other in range(k):
+            off = 0.5 * sqrt(vpem_apart_d(isa, centres + other * d, centres + k * d, d)) * DOWN
+            half[k] = min(half[k], <float>(off * DOWN))
+            half[other] = min(half[other], <float>(off * DOWN))
 
 
 cdef void add_up(
     const Py_ssize_t[:, ::1] pieces,
     Py_ssize_t n_pieces,
-    const double[:, ::1] partial,     # IN    (n_places, K d + K + 2)
-    double[:, ::1] counts,            # INOUT (N, K)
-    double[:, :, ::1] sums,           # INOUT (N, K, d)
-    double[::1] inertias,             # INOUT (N,)
+    const double[:, :, ::1] partial,  # IN    (n_places, 2, P)
+    const Totals* parts,              # IN    (n_pieces,)
+    double[:, :, ::1] totals,         # INOUT (N, 2, P)
     Py_ssize_t[::1] changes,          # INOUT (N,)
 ) noexcept nogil:
     """Add the sums of pieces to those of their workers, one after the other."""
-    cdef Py_ssize_t n_centres = counts.shape[1], d = sums.shape[2], size = n_centres * d
-    cdef Py_ssize_t piece, worker, k, j
-    cdef const double* own
-    cdef double* total
+    cdef Py_ssize_t piece, i, worker
+    cdef double before, after, part
+    cdef const double* more
     for piece in range(n_pieces):
-        if pieces[piece, 3] < 0:
-            continue
         worker = pieces[piece, 0]
-        own = &partial[pieces[piece, 3], 0]
-        if d:
-            total = &sums[worker, 0, 0]
-            for j in range(size):
-                total[j] += own[j]
-        for k in range(n_centres):
-            counts[worker, k] += own[size + k]
-        inertias[worker] += own[size + n_centres]
-        changes[worker] += <Py_ssize_t>own[size + n_centres + 1]
+        if pieces[piece, 3] < 0 or not parts[piece].touched[0]:
+            continue
+        changes[worker] += parts[piece].changes[0]
+        more = &partial[pieces[piece, 3], 0, 0]
+        for i in range(totals.shape[2]):
+            before = totals[worker, 0, i]
+            after = before + more[i]
+            part = after - before
+            totals[worker, 0, i] = after
+            totals[worker, 1, i] += (
+                (before - (after - part)) + (more[i] - part) + more[totals.shape[2] + i]
+            )
 
 
-def assign_rows(
+def follow_rows(
     const real[:, ::1] rows,          # IN    (M, d)        worker by worker
     const double[::1] weights,        # IN    (M,), or (0,): all rows alike
     const Py_ssize_t[::1] bounds,     # IN    (N + 1,)      where each worker's rows begin, and M
     const double[:, :, ::1] centres,  # IN    (R, K, d)     R is 1 or N
+    const double[:, :, ::1] before,   # IN    (R, K, d)     those that `upper` and `lower` are about
+    const double[::1] about,          # IN    (d,)
     int[::1] labels,                  # INOUT (M,)
-    double[::1] distances,            # OUT   (M,)
-    double[:, ::1] counts,            # INOUT (N, K)        added to
-    double[:, :, ::1] sums,           # INOUT (N, K, d)     added to
-    double[::1] inertias,             # INOUT (N,)          added to
+    float[::1] upper,                 # INOUT (M,)
+    float[::1] lower,                 # INOUT (M,)
+    double[:, :, ::1] totals,         # INOUT (N, 2, K + K d + 1)
     Py_ssize_t[::1] changes,          # INOUT (N,)          added to
     int n_threads,
 ):
-    """Assign the rows of workers to their nearest centres and add them to their clusters' sums.
+    """Assign the rows of workers after their centres have moved, and keep their clusters' sums.
 
-    See `vpem._core.reference_assign.assign_rows`.
+    See `vpem._core.reference_assign.follow_rows`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_centres = centres.shape[1]
     cdef Py_ssize_t n_roots = centres.shape[0], n_workers = bounds.shape[0] - 1
-    cdef Py_ssize_t root, most, step, n_chunks, n_places, chunk, thread
+    cdef Py_ssize_t root, most, step, n_chunks, n_places, n_pieces, chunk, thread, piece, own
+    cdef Py_ssize_t size = n_centres * d, width = size + n_centres + d
     if n_samples == 0:
         return
-    # How rows are cut does not depend on the threads, so the sums do not either.
-    cdef Py_ssize_t size = n_centres * (d + 1)
-    most = max(1, min(<Py_ssize_t>MOST_CHUNKS, CHUNK_VALUES // max(size, 1)))
-    step = max(max(<Py_ssize_t>TILE, 8 * n_centres), max(8192 // max(d, 1), -(-n_samples // most)))
-    step = -(-step // TILE) * TILE
     cdef Pass plan
-    plan.isa = vpem_instruction_set()
-    plan.d = d
-    plan.n_centres = n_centres
-    plan.n_roots = n_roots
-    plan.direct = d >= LEAST_DIRECT and n_centres <= MOST_DIRECT
-    plan.panel = max(<Py_ssize_t>1, min(<Py_ssize_t>PANEL, d))
-    plan.tile = TILE_BYTES // (max(d, 1) * <Py_ssize_t>sizeof(real)) // LEAST_TILE * LEAST_TILE
-    plan.tile = max(<Py_ssize_t>LEAST_TILE, min(<Py_ssize_t>TILE, plan.tile))
-    # Twice the bounds of what is lost in the shifted products and in the distances themselves.
-    plan.rounding = 4.0 * (plan.panel + d // plan.panel + 8)
-    plan.rounding *= DBL_EPSILON if real is double else FLT_EPSILON
+    prepare(&plan, d, n_centres, DBL_EPSILON if real is double else FLT_EPSILON)
+    step = step_of(n_samples, d, n_centres)
+    most = n_workers + n_samples // step + 1
+    cdef Py_ssize_t[:, ::1] pieces = np.empty((most, 4), dtype=np.intp)
+    cdef Py_ssize_t[::1] chunks = np.empty(most + 1, dtype=np.intp)
+    n_chunks = cut(bounds, step, pieces, chunks, &n_places)
+    n_pieces = chunks[n_chunks]
+    n_threads = max(1, min(n_threads, <int>n_chunks))
+    dtype = np.float64 if real is double else np.float32
+    cdef real[:, ::1] placed = np.empty((n_roots, width), dtype=dtype)
+    cdef double[::1] reach = np.empty(n_roots)
+    cdef float[:, ::1] moves = np.empty((n_roots, 3 * n_centres), dtype=np.float32)
+    cdef real[:, ::1] scratch = np.zeros(
+        (n_threads, STEP * (plan.panel + n_centres + 2)), dtype=dtype
+    )
+    cdef double[:, :, ::1] partial = np.zeros((n_places, 2, totals.shape[2]))
+    cdef Py_ssize_t[:, ::1] notes = np.zeros((n_pieces, 2), dtype=np.intp)
+    cdef char[::1] room = np.empty(n_pieces * sizeof(Totals), dtype=np.int8)
+    cdef Totals* parts = <Totals*>&room[0]
+    cdef double* to
+    cdef const real* data = &rows[0, 0] if d else NULL
+    cdef const double* points = &centres[0, 0, 0] if d else NULL
+    cdef const double* old = &before[0, 0, 0] if d else NULL
+    cdef Seen seen
+    seen.weights = &weights[0] if weights.shape[0] else NULL
+    seen.about = &about[0] if d else NULL
+    seen.labels = &labels[0]
+    seen.upper = &upper[0]
+    seen.lower = &lower[0]
+    for piece in range(n_pieces):
+        own = pieces[piece, 3]
+        to = &totals[pieces[piece, 0], 0, 0] if own < 0 else &partial[own, 0, 0]
+        parts[piece].high = to
+        parts[piece].low = to + totals.shape[2]
+        parts[piece].changes = &notes[piece, 0] if own >= 0 else &changes[pieces[piece, 0]]
+        parts[piece].touched = <bint*>&notes[piece, 1]
+    for root in range(n_roots):
+        place_centres(
+            points + root * size, n_centres, d, &placed[root, size + n_centres],
+            &placed[root, 0], &placed[root, size], &reach[root],
+        )
+        own = n_samples if n_roots == 1 else bounds[root + 1] - bounds[root]
+        moves_of(
+            old + root * size, points + root * size, n_centres, d, plan.isa,
+            4 * n_centres <= own, &moves[root, 0],
+        )
+    for chunk in prange(n_chunks, nogil=True, num_threads=n_threads, schedule="dynamic"):
+        thread = threadid()
+        follow_chunk(
+            &plan, &pieces[chunks[chunk], 0], chunks[chunk + 1] - chunks[chunk], n_roots > 1,
+            data, points, &placed[0, 0], &reach[0], &moves[0, 0], &seen, parts + chunks[chunk],
+            &scratch[thread, 0],
+        )
+    add_up(pieces, n_pieces, partial, parts, totals, changes)
+
+
+cdef double moment_inertia(
+    const double* high,       # IN (P,)     counts, sums and squares about a point,
+    const double* low,        # IN (P,)     and what they lack
+    const double* about,      # IN (d,)
+    const double* centres,    # IN (K, d)
+    Py_ssize_t n_centres,
+    Py_ssize_t d,
+) noexcept nogil:
+    """Inertia about the centres, in about twice the digits of a number.
+
+    It is ``Q - sum_k g_k.(2 (s_k - n_k a) - n_k g_k)`` with ``g_k = c_k - a``.
+    """
+    cdef Py_ssize_t k, j, last = n_centres * (d + 1)
+    cdef double total = high[last], rest = low[last]
+    cdef double far, lack, off, less, part, product, lost, count, short, value, after
+    for k in range(n_centres):
+        count = high[k]
+        short = low[k]
+        for j in range(d):
+            # far + lack = c - a
+            far = centres[k * d + j] - about[j]
+            part = far - centres[k * d + j]
+            lack = (centres[k * d + j] - (far - part)) - (about[j] + part)
+            # off + less = 2 s - n (2 a + far + lack), of which each product is exact
+            off = 2 * high[n_centres + k * d + j]
+            less = 2 * (low[n_centres + k * d + j] - short * about[j]) - short * far - count * lack
+            product = 2 * count * about[j]
+            lost = fma(2 * count, about[j], -product)
+            value = -product
+            after = off + value
+            part = after - off
+            less += ((off - (after - part)) + (value - part)) - lost
+            off = after
+            product = count * far
+            lost = fma(count, far, -product)
+            value = -product
+            after = off + value
+            part = after - off
+            less += ((off - (after - part)) + (value - part)) - lost
+            off = after
+            # total -= (far + lack) (off + less)
+            product = far * off
+            lost = fma(far, off, -product)
+            value = -product
+            after = total + value
+            part = after - total
+            rest += ((total - (after - part)) + (value - part)) - (lost + far * less + lack * off)
+            total = after
+    return total + rest
+
+
+def inertias_of(
+    const double[:, :, ::1] totals,   # IN  (N, 2, K + K d + 1)
+    const double[::1] about,          # IN  (d,)
+    const double[:, :, ::1] centres,  # IN  (R, K, d)     R is 1 or N
+    double[::1] inertias,             # OUT (N,)
+):
+    """Inertias of workers' rows by their moments.
+
+    See `vpem._core.reference_assign.inertias_of`.
+    """
+    cdef Py_ssize_t worker, root, n_centres = centres.shape[1], d = centres.shape[2]
+    cdef const double* point = &about[0] if d else NULL
+    for worker in range(totals.shape[0]):
+        root = worker if centres.shape[0] > 1 else 0
+        inertias[worker] = moment_inertia(
+            &totals[worker, 0, 0], &totals[worker, 1, 0], point,
+            &centres[root, 0, 0] if d else NULL, n_centres, d,
+        )
+
+
+def measure_rows(
+    const real[:, ::1] rows,          # IN    (M, d)     worker by worker
+    const double[::1] weights,        # IN    (M,), or (0,): all rows alike
+    const Py_ssize_t[::1] bounds,     # IN    (N + 1,)   where each worker's rows begin, and M
+    const double[:, :, ::1] centres,  # IN    (R, K, d)  R is 1 or N
+    const int[::1] labels,            # IN    (M,)
+    double[::1] distances,            # OUT   (M,)
+    double[::1] inertias,             # INOUT (N,)       added to
+    int n_threads,
+):
+    """Squared distances of rows to the centres of their clusters, and their sums.
+
+    See `vpem._core.reference_assign.measure_rows`.
+    """
+    cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_workers = bounds.shape[0] - 1
+    cdef Py_ssize_t size = centres.shape[1] * d, most, step, n_chunks, n_places, chunk, piece
+    cdef Py_ssize_t first, root
+    if n_samples == 0:
+        return
+    step = step_of(n_samples, d, 1)
     most = n_workers + n_samples // step + 1
     cdef Py_ssize_t[:, ::1] pieces = np.empty((most, 4), dtype=np.intp)
     cdef Py_ssize_t[::1] chunks = np.empty(most + 1, dtype=np.intp)
     n_chunks = cut(bounds, step, pieces, chunks, &n_places)
     n_threads = max(1, min(n_threads, <int>n_chunks))
-    dtype = np.float64 if real is double else np.float32
-    cdef real[:, ::1] shift = np.empty((n_roots, d + 1), dtype=dtype)
-    cdef real[:, ::1] moved = np.empty((n_roots, n_centres * d + 1), dtype=dtype)
-    cdef real[:, ::1] norms = np.empty((n_roots, n_centres), dtype=dtype)
-    cdef double[::1] reach = np.empty(n_roots)
-    cdef real[:, ::1] scratch = np.zeros(
-        (n_threads, plan.tile * (plan.panel + n_centres)), dtype=dtype
-    )
-    cdef double[:, ::1] partial = np.zeros((n_places, size + 2))
+    cdef double[::1] found = np.empty(chunks[n_chunks])
     cdef const real* data = &rows[0, 0] if d else NULL
     cdef const double* points = &centres[0, 0, 0] if d else NULL
     cdef const double* heavy = &weights[0] if weights.shape[0] else NULL
-    cdef double* total = &sums[0, 0, 0] if d else NULL
-    for root in range(n_roots):
-        place_centres(
-            points + root * n_centres * d, n_centres, d, &shift[root, 0], &moved[root, 0],
-            &norms[root, 0], &reach[root],
-        )
+    cdef int isa = vpem_instruction_set()
+    cdef bint own_roots = centres.shape[0] > 1
     for chunk in prange(n_chunks, nogil=True, num_threads=n_threads, schedule="dynamic"):
-        thread = threadid()
-        pass_over(
-            &plan, &pieces[chunks[chunk], 0], chunks[chunk + 1] - chunks[chunk], data, heavy,
-            points, &moved[0, 0], &norms[0, 0], &shift[0, 0], &reach[0], &labels[0], &distances[0],
-            &counts[0, 0], total, &inertias[0], &changes[0],
-            &partial[0, 0] if n_places else NULL, &scratch[thread, 0],
-        )
-    add_up(pieces, chunks[n_chunks], partial, counts, sums, inertias, changes)
+        for piece in range(chunks[chunk], chunks[chunk + 1]):
+            first = pieces[piece, 1]
+            root = pieces[piece, 0] if own_roots else 0
+            if real is double:
+                found[piece] = vpem_measure_d(
+                    isa, data + first * d, pieces[piece, 2] - first, d,
+                    heavy + first if heavy != NULL else NULL, points + root * size,
+                    &labels[first], &distances[first],
+                )
+            else:
+                found[piece] = vpem_measure_f(
+                    isa, data + first * d, pieces[piece, 2] - first, d,
+                    heavy + first if heavy != NULL else NULL, points + root * size,
+                    &labels[first], &distances[first],
+                )
+    for piece in range(chunks[n_chunks]):
+        inertias[pieces[piece, 0]] += found[piece]
 
 
 def distances_to(
@@ -463,7 +763,7 @@ def distances_to(
     cdef const real* data = &rows[0, 0] if n_samples and d else NULL
     cdef const double* places = &points[0, 0] if n_points and d else NULL
     cdef int isa = vpem_instruction_set()
-    n_threads = max(1, min(n_threads, <int>(1 + n_samples // TILE)))
+    n_threads = max(1, min(n_threads, <int>(1 + n_samples // GLANCE)))
     for m in prange(n_samples, nogil=True, num_threads=n_threads, schedule="static"):
         for k in range(n_points):
             out[k, m] = apart(isa, data + m * d, places + k * d, d)

@@ -8,31 +8,64 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["assign_rows", "distances_to"]
+__all__ = ["distances_to", "follow_rows", "inertias_of", "measure_rows", "nearest_rows"]
 
 
-def assign_rows(
+def nearest_rows(
+    rows: NDArray[Any],
+    centres: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float64],
+    n_threads: int,
+) -> None:
+    """Find the nearest centres of rows, and their squared distances.
+
+    ``label_m = argmin_k ||x_m - c_k||^2``, the first of several that are equally near.
+
+    The kernel compares ``||c||^2 - 2 x.c`` about the mean of the centres, of some rows at a time.
+    Where the two least differ by less than this can lose to rounding, it compares the distances
+    themselves, summed in double precision feature by feature: a label does not depend on how rows
+    are cut in tiles, or on which worker holds them.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (M, d)
+        The rows, in single or double precision.
+    centres : ndarray of shape (K, d)
+        The centres; K is at least 1.
+    labels : ndarray of shape (M,)
+        On return the nearest centres.
+    distances : ndarray of shape (M,)
+        On return the squared distances to them.
+    n_threads : int
+        Threads of the kernel; nothing depends on it.
+    """
+    every = np.empty((len(centres), len(rows)))
+    distances_to(rows, centres, every, n_threads)
+    labels[:] = every.argmin(axis=0)
+    distances[:] = every[labels, np.arange(len(rows))]
+
+
+def follow_rows(
     rows: NDArray[Any],
     weights: NDArray[np.float64],
     bounds: NDArray[np.intp],
     centres: NDArray[np.float64],
+    before: NDArray[np.float64],
+    about: NDArray[np.float64],
     labels: NDArray[np.int32],
-    distances: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    sums: NDArray[np.float64],
-    inertias: NDArray[np.float64],
+    upper: NDArray[np.float32],
+    lower: NDArray[np.float32],
+    totals: NDArray[np.float64],
     changes: NDArray[np.intp],
     n_threads: int,
 ) -> None:
-    """Assign the rows of workers to their nearest centres and add them to their clusters' sums.
+    """Assign the rows of workers after their centres have moved, and keep their clusters' sums.
 
-    ``label_m = argmin_k ||x_m - c_k||^2``, the first of several that are equally near;
-    ``counts_k += sum_m w_m`` and ``sums_k += sum_m w_m x_m`` over a worker's rows m of label k.
-
-    The kernel compares ``||c||^2 - 2 x.c``, from one product of matrices a tile of rows, about the
-    mean of the centres. Where the two least differ by less than this can lose to rounding, it
-    compares the distances themselves, summed in double precision feature by feature: a label does
-    not depend on how rows are cut in tiles, or on which worker holds them.
+    Labels are those of `nearest_rows`. A row is not looked at where its bounds, moved as far as the
+    centres have (Hamerly, SDM 2010), leave no doubt: ``upper_m + |move of its centre|`` is below
+    ``lower_m - max |move of another|``, or below half the distance from its centre to the nearest
+    other. What single precision loses goes to the safe side.
 
     Parameters
     ----------
@@ -44,32 +77,107 @@ def assign_rows(
         Where each worker's rows begin, and M. A worker may have none.
     centres : ndarray of shape (R, K, d)
         One set for all workers (R is 1), or one for each; K is at least 1.
+    before : ndarray of shape (R, K, d)
+        The centres that the bounds are about.
+    about : ndarray of shape (d,)
+        A point near the rows, the same in every call.
     labels : ndarray of shape (M,)
-        What they were; on return what they are.
-    distances : ndarray of shape (M,)
-        On return the squared distance of each row to its centre.
-    counts : ndarray of shape (N, K)
-        Added to.
-    sums : ndarray of shape (N, K, d)
-        Added to.
-    inertias : ndarray of shape (N,)
-        Added to: ``sum_m w_m ||x_m - c_label||^2``.
+        What they were; on return what they are. Where they were looked at before they count.
+    upper, lower : ndarray of shape (M,)
+        The distance of each row to its centre is at most the one, to any other at least the other.
+        Before a row is looked at first they are NaN and 0; then it enters the totals.
+    totals : ndarray of shape (N, 2, K + K d + 1)
+        Of each worker: counts ``sum_m w_m`` and sums ``sum_m w_m x_m`` of its clusters, and
+        ``sum_m w_m ||x_m - about||^2``, each as the sum of two numbers. Rows that change their
+        cluster leave the one and enter the other.
     changes : ndarray of shape (N,)
         Added to: how many labels are others than they were.
     n_threads : int
         Threads of the kernel; nothing depends on it.
     """
+    n_centres, width = centres.shape[1:]
     for worker, (begin, end) in enumerate(pairwise(bounds)):
-        own = rows[begin:end]
-        every = np.empty((centres.shape[1], len(own)))
-        distances_to(own, centres[min(worker, len(centres) - 1)], every, n_threads)
-        found = every.argmin(axis=0).astype(labels.dtype)
-        changes[worker] += (found != labels[begin:end]).sum()
-        labels[begin:end] = found
-        distances[begin:end] = every[found, np.arange(len(own))]
-        heavy = weights[begin:end] if len(weights) else np.ones(len(own))
-        np.add.at(counts[worker], found, heavy)
-        np.add.at(sums[worker], found, heavy[:, None] * own.astype(np.float64))
+        own, some = rows[begin:end].astype(np.float64), slice(begin, end)
+        places = centres[min(worker, len(centres) - 1)]
+        found, off = np.empty(len(own), dtype=np.int32), np.empty(len(own))
+        nearest_rows(rows[some], places, found, off, n_threads)
+        heavy = weights[some] if len(weights) else np.ones(len(own))
+        fresh, changed = np.isnan(upper[some]), found != labels[some]
+        counts, sums = np.zeros(n_centres), np.zeros((n_centres, width))
+        for enters, who in ((1, changed | fresh), (-1, changed & ~fresh)):
+            clusters = (found if enters == 1 else labels[some])[who]
+            np.add.at(counts, clusters, enters * heavy[who])
+            np.add.at(sums, clusters, enters * heavy[who, None] * own[who])
+        squares = heavy[fresh] @ ((own[fresh] - about) ** 2).sum(axis=1)
+        totals[worker, 0] += np.concatenate([counts, sums.ravel(), [squares]])
+        every = np.empty((n_centres, len(own)))
+        distances_to(rows[some], places, every, n_threads)
+        every[found, np.arange(len(own))] = np.inf
+        labels[some], upper[some] = found, np.sqrt(off)
+        lower[some] = np.sqrt(every.min(axis=0, initial=np.inf))
+        changes[worker] += changed.sum()
+
+
+def inertias_of(
+    totals: NDArray[np.float64],
+    about: NDArray[np.float64],
+    centres: NDArray[np.float64],
+    inertias: NDArray[np.float64],
+) -> None:
+    """Inertias of workers' rows by their moments.
+
+    ``Q - sum_k g_k.(2 (s_k - n_k a) - n_k g_k)``, where ``g_k = c_k - a``: Q the squares about a,
+    n and s the counts and sums. The kernel has about twice the digits of a number.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (N, 2, K + K d + 1)
+        As `follow_rows` leaves them.
+    about : ndarray of shape (d,)
+        As there.
+    centres : ndarray of shape (R, K, d)
+        One set for all workers (R is 1), or one for each.
+    inertias : ndarray of shape (N,)
+        On return ``sum_m w_m ||x_m - c_label||^2``.
+    """
+    n_centres, width = centres.shape[1:]
+    for worker, parts in enumerate(totals.sum(axis=1)):
+        counts, sums = parts[:n_centres], parts[n_centres:-1].reshape(n_centres, width)
+        far = centres[min(worker, len(centres) - 1)] - about
+        off = 2 * (sums - counts[:, None] * about) - counts[:, None] * far
+        inertias[worker] = parts[-1] - (far * off).sum()
+
+
+def measure_rows(
+    rows: NDArray[Any],
+    weights: NDArray[np.float64],
+    bounds: NDArray[np.intp],
+    centres: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float64],
+    inertias: NDArray[np.float64],
+    n_threads: int,
+) -> None:
+    """Squared distances of rows to the centres of their clusters, and their sums.
+
+    Parameters
+    ----------
+    rows, weights, bounds, centres
+        As for `follow_rows`.
+    labels : ndarray of shape (M,)
+        Cluster of each row.
+    distances : ndarray of shape (M,)
+        On return ``||x_m - c_label||^2``.
+    inertias : ndarray of shape (N,)
+        Added to: their weighted sum over each worker's rows.
+    n_threads : int
+        Threads of the kernel; nothing depends on it.
+    """
+    for worker, (begin, end) in enumerate(pairwise(bounds)):
+        places = centres[min(worker, len(centres) - 1)]
+        off = rows[begin:end].astype(np.float64) - places[labels[begin:end]]
+        distances[begin:end] = (off**2).sum(axis=1)
+        heavy = weights[begin:end] if len(weights) else np.ones(end - begin)
         inertias[worker] += heavy @ distances[begin:end]
 
 

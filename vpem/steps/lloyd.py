@@ -91,7 +91,7 @@ class Lloyd:
     inertia : ndarray of shape (R,)
         Weighted sum of squared distances, as each root finds it.
     distances : ndarray of shape (m,) or None
-        Over rows: squared distances to the centres.
+        Over rows, once the run is over: squared distances to the centres.
     history : list of float
         Inertia of each iteration's assignment, as the first root finds it.
     bytes_sent : list of int
@@ -146,7 +146,7 @@ class Lloyd:
         """Put a run and its sum together again; returns the iterations there were."""
         state = saver.saved
         assert state is not None
-        n_here = None if self.distances is None else len(self.labels)
+        n_here = len(self.labels) if self.labels.ndim == 1 else None
         check(_schema(self.centres.shape[-2:], n_samples, total, n_here), state, saver.place)
         self.recall(state)
         done, counted = state["iteration"], len(self.history) + len(self.partitions)
@@ -332,7 +332,7 @@ def _schema(
     over_rows, of_rows = n_here is not None, (n_here or 0,)
     # Where the first sum can fail no row may be in a cluster yet.
     sure = over or total.mix is not None or isinstance(total, AtServer | Wrapper)
-    least = 0 if sure else -1
+    least, distances = 0 if sure else -1, Array("f8", of_rows)
     return {
         "iteration": Choice((0,)) if over else Integer(1),
         "centres": Array("f8", (n_roots, *shape) if over_rows else shape),
@@ -346,6 +346,6 @@ def _schema(
         "calm": COUNT,
         "waiting": Maybe(Array("b1", (total.holders.n_agents,))),
         "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), least, k - 1),
-        "distances": Array("f8", of_rows) if over_rows else NOTHING,
+        "distances": (distances if over else Maybe(distances)) if over_rows else NOTHING,
         "sum": NOTHING if over else total.schema(),
     }

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.assign import assign_rows
+from vpem._core.assign import nearest_rows
 from vpem.checks import Floats
+from vpem.steps.followed_rows import FollowedRows
 from vpem.steps.held_rows import CHUNK_ROWS, HeldRows, StoredParts
 from vpem.steps.lloyd import MOST_LLOYD, PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
 from vpem.steps.lloyd_batches import ClusterSums, RowBatches
@@ -84,15 +85,17 @@ def lloyd_rows(
         )
     clusters.begin(pace, centres)
     known = np.ascontiguousarray(centres, dtype=np.float64)[None]
-    labels, distances = np.full(held.n_here, -1, dtype=np.int32), np.empty(held.n_here)
+    labels = np.full(held.n_here, -1, dtype=np.int32)
     if pace.patience:
         # Sums may fail before any root has centres of its own.
         known = np.repeat(known, total.n_roots, axis=0)
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
-    run = Lloyd(known, labels, counts, inertia, distances)
-    return iterate_lloyd(
-        clusters, run, total, stream, max_iter=max_iter, callback=callback, saver=saver
-    )
+    run = iterate_lloyd(
+        clusters, Lloyd(known, labels, counts, inertia), total, stream,
+        max_iter=max_iter, callback=callback, saver=saver,
+    )  # fmt: skip
+    clusters.measure(run)
+    return run
 
 
 class _Clusters:
@@ -110,7 +113,8 @@ class _Clusters:
         self.least = 0.5 * held.lightest
         self.sums = np.empty(0)
         # Kept from pass to pass: of many workers they are large.
-        self.own: tuple[NDArray[np.float64], ...] = ()
+        self.own = np.empty((0, 0))
+        self.followed: FollowedRows
         self.pace = PLAIN
         self.batches: RowBatches | None = None
         self.number: int | None = None
@@ -121,6 +125,12 @@ class _Clusters:
         self.pace, size = pace, pace.batch_size
         if size is not None and size < self.n_samples:
             self.batches = RowBatches(self.held, len(centres), size)
+        if self.held.observed is None:
+            self.followed = FollowedRows(self.held, centres, self.n_threads)
+
+    def measure(self, run: Lloyd) -> None:
+        """Note the distances of all rows to their centres, once the run is over."""
+        run.distances = self.followed.measure(run.centres, run.labels)[0]
 
     def assign(self, run: Lloyd) -> int:
         if self.batches is None or self.kind == "check":
@@ -178,31 +188,16 @@ class _Clusters:
         """Assign rows: what the workers send (n, P), and how many rows changed."""
         if self.number is not None:
             return self._messages_of_batch(run, self.number)
-        held, n_workers = self.held, len(self.held.runs)
-        n_components, width = run.centres.shape[1:]
-        if not self.own:
-            self.own = (
-                np.empty((n_workers, n_components)),
-                np.empty((n_workers, n_components, width)),
-                np.empty((n_workers, n_components * (width + 1) + 2)),
-            )
-        counts, sums, messages = self.own
-        counts.fill(0.0)
-        sums.fill(0.0)
-        inertias, changes = np.zeros(n_workers), np.zeros(n_workers, dtype=np.intp)
-        assert run.distances is not None
-        for rows in held.runs_of_rows() if n_workers else ():
-            assign_rows(
-                held.read(rows), held.weights[rows], held.within(rows), run.centres,
-                run.labels[rows], run.distances[rows], counts, sums, inertias, changes,
-                self.n_threads,
-            )  # fmt: skip
+        followed, size = self.followed, self._packed_size(run)
+        changes = followed.assign(run.centres, run.labels)
         # A sum that is run in rounds may keep what it was given.
-        messages = messages if self.total.mix is not None else np.empty_like(messages)
-        messages[:, :n_components] = counts
-        messages[:, n_components:-2] = sums.reshape(n_workers, n_components * width)
-        messages[:, -2], messages[:, -1] = inertias, changes
-        return messages, int(held.holders.allreduce(changes.sum(keepdims=True))[0])
+        if self.own.shape != (len(changes), size) or self.total.mix is None:
+            self.own = np.empty((len(changes), size))
+        messages = self.own
+        followed.totals(messages[:, :-2])
+        messages[:, -2] = followed.inertias(run.centres, run.labels)
+        messages[:, -1] = changes
+        return messages, int(self.held.holders.allreduce(changes.sum(keepdims=True))[0])
 
     def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[NDArray[np.float64], int]:
         """Assign the rows of a batch: what the workers send of all, and how many rows changed."""
@@ -221,15 +216,8 @@ class _Clusters:
 
     def _assign_batch(self, run: Lloyd, centres: NDArray[np.float64], rows: slice) -> None:
         """Assign some rows of a worker."""
-        held, (n_components, width) = self.held, centres.shape
-        many = rows.stop - rows.start
-        assert run.distances is not None
-        assign_rows(
-            held.read(rows), held.weights[rows], np.array([0, many], dtype=np.intp), centres[None],
-            run.labels[rows], run.distances[rows], np.zeros((1, n_components)),
-            np.zeros((1, n_components, width)), np.zeros(1), np.zeros(1, dtype=np.intp),
-            self.n_threads,
-        )  # fmt: skip
+        held, off = self.held, np.empty(rows.stop - rows.start)
+        nearest_rows(held.read(rows), centres, run.labels[rows], off, self.n_threads)
 
     def _packed(
         self, sums: ClusterSums, centres: NDArray[np.float64], moved: int
@@ -300,6 +288,9 @@ class _Observed(_Clusters):
         parts = found.reshape(len(found), self.n_parts, *run.centres.shape[1:])
         return parts[:, 0], parts[:, 1]
 
+    def measure(self, run: Lloyd) -> None:
+        """Every pass does."""
+
     def _points(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
         """Points that a worker with some centres (K, d) takes sums about, (K, d)."""
         return np.zeros_like(centres)
@@ -350,7 +341,8 @@ class _Observed(_Clusters):
         self, run: Lloyd, centres: NDArray[np.float64], rows: slice
     ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
         """Nearest centres of some rows (m,), their distances, and weights in clusters (m, K)."""
-        assert run.distances is not None
+        if run.distances is None:
+            run.distances = np.empty(self.held.n_here)
         found = self.held.by_observed(centres, rows, self.n_threads, by_share=False)
         nearest = found.argmin(axis=1)
         run.distances[rows] = found[np.arange(len(found)), nearest]

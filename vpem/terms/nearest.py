@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.assign import assign_rows
+from vpem._core.assign import nearest_rows
 from vpem._core.missing import marginal_diag
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, row_blocks
@@ -89,8 +89,7 @@ def nearest(
     distances : ndarray of shape (M,)
     """
     labels, distances = np.full(len(X), -1, dtype=np.int32), np.empty(len(X))
-    places = np.ascontiguousarray(scaling.apply(centres), dtype=np.float64)[None]
-    none, k = np.empty(0), len(centres)
+    places = np.ascontiguousarray(scaling.apply(centres), dtype=np.float64)
     with one_blas_thread():
         for start, part in row_blocks(X):
             rows = np.ascontiguousarray(scaling.apply(part))
@@ -101,13 +100,9 @@ def nearest(
             if there is None and np.isnan(rows).any():
                 there = np.ascontiguousarray(~np.isnan(rows), dtype=np.uint8)
             if there is not None:
-                found = squares_of_observed(rows, there, places[0], n_threads)
+                found = squares_of_observed(rows, there, places, n_threads)
                 labels[start:end] = found.argmin(axis=1)
                 distances[start:end] = found.min(axis=1)
                 continue
-            assign_rows(
-                rows, none, np.array([0, len(rows)], dtype=np.intp), places, labels[start:end],
-                distances[start:end], np.zeros((1, k)), np.zeros((1, *centres.shape)), np.zeros(1),
-                np.zeros(1, dtype=np.intp), n_threads,
-            )  # fmt: skip
+            nearest_rows(rows, places, labels[start:end], distances[start:end], n_threads)
     return labels, distances

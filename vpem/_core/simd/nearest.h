@@ -4,66 +4,169 @@
 
 #include "tile.h"
 
+#if VPEM_X86
+#include <immintrin.h>
+#endif
+
+/* Rounding must not be optimised away where what it loses is kept. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define VPEM_AS_WRITTEN __attribute__((optimize("fp-contract=off")))
+#else
+#define VPEM_AS_WRITTEN
+#endif
+
+enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GROUP * LANES of all */
+
 #define REAL double
 #define INTEGER int64_t
+#define REAL_IS_DOUBLE 1
+#define REAL_SQRT sqrt
+
 #define SUFFIX _d_base
 #define TARGET
+#define LANES 2
+#define GROUP 2
+#define MOST_CENTRES 4
 #include "nearest.inc"
 #undef SUFFIX
 #undef TARGET
+#undef LANES
+#undef GROUP
+#undef MOST_CENTRES
 #if VPEM_X86
+#define LOWER(a, b) ((NAME(lanes))_mm256_min_pd((__m256d)(a), (__m256d)(b)))
+#define UPPER(a, b) ((NAME(lanes))_mm256_max_pd((__m256d)(a), (__m256d)(b)))
+#define PICK(a, b, x, y) ((NAME(lanes))_mm256_blendv_pd( \
+    (__m256d)(y), (__m256d)(x), _mm256_cmp_pd((__m256d)(a), (__m256d)(b), _CMP_LT_OQ)))
 #define SUFFIX _d_avx2
 #define TARGET __attribute__((target("avx2,fma")))
+#define LANES 4
+#define GROUP 2
+#define MOST_CENTRES 6
 #include "nearest.inc"
 #undef SUFFIX
 #undef TARGET
+#undef LANES
+#undef GROUP
+#undef MOST_CENTRES
+#undef LOWER
+#undef UPPER
+#undef PICK
+#define LOWER(a, b) ((NAME(lanes))_mm512_min_pd((__m512d)(a), (__m512d)(b)))
+#define UPPER(a, b) ((NAME(lanes))_mm512_max_pd((__m512d)(a), (__m512d)(b)))
+#define PICK(a, b, x, y) ((NAME(lanes))_mm512_mask_blend_pd( \
+    _mm512_cmp_pd_mask((__m512d)(a), (__m512d)(b), _CMP_LT_OQ), (__m512d)(y), (__m512d)(x)))
+#define SUFFIX _d_avx512
+#define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define LANES 8
+#define GROUP 4
+#define MOST_CENTRES 6
+#include "nearest.inc"
+#undef SUFFIX
+#undef TARGET
+#undef LANES
+#undef GROUP
+#undef MOST_CENTRES
+#undef LOWER
+#undef UPPER
+#undef PICK
 #endif
+
 #undef REAL
 #undef INTEGER
+#undef REAL_IS_DOUBLE
+#undef REAL_SQRT
 
 #define REAL float
 #define INTEGER int32_t
+#define REAL_IS_DOUBLE 0
+#define REAL_SQRT sqrtf
+
 #define SUFFIX _f_base
 #define TARGET
+#define LANES 4
+#define GROUP 2
+#define MOST_CENTRES 4
 #include "nearest.inc"
 #undef SUFFIX
 #undef TARGET
+#undef LANES
+#undef GROUP
+#undef MOST_CENTRES
 #if VPEM_X86
+#define LOWER(a, b) ((NAME(lanes))_mm256_min_ps((__m256)(a), (__m256)(b)))
+#define UPPER(a, b) ((NAME(lanes))_mm256_max_ps((__m256)(a), (__m256)(b)))
+#define PICK(a, b, x, y) ((NAME(lanes))_mm256_blendv_ps( \
+    (__m256)(y), (__m256)(x), _mm256_cmp_ps((__m256)(a), (__m256)(b), _CMP_LT_OQ)))
 #define SUFFIX _f_avx2
 #define TARGET __attribute__((target("avx2,fma")))
+#define LANES 8
+#define GROUP 2
+#define MOST_CENTRES 6
 #include "nearest.inc"
 #undef SUFFIX
 #undef TARGET
+#undef LANES
+#undef GROUP
+#undef MOST_CENTRES
+#undef LOWER
+#undef UPPER
+#undef PICK
+#define LOWER(a, b) ((NAME(lanes))_mm512_min_ps((__m512)(a), (__m512)(b)))
+#define UPPER(a, b) ((NAME(lanes))_mm512_max_ps((__m512)(a), (__m512)(b)))
+#define PICK(a, b, x, y) ((NAME(lanes))_mm512_mask_blend_ps( \
+    _mm512_cmp_ps_mask((__m512)(a), (__m512)(b), _CMP_LT_OQ), (__m512)(y), (__m512)(x)))
+#define SUFFIX _f_avx512
+#define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define LANES 16
+#define GROUP 4
+#define MOST_CENTRES 6
+#include "nearest.inc"
+#undef SUFFIX
+#undef TARGET
+#undef LANES
+#undef GROUP
+#undef MOST_CENTRES
+#undef LOWER
+#undef UPPER
+#undef PICK
 #endif
+
 #undef REAL
 #undef INTEGER
-
-#if VPEM_X86
-#define VPEM_EITHER(name, type, set, call) ((set) > 0 ? name##_##type##_avx2 call \
-                                                      : name##_##type##_base call)
-#else
-#define VPEM_EITHER(name, type, set, call) ((void)(set), name##_##type##_base call)
-#endif
+#undef REAL_IS_DOUBLE
+#undef REAL_SQRT
 
 #define VPEM_NEAREST(type, REAL) \
     static double vpem_apart_##type(int set, const REAL *row, const double *centre, long d) \
-    { return VPEM_EITHER(apart, type, set, (row, centre, d)); } \
-    static double vpem_gather_##type(int set, const REAL *rows, long n_rows, long d, \
-        const double *weights, const double *centres, const int *labels, double *distances, \
-        double *counts, double *sums) \
-    { return VPEM_EITHER(gather, type, set, (rows, n_rows, d, weights, centres, labels, \
-        distances, counts, sums)); } \
-    static void vpem_move_##type(int set, const REAL *rows, long n_rows, long stride, \
-        const REAL *shift, long width, REAL *out, double *lengths) \
-    { VPEM_EITHER(move, type, set, (rows, n_rows, stride, shift, width, out, lengths)); } \
-    static void vpem_four_rows_##type(int set, const REAL *rows, long width, \
-        const REAL *centres, long n_centres, long d, REAL *out, long stride, REAL keep) \
-    { VPEM_EITHER(four_rows, type, set, (rows, width, centres, n_centres, d, out, stride, keep)); } \
-    static void vpem_least_##type(int set, const REAL *values, long stride, const REAL *norms, \
-        long n_centres, REAL *best, REAL *second, REAL *place) \
-    { VPEM_EITHER(least, type, set, (values, stride, norms, n_centres, best, second, place)); }
+    { return VPEM_CHOOSE(apart, type, set, (row, centre, d)); } \
+    static double vpem_measure_##type(int set, const REAL *rows, long n_rows, long d, \
+        const double *weights, const double *centres, const int *labels, double *distances) \
+    { return VPEM_CHOOSE(measure, type, set, (rows, n_rows, d, weights, centres, labels, \
+        distances)); } \
+    static void vpem_enter_##type(int set, const REAL *row, long d, double weight, double *high, \
+        double *low) \
+    { VPEM_CHOOSE(enter, type, set, (row, d, weight, high, low)); } \
+    static void vpem_square_##type(int set, const REAL *row, const double *about, long d, \
+        double weight, double *high, double *low) \
+    { VPEM_CHOOSE(square, type, set, (row, about, d, weight, high, low)); } \
+    static void vpem_turn_##type(int set, const REAL *rows, const long *at, long stride, \
+        const REAL *shift, long width, REAL *out, REAL *lengths) \
+    { VPEM_CHOOSE(turn, type, set, (rows, at, stride, shift, width, out, lengths)); } \
+    static void vpem_products_##type(int set, const REAL *near, long width, const REAL *centres, \
+        long n_centres, long stride, const REAL *norms, REAL *values) \
+    { VPEM_CHOOSE(products, type, set, (near, width, centres, n_centres, stride, norms, values)); } \
+    static void vpem_least_##type(int set, const REAL *values, const REAL *lengths, \
+        long n_centres, double rounding, double reach, REAL *limits, int *place, char *tied, \
+        float *upper, float *lower) \
+    { VPEM_CHOOSE(least, type, set, (values, lengths, n_centres, rounding, reach, limits, place, \
+        tied, upper, lower)); }
 
 VPEM_NEAREST(d, double)
 VPEM_NEAREST(f, float)
+
+static long vpem_doubtful(int set, const int *labels, float *upper, float *lower, long n_rows,
+    const float *moves, long n_centres, long first, long *at)
+{ return VPEM_CHOOSE(doubtful, d, set, (labels, upper, lower, n_rows, moves, n_centres, first, at)); }
 
 #endif
