@@ -4,16 +4,20 @@ cdef extern from "simd/tile.h" nogil:
     int vpem_instruction_set()
     long vpem_lanes_d(int)
     long vpem_lanes_f(int)
-    void vpem_whiten_d(
-        int, const double*, long, long, const double*, const double*, double, double*, double*)
-    void vpem_whiten_f(
-        int, const float*, long, long, const float*, const float*, float, float*, float*)
+    long vpem_panel_rows(int)
+    long vpem_gram_rows(int)
+    void vpem_turn_d(int, const double*, const long*, long, long, long, double*)
+    void vpem_turn_f(int, const float*, const long*, long, long, long, float*)
+    long vpem_whiten_d(
+        int, const double*, long, long, long, const double*, const double*, const double*, double,
+        double*, double*)
+    long vpem_whiten_f(
+        int, const float*, long, long, long, const float*, const float*, const float*, float,
+        float*, float*)
     void vpem_distances_d(
-        int, const double*, long, long, const double*, const double*, double, double*)
+        int, const double*, long, long, long, const double*, const double*, double*)
     void vpem_distances_f(
-        int, const float*, long, long, const float*, const float*, float, float*)
-    void vpem_add_d(int, const double*, double, long, double*)
-    void vpem_add_f(int, const float*, float, long, float*)
+        int, const float*, long, long, long, const float*, const float*, float*)
     void vpem_blend_d(
         int, const double*, long, long, const double*, long, double*, double*)
     void vpem_blend_f(
@@ -23,19 +27,20 @@ cdef extern from "simd/tile.h" nogil:
     double vpem_total_d(int, const double*, long)
     double vpem_total_f(int, const float*, long)
     void vpem_line_moments_d(
-        int, const double*, long, long, const double*, const double*, double*, double*)
+        int, const double*, long, long, long, const double*, const double*, double*, double*)
     void vpem_line_moments_f(
-        int, const float*, long, long, const float*, const float*, double*, double*)
+        int, const float*, long, long, long, const float*, const float*, double*, double*)
     void vpem_narrow_moments_d(
-        int, const double*, long, long, const double*, const double*, double*, double*, double*)
+        int, const double*, long, long, long, const double*, const double*, double*, double*,
+        double*)
     void vpem_narrow_moments_f(
-        int, const float*, long, long, const float*, const float*, float*, double*, double*)
+        int, const float*, long, long, long, const float*, const float*, float*, double*, double*)
     void vpem_wide_moments_d(
-        int, const double*, long, long, long, const double*, const double*, double, double*,
-        double*, double*, long, long, double*, double*)
+        int, const double*, long, const long*, long, long, const double*, const double*, double,
+        double*, double*, double*, long, long, double*, double*)
     void vpem_wide_moments_f(
-        int, const float*, long, long, long, const float*, const float*, float, float*,
-        float*, float*, long, long, double*, double*)
+        int, const float*, long, const long*, long, long, const float*, const float*, float,
+        float*, float*, float*, long, long, double*, double*)
     void vpem_mix_d(
         int, const int*, const int*, const double*, const double*, double*, long, long, double)
     void vpem_mix_f(

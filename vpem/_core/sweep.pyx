@@ -13,18 +13,20 @@ from libc.string cimport memset
 from vpem._core.real cimport real
 from vpem._core.shares cimport worth
 from vpem._core.simd cimport (
-    vpem_add_d, vpem_add_f, vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f,
+    vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f, vpem_gram_rows,
     vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f,
-    vpem_narrow_moments_d, vpem_narrow_moments_f, vpem_soften_d, vpem_soften_f, vpem_total_d,
-    vpem_total_f, vpem_whiten_d, vpem_whiten_f, vpem_wide_moments_d, vpem_wide_moments_f,
+    vpem_narrow_moments_d, vpem_narrow_moments_f, vpem_panel_rows, vpem_soften_d, vpem_soften_f,
+    vpem_total_d, vpem_total_f, vpem_turn_d, vpem_turn_f, vpem_whiten_d, vpem_whiten_f,
+    vpem_wide_moments_d, vpem_wide_moments_f,
 )
 
 cdef enum:
     NARROWEST_WIDE = 28      # from this many features on, vectors run over features
     CAPACITY = 128           # rows packed before their Gram matrix is added
     TILE_BYTES = 393216      # aimed at for what one tile keeps in cache
-    LARGEST_TILE = 256
+    LARGEST_TILE = 224
     SMALLEST_TILE = 32
+    LINE = 64                # bytes that a cache moves together
     SHARES_BYTES = 8388608   # of accumulators, where there are more than one a thread
     ROOTS_AT_ONCE = 16       # whose sums are in cache together
     ROWS_A_LOG = 64          # normalisers multiplied before their logarithm is taken
@@ -33,7 +35,7 @@ cdef enum:
 cdef struct Plan:
     # Sizes, the same for all tiles.
     Py_ssize_t n_samples, d, n_blocks, n_components, n_roots, n_copies
-    Py_ssize_t tile, widest, lanes, collect, diagonal
+    Py_ssize_t tile, widest, lanes, panel_rows, gram_rows, collect, diagonal
     Py_ssize_t n_sums                  # numbers that a share adds up, one after the other
     int isa
     double least
@@ -51,12 +53,16 @@ cdef struct Plan:
 
 
 cdef struct Work:
+    # The tile that is worked on.
+    Py_ssize_t n_rows                  # its rows
+    Py_ssize_t stride                  # and as many as make up whole vectors
+    long* order                        # (tile,) which rows they are
     # Scratch, one a thread.
-    void* x                            # (d, tile)
-    void* terms                        # (B, K, tile), or (1, K, tile) where R = 1
-    void* sums                         # (ROOTS_AT_ONCE, K, tile), or (1, K, tile)
-    void* tops                         # (tile,)
-    void* scales                       # (tile,)
+    void* x                            # (d, stride)
+    void* terms                        # (B, K, stride), where R > 1
+    void* sums                         # (ROOTS_AT_ONCE, K, stride), or (1, K, stride)
+    void* tops                         # (stride,)
+    void* scales                       # (stride,)
     void* centred                      # scratch of `whiten` and `blend`
     void* packed                       # scratch of the moments
     # Accumulators, one set a share of the tiles.
@@ -70,93 +76,95 @@ cdef inline Py_ssize_t round_up(Py_ssize_t n, Py_ssize_t step) noexcept nogil:
     return (n + step - 1) // step * step
 
 
-cdef inline Py_ssize_t gram_size(Py_ssize_t width, bint diagonal, Py_ssize_t lanes) noexcept nogil:
+cdef inline Py_ssize_t gram_size(Plan* plan, Py_ssize_t width) noexcept nogil:
     """Numbers that accumulate the second moments of one block and component."""
-    if diagonal or width <= 1:
+    if plan.diagonal or width <= 1:
         return width
     if width < NARROWEST_WIDE:
         return width * width
-    return round_up(width, 4) * round_up(width, 2 * lanes)
+    return round_up(width, plan.gram_rows) * round_up(width, plan.lanes)
 
 
-cdef void load_tile(
-    const real* rows, Py_ssize_t n_rows, Py_ssize_t d, Py_ssize_t tile, real* x,
+cdef inline Py_ssize_t packed_stride(
+    Plan* plan, Py_ssize_t width, Py_ssize_t item,
 ) noexcept nogil:
+    """Numbers between packed rows: an odd number of lines, so that all sets of a cache are used."""
+    cdef Py_ssize_t lines = round_up(round_up(width, plan.gram_rows) * item, LINE) // LINE
+    return (lines + (lines + 1) % 2) * LINE // item
+
+
+cdef void load_tile(Plan* plan, Work* work, real* witness) noexcept nogil:
     """Put rows side by side, feature by feature; what a last tile lacks repeats its last row."""
-    cdef Py_ssize_t t, j, step, left
-    cdef const real* row
-    for t in range(0, n_rows, 8):
-        left = min(<Py_ssize_t>8, n_rows - t)
-        row = rows + t * d
-        if left == 8:
-            for j in range(d):
-                for step in range(8):
-                    x[j * tile + t + step] = row[step * d + j]
-        else:
-            for j in range(d):
-                for step in range(left):
-                    x[j * tile + t + step] = row[step * d + j]
-    for j in range(d):
-        for t in range(n_rows, tile):
-            x[j * tile + t] = x[j * tile + n_rows - 1]
+    if real is double:
+        vpem_turn_d(plan.isa, <const double*>plan.rows, work.order, work.n_rows, plan.d,
+                    work.stride, <double*>work.x)
+    else:
+        vpem_turn_f(plan.isa, <const float*>plan.rows, work.order, work.n_rows, plan.d,
+                    work.stride, <float*>work.x)
 
 
 cdef void block_terms(
     Plan* plan, Work* work, Py_ssize_t b, Py_ssize_t k, real* out,
 ) noexcept nogil:
-    """Terms of one block and component for the tile."""
+    """Add the quadratic form of one block and component to what there is for the tile."""
     cdef Py_ssize_t left = plan.offsets[b], width = plan.offsets[b + 1] - left
     cdef Py_ssize_t c = k if plan.n_copies > 1 else 0
-    cdef Py_ssize_t panels = (width + 3) // 4, t
-    cdef const real* x = <const real*>work.x + left * plan.tile
+    cdef const real* x = <const real*>work.x + left * work.stride
     cdef const real* mean = <const real*>plan.means + k * plan.d + left
     cdef const real* factor = <const real*>plan.panels
-    cdef real log_det = (<const real*>plan.log_dets)[c * plan.n_blocks + b]
     if width == 0:
-        for t in range(plan.tile):
-            out[t] = log_det
-    elif plan.diagonal or width == 1:
-        factor += c * plan.d + left if plan.diagonal else plan.panel_starts[b] + c * 16
+        return
+    if plan.diagonal or width == 1:
+        factor += c * plan.d + left if plan.diagonal else plan.panel_starts[b] + c
         if real is double:
-            vpem_distances_d(plan.isa, x, plan.tile, width, mean, factor, log_det, out)
+            vpem_distances_d(plan.isa, x, work.stride, work.stride, width, mean, factor, out)
         else:
-            vpem_distances_f(plan.isa, x, plan.tile, width, mean, factor, log_det, out)
+            vpem_distances_f(plan.isa, x, work.stride, work.stride, width, mean, factor, out)
     else:
-        factor += plan.panel_starts[b] + c * 8 * panels * (panels + 1)
+        factor += plan.panel_starts[b] + c * (width * (width + 1) // 2)
         if real is double:
-            vpem_whiten_d(
-                plan.isa, x, plan.tile, width, mean, factor, log_det, <double*>work.centred, out)
+            vpem_whiten_d(plan.isa, x, work.stride, work.stride, width, mean, factor, NULL, 0,
+                          <double*>work.centred, out)
         else:
-            vpem_whiten_f(
-                plan.isa, x, plan.tile, width, mean, factor, log_det, <float*>work.centred, out)
+            vpem_whiten_f(plan.isa, x, work.stride, work.stride, width, mean, factor, NULL, 0,
+                          <float*>work.centred, out)
+
+
+cdef inline real total_log_det(Plan* plan, const real* log_dets) noexcept nogil:
+    """Of all blocks."""
+    cdef real total = 0
+    cdef Py_ssize_t b
+    for b in range(plan.n_blocks):
+        total += log_dets[b]
+    return total
 
 
 cdef void tile_terms(Plan* plan, Work* work, real* witness) noexcept nogil:
     """Terms of all blocks; where all roots share their sum, at once their sum."""
-    cdef Py_ssize_t run = plan.n_components * plan.tile, b, k
-    cdef real* terms = <real*>work.terms
-    cdef real* sums = <real*>work.sums
-    if plan.n_roots > 1:
-        for b in range(plan.n_blocks):
-            for k in range(plan.n_components):
-                block_terms(plan, work, b, k, terms + b * run + k * plan.tile)
-        return
-    for k in range(plan.n_components):
-        block_terms(plan, work, 0, k, sums + k * plan.tile)
-    for b in range(1, plan.n_blocks):
+    cdef Py_ssize_t b, k, t, c
+    cdef bint shared = plan.n_roots == 1
+    cdef const real* log_dets = <const real*>plan.log_dets
+    cdef real* out = <real*>(work.sums if shared else work.terms)
+    cdef real log_det
+    for b in range(1 if shared else plan.n_blocks):
         for k in range(plan.n_components):
-            block_terms(plan, work, b, k, terms + k * plan.tile)
-        if real is double:
-            vpem_add_d(plan.isa, terms, 1.0, run, sums)
-        else:
-            vpem_add_f(plan.isa, terms, 1.0, run, sums)
+            c = (k if plan.n_copies > 1 else 0) * plan.n_blocks
+            log_det = total_log_det(plan, log_dets + c) if shared else log_dets[c + b]
+            for t in range(work.stride):
+                out[t] = log_det
+            if shared:
+                for c in range(plan.n_blocks):
+                    block_terms(plan, work, c, k, out)
+            else:
+                block_terms(plan, work, b, k, out)
+            out += work.stride
 
 
 cdef void mix_terms(
     Plan* plan, Work* work, Py_ssize_t root, Py_ssize_t count, real* witness,
 ) noexcept nogil:
     """Sums of a few roots: their rows of ``C terms``."""
-    cdef Py_ssize_t run = plan.n_components * plan.tile
+    cdef Py_ssize_t run = plan.n_components * work.stride
     cdef const real* panels = <const real*>plan.mix + root * plan.n_blocks
     if real is double:
         vpem_blend_d(plan.isa, <double*>work.terms, run, plan.n_blocks, panels, count,
@@ -171,11 +179,11 @@ cdef void soften_by_rows(Plan* plan, Work* work, Py_ssize_t r, real* sums) noexc
     cdef Py_ssize_t t, k
     cdef const real* log_weights = <const real*>plan.log_weights + r * plan.n_components
     cdef double top, total, value
-    for t in range(plan.tile):
+    for t in range(work.stride):
         top = -INFINITY
         total = 0
         for k in range(plan.n_components):
-            value = log_weights[k] - 0.5 * sums[k * plan.tile + t]
+            value = log_weights[k] - 0.5 * sums[k * work.stride + t]
             if isnan(value):
                 top = value
                 break
@@ -183,29 +191,27 @@ cdef void soften_by_rows(Plan* plan, Work* work, Py_ssize_t r, real* sums) noexc
         for k in range(plan.n_components):
             value = log_weights[k]
             if top != -INFINITY:
-                value = value - 0.5 * sums[k * plan.tile + t] - top
+                value = value - 0.5 * sums[k * work.stride + t] - top
             value = exp(value)
-            sums[k * plan.tile + t] = <real>value
+            sums[k * work.stride + t] = <real>value
             total += value
         for k in range(plan.n_components):
-            sums[k * plan.tile + t] = <real>(sums[k * plan.tile + t] / total)
+            sums[k * work.stride + t] = <real>(sums[k * work.stride + t] / total)
         (<real*>work.tops)[t] = <real>top
         (<real*>work.scales)[t] = <real>(total if top != -INFINITY else 1.0)
 
 
-cdef double tile_log_likelihood(
-    Plan* plan, Work* work, Py_ssize_t first, Py_ssize_t n_rows, real* witness,
-) noexcept nogil:
+cdef double tile_log_likelihood(Plan* plan, Work* work, real* witness) noexcept nogil:
     """Sum of the rows' log-likelihoods, weighted if rows have weights."""
     cdef const real* tops = <const real*>work.tops
     cdef const real* scales = <const real*>work.scales
     cdef double total = 0, product = 1
     cdef Py_ssize_t t
     if plan.row_weights != NULL:
-        for t in range(n_rows):
-            total += plan.row_weights[first + t] * (tops[t] + log(<double>scales[t]))
+        for t in range(work.n_rows):
+            total += plan.row_weights[work.order[t]] * (tops[t] + log(<double>scales[t]))
         return total
-    for t in range(n_rows):
+    for t in range(work.n_rows):
         total += tops[t]
         product *= scales[t]
         # A normaliser is at most K: the product of a few is far from the largest double.
@@ -215,104 +221,104 @@ cdef double tile_log_likelihood(
     return total + log(product)
 
 
-cdef void root_moments(
-    Plan* plan, Work* work, Py_ssize_t first, Py_ssize_t n_rows, Py_ssize_t b, real* g,
-) noexcept nogil:
+cdef void root_moments(Plan* plan, Work* work, Py_ssize_t b, real* g) noexcept nogil:
     """Add the moments of one block, weighted by the responsibilities ``g`` of its root."""
     cdef Py_ssize_t left = plan.offsets[b], width = plan.offsets[b + 1] - left, k, stride
-    cdef Py_ssize_t size = gram_size(width, plan.diagonal, plan.lanes)
-    cdef const real* x = <const real*>work.x + left * plan.tile
-    cdef const real* rows = <const real*>plan.rows + first * plan.d + left
+    cdef Py_ssize_t size = gram_size(plan, width)
+    cdef const real* x = <const real*>work.x + left * work.stride
+    cdef const real* rows = <const real*>plan.rows + left
     cdef const real* mean
     cdef real* packed = <real*>work.packed
+    cdef real* row_sums = packed + CAPACITY * packed_stride(plan, plan.widest, sizeof(real))
     cdef double* first_moment
     cdef double* second_moment
-    stride = round_up(width, 2 * plan.lanes)
+    stride = packed_stride(plan, width, sizeof(real))
     for k in range(plan.n_components):
         mean = <const real*>plan.means + k * plan.d + left
         first_moment = work.first + k * plan.d + left
         second_moment = work.second + plan.gram_starts[b] + k * size
         if plan.diagonal or width <= 1:
             if real is double:
-                vpem_line_moments_d(plan.isa, x, plan.tile, width, mean, g + k * plan.tile,
-                                    first_moment, second_moment)
+                vpem_line_moments_d(plan.isa, x, work.stride, work.stride, width, mean,
+                                    g + k * work.stride, first_moment, second_moment)
             else:
-                vpem_line_moments_f(plan.isa, x, plan.tile, width, mean, g + k * plan.tile,
-                                    first_moment, second_moment)
+                vpem_line_moments_f(plan.isa, x, work.stride, work.stride, width, mean,
+                                    g + k * work.stride, first_moment, second_moment)
         elif width < NARROWEST_WIDE:
             if real is double:
-                vpem_narrow_moments_d(plan.isa, x, plan.tile, width, mean, g + k * plan.tile,
-                                      packed, first_moment, second_moment)
+                vpem_narrow_moments_d(plan.isa, x, work.stride, work.stride, width, mean,
+                                      g + k * work.stride, packed, first_moment, second_moment)
             else:
-                vpem_narrow_moments_f(plan.isa, x, plan.tile, width, mean, g + k * plan.tile,
-                                      packed, first_moment, second_moment)
+                vpem_narrow_moments_f(plan.isa, x, work.stride, work.stride, width, mean,
+                                      g + k * work.stride, packed, first_moment, second_moment)
         else:
             if real is double:
                 vpem_wide_moments_d(
-                    plan.isa, rows, plan.d, n_rows, width, mean, g + k * plan.tile, plan.least,
-                    <double*>work.tops, packed, packed + stride, CAPACITY, stride,
-                    first_moment, second_moment)
+                    plan.isa, rows, plan.d, work.order, work.n_rows, width, mean,
+                    g + k * work.stride, plan.least, <double*>work.tops, row_sums, packed,
+                    CAPACITY, stride, first_moment, second_moment)
             else:
                 vpem_wide_moments_f(
-                    plan.isa, rows, plan.d, n_rows, width, mean, g + k * plan.tile,
-                    <float>plan.least, <float*>work.tops, packed, packed + stride, CAPACITY, stride,
-                    first_moment, second_moment)
+                    plan.isa, rows, plan.d, work.order, work.n_rows, width, mean,
+                    g + k * work.stride, <float>plan.least, <float*>work.tops, row_sums, packed,
+                    CAPACITY, stride, first_moment, second_moment)
 
 
-cdef void root_responsibilities(
-    Plan* plan, Work* work, Py_ssize_t first, Py_ssize_t n_rows, Py_ssize_t r, real* g,
-) noexcept nogil:
+cdef void root_responsibilities(Plan* plan, Work* work, Py_ssize_t r, real* g) noexcept nogil:
     """Turn the sums of one root into its responsibilities, its log-likelihood and its counts."""
     cdef Py_ssize_t k, t
     cdef const real* log_weights = <const real*>plan.log_weights + r * plan.n_components
     cdef int fine
     if real is double:
-        fine = vpem_soften_d(plan.isa, g, plan.tile, plan.n_components, log_weights,
+        fine = vpem_soften_d(plan.isa, g, work.stride, plan.n_components, log_weights,
                              <double*>work.tops, <double*>work.scales)
     else:
-        fine = vpem_soften_f(plan.isa, g, plan.tile, plan.n_components, log_weights,
+        fine = vpem_soften_f(plan.isa, g, work.stride, plan.n_components, log_weights,
                              <float*>work.tops, <float*>work.scales)
     if not fine:
         soften_by_rows(plan, work, r, g)
-    work.log_likelihoods[r] += tile_log_likelihood(plan, work, first, n_rows, g)
+    work.log_likelihoods[r] += tile_log_likelihood(plan, work, g)
     if not plan.collect:
         return
     for k in range(plan.n_components):
         if plan.row_weights != NULL:
-            for t in range(n_rows):
-                g[k * plan.tile + t] *= <real>plan.row_weights[first + t]
-        for t in range(n_rows, plan.tile):
-            g[k * plan.tile + t] = 0
+            for t in range(work.n_rows):
+                g[k * work.stride + t] *= <real>plan.row_weights[work.order[t]]
+        for t in range(work.n_rows, work.stride):
+            g[k * work.stride + t] = 0
         if real is double:
             work.counts[r * plan.n_components + k] += vpem_total_d(
-                plan.isa, g + k * plan.tile, plan.tile)
+                plan.isa, g + k * work.stride, work.stride)
         else:
             work.counts[r * plan.n_components + k] += vpem_total_f(
-                plan.isa, g + k * plan.tile, plan.tile)
+                plan.isa, g + k * work.stride, work.stride)
 
 
 cdef void sweep_tile(Plan* plan, Work* work, Py_ssize_t number, real* witness) noexcept nogil:
     """One tile's contribution to everything."""
-    cdef Py_ssize_t first = number * plan.tile, r, root, count, b
-    cdef Py_ssize_t n_rows = min(plan.tile, plan.n_samples - first)
-    cdef Py_ssize_t run = plan.n_components * plan.tile
+    cdef Py_ssize_t r, t, root, count, b, run
     cdef real* sums = <real*>work.sums
-    load_tile(<const real*>plan.rows + first * plan.d, n_rows, plan.d, plan.tile, <real*>work.x)
+    work.n_rows = min(plan.tile, plan.n_samples - number * plan.tile)
+    work.stride = round_up(work.n_rows, 2 * plan.lanes)
+    for t in range(work.n_rows):
+        work.order[t] = number * plan.tile + t
+    load_tile(plan, work, witness)
     tile_terms(plan, work, witness)
     if plan.n_roots == 1:
-        root_responsibilities(plan, work, first, n_rows, 0, sums)
+        root_responsibilities(plan, work, 0, sums)
         if plan.collect:
             for b in range(plan.n_blocks):
-                root_moments(plan, work, first, n_rows, b, sums)
+                root_moments(plan, work, b, sums)
         return
+    run = plan.n_components * work.stride
     root = 0
     while root < plan.n_roots:
         count = min(<Py_ssize_t>ROOTS_AT_ONCE, plan.n_roots - root)
         mix_terms(plan, work, root, count, witness)
         for r in range(count):
-            root_responsibilities(plan, work, first, n_rows, root + r, sums + r * run)
+            root_responsibilities(plan, work, root + r, sums + r * run)
             if plan.collect:
-                root_moments(plan, work, first, n_rows, root + r, sums + r * run)
+                root_moments(plan, work, root + r, sums + r * run)
         root += count
 
 
@@ -353,17 +359,26 @@ def _shares(Py_ssize_t n_tiles, Py_ssize_t n_threads, Py_ssize_t most):
     return np.array(bounds, dtype=np.intp)
 
 
-cdef void pack_panels(const real* lower, Py_ssize_t width, real* panels) noexcept nogil:
-    """Lay a lower triangular factor out in panels of 4 rows, column by column."""
-    cdef Py_ssize_t p, j, i
+cdef void pack_panels(
+    const real* lower, Py_ssize_t width, Py_ssize_t rows, real* panels,
+) noexcept nogil:
+    """Lay a lower triangular factor out in panels of ``rows`` rows, the first of what is over.
+
+    Each column by column, from the diagonal on; see `panel` in simd/.
+    """
+    cdef Py_ssize_t begin = 0, end, i, j
     if width == 1:
         panels[0] = lower[0] * lower[0]
         return
-    for p in range((width + 3) // 4):
-        for j in range(4 * p + 4):
-            for i in range(4 * p, 4 * p + 4):
-                panels[0] = lower[i * width + j] if i < width and j <= i else 0
+    while begin < width:
+        end = begin + rows
+        if begin == 0 and width % rows:
+            end = width % rows
+        for j in range(end):
+            for i in range(max(begin, j), end):
+                panels[0] = lower[i * width + j]
                 panels += 1
+        begin = end
 
 
 cdef void unpack_gram(
@@ -376,7 +391,7 @@ cdef void unpack_gram(
             second[j] += gram[j]
         return
     if width >= NARROWEST_WIDE:
-        stride = round_up(width, 2 * plan.lanes)
+        stride = round_up(width, plan.lanes)
     for i in range(width):
         for j in range(i + 1):
             second[i * width + j] += gram[i * stride + j]
@@ -412,7 +427,7 @@ def sweep(
     """
     dtype = np.float64 if real is double else np.float32
     cdef Plan plan
-    cdef Py_ssize_t width, b, c, k, r, v, panels, n_panels = 0, n_gram = 0, size, start = 0, at
+    cdef Py_ssize_t width, b, c, k, r, v, n_panels = 0, n_gram = 0, size, start = 0, at
     memset(&plan, 0, sizeof(Plan))
     plan.n_samples = rows.shape[0]
     plan.d = rows.shape[1]
@@ -423,6 +438,8 @@ def sweep(
     plan.collect = counts.shape[0] > 0
     plan.isa = vpem_instruction_set()
     plan.lanes = vpem_lanes_d(plan.isa) if real is double else vpem_lanes_f(plan.isa)
+    plan.panel_rows = vpem_panel_rows(plan.isa)
+    plan.gram_rows = vpem_gram_rows(plan.isa)
     plan.least = least
     cdef Py_ssize_t squares = 0
     plan.widest = 1
@@ -440,21 +457,19 @@ def sweep(
     cdef Py_ssize_t[:, ::1] begin = starts
     for b in range(plan.n_blocks):
         width = offsets[b + 1] - offsets[b]
-        panels = (width + 3) // 4
         begin[0, b] = n_panels
         begin[1, b] = n_gram
-        n_panels += plan.n_copies * 8 * panels * (panels + 1)
-        n_gram += plan.n_components * gram_size(width, plan.diagonal, plan.lanes)
+        n_panels += plan.n_copies * (width * (width + 1) // 2)
+        n_gram += plan.n_components * gram_size(&plan, width)
     packed_factors = np.zeros(1 if plan.diagonal else max(n_panels, 1), dtype=dtype)
     cdef real[::1] factors = packed_factors
     if not plan.diagonal:
         for b in range(plan.n_blocks):
             width = offsets[b + 1] - offsets[b]
-            panels = (width + 3) // 4
             for c in range(plan.n_copies):
                 if width:
-                    at = begin[0, b] + c * 8 * panels * (panels + 1)
-                    pack_panels(&inverse[start], width, &factors[at])
+                    at = begin[0, b] + c * (width * (width + 1) // 2)
+                    pack_panels(&inverse[start], width, plan.panel_rows, &factors[at])
                 start += width * width
     mixing = np.zeros((round_up(plan.n_roots, 4), plan.n_blocks), dtype=dtype)
     mixing[:plan.n_roots] = mix
@@ -465,23 +480,27 @@ def sweep(
     cdef double[::1] found_view = found
 
     # Tile and memory of each thread.
-    cdef Py_ssize_t spread = plan.n_blocks if plan.n_roots > 1 else 1
+    cdef Py_ssize_t spread = plan.n_blocks if plan.n_roots > 1 else 0
     cdef Py_ssize_t at_once = 1 if plan.n_roots == 1 else round_up(
         min(plan.n_roots, <Py_ssize_t>ROOTS_AT_ONCE), 4)
     cdef Py_ssize_t per_row = plan.d + (spread + at_once) * plan.n_components + 2
     plan.tile = TILE_BYTES // (per_row * <Py_ssize_t>sizeof(real)) // SMALLEST_TILE * SMALLEST_TILE
     plan.tile = max(<Py_ssize_t>SMALLEST_TILE, min(plan.tile, <Py_ssize_t>LARGEST_TILE))
+    if plan.tile // SMALLEST_TILE % 2 == 0:  # rows of a feature would share few sets of a cache
+        plan.tile -= SMALLEST_TILE
     cdef Py_ssize_t n_tiles = (plan.n_samples + plan.tile - 1) // plan.tile
     cdef double cost = squares / 16.0 + plan.d / 2.0 + (4 + spread / 32.0) * plan.n_roots
     n_threads = worth(n_threads, n_tiles, cost * plan.n_samples * plan.n_components)
     cdef Py_ssize_t narrow = 2 * round_up(min(plan.widest, <Py_ssize_t>NARROWEST_WIDE), 4)
     cdef Py_ssize_t n_packed = max(
-        narrow * plan.tile, (CAPACITY + 1) * round_up(plan.widest, 2 * plan.lanes)
+        narrow * plan.tile,
+        CAPACITY * packed_stride(&plan, plan.widest, sizeof(real)) + plan.widest + plan.lanes,
     )
-    cdef Py_ssize_t n_centred = max(round_up(plan.widest, 4), spread) * 2 * plan.lanes
+    cdef Py_ssize_t n_centred = max(plan.widest, spread) * 2 * plan.lanes
     sizes = [
         plan.d * plan.tile, spread * plan.n_components * plan.tile,
         at_once * plan.n_components * plan.tile, plan.tile, plan.tile, n_centred, n_packed,
+        plan.tile * sizeof(long) // sizeof(real),
     ]
     sizes = [(int(n) + 15) // 16 * 16 for n in sizes]
     totals = [
@@ -511,6 +530,7 @@ def sweep(
         scratch[v].scales = <void*><uintptr_t>places[4]
         scratch[v].centred = <void*><uintptr_t>places[5]
         scratch[v].packed = <void*><uintptr_t>places[6]
+        scratch[v].order = <long*><uintptr_t>places[7]
     for v in range(n_shares):
         places = np.cumsum([v * plan.n_sums, *own_sizes]) * 8 + sums.ctypes.data
         work[v].log_likelihoods = <double*><uintptr_t>places[0]
@@ -552,7 +572,7 @@ def sweep(
         start = 0
         for b in range(plan.n_blocks):
             width = offsets[b + 1] - offsets[b]
-            size = gram_size(width, plan.diagonal, plan.lanes)
+            size = gram_size(shared, width)
             if width == 0:
                 continue
             for k in range(plan.n_components):

@@ -22,26 +22,45 @@
 #define INTEGER int64_t
 #define REAL_IS_DOUBLE 1
 #define REAL_SQRT sqrt
+#define FAR 1e300
 #define LANES 2
+#define ROWS 4
+#define UP 4
+#define ACROSS 2
 #define SUFFIX _d_base
 #define TARGET
 #include "tile.inc"
 #undef LANES
+#undef ROWS
+#undef UP
+#undef ACROSS
 #undef SUFFIX
 #undef TARGET
 #if VPEM_X86
 #define LANES 4
+#define ROWS 6
+#define UP 4
+#define ACROSS 3
 #define SUFFIX _d_avx2
 #define TARGET __attribute__((target("avx2,fma")))
 #include "tile.inc"
 #undef LANES
+#undef ROWS
+#undef UP
+#undef ACROSS
 #undef SUFFIX
 #undef TARGET
 #define LANES 8
+#define ROWS 8
+#define UP 8
+#define ACROSS 3
 #define SUFFIX _d_avx512
 #define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
 #include "tile.inc"
 #undef LANES
+#undef ROWS
+#undef UP
+#undef ACROSS
 #undef SUFFIX
 #undef TARGET
 #endif
@@ -49,31 +68,51 @@
 #undef INTEGER
 #undef REAL_IS_DOUBLE
 #undef REAL_SQRT
+#undef FAR
 
 #define REAL float
 #define INTEGER int32_t
 #define REAL_IS_DOUBLE 0
 #define REAL_SQRT sqrtf
+#define FAR 1e30f
 #define LANES 4
+#define ROWS 4
+#define UP 4
+#define ACROSS 2
 #define SUFFIX _f_base
 #define TARGET
 #include "tile.inc"
 #undef LANES
+#undef ROWS
+#undef UP
+#undef ACROSS
 #undef SUFFIX
 #undef TARGET
 #if VPEM_X86
 #define LANES 8
+#define ROWS 6
+#define UP 4
+#define ACROSS 3
 #define SUFFIX _f_avx2
 #define TARGET __attribute__((target("avx2,fma")))
 #include "tile.inc"
 #undef LANES
+#undef ROWS
+#undef UP
+#undef ACROSS
 #undef SUFFIX
 #undef TARGET
 #define LANES 16
+#define ROWS 8
+#define UP 8
+#define ACROSS 3
 #define SUFFIX _f_avx512
 #define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
 #include "tile.inc"
 #undef LANES
+#undef ROWS
+#undef UP
+#undef ACROSS
 #undef SUFFIX
 #undef TARGET
 #endif
@@ -81,6 +120,7 @@
 #undef INTEGER
 #undef REAL_IS_DOUBLE
 #undef REAL_SQRT
+#undef FAR
 
 /* 0: what every machine has, 1: AVX2 with FMA, 2: AVX-512.
  *
@@ -113,32 +153,36 @@ static int vpem_instruction_set(void)
 #endif
 
 #define VPEM_DISPATCH(type, REAL) \
-    static void vpem_whiten_##type(int set, const REAL *x, long tile, long width, \
-        const REAL *mean, const REAL *panels, REAL log_det, REAL *centred, REAL *out) \
-    { VPEM_CHOOSE(whiten, type, set, (x, tile, width, mean, panels, log_det, centred, out)); } \
-    static void vpem_distances_##type(int set, const REAL *x, long tile, long width, \
-        const REAL *mean, const REAL *precision, REAL log_det, REAL *out) \
-    { VPEM_CHOOSE(distances, type, set, (x, tile, width, mean, precision, log_det, out)); } \
-    static void vpem_add_##type(int set, const REAL *from, REAL weight, long n, REAL *to) \
-    { VPEM_CHOOSE(add, type, set, (from, weight, n, to)); } \
+    static void vpem_turn_##type(int set, const REAL *rows, const long *order, long n_rows, \
+        long d, long stride, REAL *x) \
+    { VPEM_CHOOSE(turn, type, set, (rows, order, n_rows, d, stride, x)); } \
+    static long vpem_whiten_##type(int set, const REAL *x, long stride, long n_rows, long width, \
+        const REAL *mean, const REAL *panels, const REAL *tops, REAL far, REAL *centred, \
+        REAL *out) \
+    { return VPEM_CHOOSE(whiten, type, set, (x, stride, n_rows, width, mean, panels, tops, far, \
+        centred, out)); } \
+    static void vpem_distances_##type(int set, const REAL *x, long stride, long n_rows, \
+        long width, const REAL *mean, const REAL *precision, REAL *out) \
+    { VPEM_CHOOSE(distances, type, set, (x, stride, n_rows, width, mean, precision, out)); } \
     static void vpem_blend_##type(int set, const REAL *terms, long run, long n_blocks, \
         const REAL *panels, long n_roots, REAL *gathered, REAL *sums) \
     { VPEM_CHOOSE(blend, type, set, (terms, run, n_blocks, panels, n_roots, gathered, sums)); } \
     static int vpem_soften_##type(int set, REAL *sums, long tile, long n_components, \
         const REAL *log_weights, REAL *tops, REAL *scales) \
     { return VPEM_CHOOSE(soften, type, set, (sums, tile, n_components, log_weights, tops, scales)); } \
-    static void vpem_line_moments_##type(int set, const REAL *x, long tile, long width, \
-        const REAL *mean, const REAL *g, double *first, double *second) \
-    { VPEM_CHOOSE(line_moments, type, set, (x, tile, width, mean, g, first, second)); } \
+    static void vpem_line_moments_##type(int set, const REAL *x, long stride, long n_rows, \
+        long width, const REAL *mean, const REAL *g, double *first, double *second) \
+    { VPEM_CHOOSE(line_moments, type, set, (x, stride, n_rows, width, mean, g, first, second)); } \
     static double vpem_total_##type(int set, const REAL *g, long n) \
     { return VPEM_CHOOSE(total, type, set, (g, n)); } \
-    static void vpem_narrow_moments_##type(int set, const REAL *x, long tile, long width, \
-        const REAL *mean, const REAL *g, REAL *work, double *first, double *second) \
-    { VPEM_CHOOSE(narrow_moments, type, set, (x, tile, width, mean, g, work, first, second)); } \
-    static void vpem_wide_moments_##type(int set, const REAL *rows, long stride_of_rows, \
+    static void vpem_narrow_moments_##type(int set, const REAL *x, long stride, long n_rows, \
+        long width, const REAL *mean, const REAL *g, REAL *work, double *first, double *second) \
+    { VPEM_CHOOSE(narrow_moments, type, set, (x, stride, n_rows, width, mean, g, work, first, \
+        second)); } \
+    static void vpem_wide_moments_##type(int set, const REAL *rows, long d, const long *order, \
         long n_rows, long width, const REAL *mean, const REAL *g, REAL least, REAL *roots, \
         REAL *sums, REAL *packed, long capacity, long stride, double *first, double *gram) \
-    { VPEM_CHOOSE(wide_moments, type, set, (rows, stride_of_rows, n_rows, width, mean, g, least, \
+    { VPEM_CHOOSE(wide_moments, type, set, (rows, d, order, n_rows, width, mean, g, least, \
         roots, sums, packed, capacity, stride, first, gram)); } \
     static void vpem_mix_##type(int set, const int *indptr, const int *indices, \
         const REAL *weights, const REAL *states, REAL *mixed, long n_agents, long width, \
@@ -149,6 +193,10 @@ static int vpem_instruction_set(void)
 /* Numbers in one vector register. */
 static long vpem_lanes_d(int set) { return set == 2 ? 8 : set == 1 ? 4 : 2; }
 static long vpem_lanes_f(int set) { return 2 * vpem_lanes_d(set); }
+
+/* Rows of a factor in one panel, and of a Gram matrix at once. */
+static long vpem_panel_rows(int set) { return set == 2 ? 8 : set == 1 ? 6 : 4; }
+static long vpem_gram_rows(int set) { return set == 2 ? 8 : 4; }
 
 VPEM_DISPATCH(d, double)
 VPEM_DISPATCH(f, float)
