@@ -55,6 +55,41 @@ def test_a_matrix_in_a_file_is_the_array(X, matrix):
     np.testing.assert_array_equal(chosen[5:9], X[5:9][:, [4, 0]])
 
 
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", ">f8", "<i2"])
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("chunks", [(700, D), (1900, 5)])
+def test_packed_chunks_are_unpacked_by_threads_as_by_hdf5(
+    X, tmp_path, monkeypatch, chunks, shuffle, dtype
+):
+    monkeypatch.setattr("vpem.files.unpacking.processors", lambda: 2)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        packing = {"compression": "gzip", "shuffle": shuffle, "fillvalue": 3}
+        stored = file.create_dataset("X", X.shape, dtype, chunks=chunks, **packing)
+        stored[2500:] = 100 * X[2500:]  # rows before have the fill value, and no chunk
+        if dtype == "<f8":
+            plain = np.full(chunks, 7.0)
+            stored.id.write_direct_chunk((2 * chunks[0], 0), plain.tobytes(), filter_mask=3)
+        wanted = stored[...]
+    matrix = FileMatrix(tmp_path / "x.h5")
+    assert matrix._unpacking is not None
+    np.testing.assert_array_equal(matrix[:], wanted)
+    np.testing.assert_array_equal(matrix[2400:8003], wanted[2400:8003])
+    np.testing.assert_array_equal(matrix.in_precision(np.dtype("f4"))[5:], wanted[5:].astype("f4"))
+    matrix.close()
+
+
+def test_a_damaged_packed_chunk_is_refused(X, tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem.files.unpacking.processors", lambda: 2)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        stored = file.create_dataset("X", data=X, chunks=(700, D), compression="gzip")
+        chunk = stored.id.get_chunk_info(4)
+    with open(tmp_path / "x.h5", "r+b") as file:
+        file.seek(chunk.byte_offset + chunk.size // 2)
+        file.write(bytes(range(60)))
+    with pytest.raises(FileError, match="cannot be read; the file is damaged"):
+        FileMatrix(tmp_path / "x.h5")[:]
+
+
 @pytest.mark.parametrize("size", [-1000, 0, 1000])
 def test_a_file_that_changes_while_it_is_read_is_refused(X, matrix, size):
     np.testing.assert_array_equal(matrix[5:9], X[5:9])

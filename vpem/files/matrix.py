@@ -16,6 +16,7 @@ from vpem.files.hdf5 import check_matrix, open_file
 from vpem.files.read_ahead import FileRows, ReadAhead, pieces
 from vpem.files.row_runs import RowRuns, reads_of
 from vpem.files.storage import Inflation
+from vpem.files.unpacking import Unpacking
 from vpem.network.blocks import Blocks
 from vpem.terms.scaling import Scaling
 
@@ -59,6 +60,7 @@ class FileMatrix:
         except BaseException:
             self._file.close()
             raise
+        self._unpacking = Unpacking.of(self._dataset)
         self._opened = self._state()
         self.shape: tuple[int, int] = self._dataset.shape
         stored = self._dataset.dtype
@@ -123,7 +125,10 @@ class FileMatrix:
         try:
             if out.size:
                 self._packed.check(slice(start, stop))
-                self._dataset.read_direct(out, np.s_[start:stop])
+                if self._unpacking is not None:
+                    self._unpacking.read_into(out, start)
+                else:
+                    self._dataset.read_direct(out, np.s_[start:stop])
         except FileError:
             raise
         except (OSError, RuntimeError, ValueError) as error:

@@ -23,7 +23,16 @@ from vpem.files.opening import EXPANSION, advice, read_limit
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["Inflation", "check_storage", "lengths_of_strings", "most_of"]
+__all__ = [
+    "DEFLATE",
+    "SHUFFLE",
+    "Inflation",
+    "check_storage",
+    "codes_of",
+    "inflate",
+    "lengths_of_strings",
+    "most_of",
+]
 
 Lengths = Iterator[NDArray[np.uint32]]
 
@@ -182,7 +191,7 @@ class Inflation:
         self._dataset = dataset
         self._where = where
         self._left: list[tuple[int, ...]] = []
-        self._codes = [] if dataset.chunks is None else _codes(dataset)
+        self._codes = [] if dataset.chunks is None else codes_of(dataset)
         stored = int(dataset.id.get_storage_size())
         if {SZIP, DEFLATE, LZF}.isdisjoint(self._codes) or (
             SZIP not in self._codes and stored * DEFLATED <= read_limit()
@@ -254,7 +263,7 @@ class Inflation:
                 continue
             if code == DEFLATE:
                 try:
-                    return _inflate(packed, self._most) is not None
+                    return inflate(packed, self._most) is not None
                 except zlib.error:
                     return True  # HDF5 stops at the same place, and says so
             if code == SZIP and struct.unpack_from("<I", packed.ljust(4))[0] > self._most:
@@ -272,13 +281,13 @@ def _width(dataset: h5py.Dataset) -> int:
     return 8 + int(dataset.file.id.get_create_plist().get_sizes()[0])
 
 
-def _codes(dataset: h5py.Dataset) -> list[int]:
+def codes_of(dataset: h5py.Dataset) -> list[int]:
     """Return the filters that chunks went through, in order."""
     plist = dataset.id.get_create_plist()
     return [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
 
 
-def _inflate(packed: bytes, most: int) -> bytes | None:
+def inflate(packed: bytes, most: int) -> bytes | None:
     """Return what deflate packed, or None if that is longer than ``most``."""
     content = zlib.decompressobj().decompress(packed, most + 1)
     return content if len(content) <= most else None
@@ -319,7 +328,7 @@ def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Iterator[NDArray[np
     """
     width = _width(dataset)
     if dataset.chunks is not None:
-        if set(_codes(dataset)) - {DEFLATE, SHUFFLE, FLETCHER32}:
+        if set(codes_of(dataset)) - {DEFLATE, SHUFFLE, FLETCHER32}:
             return None
         return _lengths_in_chunks(dataset, where, width)
     offset = dataset.id.get_offset()
@@ -342,7 +351,7 @@ def _lengths_in_chunks(
     dataset: h5py.Dataset, where: str, width: int
 ) -> Iterator[NDArray[np.uint32]]:
     """Read lengths of a dataset that is stored in chunks."""
-    codes = _codes(dataset)
+    codes = codes_of(dataset)
     each = math.prod(dataset.chunks) * width
     for found in _chunks(dataset, where):
         mask, packed = dataset.id.read_direct_chunk(found.chunk_offset)
@@ -351,7 +360,7 @@ def _lengths_in_chunks(
                 continue
             if codes[place] == DEFLATE:
                 try:
-                    content = _inflate(packed, each + 4)
+                    content = inflate(packed, each + 4)
                 except zlib.error as error:
                     raise FileError(f"{where} has a chunk that is damaged ({error})") from error
                 if content is None:
