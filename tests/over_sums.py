@@ -11,6 +11,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect, connect_workers
 from vpem.sums.counted import add_vectors
+from vpem.sums.scalars import Scalars
 from vpem.sums.spread import spread, sum_over
 
 
@@ -50,16 +51,22 @@ def check_terms(engine, n_agents):
             ours = ranked.total.on(Ledger(graph))
             theirs = network.total.on(Ledger(graph))
             for total in (ours, theirs):
-                total.begin("estep", 23, 3, terms.itemsize)
+                total.begin("estep", 23, 3, terms.itemsize, 1)
             chunks = [slice(0, 10), slice(10, 20), slice(20, 23)]
-            local = terms[ranked.total.holders.own]
-            flow = list(ours.flow(iter(chunks), lambda rows, local=local: local[:, rows]))
+            hubs = ranked.total.holders.own
+            local = terms[hubs]
+            exact = np.exp(30 * rng.standard_normal((n_hubs, 1)))
+            own, other = (Scalars(one, one) for one in (exact[hubs], exact))
+            flow = list(ours.flow(iter(chunks), lambda rows, local=local: local[:, rows], own))
             assert [rows for rows, _ in flow] == chunks
             found = np.concatenate([part for _, part in flow], axis=1)
-            wanted = theirs.reduce(terms)
-            wanted = wanted if ours.exact else wanted[ranked.total.holders.own]
+            wanted = theirs.reduce(terms, scalars=other)
+            wanted = wanted if ours.exact else wanted[hubs]
             np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
             assert found.dtype == dtype
+            np.testing.assert_allclose(
+                own.found, other.found if ours.exact else other.found[hubs], rtol=1e-12
+            )
             handed = engine.allreduce(
                 np.array([ours.traffic.delivered["estep"], ours.traffic.on_wire.get("estep", 0)])
                 if len(ranked.agents.own)
@@ -99,14 +106,18 @@ def check_disturbed(engine, n_agents):
             own, n_sums = ours.holders.own, 0
             for kind in ("setup", "estep", "estep", "estep", "check"):
                 terms = rng.gamma(1.0, 5.0, size=(len(network.hubs), 9, 2))
+                exact = rng.gamma(1.0, 5.0, size=(len(network.hubs), 1))
+                numbers, others = (Scalars(one, one) for one in (exact[own], exact))
                 broken = [fell_apart(total, kind, terms) for total in (ours, theirs)]
                 assert broken[0] == broken[1]
                 if broken[0]:
                     continue
                 n_sums += 1
                 mine = slice(None) if topology == "star" else own
-                found, wanted = ours.reduce(terms[own]), theirs.reduce(terms)[mine]
+                found = ours.reduce(terms[own], scalars=numbers)
+                wanted = theirs.reduce(terms, scalars=others)[mine]
                 np.testing.assert_allclose(found, wanted, rtol=1e-12)
+                np.testing.assert_allclose(numbers.found, others.found[mine], rtol=1e-12)
                 np.testing.assert_array_equal(
                     ours.silent, None if theirs.silent is None else theirs.silent[own]
                 )
@@ -118,7 +129,7 @@ def check_disturbed(engine, n_agents):
 def fell_apart(total, kind, terms):
     """Begin a sum; how the network fell apart, if it did."""
     try:
-        total.begin(kind, *terms.shape[1:], terms.itemsize)
+        total.begin(kind, *terms.shape[1:], terms.itemsize, 1)
     except PartitionedError as error:
         return str(error)
     return None

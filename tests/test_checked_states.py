@@ -204,7 +204,7 @@ def test_no_field_can_be_gone(name):
         ("batches", "going.loop.order", np.array([0, 1, 3]), "from 0 to 2, got 3 among them"),
         ("batches", "going.loop.fitting.total", None, "must be a table of counts, first"),
         ("rows in batches", "going.loop.workers.0.total", None, "must be a table of counts, first"),
-        ("gossip", "going.loop.sum.memory.inputs", np.zeros((6, 1)), "must be 6 x 60 finite real"),
+        ("gossip", "going.loop.sum.memory.inputs", np.zeros((6, 1)), "must be 6 x 31 finite real"),
         ("kmeans", "going.loop.labels", np.full(30, 3, dtype="i4"), "from 0 to 2, got 3 among"),
         ("kmeans", "best.run.history", [], "must be a list of at least 1, got a list of 0"),
         ("vr", "loop.estimates.seen.0", 9, "must be 0, got 9"),

@@ -4,7 +4,7 @@ import pytest
 
 from vpem import InputError, connect_workers, fit_em, make_graph
 from vpem.fits.cost import HANDSHAKE, Rates, iteration_time
-from vpem.fits.plan import _network, plan
+from vpem.fits.plan import _network, _work, plan
 from vpem.fits.settings import PlanSettings
 from vpem.network.holdings import contiguous, evenly
 from vpem.network.links import Link, parse_link
@@ -22,7 +22,8 @@ def times(topology, n, link, *, rows=400, split="features", widths=None, k=2, **
     found = plan(graph, held, n_samples=rows, n_components=k, link=link, split=split, **how)
     settings = PlanSettings.of(None, n_components=k, **how)
     partition = held if widths is None else contiguous(sum(widths), 1)
-    network, work = _network(graph, partition, settings, rows, split)
+    network = _network(graph, partition, settings, split)
+    work = _work(network, partition, settings, rows, split)
     return found, iteration_time(network, found["communication"],
                                  parse_link(link), work, RATES)  # fmt: skip
 
@@ -51,12 +52,12 @@ def test_other_words_are_refused(text):
 
 @each("n", [2, 7, 1000])
 def test_a_server_takes_all_terms_and_sends_their_sum(n):
-    """2 N messages of M K numbers pass its link; a round up, one down, and two agreements."""
+    """2 N messages of M (K - 1) numbers pass its link; a round up, one down, two agreements."""
     _, found = times("star", n, "8Mbit,5ms")
-    assert found["bytes"] == pytest.approx(2 * n * 400 * 2 * 8, rel=1e-3)
+    assert found["bytes"] == pytest.approx(2 * n * (400 + 1) * 8, rel=1e-3)
     assert found["transfer"] == pytest.approx(found["bytes"] / 1e6)
     assert found["latency"] == pytest.approx(0.005 * (2 + AGREEMENTS))
-    assert found["additions"] == n * 800
+    assert found["additions"] == n * 400
     parts = found["computing"] + found["latency"] + found["transfer"]
     assert found["iteration"] == pytest.approx(parts)
     assert found["computing"] == found["flops"] / 1e9 + found["additions"] / 1e8
@@ -65,7 +66,7 @@ def test_a_server_takes_all_terms_and_sends_their_sum(n):
 def test_rounds_among_neighbours_take_both_directions_at_once():
     """Each agent of a cycle sends two messages a round, and hears two meanwhile."""
     plan, found = times("cycle", 10, "8Mbit,5ms", n_rounds=20)
-    assert found["bytes"] == pytest.approx(20 * 2 * 6400, rel=1e-3)
+    assert found["bytes"] == pytest.approx(20 * 2 * 3208, rel=1e-3)
     assert found["latencies"] == 20 + AGREEMENTS * plan["diameter"]
 
 
@@ -100,7 +101,7 @@ def test_a_pass_in_batches_computes_and_sends_what_an_iteration_does(how):
     _, whole = times(topology, 6, "8Mbit,5ms", rows=1000, **more)
     _, parts = times(topology, 6, "8Mbit,5ms", rows=1000, batch_size=100, **more)
     for part in ("flops", "additions", "transfer"):
-        assert parts[part] == pytest.approx(whole[part], rel=2e-3)
+        assert parts[part] == pytest.approx(whole[part], rel=1e-2)
     plan, _ = times(topology, 6, "8Mbit,5ms", rows=1000, **more)
     agreed = plan["communication"]["iteration"]["by_kind"]["stopping"]["rounds"]
     rounds = plan["communication"]["iteration"]["rounds"] - agreed

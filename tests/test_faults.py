@@ -123,7 +123,7 @@ def test_the_mean_is_kept_in_every_round(seed, hops, monkeypatch):
 
     def watched(self, states, up):
         mix(self, states, up)
-        seen.append(states[self._drawn.awake].sum(axis=0).copy())
+        seen.append(states[0][self._drawn.awake].sum(axis=0).copy())
 
     monkeypatch.setattr(GossipSum, "_mix", watched)
     total = begun(total, "estep")
@@ -202,7 +202,7 @@ def test_the_term_of_a_hub_goes_where_its_root_reaches():
     informed = total._outages.informed(awake)
     np.testing.assert_array_equal(informed, [True, True, False, False, False])
     total._drawn = DrawnFaults(awake, np.ones((3, 4), bool))
-    starts = total._spread(np.ones((1, 1)), informed)[:, 0]
+    starts = total._spread([np.ones((1, 1))], informed)[0][:, 0]
     np.testing.assert_allclose(starts, [2, 2, 0, 0, 0])
     assert starts[awake].mean() == 1
 

@@ -320,7 +320,7 @@ def test_from_a_file_as_in_memory(step_size, tmp_path):
 
 @over(network=NETWORKS, step_size=[None, 0.7])
 def test_a_batch_sends_what_its_rows_need(network, step_size, overlapping):
-    """Bytes of a pass are those of an E-step over all rows, of a batch those of its rows."""
+    """Bytes of a batch are those of its rows; of a pass, of all rows, and a number a batch."""
     network = joined(network)
     sent = {}
     for n_samples in (120, 480):
@@ -346,8 +346,10 @@ def test_a_batch_sends_what_its_rows_need(network, step_size, overlapping):
         batches = {size for kind, rows, size in asked if rows == 40}
         assert len(batches) == 1
         sent[n_samples] = batches.pop()
-        assert found.bytes_sent == [full, 2 * full, 3 * full]
-        assert sent[n_samples] * n_batches == full
+        whole = sent[n_samples] * n_batches
+        assert found.bytes_sent == [whole, 2 * whole, 3 * whole]
+        number = sent[n_samples] / (40 * (found.mixture.n_components - 1) + 1)
+        assert whole - full == number * (n_batches - 1)
     assert sent[120] == sent[480]
 
 

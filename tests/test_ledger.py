@@ -236,7 +236,8 @@ def test_features_walk_to_their_roots(made, hops, seed):
 # ---- whole fits ---------------------------------------------------------------------------------
 
 M, K = 40, 2
-ITEMS = M * K * 8
+ITEMS = M * (K - 1) * 8 + 8
+"""How terms differ from the first component's, and the sum of these."""
 
 
 def sent_by(graph, n_features, n_rounds=3, **options):

@@ -43,6 +43,8 @@ class Scripted:
 
     n_samples = 10
     total_weight = 10.0
+    row_weights = None
+    n_threads = 1
     log_constant = 0.0
     itemsize = 8
     resolution = 0.0
@@ -87,7 +89,8 @@ class Passed(ServerSum):
         super().__init__(n_roots)
         self.n_roots, self.mix = n_roots, None
 
-    def reduce(self, terms, rows=slice(None)):
+    def reduce(self, terms, rows=slice(None), scalars=None):
+        scalars.found = scalars.own
         return terms
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "consensus_rounds",
     "covariances_diag",
     "covariances_full",
+    "differences",
     "mahalanobis_diag",
     "mahalanobis_full",
     "moments_diag",
@@ -142,12 +143,37 @@ def normalise(
     ``log g~_mk = log pi_k - s_mk / 2``; responsibilities are its softmax over k, the log-likelihood
     of row m its log-sum-exp (the constant ``-d/2 log(2 pi)`` is not in it). Where every component
     is at ``-inf`` the log-likelihood is ``-inf`` and the responsibilities are the mixing weights.
+
+    Of `differences` (R, M, K - 1) from ``s_m1`` responsibilities are the same, since they do not
+    change with what all components share, and the log-likelihood is without ``-s_m1 / 2``.
     """
-    scores = log_weights[:, None, :] - 0.5 * sums.astype(np.float64)
+    scores = np.repeat(log_weights[:, None, :], sums.shape[1], axis=1)
+    scores[:, :, log_weights.shape[1] - sums.shape[2] :] -= 0.5 * sums.astype(np.float64)
     log_likelihoods[...] = scipy.special.logsumexp(scores, axis=2)
     unreached = np.isneginf(log_likelihoods)
     soft = scipy.special.softmax(np.where(unreached[:, :, None], 0.0, scores), axis=2)
     responsibilities[...] = np.where(unreached[:, :, None], np.exp(log_weights)[:, None, :], soft)
+
+
+def differences(
+    terms: Floats,
+    row_weights: NDArray[np.float64],
+    out: Floats,
+    firsts: NDArray[np.float64],
+    n_threads: int,
+) -> None:
+    """How values differ from the first of their row, and the sum of the first ones over the rows.
+
+    ``out[b, m, k - 1] = t_bmk - t_bm1`` for ``k > 1``; to ``firsts[b]`` is added ``sum_m w_m
+    t_bm1``. Values beyond ``2^-24`` of the largest number count as that, so that differences, and
+    sums of those of very many blocks, are finite; but where all values of a row are infinite, so is
+    the sum of the first ones. No weights are weights of 1.
+    """
+    most = float(np.finfo(terms.dtype).max) * 2.0**-24
+    values = np.minimum(terms.astype(np.float64), most)
+    out[...] = values[:, :, 1:] - values[:, :, :1]
+    first = np.where(np.isposinf(terms).all(axis=2), np.inf, values[:, :, 0])
+    firsts += first.sum(axis=1) if not len(row_weights) else first @ row_weights
 
 
 def _of_block(responsibilities: Floats, b: int) -> Floats:

@@ -63,11 +63,14 @@ class Work:
     n_samples, n_components, width : int
         Rows, components and features that it computes with.
     values : tuple of int
-        Rows and columns of the numbers that it adds to a sum: M x K terms, or a row of statistics.
+        Rows and columns of the numbers that it adds to a sum: M x (K - 1) differences of terms, or
+        a row of statistics.
     itemsize : int
         Bytes of a number.
     n_sums : float
         Sums of an iteration, as many as all rows are batches.
+    n_scalars : int
+        Exact numbers of a message besides.
     """
 
     n_samples: int
@@ -76,6 +79,7 @@ class Work:
     values: tuple[int, int]
     itemsize: int
     n_sums: float = 1.0
+    n_scalars: int = 0
 
     @staticmethod
     def of(
@@ -84,7 +88,8 @@ class Work:
         """What a hub does where features are split, in batches of this size."""
         width = int(max(network.blocks.widths, default=1))
         own = n_samples if size is None else min(size, n_samples)
-        return Work(own, n_components, width, (own, n_components), itemsize, n_samples / own)
+        values = (own, n_components - 1)
+        return Work(own, n_components, width, values, itemsize, n_samples / own, n_scalars=1)
 
     @staticmethod
     def of_rows(
@@ -205,7 +210,8 @@ def iteration_time(
     others = one["rounds"] - n_rounds - kinds["stopping"]["rounds"]
     n_values = float(work.values[0]) * work.values[1]
     most, n_bytes = _busiest(network, one)
-    chunks = 1 if work.values[0] == 1 else _chunks(network, n_values * work.itemsize)
+    terms = float(work.values[0]) * work.n_components * work.itemsize
+    chunks = 1 if work.values[0] == 1 else _chunks(network, terms)
     flights = ceil(chunks / IN_FLIGHT)
     messages = max(1, kinds["estep"]["messages"] + kinds["server"]["messages"])
     size = (kinds["estep"]["bytes"] + kinds["server"]["bytes"]) / messages / chunks

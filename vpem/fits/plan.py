@@ -206,7 +206,8 @@ def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, spl
     """Count what a fit sends; of workers also where it starts, at rows that they tell all."""
     size = asked.batch_size
     if split == "features":
-        return communication(network, n_samples, asked.n_components, work.itemsize, size)
+        shape = n_samples, work.values[1]
+        return communication(network, *shape, work.itemsize, size, work.n_scalars)
     n_values = message_size(asked.n_components, work.width)
     sent = communication(network, 1, n_values, work.itemsize)
     if size is not None:

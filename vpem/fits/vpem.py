@@ -203,7 +203,7 @@ WORKING = 6
 def check_kept(X: Any, network: Network, n_components: int, batch_size: int | None) -> None:
     """Raise InputError where compressed sums would keep more in memory than there may be."""
     total, n_rows, k = network.total, len(X), n_components
-    kept = total.kept_bytes(n_rows * k)
+    kept = total.kept_bytes(n_rows * (k - 1) + 1)
     if kept == 0:
         return
     together = n_rows if batch_size is None else min(batch_size, n_rows)

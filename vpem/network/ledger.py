@@ -55,6 +55,11 @@ class Ledger:
             raise KeyError(f"nodes {source} and {target} are not neighbours")
         return place
 
+    def among(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mark the directed links between some nodes."""
+        both: NDArray[np.bool_] = nodes[self.sources] & nodes[self.targets]
+        return both
+
     def send(
         self,
         kind: str,

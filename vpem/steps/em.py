@@ -6,7 +6,7 @@ a `Sum`; neither knows of the other, and this loop knows of both only what the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -19,13 +19,14 @@ from vpem.errors import PartitionedError
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
 from vpem.steps.saver import NoSaver, Saver
+from vpem.steps.summing import Differences, begin_differences
 from vpem.sums.sum import Sum
 from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
 from vpem.terms.statistics import Statistics
 from vpem.terms.terms import Terms
 
-__all__ = ["EStep", "expect", "fit", "iterate", "log_likelihood", "maximize", "summed"]
+__all__ = ["EStep", "expect", "fit", "iterate", "log_likelihood", "maximize"]
 
 
 def expect(
@@ -54,7 +55,7 @@ def expect(
     kind : str
         What the sum is for; see `Sum.begin`.
     """
-    total.begin(kind, terms.n_samples, mixture.n_components, terms.itemsize)
+    begin_differences(total, kind, terms.n_samples, mixture.n_components, terms.itemsize)
     found = log_likelihood(terms, total, mixture, factors, statistics)
     return total.roots.join(found + terms.log_constant)
 
@@ -69,13 +70,19 @@ def log_likelihood(
 ) -> NDArray[np.float64]:
     """Run the E-step in a sum that has begun: log-likelihood (R,) without the constant.
 
+    Where the sum is no fixed matrix hubs send how their terms differ from those of the first
+    component, ``t_k - t_1``, and the sum of ``t_1`` over the rows: responsibilities are the softmax
+    of ``log pi_k - (s_k - s_1) / 2``, and the log-likelihood is that of their normalisers minus
+    half the sum of ``s_1``.
+
     With ``kept`` (R, m, K) the responsibilities are written there; those of silent roots stay.
     """
     if kept is None and total.mix is not None:
         return terms.sweep(mixture, factors, total.mix, statistics)
     found = np.zeros(total.n_roots)
     silent = total.silent
-    for rows, sums in summed(terms, total, mixture.n_components, partial(terms.local, factors)):
+    differ = Differences(terms, total, mixture.n_components, partial(terms.local, factors))
+    for rows, sums in differ:
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
         found += log_likelihoods
         if kept is not None:
@@ -84,37 +91,7 @@ def log_likelihood(
             kept[:, rows] = responsibilities
         if statistics is not None:
             terms.summarize(statistics, responsibilities, rows)
-    return found
-
-
-def summed(
-    terms: Terms, total: Sum, width: int, local: Callable[[slice], Floats]
-) -> Iterator[tuple[slice, Floats]]:
-    """Take a sum that has begun chunk by chunk, or of all rows at once where it must be.
-
-    Parameters
-    ----------
-    terms, total
-        Whose rows, and how they are summed.
-    width : int
-        Numbers a row that each hub has.
-    local : callable
-        These numbers for some rows, (B, m, width).
-
-    Yields
-    ------
-    rows : slice
-    sums : ndarray of shape (R, m, width)
-    """
-    chunks = terms.chunks(total.values_per_item * width)
-    if not total.whole:
-        yield from total.flow(chunks, local)
-        return
-    parts = [(rows, local(rows)) for rows in chunks]
-    every = np.concatenate([part for _, part in parts], axis=1)
-    sums = total.reduce(every, slice(0, terms.n_samples))
-    for rows, _ in parts:
-        yield rows, np.ascontiguousarray(sums[:, rows])
+    return found - 0.5 * differ.firsts
 
 
 class EStep(Protocol):

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.steps.em import summed
 from vpem.steps.held_rows import HeldRows, StoredParts
 from vpem.steps.streams import ROW_BYTES, RowStream
+from vpem.steps.summing import summed
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.terms import StartTerms

@@ -14,6 +14,7 @@ from vpem.network.schema import COUNT, Array, Schema, State
 from vpem.steps.em import expect, log_likelihood
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
 from vpem.steps.runs import Run, note_partition
+from vpem.steps.summing import begin_differences
 from vpem.sums.sum import Sum
 from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
@@ -78,7 +79,8 @@ class Visits:
         self.n_sums += 1
         self.total.turn_to(number, len(self.batches))
         try:
-            self.total.begin(kind, n_samples, self.run.mixture.n_components, self.terms.itemsize)
+            k = self.run.mixture.n_components
+            begin_differences(self.total, kind, n_samples, k, self.terms.itemsize)
         except PartitionedError as error:
             note_partition(self.run.partitions, self.n_sums, error)
             return False

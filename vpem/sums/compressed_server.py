@@ -20,14 +20,8 @@ from vpem.sums.counted import SUM_KIND, AtServer
 from vpem.sums.memories import GoesOn, Memories
 from vpem.sums.neighbours import Traffic
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.wrappers import (
-    Channel,
-    Compressed,
-    Memory,
-    flattened,
-    short_keys,
-    unflattened,
-)
+from vpem.sums.scalars import Scalars, flattened, unflattened
+from vpem.sums.wrappers import Channel, Compressed, Memory, short_keys
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec, Keys
@@ -168,7 +162,9 @@ class CompressedServerSum(GoesOn, AtServer):
         """Bytes that a sum leaves behind, of so many values of a block."""
         return 8 * n_values * (self._n_rows + 1)
 
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
         """Begin a sum, whose messages are counted as they are formed."""
         if self._kind == "setup" and kind != "setup":
             # What is summed for a start has nothing to do with terms.
@@ -178,30 +174,36 @@ class CompressedServerSum(GoesOn, AtServer):
         self._coder = codec_of(kind, self.codec)
         self._number += 1
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K).
 
         Compressed sums take all rows at once.
         """
         if self.n_blocks == 1:
-            exact: Floats = terms.sum(axis=0, keepdims=True)
-            return np.asarray(self.holders.bcast(exact))
-        flat, own = flattened(terms), self.holders.own
+            flat = self.holders.bcast(flattened(terms, scalars))
+            return unflattened(flat, terms, scalars)
+        flat, own = flattened(terms, scalars), self.holders.own
+        n_exact = 0 if scalars is None else scalars.own.shape[1]
         shape = (self._n_rows, flat.shape[1])
         known = self._memories.last
         if known is None or known.up.shape != shape:
             known = _Kept(np.zeros(shape), np.zeros((1, shape[1])))
-        _, omega = contraction(self._coder, shape[1])
+        _, omega = contraction(self._coder, shape[1] - n_exact)
         n_messages = self.n_rounds or self.messages(omega)
         if self.n_rounds is None and self._memories.once:
             n_messages = messages_alone(omega)
         rng = np.random.default_rng([self.seed, self._number])
+        quantizer = Quantizer(self._coder, shape[1] - n_exact, self.n_threads, n_exact=n_exact)
         up = self._memory(
-            self, known.up, lambda n: short_keys(rng, self.n_blocks)[own], self._to_server
-        )
+            quantizer, self, known.up, lambda n: short_keys(rng, self.n_blocks)[own],
+            self._to_server,
+        )  # fmt: skip
         for _ in range(n_messages):
             up.send(flat)
         down = self._memory(
+            quantizer,
             Channel(1, lambda size, _: self.broadcast(size)),
             known.down,
             lambda n: short_keys(rng, 1)[:n],
@@ -211,27 +213,26 @@ class CompressedServerSum(GoesOn, AtServer):
         for _ in range(n_messages):
             down.send(total)
         delivered = len(own) + (self.n_blocks if self._is_server else 0)
-        self.traffic.add(
-            self.charge, n_messages * delivered * self._coder.message_size(shape[1]), 0
-        )
-        found = unflattened(known.down, terms)
+        self.traffic.add(self.charge, n_messages * delivered * quantizer.message_size, 0)
+        found = unflattened(known.down, terms, scalars)
         ended = self._kind == "check" and not self._memories.lasting
         self._memories.last = None if ended else known
         return found
 
     def _memory(
         self,
+        quantizer: Quantizer,
         inner: AtServer,
         values: NDArray[np.float64],
         keys: Callable[[int], Keys],
         carry: Carry,
     ) -> Memory:
         """Return what is known of senders, some of whom may be in other processes."""
-        believed, _ = contraction(self._coder, values.shape[1])
-        quantizer = Quantizer(self._coder, values.shape[1], self.n_threads)
+        believed, _ = contraction(self._coder, values.shape[1] - quantizer.n_exact)
+        steps = quantizer.steps(believed)
         if self.holders.engine.size == 1:
-            return Memory(Compressed(inner, quantizer, keys), believed, values)
-        return Memory(Carried(inner, quantizer, keys, carry), believed, values)
+            return Memory(Compressed(inner, quantizer, keys), steps, values)
+        return Memory(Carried(inner, quantizer, keys, carry), steps, values)
 
     def _summed(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the total (1, P) at the server, who alone has one."""

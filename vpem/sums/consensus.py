@@ -16,6 +16,7 @@ from vpem.network.mixing import chebyshev_bound, chebyshev_steps
 from vpem.network.routes import Routes
 from vpem.settings import CONSENSUS
 from vpem.sums.counted import AmongNeighbours
+from vpem.sums.scalars import Scalars, beside, message_bytes
 
 __all__ = ["ConsensusSum", "consensus_error_bound", "rounds_needed"]
 
@@ -182,9 +183,12 @@ class ConsensusSum(_OverHubs):
         operator: NDArray[np.float64] = states[self._layout.roots]
         return operator
 
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
         """Count a sum: roots tell their agents the hub's term, then each round every neighbour."""
-        self._count(kind, n_samples * n_components * itemsize, self.n_rounds, self.n_rounds)
+        size = message_bytes(n_samples, n_values, itemsize, n_scalars)
+        self._count(kind, size, self.n_rounds, self.n_rounds)
 
     def _as_matrix(self) -> NDArray[np.float64] | None:
         """The sum as a matrix over the hubs' terms, where it is computed as one."""
@@ -192,22 +196,30 @@ class ConsensusSum(_OverHubs):
             return np.ones((1, self._layout.n_hubs))
         return self.operator if self.path == "operator" else None
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, (B, m, K).
 
         Shape (1, m, K) where the operator is all ones to rounding.
         """
+        found = [self._summed(values) for values in beside(terms, scalars)]
+        if scalars is not None:
+            scalars.found = found[1]
+        return found[0].reshape(len(found[0]), *terms.shape[1:])
+
+    def _summed(self, values: Floats) -> NDArray[Any]:
+        """Sum values (B, V): one estimate a root, (R, V)."""
         if self._exact:
-            total: Floats = terms.sum(axis=0, keepdims=True)
+            total: Floats = values.sum(axis=0, keepdims=True)
             return total
-        flat = terms.reshape(len(terms), -1)
         if self.path == "operator":
             assert self.operator is not None
-            mixed: Floats = self.operator.astype(flat.dtype, copy=False) @ flat
-            return mixed.reshape(terms.shape)
-        states = self._layout.spread(flat)
+            mixed: Floats = self.operator.astype(values.dtype, copy=False) @ values
+            return mixed
+        states = self._layout.spread(values)
         self._run(states)
-        return states[self._layout.roots].reshape(terms.shape)
+        return states[self._layout.roots]
 
 
 def consensus_error_bound(

@@ -67,6 +67,8 @@ def contraction(codec: Codec, n_values: int) -> tuple[float, float]:
     InputError
         If the codec may leave all of a message behind.
     """
+    if not n_values:
+        return 1.0, 0.0
     variance = codec.variance(n_values)
     if codec.is_unbiased:
         return 1.0 / (1.0 + variance), variance

@@ -63,6 +63,22 @@ class Copies:
         before.inputs, before.awake = inputs, awake
         return before
 
+    def move(self, mixed: Vectors, before: Vectors, step: float, further: float) -> Vectors:
+        """Move states by a round of which the copies are ``mixed``: where they were.
+
+        By so much of how the copies moved, and then farther from where states were ``before``.
+        """
+        n_own = len(self.states)
+        moved = mixed[:n_own]
+        moved -= self.copies[:n_own]
+        moved *= step
+        moved += self.states
+        if further != 1.0:
+            moved *= further
+            moved += (1.0 - further) * before
+        before, self.states = self.states, moved
+        return before
+
     def state(self) -> State:
         """Return what is kept."""
         return dict(vars(self))
@@ -118,4 +134,4 @@ def speakers(
     sent = Compressed(channel, quantizer, keys)
     if near.exchange is not None:
         sent = Carried(channel, quantizer, keys, lambda some: near.carry(some, awake, charged))
-    return Memory(sent, believed, known.copies)
+    return Memory(sent, quantizer.steps(believed), known.copies)

@@ -14,6 +14,7 @@ from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Choice, Schema, State
+from vpem.sums.scalars import Scalars, message_bytes, with_scalars
 from vpem.sums.sum import Sum
 
 __all__ = [
@@ -56,16 +57,21 @@ class Counted:
         """Who finds the sum, all of them here."""
         return Placement.here(self.n_roots)
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
-        """Sum terms (B, m, K) of some rows over the hubs."""
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
+        """Sum terms (B, m, K) of some rows over the hubs, and their scalars."""
         raise NotImplementedError
 
     def flow(
-        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+        self,
+        chunks: Iterator[slice],
+        local: Callable[[slice], Floats],
+        scalars: Scalars | None = None,
     ) -> Iterator[tuple[slice, Floats]]:
-        """`reduce` what is local in one chunk after the other."""
-        for rows in chunks:
-            yield rows, self.reduce(local(rows), rows)
+        """`reduce` what is local in one chunk after the other; scalars go with the last."""
+        for rows, own in with_scalars(chunks, scalars):
+            yield rows, self.reduce(local(rows), rows, own)
 
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
@@ -159,10 +165,12 @@ class AtServer(Counted):
         weighted.weights = weights
         return weighted
 
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
         """Count a sum: every agent sends its terms to the server and receives the total."""
         self.charge_as(kind)
-        size = n_samples * n_components * itemsize
+        size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self.count(size)
         self.broadcast(size)
 

@@ -14,6 +14,7 @@ from vpem.network.schema import State
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network
 from vpem.sums.gossip import GossipSum
+from vpem.sums.scalars import Scalars
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
@@ -33,9 +34,10 @@ MOST_RUN = 5e3
 def communication(
     network: Network,
     n_samples: int,
-    n_components: int,
+    n_values: int,
     itemsize: int,
     batch_size: int | None = None,
+    n_scalars: int = 0,
 ) -> State:
     """Count what a fit will send, on ledgers of its own.
 
@@ -43,10 +45,12 @@ def communication(
     ----------
     network : Network
         From `vpem.connect`.
-    n_samples, n_components, itemsize : int
-        Rows M, components K, and bytes of a number.
+    n_samples, n_values, itemsize : int
+        Rows, what is summed of each, and bytes of a number.
     batch_size : int, optional
         Rows of a batch.
+    n_scalars : int
+        Exact numbers of a message besides (`vpem.sums.scalars`).
 
     Returns
     -------
@@ -64,7 +68,8 @@ def communication(
         n_sums = max(n_drawn, 1)
         # A pass in batches ends even if the network fell apart during one of them.
         always = batch_size is not None
-        return _take_sums(network, kind, rows, n_components, itemsize, n_sums, agreed, always)
+        message = (rows, n_values, itemsize, n_scalars)
+        return _take_sums(network, kind, message, n_sums, agreed, always)
 
     agreed = Ledger(graph)
     batch, n_whole = sums("estep", size, agreed)
@@ -93,7 +98,7 @@ def communication(
 
 def one_sum(network: Network) -> Ledger:
     """Count what one sum sends of a number each agent has."""
-    return _take_sums(network.whole, "estep", 1, 1, 1, 1)[0]
+    return _take_sums(network.whole, "estep", (1, 1, 1, 0), 1)[0]
 
 
 def _n_drawn(network: Network) -> int:
@@ -111,15 +116,14 @@ def _n_drawn(network: Network) -> int:
 def _take_sums(
     network: Network,
     kind: str,
-    n_samples: int,
-    n_components: int,
-    itemsize: int,
+    message: tuple[int, int, int, int],
     count: int,
     agreed: Ledger | None = None,
     always: bool = False,
 ) -> tuple[Ledger, int]:
     """Take sums as a fit does, one after the other: their ledger, and in how many all were heard.
 
+    Messages are what `vpem.sums.sum.Sum.begin` is given: rows, values, bytes of one, and scalars.
     Messages that are counted as they are formed are formed with one value. On the ledger ``agreed``
     an agreement to stop is counted after every sum in which all were heard, or after all of them.
     """
@@ -127,18 +131,19 @@ def _take_sums(
     total = network.total.on(ledger)
     compressed = isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
     if isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None:
-        total.codec = cast("Codec", _Sizes(total.codec, n_samples * n_components))
-    terms = np.zeros((len(network.hubs), 1, 1))
+        total.codec = cast("Codec", _Sizes(total.codec, message[0] * message[1]))
+    terms = np.zeros((len(network.hubs), 1, min(1, message[1])))
+    scalars = Scalars.empty(len(network.hubs), total.n_roots, message[3]) if message[3] else None
     n_whole = 0
     for _ in range(count):
         heard = True
         try:
-            total.begin(kind, n_samples, n_components, itemsize)
+            total.begin(kind, *message)
         except PartitionedError:
             heard = False
         n_whole += heard
         if compressed and heard:
-            total.reduce(terms)
+            total.reduce(terms, scalars=scalars)
         if agreed is not None and (heard or always):
             total.ledger = agreed
             total.agree("stopping")

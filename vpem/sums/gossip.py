@@ -30,7 +30,7 @@ from vpem.sums.memories import GoesOn, Memories
 from vpem.sums.neighbours import Neighbourhood, finished
 from vpem.sums.outages import Outages
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.wrappers import flattened, unflattened
+from vpem.sums.scalars import Scalars, beside, flattened, message_bytes, unflattened
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
@@ -215,7 +215,9 @@ class GossipSum(GoesOn, _OverHubs):
 
     # ---- before the sum ------------------------------------------------------------------------
 
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
         """Draw what fails during a sum and count its messages, compressed ones as they are formed.
 
         Raises
@@ -232,7 +234,7 @@ class GossipSum(GoesOn, _OverHubs):
         for left in reversed(range(draws)):
             self._number += 1
             try:
-                self._draw(kind, n_samples * n_components, itemsize)
+                self._draw(kind, n_samples * n_values, itemsize, n_scalars)
                 return
             except PartitionedError:
                 if not left:
@@ -243,9 +245,9 @@ class GossipSum(GoesOn, _OverHubs):
         """Kind that the ledger counts the messages of this sum as."""
         return "setup" if self._kind == "setup" else "estep"
 
-    def _draw(self, kind: str, n_values: int, itemsize: int) -> None:
+    def _draw(self, kind: str, n_values: int, itemsize: int, n_scalars: int) -> None:
         """Draw one sum and count it."""
-        size = n_values * itemsize
+        size = message_bytes(1, n_values, itemsize, n_scalars)
         if self._outages is None:
             if self.codec is None:
                 self._count(kind, size, self.n_rounds, self.n_rounds)
@@ -260,15 +262,13 @@ class GossipSum(GoesOn, _OverHubs):
         failure = self._outages.failure(drawn, alone)
         if self.ledger is not None:
             self._count_flooding(drawn.awake)
+            times = drawn.up.sum(axis=0)[self._links.edge_of_link]
             if self.codec is None:
                 told = self._informed[self.ledger.targets[self._down]]
-                times = drawn.up.sum(axis=0)[self._links.edge_of_link]
                 self._count(kind, size, times, self.n_rounds, told)
             elif failure is not None:
                 # Sent in vain: what has no answer is not computed.
-                assert self._coder is not None
-                sent = self._coder.message_size(n_values)
-                times = drawn.up.sum(axis=0)[self._links.edge_of_link]
+                sent = Quantizer(self._coder, n_values, n_exact=n_scalars).message_size
                 self._send(self._charged, sent, times=times, rounds=self.n_rounds)
         if failure is not None:
             raise failure
@@ -278,85 +278,94 @@ class GossipSum(GoesOn, _OverHubs):
         if self.ledger is None or self.faults is None or self._drawn is None:
             super().agree(kind, size)
             return
-        links = self._links_awake(self._drawn.awake)
+        links = self.ledger.among(self._drawn.awake)
         self._send(kind, size, links=links, times=self.diameter, rounds=self.diameter)
-
-    def _links_awake(self, awake: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Mark the links between agents that are awake."""
-        assert self.ledger is not None
-        both: NDArray[np.bool_] = awake[self.ledger.sources] & awake[self.ledger.targets]
-        return both
 
     def _count_flooding(self, awake: NDArray[np.bool_]) -> None:
         """Count how the agents learn who is awake and heard of: one bit an agent."""
         assert self.ledger is not None
-        links = self._links_awake(awake)
+        links = self.ledger.among(awake)
         size = ceil(self.graph.n_agents / 8)
         self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
 
     # ---- the sum -------------------------------------------------------------------------------
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, (B, m, K).
 
         Compressed sums take all rows at once.
         """
         near = self._near
-        if self.codec is None and self._layout.n_hubs == 1:
-            return near.follow(terms.copy())
-        if self.codec is None:
-            flat = np.ascontiguousarray(terms).reshape(len(terms), int(np.prod(terms.shape[1:])))
-            states = self._spread(flat, self._informed)
-            self._run(states)
-            return near.follow(states[near.roots].reshape(terms.shape))
-        states = self._run_compressed(flattened(terms))
-        return near.follow(unflattened(states[near.roots], terms))
+        if self.codec is not None:
+            states = self._run_compressed(flattened(terms, scalars), scalars)
+            found = unflattened(states[near.roots], terms, scalars)
+        else:
+            values = beside(terms, scalars)
+            if self._layout.n_hubs > 1:
+                values = [own[near.roots] for own in self._run(values)]
+            found = values[0].reshape(terms.shape).copy()
+            if scalars is not None:
+                scalars.found = values[1].copy()
+        if scalars is not None:
+            scalars.found = near.follow(scalars.found)
+        return near.follow(found)
 
-    def _spread(self, flat: Floats, informed: NDArray[np.bool_]) -> NDArray[Any]:
+    def _spread(self, values: Sequence[Floats], informed: NDArray[np.bool_]) -> list[NDArray[Any]]:
         """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V).
 
-        Of the hubs and agents of this process, and those that it hears: these are zeros.
+        Of the hubs and agents of this process, and those that it hears: these are zeros. What is
+        told of several is told in one message.
         """
         layout, near = self._layout, self._near
         awake = self._all if self.faults is None or self._drawn is None else self._drawn.awake
         sizes = np.bincount(layout.hub_of[informed], minlength=layout.n_hubs)
         scale = np.where(informed, awake.sum() / np.maximum(sizes, 1)[layout.hub_of], 0.0)
-        spread: Floats = np.zeros((near.n_rows, flat.shape[1]), dtype=flat.dtype)
-        spread[near.roots] = flat
+        spread = [np.zeros((near.n_rows, own.shape[1]), dtype=own.dtype) for own in values]
+        for states, own in zip(spread, values, strict=True):
+            states[near.roots] = own
         if self.codec is None:
-            finished(near.tell(spread, flat.shape[1], self._charged, informed))
-        spread[: len(near.own)] *= scale[near.own][:, None].astype(flat.dtype)
+            finished(near.tell(spread, self._charged, informed))
+        for states in spread:
+            states[: len(near.own)] *= scale[near.own][:, None].astype(states.dtype)
         return spread
 
-    def _run(self, states: Floats) -> None:
-        """Run uncompressed rounds in place."""
+    def _run(self, values: Sequence[Floats]) -> list[NDArray[Any]]:
+        """Run uncompressed rounds from values (B, V) of the hubs: states (N, V)."""
+        states = self._spread(values, self._informed)
         drawn = self._drawn if self.faults is not None else None
         for up in repeat(None, self.n_rounds) if drawn is None else drawn.up:
             links = None if up is None else up[self._links.edge_of_link]
             self._near.meet(states, self._charged, links)
             self._mix(states, up)
+        return states
 
-    def _mix(self, states: Floats, up: NDArray[np.bool_] | None) -> None:
+    def _mix(self, states: Sequence[Floats], up: NDArray[np.bool_] | None) -> None:
         """Run one round in place, with the weights of the links that are up; for own agents."""
         indptr, indices, values = self._fixed if up is None else self._failing
         weights = self._layout.weights if up is None else self._links.metropolis(up)
-        weights = weights[values].astype(states.dtype, copy=False)
-        consensus_rounds(indptr, indices, weights, states, ONE_ROUND, self.n_threads)
+        for each in states:
+            own = weights[values].astype(each.dtype, copy=False)
+            consensus_rounds(indptr, indices, own, each, ONE_ROUND, self.n_threads)
 
-    def _run_compressed(self, flat: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _run_compressed(
+        self, flat: NDArray[np.float64], scalars: Scalars | None
+    ) -> NDArray[np.float64]:
         """Run the rounds of a compressed sum from where the one before ended."""
         assert self._coder is not None
         drawn = self._drawn if self.faults is not None else None
-        n_own, n_values = len(self._near.own), flat.shape[1]
+        n_exact = 0 if scalars is None else scalars.own.shape[1]
+        n_values = flat.shape[1] - n_exact
         awake = self._all if drawn is None else drawn.awake
-        inputs = self._spread(flat, self._informed & self._is_root)[:n_own]
+        inputs = self._spread([flat], self._informed & self._is_root)[0][: len(self._near.own)]
         memory = Copies.begun(self._memories.last, inputs, awake, self._near)
         believed, omega = contraction(self._coder, n_values)
         stable = stable_steps(self.rate, omega, fixed=drawn is None and self.accelerated)
         if self.step is not None:
             stable = RoundSteps(self.step, 0.0)
         rng = np.random.default_rng([self.seed, self._number, 1])
-        quantizer = Quantizer(self._coder, n_values, self.n_threads)
+        quantizer = Quantizer(self._coder, n_values, self.n_threads, n_exact=n_exact)
         copies = speakers(
             memory, self._near, quantizer, believed, rng, self._charged,
             lambda size: self._count_copies(size, memory),
@@ -366,16 +375,9 @@ class GossipSum(GoesOn, _OverHubs):
         for number, step in enumerate(chebyshev_steps(stable.rate, self.n_rounds)):
             up = self._open = None if drawn is None else drawn.up[number]
             copies.send(memory.states if copies.active is None else memory.states[talking])
-            moves = memory.copies.copy()
-            self._mix(moves, up)
-            moves = moves[:n_own]
-            moves -= memory.copies[:n_own]
-            moves *= stable.step
-            moves += memory.states
-            if step != 1.0:
-                moves *= step
-                moves += (1.0 - step) * before
-            before, memory.states = memory.states, moves
+            mixed = memory.copies.copy()
+            self._mix([mixed], up)
+            before = memory.move(mixed, before, stable.step, step)
         ended = self._kind == "check" and not self._memories.lasting
         self._memories.last = None if ended else memory
         return memory.states

@@ -21,8 +21,9 @@ from vpem.network.schema import COUNT, Array, Maybe, Schema, State
 from vpem.sums.contraction import contraction
 from vpem.sums.counted import AtServer
 from vpem.sums.quantizer import Quantizer
+from vpem.sums.scalars import Scalars, flattened, message_bytes, unflattened, with_scalars
 from vpem.sums.sum import Sum
-from vpem.sums.wrappers import Compressed, Memory, Wrapper, flattened, short_keys, unflattened
+from vpem.sums.wrappers import Compressed, Memory, Wrapper, short_keys
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
@@ -84,7 +85,9 @@ class HeardAtServer(Wrapper):
         counted._number, counted._values = 0, None
         return counted
 
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
         """Begin a sum: the server sends those that take part what it had, which they answer."""
         self._number += 1
         self._kind, self._active = kind, None
@@ -92,28 +95,31 @@ class HeardAtServer(Wrapper):
             drawn = np.random.default_rng([self.seed, self._number]).random(self.server.n_senders)
             self._active = np.flatnonzero(drawn < self._probability)
         self.server.charge_as(kind)
-        self.broadcast(n_samples * n_components * itemsize, self._active)
+        size = message_bytes(n_samples, n_values, itemsize, n_scalars)
+        self.broadcast(size, self._active)
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
         """Sum terms (B, m, K), all rows at once: shape (1, m, K)."""
-        flat = self.holders.padded(flattened(terms))
+        flat = self.holders.padded(flattened(terms, scalars))
         if self._kind == "setup":
-            return unflattened(self.server.aggregate(self.server.send(flat)), terms)
+            return unflattened(self.server.aggregate(self.server.send(flat)), terms, scalars)
         if self._values is None or self._values.shape != flat.shape:
             self._values = np.zeros_like(flat)
-        memory = self._memory(self._values)
+        memory = self._memory(self._values, 0 if scalars is None else scalars.own.shape[1])
         memory.send(flat if self._active is None else flat[self._active], self._active)
-        return unflattened(self.server.aggregate(self._values), terms)
+        return unflattened(self.server.aggregate(self._values), terms, scalars)
 
-    def _memory(self, values: NDArray[np.float64]) -> Memory:
+    def _memory(self, values: NDArray[np.float64], n_exact: int) -> Memory:
         """Return what the server has, and how senders say how they differ from it."""
         if self.codec is None:
             return Memory(self.server, 1.0, values)
-        n_values = values.shape[1]
+        n_values = values.shape[1] - n_exact
         keys = partial(short_keys, np.random.default_rng([self.seed, self._number, 1]))
-        quantizer = Quantizer(self.codec, n_values, self.n_threads)
+        quantizer = Quantizer(self.codec, n_values, self.n_threads, n_exact=n_exact)
         believed, _ = contraction(self.codec, n_values)
-        return Memory(Compressed(self.server, quantizer, keys), believed, values)
+        return Memory(Compressed(self.server, quantizer, keys), quantizer.steps(believed), values)
 
     def state(self) -> State:
         """Return what the server has, and how many sums there were."""
@@ -186,18 +192,23 @@ class HeardByNeighbours:
         """Return the same sum from its beginning, whose messages are counted there."""
         return HeardByNeighbours(self.inner.on(ledger))
 
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
         """Begin a sum; see `vpem.sums.sum.Sum.begin`."""
         self._kind = kind
         if kind == "estep":
-            n_samples, n_components, itemsize = n_samples * n_components + 1, 1, 8
-        self.inner.begin(kind, n_samples, n_components, itemsize)
+            n_samples, n_values, itemsize = n_samples * n_values + n_scalars + 1, 1, 8
+            n_scalars = 0
+        self.inner.begin(kind, n_samples, n_values, itemsize, n_scalars)
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
         """Sum terms (B, m, K), all rows at once: one estimate a root."""
         if self._kind != "estep":
-            return self.inner.reduce(terms, rows)
-        flat = flattened(terms)
+            return self.inner.reduce(terms, rows, scalars)
+        flat = flattened(terms, scalars)
         if self._terms is None or self._sums is None or self._terms.shape != flat.shape:
             self._terms, self._sums = np.zeros_like(flat), np.zeros_like(flat)
         silent = self.inner.silent
@@ -211,14 +222,17 @@ class HeardByNeighbours:
         if self._some_follow:
             first = self.roots.bcast(estimates[:1] if self.roots.mine(0) else None)
             estimates = estimates if len(estimates) else first
-        return unflattened(estimates, terms)
+        return unflattened(estimates, terms, scalars)
 
     def flow(
-        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+        self,
+        chunks: Iterator[slice],
+        local: Callable[[slice], Floats],
+        scalars: Scalars | None = None,
     ) -> Iterator[tuple[slice, Floats]]:
-        """`reduce` what is local in one chunk after the other."""
-        for rows in chunks:
-            yield rows, self.reduce(local(rows), rows)
+        """`reduce` what is local in one chunk after the other; scalars go with the last."""
+        for rows, own in with_scalars(chunks, scalars):
+            yield rows, self.reduce(local(rows), rows, own)
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:
         """Take up the rows of a batch, of which nobody has said anything."""

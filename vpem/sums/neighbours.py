@@ -18,7 +18,7 @@ from vpem.engines.placement import Placement
 from vpem.network.routes import Routes
 from vpem.network.schema import COUNT, Mapping, Schema, State
 
-__all__ = ["Exchange", "Neighbourhood", "Traffic", "finished"]
+__all__ = ["Exchange", "Neighbourhood", "Traffic", "finished", "row_bytes"]
 
 T = TypeVar("T")
 
@@ -216,47 +216,45 @@ class Neighbourhood:
         return opened
 
     def tell(
-        self, states: NDArray[Any], n_values: int, kind: str, informed: Mask | None = None
+        self, states: Sequence[NDArray[Any]], kind: str, informed: Mask | None = None
     ) -> Generator[None]:
-        """Send the first values of the roots' rows to the agents of their hubs, hop by hop.
+        """Send the roots' rows to the agents of their hubs, hop by hop.
 
         Parameters
         ----------
-        states : ndarray of shape (n_rows, >= n_values)
-            Is written to.
-        n_values : int
-            Values of a row.
+        states : sequence of ndarray of shape (n_rows, ...)
+            Arrays whose rows go in one message; are written to.
         kind : str
             What it is counted as.
         informed : ndarray of bool, shape (N,), optional
             Agents that are told; None: all.
         """
-        row_bytes = n_values * states.itemsize
+        size = row_bytes(states)
         for level in self._levels:
             parents, leaves = level.parents, level.leaves
             if informed is not None:
                 parents, leaves = parents[informed[leaves]], leaves[informed[leaves]]
-            states[self.place[leaves], :n_values] = states[self.place[parents], :n_values]
+            for each in states:
+                each[self.place[leaves]] = each[self.place[parents]]
             on_wire = 0
             if level.exchange is not None:
                 told = None if informed is None else informed[level.exchange.targets]
                 exchange = level.exchange.among(told)
-                yield from exchange.run(states, n_values)
+                yield from exchange.run(states)
                 on_wire = exchange.n_sent
-            self.traffic.add(kind, (len(leaves) + on_wire) * row_bytes, on_wire * row_bytes)
+            self.traffic.add(kind, (len(leaves) + on_wire) * size, on_wire * size)
 
-    def meet(self, states: NDArray[Any], kind: str, links: Mask | None = None) -> None:
+    def meet(self, states: Sequence[NDArray[Any]], kind: str, links: Mask | None = None) -> None:
         """Send the states of agents to their neighbours, over links that are up; None: all are."""
         n_sent, n_links = (
             0,
             int((self.from_here if links is None else self.from_here & links).sum()),
         )
-        row_bytes = states.shape[1] * states.itemsize
         if self.exchange is not None:
             exchange = self.exchange.among(None if links is None else self.open_ways(links))
-            finished(exchange.run(states, states.shape[1]))
+            finished(exchange.run(states))
             n_sent = exchange.n_sent
-        self.traffic.add(kind, n_links * row_bytes, n_sent * row_bytes)
+        self.traffic.add(kind, n_links * row_bytes(states), n_sent * row_bytes(states))
 
     def carry(self, messages: NDArray[np.uint8], awake: Mask, kind: str) -> NDArray[np.uint8]:
         """Send messages (a, size) of the agents here that are awake to processes with neighbours.
@@ -271,7 +269,7 @@ class Neighbourhood:
         rows = np.empty((self.n_rows, size), dtype=np.uint8)
         rows[self.place[self.own[awake[self.own]]]] = messages
         exchange = self.exchange.among(awake[self.exchange.speakers])
-        finished(exchange.run(rows, size))
+        finished(exchange.run([rows]))
         self.traffic.add(kind, 0, exchange.n_sent * size)
         heard: NDArray[np.uint8] = rows[self.place[self.heard[awake[self.heard]]]]
         return heard
@@ -319,19 +317,38 @@ class Exchange:
         self._n_received = [len(rows) for rows in received]
         self.n_sent = len(self._sent)
 
-    def run(self, states: NDArray[Any], n_values: int) -> Generator[None]:
-        """Send and receive the first values of these rows; goes on where they should be there."""
-        out = np.ascontiguousarray(states[self._sent, :n_values])
-        into = np.empty((len(self._received), n_values), dtype=states.dtype)
+    def run(self, states: Sequence[NDArray[Any]]) -> Generator[None]:
+        """Send and receive these rows; goes on where they should be there.
+
+        Rows of several arrays (n_rows, ...) go in one message.
+        """
+        parts = [np.ascontiguousarray(each[self._sent]) for each in states]
+        out = parts[0]
+        if len(parts) > 1:
+            out = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
+        width = out.shape[1]
+        into = np.empty((len(self._received), width), dtype=out.dtype)
         request = self._joined.ialltoallv(
             out,
-            [n * n_values for n in self._n_sent],
+            [n * width for n in self._n_sent],
             into,
-            [n * n_values for n in self._n_received],
+            [n * width for n in self._n_received],
         )
         yield
         request.wait()
-        states[self._received, :n_values] = into
+        if len(parts) == 1:
+            states[0][self._received] = into
+            return
+        begin = 0
+        for each in states:
+            end = begin + row_bytes([each])
+            each[self._received] = np.ascontiguousarray(into[:, begin:end]).view(each.dtype)
+            begin = end
+
+
+def row_bytes(states: Sequence[NDArray[Any]]) -> int:
+    """Bytes of a row of all of these."""
+    return sum(each.shape[1] * each.itemsize for each in states)
 
 
 class Ways(Exchange):

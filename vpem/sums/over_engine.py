@@ -21,7 +21,8 @@ from vpem.network.routes import Routes
 from vpem.network.schema import Schema, State
 from vpem.sums.consensus import _OverHubs
 from vpem.sums.counted import AtServer, Counted
-from vpem.sums.neighbours import Neighbourhood, Traffic, finished
+from vpem.sums.neighbours import Neighbourhood, Traffic, finished, row_bytes
+from vpem.sums.scalars import Scalars, beside, message_bytes, with_scalars
 
 __all__ = ["ConsensusOverEngine", "ServerOverEngine"]
 
@@ -65,22 +66,27 @@ class _OverEngine(Counted):
     charge: str
     """Kind that messages are counted as."""
 
-    def _sum(self, terms: Floats) -> Flying:
-        """Sum terms (B, m, K) of this process's hubs."""
+    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
+        """Sum terms (B, m, K) of this process's hubs, and their scalars."""
         raise NotImplementedError
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
         """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
-        return finished(self._sum(terms))
+        return finished(self._sum(terms, scalars))
 
     def flow(
-        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+        self,
+        chunks: Iterator[slice],
+        local: Callable[[slice], Floats],
+        scalars: Scalars | None = None,
     ) -> Iterator[tuple[slice, Floats]]:
         """Sum what is local in one chunk after the other, two of them under way at a time."""
         ahead: _Flight | None = None
-        for rows in chunks:
+        for rows, own in with_scalars(chunks, scalars):
             # While this is computed, what the chunk ahead has sent is under way.
-            behind = _Flight(rows, self._sum(local(rows)))
+            behind = _Flight(rows, self._sum(local(rows), own))
             behind.go_on()
             if ahead is not None:
                 while not ahead.go_on():
@@ -139,13 +145,23 @@ class ServerOverEngine(_OverEngine, AtServer):
             self.traffic.add(self.charge, 0, found.nbytes)
         return found
 
-    def _sum(self, terms: Floats) -> Flying:
-        total: Floats = np.ascontiguousarray(terms.sum(axis=0, keepdims=True))
+    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
+        shape = (1, *terms.shape[1:])
+        parts = [terms.sum(axis=0).ravel()]
+        if scalars is not None:
+            parts.append(scalars.own.sum(axis=0))
+            if terms.dtype == np.float64:
+                parts = [np.concatenate(parts)]
         if self.holders.engine.size > 1:
-            request = self.holders.engine.iallreduce(total)
+            # Of several types they are under way at the same time.
+            requests = [self.holders.engine.iallreduce(part) for part in parts]
             yield
-            request.wait()
-            self.traffic.add(self.charge, 0, total.nbytes)
+            for request in requests:
+                request.wait()
+            self.traffic.add(self.charge, 0, sum(part.nbytes for part in parts))
+        if scalars is not None:
+            scalars.found = parts[-1][-scalars.own.shape[1] :][None]
+        total: Floats = parts[0][: int(np.prod(shape))].reshape(shape)
         return total
 
 
@@ -211,43 +227,75 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         # States, those before, and what is sent.
         self.values_per_item = IN_FLIGHT * 3 * near.most
 
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
         """Count a sum: roots send their agents the hub's term, then each round every neighbour."""
         self.charge = "setup" if kind == "setup" else "estep"
-        self._count(kind, n_samples * n_components * itemsize, self.n_rounds, self.n_rounds)
+        size = message_bytes(n_samples, n_values, itemsize, n_scalars)
+        self._count(kind, size, self.n_rounds, self.n_rounds)
 
     def _steps(self) -> Iterator[float]:
         if self.rate is None:
             return repeat(1.0, self.n_rounds)
         return iter(chebyshev_steps(self.rate, self.n_rounds).tolist())
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
         """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
-        return self._near.follow(super().reduce(terms, rows))
+        found = self._near.follow(super().reduce(terms, rows, scalars))
+        if scalars is not None:
+            scalars.found = self._near.follow(scalars.found)
+        return found
 
-    def _sum(self, terms: Floats) -> Flying:
+    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
         near, kind = self._near, self.charge
-        flat = terms.reshape(len(terms), int(np.prod(terms.shape[1:])))
-        n_values = flat.shape[1]
-        states = _aligned(near.n_rows, n_values, flat.dtype)
-        states[near.roots, :n_values] = flat * self._scale.astype(flat.dtype)[:, None]
-        yield from near.tell(states, n_values, kind)
-        row_bytes = n_values * flat.itemsize
-        weights = self._weights.astype(flat.dtype, copy=False)
-        if near.exchange is None:
+        values = beside(terms, scalars)
+        parts = [_States(near.n_rows, each.shape[1], each.dtype) for each in values]
+        for part, own in zip(parts, values, strict=True):
+            part.sent[near.roots] = own * self._scale.astype(own.dtype)[:, None]
+        yield from near.tell([part.sent for part in parts], kind)
+        weights = [self._weights.astype(own.dtype, copy=False) for own in values]
+        size = row_bytes(values)
+        pattern = self._indptr, self._indices
+        exchange = near.exchange
+        if exchange is None:
             steps = np.fromiter(self._steps(), dtype=np.float64, count=self.n_rounds)
-            consensus_rounds(self._indptr, self._indices, weights, states, steps, self.n_threads)
-            self.traffic.add(kind, self.n_rounds * near.n_links * row_bytes, 0)
-            return np.array(states[near.roots, :n_values]).reshape(terms.shape)
-        mixed = _aligned(near.n_rows, n_values, flat.dtype)
-        for step in self._steps():
-            yield from near.exchange.run(states, n_values)
-            neighbour_round(
-                self._indptr, self._indices, weights, states, mixed, step, self.n_threads
-            )
-            states, mixed = mixed, states
-            self.traffic.add(kind, near.n_links * row_bytes, near.exchange.n_sent * row_bytes)
-        return np.array(states[near.roots, :n_values]).reshape(terms.shape)
+            for part, own in zip(parts, weights, strict=True):
+                consensus_rounds(*pattern, own, part.now, steps, self.n_threads)
+            self.traffic.add(kind, self.n_rounds * near.n_links * size, 0)
+        else:
+            for step in self._steps():
+                yield from exchange.run([part.sent for part in parts])
+                for part, own in zip(parts, weights, strict=True):
+                    neighbour_round(*pattern, own, part.now, part.mixed, step, self.n_threads)
+                    part.now, part.mixed = part.mixed, part.now
+                self.traffic.add(kind, near.n_links * size, exchange.n_sent * size)
+        if scalars is not None:
+            scalars.found = np.array(parts[1].sent[near.roots])
+        return np.array(parts[0].sent[near.roots]).reshape(terms.shape)
+
+
+class _States:
+    """States of agents, as they are and as they are to be, where rounds want them.
+
+    Parameters
+    ----------
+    n_rows, n_values : int
+        Agents, and what is summed.
+    dtype : dtype
+        Its precision.
+    """
+
+    def __init__(self, n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> None:
+        self.n_values = n_values
+        self.now, self.mixed = (_aligned(n_rows, n_values, dtype) for _ in range(2))
+
+    @property
+    def sent(self) -> Floats:
+        """What neighbours are sent of them."""
+        return self.now[:, : self.n_values]
 
 
 def _aligned(n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> Floats:

@@ -44,6 +44,8 @@ class Quantizer:
         Threads of the codec.
     basis : Basis, optional
         Units in which vectors are compressed, as one piece. What is sent exactly does not need it.
+    n_exact : int
+        Numbers after the pieces, which are sent as they are.
 
     Attributes
     ----------
@@ -59,6 +61,7 @@ class Quantizer:
         pieces: int | tuple[slice, ...],
         n_threads: int = 1,
         basis: Basis | None = None,
+        n_exact: int = 0,
     ) -> None:
         if isinstance(pieces, int):
             pieces = (slice(0, pieces),)
@@ -66,6 +69,7 @@ class Quantizer:
         self.pieces = pieces if basis is None else (slice(0, pieces[-1].stop),)
         self.basis = basis
         self.n_threads = n_threads
+        self.n_exact = n_exact
         self.name = "float64" if codec is None else codec.name
         self.omega = 0.0
         self.biased = False
@@ -73,6 +77,24 @@ class Quantizer:
             widths = [piece.stop - piece.start for piece in self.pieces]
             self.omega = max((float(codec.variance(width)) for width in widths), default=0.0)
             self.biased = not codec.is_unbiased and self.omega > ROUNDING
+
+    @property
+    def _end(self) -> int:
+        """Where the pieces end, and what is exact begins."""
+        return int(self.pieces[-1].stop)
+
+    @property
+    def message_size(self) -> int:
+        """Bytes of a message of vectors that are one piece."""
+        assert self.codec is not None
+        coded = self.codec.message_size(self._end) if self._end else 0
+        return coded + ITEM * self.n_exact
+
+    def steps(self, believed: float) -> float | Vector:
+        """Return by what a message is scaled of which so much is believed: exact numbers by 1."""
+        if not self.n_exact:
+            return believed
+        return np.append(np.full(self._end, believed), np.ones(self.n_exact))
 
     def transmit(
         self, values: Vector, draw: Callable[[int], Keys], here: NDArray[np.bool_] | None = None
@@ -105,12 +127,28 @@ class Quantizer:
         """Return the bytes of a message a row (a, size), of vectors that are one piece."""
         assert self.codec is not None
         assert len(self.pieces) == 1
-        return self.codec.pack(values, draw(len(values)), self.n_threads)
+        keys, end = draw(len(values)), self._end
+        if not self.n_exact:
+            return self.codec.pack(values, keys, self.n_threads)
+        exact = np.ascontiguousarray(values[:, end:], dtype="<f8").view(np.uint8)
+        if not end:
+            return exact
+        coded = self.codec.pack(np.ascontiguousarray(values[:, :end]), keys, self.n_threads)
+        return np.concatenate([coded, exact], axis=1)
 
     def unpack(self, messages: NDArray[np.uint8]) -> Vector:
         """Return what is received of such messages (a, size): shape (a, P)."""
         assert self.codec is not None
-        received: Any = self.codec.unpack(messages, self.pieces[0].stop, self.n_threads)
+        received: Any
+        if not self.n_exact:
+            received = self.codec.unpack(messages, self._end, self.n_threads)
+            return np.asarray(received)
+        cut = messages.shape[1] - ITEM * self.n_exact
+        received = np.empty((len(messages), self._end + self.n_exact))
+        if self._end:
+            coded = np.ascontiguousarray(messages[:, :cut])
+            received[:, : self._end] = self.codec.unpack(coded, self._end, self.n_threads)
+        received[:, self._end :] = np.ascontiguousarray(messages[:, cut:]).view("<f8")
         return np.asarray(received)
 
     def _compress(self, values: Vector, keys: list[Keys]) -> tuple[Vector, NDArray[np.int64]]:
@@ -122,13 +160,17 @@ class Quantizer:
         if basis is not None:
             values = basis.into(values)
         received: Any
-        if len(self.pieces) == 1:
+        if len(self.pieces) == 1 and not self.n_exact:
             received, sizes = self.codec.transmit(
                 np.ascontiguousarray(values), keys[0], self.n_threads
             )
         else:
-            received, sizes = np.empty_like(values), np.zeros(len(values), dtype=np.int64)
+            received = np.empty_like(values)
+            received[:, self._end :] = values[:, self._end :]
+            sizes = np.full(len(values), ITEM * self.n_exact, dtype=np.int64)
             for piece, own in zip(self.pieces, keys, strict=True):
+                if piece.start == piece.stop:
+                    continue
                 part = np.ascontiguousarray(values[:, piece])
                 received[:, piece], bytes_of_piece = self.codec.transmit(part, own, self.n_threads)
                 sizes += bytes_of_piece

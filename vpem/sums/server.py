@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.sums.counted import AtServer
+from vpem.sums.scalars import Scalars
 
 __all__ = ["Exact", "ServerSum"]
 
@@ -32,8 +33,12 @@ class Exact(AtServer):
         self.values_per_item = n_blocks
         self.mix = np.ones((1, n_blocks))
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K)."""
+        if scalars is not None:
+            scalars.found = scalars.own.sum(axis=0, keepdims=True)
         total: Floats = terms.sum(axis=0, keepdims=True)
         return total
 

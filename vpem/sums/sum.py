@@ -12,6 +12,7 @@ from vpem.checks import Floats
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
+from vpem.sums.scalars import Scalars
 
 __all__ = ["Sum"]
 
@@ -56,20 +57,31 @@ class Sum(Protocol):
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
 
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
-        """Begin a sum over so many rows and components: "estep", "setup" for a start, or "check".
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
+        """Begin a sum: "estep", "setup" for a start, or "check".
 
-        A "check" is the E-step after the last iteration, in which all take part. Raises
-        PartitionedError where the network falls apart meanwhile.
+        A message has so many values of each of so many rows, and so many scalars. A "check" is the
+        E-step after the last iteration, in which all take part. Raises PartitionedError where the
+        network falls apart meanwhile.
         """
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
-        """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, or one for all."""
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
+        """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, or one for all.
+
+        Scalars travel in the same messages, and what is found of them is put in their place.
+        """
 
     def flow(
-        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+        self,
+        chunks: Iterator[slice],
+        local: Callable[[slice], Floats],
+        scalars: Scalars | None = None,
     ) -> Iterator[tuple[slice, Floats]]:
-        """`reduce` what is local in one chunk after the other."""
+        """`reduce` what is local in one chunk after the other; scalars go with the last."""
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:
         """Sums to come are of the rows of this batch, of so many, or (None) of a stream.

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.engines.placement import Placement
-from vpem.sums.neighbours import Exchange, Traffic
+from vpem.sums.neighbours import Exchange, Traffic, row_bytes
 from vpem.sums.over_engine import IN_FLIGHT, Flying, _OverEngine
+from vpem.sums.scalars import Scalars, beside
 from vpem.sums.tree import TreeSum
 
 __all__ = ["TreeOverEngine"]
@@ -103,30 +104,35 @@ class TreeOverEngine(_OverEngine, TreeSum):
             found.append(self._exchange(ends, np.full(ends.shape[1], self._n_states - 1)))
         return found
 
-    def _sum(self, terms: Floats) -> Flying:
-        n_values, kind = int(np.prod(terms.shape[1:])), self.charge
-        states = np.zeros((self._n_states, n_values), dtype=terms.dtype)
-        states[self._own] = terms.reshape(len(terms), n_values)
-        size = n_values * states.itemsize
+    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
+        values, kind = beside(terms, scalars), self.charge
+        states = [np.zeros((self._n_states, own.shape[1]), dtype=own.dtype) for own in values]
+        for each, own in zip(states, values, strict=True):
+            each[self._own] = own
+        size = row_bytes(states)
         for level in self._upward:
             if level.exchange is not None:
-                yield from level.exchange.run(states, n_values)
+                yield from level.exchange.run(states)
                 self.traffic.add(kind, 0, level.exchange.n_sent * size)
             for child, parent in zip(level.children, level.parents, strict=True):
-                states[parent] += states[child]
+                for each in states:
+                    each[parent] += each[child]
             self.traffic.add(kind, level.n_sent * size, 0)
         if self._root >= 0:
-            states[-1] = states[self._root]
+            for each in states:
+                each[-1] = each[self._root]
         for exchange in self._downward:
             if exchange is not None:
-                yield from exchange.run(states, n_values)
+                yield from exchange.run(states)
                 self.traffic.add(kind, 0, exchange.n_sent * size)
         self.traffic.add(kind, self._n_children * size, 0)
-        total: Floats = states[-1:].copy()
+        total = [each[-1:].copy() for each in states]
         if not self._all_hear:
             # Processes without an agent on the way are told, so that they run the same loop.
-            total = np.asarray(self.holders.engine.bcast(total, self._home))
-        return total.reshape(1, *terms.shape[1:])
+            total = self.holders.engine.bcast(total, self._home)
+        if scalars is not None:
+            scalars.found = total[1]
+        return total[0].reshape(1, *terms.shape[1:])
 
     def aggregate(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None

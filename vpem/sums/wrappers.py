@@ -22,6 +22,7 @@ from vpem.network.codecs import Keys, draw_keys
 from vpem.network.schema import Schema, State
 from vpem.sums.counted import AtServer
 from vpem.sums.quantizer import Quantizer
+from vpem.sums.scalars import Scalars, flattened, message_bytes, unflattened, with_scalars
 
 __all__ = ["Channel", "Compressed", "Memory", "Partial", "Wrapper"]
 
@@ -92,28 +93,35 @@ class Wrapper:
 
     # ---- as a sum of terms -----------------------------------------------------------------------
 
-    def begin(self, kind: str, n_samples: int, n_components: int, itemsize: int) -> None:
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
         """Begin a sum: the server sends those that take part what it had; see `Sum.begin`.
 
         Messages to the server are counted as they are formed.
         """
         self.draw()
         self.server.charge_as(kind)
-        self.broadcast(n_samples * n_components * itemsize)
+        self.broadcast(message_bytes(n_samples, n_values, itemsize, n_scalars))
 
-    def reduce(self, terms: Floats, rows: slice = slice(None)) -> NDArray[Any]:
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
         """Sum terms (a, m, K), all rows at once: shape (1, m, K)."""
-        flat = flattened(terms)
+        flat = flattened(terms, scalars)
         if self.holders.apart:
             flat = self.holders.padded(flat)
-        return unflattened(self.add(flat), terms)
+        return unflattened(self.add(flat), terms, scalars)
 
     def flow(
-        self, chunks: Iterator[slice], local: Callable[[slice], Floats]
+        self,
+        chunks: Iterator[slice],
+        local: Callable[[slice], Floats],
+        scalars: Scalars | None = None,
     ) -> Iterator[tuple[slice, Floats]]:
-        """`reduce` what is local in one chunk after the other."""
-        for rows in chunks:
-            yield rows, self.reduce(local(rows), rows)
+        """`reduce` what is local in one chunk after the other; scalars go with the last."""
+        for rows, own in with_scalars(chunks, scalars):
+            yield rows, self.reduce(local(rows), rows, own)
 
     @property
     def holders(self) -> Placement:
@@ -204,7 +212,7 @@ class Memory(Wrapper):
     ----------
     inner : AtServer or Wrapper
         The sum of what differs.
-    step : float
+    step : float or ndarray of shape (P,)
         Part of a message that is added: ``1 / (1 + omega)`` for noise, 1 for biased codecs.
     values : ndarray of shape (n, P)
         What there is at first, which is moved in place.
@@ -213,7 +221,11 @@ class Memory(Wrapper):
     """
 
     def __init__(
-        self, inner: AtServer | Wrapper, step: float, values: Vector, kept: Vector | None = None
+        self,
+        inner: AtServer | Wrapper,
+        step: float | Vector,
+        values: Vector,
+        kept: Vector | None = None,
     ) -> None:
         super().__init__(inner)
         self.step = step
@@ -357,21 +369,3 @@ class Channel(AtServer):
 def short_keys(rng: np.random.Generator, n_messages: int) -> Keys:
     """Draw keys of 63 bits, as sums of terms do."""
     return rng.integers(1 << 63, size=n_messages, dtype=np.uint64)
-
-
-def flattened(terms: Floats) -> Vector:
-    """Terms (B, m, K) as a float64 vector of each block (B, K m).
-
-    Component by component, so that a bucket of a codec holds values of one.
-    """
-    turned = np.ascontiguousarray(terms.transpose(0, 2, 1))
-    return turned.reshape(len(terms), terms.shape[1] * terms.shape[2]).astype(
-        np.float64, copy=False
-    )
-
-
-def unflattened(flat: Vector, terms: Floats) -> Floats:
-    """Vectors (R, K m) as sums (R, m, K) in the type and shape of terms (B, m, K)."""
-    m, n_components = terms.shape[1:]
-    turned = flat.reshape(len(flat), n_components, m).transpose(0, 2, 1)
-    return np.ascontiguousarray(turned, dtype=terms.dtype)

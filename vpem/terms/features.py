@@ -201,9 +201,8 @@ class FeatureTerms(BlockStatistics):
         self, mixture: Mixture, sums: Floats, rows: slice
     ) -> tuple[Floats, NDArray[np.float64]]:
         """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows."""
-        with np.errstate(divide="ignore"):
-            log_weights = np.log(np.broadcast_to(mixture.weights, (len(sums), sums.shape[2])))
-        out = np.empty_like(sums)
+        log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_components))
+        out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
         log_likelihoods = np.empty(sums.shape[:2])
         normalise(sums, np.ascontiguousarray(log_weights), out, log_likelihoods, self.n_threads)
         if self.row_weights is None:

@@ -23,6 +23,9 @@ class Terms(Protocol):
 
     n_samples: int
     total_weight: float
+    row_weights: NDArray[np.float64] | None
+    """Weight of each row (M,); None: 1."""
+    n_threads: int
     log_constant: float
     itemsize: int
     """Bytes of a number that is sent."""
@@ -41,7 +44,11 @@ class Terms(Protocol):
     def responsibilities(
         self, mixture: Mixture, sums: Floats, rows: slice
     ) -> tuple[Floats, NDArray[np.float64]]:
-        """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums."""
+        """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums.
+
+        Sums are of terms (R, m, K), or of how they differ from the first (R, m, K - 1): of these
+        the log-likelihood is without minus half of what they differ from.
+        """
 
     def sweep(
         self,

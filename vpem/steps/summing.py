@@ -1,0 +1,106 @@
+"""Sums of some numbers of every row, chunk by chunk, and of how these numbers differ.
+
+What a row belongs to, softly or not, depends on how its K numbers differ: K - 1 are sent, and for
+all rows together one number more, the sum of their first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.normalise import differences
+from vpem.checks import Floats
+from vpem.sums.scalars import Scalars
+from vpem.sums.sum import Sum
+from vpem.terms.terms import Terms
+
+__all__ = ["Differences", "begin_differences", "summed"]
+
+
+def summed(
+    terms: Terms,
+    total: Sum,
+    width: int,
+    local: Callable[[slice], Floats],
+    scalars: Scalars | None = None,
+) -> Iterator[tuple[slice, Floats]]:
+    """Take a sum that has begun chunk by chunk, or of all rows at once where it must be.
+
+    Parameters
+    ----------
+    terms, total
+        Whose rows, and how they are summed.
+    width : int
+        Numbers a row that each hub has.
+    local : callable
+        These numbers for some rows, (B, m, width), or what is sent of them.
+    scalars : Scalars, optional
+        What travels with them, and is known of the holders once ``local`` was called for all rows.
+
+    Yields
+    ------
+    rows : slice
+    sums : ndarray of shape (R, m, width), or of what is sent
+    """
+    chunks = terms.chunks(total.values_per_item * width)
+    if not total.whole:
+        yield from total.flow(chunks, local, scalars)
+        return
+    parts = [(rows, local(rows)) for rows in chunks]
+    every = np.concatenate([part for _, part in parts], axis=1)
+    sums = total.reduce(every, slice(0, terms.n_samples), scalars)
+    for rows, _ in parts:
+        yield rows, np.ascontiguousarray(sums[:, rows])
+
+
+def begin_differences(total: Sum, kind: str, n_samples: int, n_numbers: int, itemsize: int) -> None:
+    """Begin a sum of `Differences` of so many numbers a row; see `Sum.begin`."""
+    total.begin(kind, n_samples, n_numbers - 1, itemsize, 1)
+
+
+class Differences:
+    """How the sums of K numbers a row differ from the first, of a sum that `begin_differences`.
+
+    Iterating yields runs of rows and the sums of their differences from the first number,
+    (R, m, K - 1), root by root.
+
+    Parameters
+    ----------
+    terms, total
+        Whose rows, and how they are summed.
+    n_numbers : int
+        Numbers a row that each hub has, K.
+    local : callable
+        These numbers for some rows, (B, m, K).
+    """
+
+    def __init__(
+        self, terms: Terms, total: Sum, n_numbers: int, local: Callable[[slice], Floats]
+    ) -> None:
+        self.terms, self.total, self.n_numbers = terms, total, n_numbers
+        self._numbers = local
+        self._scalars = Scalars.empty(len(total.holders.own), total.n_roots)
+
+    @property
+    def firsts(self) -> NDArray[np.float64]:
+        """Sum of the first numbers of all rows, times row weights, as each root finds it: (R,).
+
+        It is known after the last row.
+        """
+        return self._scalars.found[:, 0]
+
+    def __iter__(self) -> Iterator[tuple[slice, Floats]]:
+        return summed(self.terms, self.total, self.n_numbers, self._local, self._scalars)
+
+    def _local(self, rows: slice) -> Floats:
+        numbers = np.ascontiguousarray(self._numbers(rows))
+        weights = self.terms.row_weights
+        weights = np.empty(0) if weights is None else weights[rows]
+        out = np.empty((*numbers.shape[:2], self.n_numbers - 1), dtype=numbers.dtype)
+        firsts = np.zeros(len(numbers))
+        differences(numbers, weights, out, firsts, self.terms.n_threads)
+        self._scalars.own[:, 0] += firsts
+        return out
