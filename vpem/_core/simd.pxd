@@ -6,8 +6,8 @@ cdef extern from "simd/tile.h" nogil:
     long vpem_lanes_f(int)
     long vpem_panel_rows(int)
     long vpem_gram_rows(int)
-    void vpem_turn_d(int, const double*, const long*, long, long, long, double*)
-    void vpem_turn_f(int, const float*, const long*, long, long, long, float*)
+    void vpem_columns_d(int, const double*, const long*, long, long, long, double*)
+    void vpem_columns_f(int, const float*, const long*, long, long, long, float*)
     long vpem_whiten_d(
         int, const double*, long, long, long, const double*, const double*, const double*, double,
         double*, double*)

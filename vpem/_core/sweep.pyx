@@ -16,7 +16,7 @@ from vpem._core.simd cimport (
     vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f, vpem_gram_rows,
     vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f,
     vpem_narrow_moments_d, vpem_narrow_moments_f, vpem_panel_rows, vpem_soften_d, vpem_soften_f,
-    vpem_total_d, vpem_total_f, vpem_turn_d, vpem_turn_f, vpem_whiten_d, vpem_whiten_f,
+    vpem_total_d, vpem_total_f, vpem_columns_d, vpem_columns_f, vpem_whiten_d, vpem_whiten_f,
     vpem_wide_moments_d, vpem_wide_moments_f,
 )
 
@@ -96,11 +96,11 @@ cdef inline Py_ssize_t packed_stride(
 cdef void load_tile(Plan* plan, Work* work, real* witness) noexcept nogil:
     """Put rows side by side, feature by feature; what a last tile lacks repeats its last row."""
     if real is double:
-        vpem_turn_d(plan.isa, <const double*>plan.rows, work.order, work.n_rows, plan.d,
-                    work.stride, <double*>work.x)
+        vpem_columns_d(plan.isa, <const double*>plan.rows, work.order, work.n_rows, plan.d,
+                       work.stride, <double*>work.x)
     else:
-        vpem_turn_f(plan.isa, <const float*>plan.rows, work.order, work.n_rows, plan.d,
-                    work.stride, <float*>work.x)
+        vpem_columns_f(plan.isa, <const float*>plan.rows, work.order, work.n_rows, plan.d,
+                       work.stride, <float*>work.x)
 
 
 cdef void block_terms(

@@ -153,9 +153,9 @@ static int vpem_instruction_set(void)
 #endif
 
 #define VPEM_DISPATCH(type, REAL) \
-    static void vpem_turn_##type(int set, const REAL *rows, const long *order, long n_rows, \
+    static void vpem_columns_##type(int set, const REAL *rows, const long *order, long n_rows, \
         long d, long stride, REAL *x) \
-    { VPEM_CHOOSE(turn, type, set, (rows, order, n_rows, d, stride, x)); } \
+    { VPEM_CHOOSE(columns, type, set, (rows, order, n_rows, d, stride, x)); } \
     static long vpem_whiten_##type(int set, const REAL *x, long stride, long n_rows, long width, \
         const REAL *mean, const REAL *panels, const REAL *tops, REAL far, REAL *centred, \
         REAL *out) \
