@@ -6,10 +6,20 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem import FileError, InputError, VpemWarning, connect, fit_vpem, make_graph, read_dataset
+from vpem import (
+    FileError,
+    InputError,
+    NotConvergedWarning,
+    VpemWarning,
+    connect,
+    fit_vpem,
+    make_graph,
+    read_dataset,
+)
 from vpem.checks import parse_bytes
 from vpem.files.datasets import write_dataset
-from vpem.files.matrix import FileMatrix, FileRows
+from vpem.files.matrix import FileMatrix
+from vpem.files.read_ahead import FileRows
 from vpem.files.spool import Spool
 from vpem.network.blocks import Blocks
 from vpem.network.holdings import contiguous
@@ -88,6 +98,23 @@ def test_a_damaged_packed_chunk_is_refused(X, tmp_path, monkeypatch):
         file.write(bytes(range(60)))
     with pytest.raises(FileError, match="cannot be read; the file is damaged"):
         FileMatrix(tmp_path / "x.h5")[:]
+
+
+@pytest.mark.parametrize(("scale", "passes"), [("none", 2), ("standard", 3)])
+def test_a_fit_passes_over_its_file_but_twice_before_the_first_iteration(matrix, scale, passes):
+    read, inside = [], matrix._read
+
+    def noted(out, start):
+        read.append(len(out))
+        inside(out, start)
+
+    matrix._read = noted  # copies share it
+    network = connect(make_graph("star", 1), contiguous(D, 1), hops=0)
+    options = {"n_components": 2, "init": [0, 1], "scale": scale, "tol": 0.0, "max_iter": 2}
+    with pytest.warns(NotConvergedWarning):
+        fit_vpem(matrix, network, **options)
+    # Looking and units, the covariance, two iterations and the last E-step; one run came too early.
+    assert 0 <= sum(read) - (passes + 3) * M <= matrix.step + 2
 
 
 @pytest.mark.parametrize("size", [-1000, 0, 1000])
