@@ -30,6 +30,7 @@ PARTS = (
     "kmeans",
     "missing",
     "mpi",
+    "busy",
     "instructions",
 )
 HINT = """\

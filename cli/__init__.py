@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+OPENBLAS_THREAD_TIMEOUT = "16"
+"""Cycles, as a power of 2, that BLAS threads without work spin before they give way: some 20 us."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code.
@@ -27,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments : sequence of str, optional
         Words after ``vpem``; None takes those of the process.
     """
+    # Threads of OpenBLAS spin for 2^26 cycles once it is loaded, and after each of their calls.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", OPENBLAS_THREAD_TIMEOUT)
     sys.exit(run(arguments))
 
 

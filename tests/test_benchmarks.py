@@ -32,7 +32,9 @@ def check(result):
         assert result["times_as_fast"][result["base"]] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("part", ["agents", "scaling", "outofcore", "startup", "missing", "mpi"])
+@pytest.mark.parametrize(
+    "part", ["agents", "scaling", "outofcore", "startup", "missing", "mpi", "busy"]
+)
 def test_part_writes_what_it_measured(bench, part):
     code, written = bench(part)
     assert code == 0

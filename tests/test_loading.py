@@ -12,7 +12,8 @@ import pytest
 import vpem
 from vpem._core import WAITING
 
-WORDS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+WAITS = "OPENBLAS_THREAD_TIMEOUT"
+WORDS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", WAITS)
 
 
 def python(program, folder=None, **variables):
@@ -76,3 +77,12 @@ def test_threads_wait_as_the_user_says_or_give_way(variables, policy, spins):
     if "GOMP_SPINCOUNT" in ended.stderr:  # GCC's OpenMP, which tells what it was told
         assert f"OMP_WAIT_POLICY = '{policy}" in ended.stderr
         assert f"GOMP_SPINCOUNT = '{spins}" in ended.stderr
+
+
+@pytest.mark.parametrize(("variables", "told"), [({}, "16"), ({WAITS: "20"}, "20")])
+def test_threads_of_blas_give_way_in_commands(variables, told):
+    program = f"import atexit, os; atexit.register(lambda: print(os.environ['{WAITS}']))"
+    ended = python(
+        ["-c", f"{program}; from vpem_cli import main; main(['--version'])"], **variables
+    )
+    assert ended.stdout.split()[-1] == told

@@ -7,7 +7,6 @@ import pytest
 
 from vpem import NotConvergedWarning, connect, fit_vpem, make_graph
 from vpem._core import reference
-from vpem._core import sweep as sweeping
 from vpem._core.sweep import instruction_set, sweep
 from vpem._core.threads import one_blas_thread
 from vpem.network.holdings import contiguous
@@ -100,12 +99,12 @@ def test_sweep_is_its_twin(instructions, widths, precision):
                 )
 
 
-def test_threads_change_nothing_but_rounding(instructions):
+def test_threads_do_not_show(instructions):
     given = draw(np.random.default_rng(1), 5000, [12, 40, 1], 4, own=True)
-    assert_close(run(sweep, given, n_threads=2), run(sweep, given, n_threads=1), 1e-12)
-    for n_threads in (1, 2, 3):
-        again = [run(sweep, given, n_threads=n_threads) for _ in range(2)]
-        assert all(np.array_equal(a, b) for a, b in zip(*again, strict=True))
+    one = run(sweep, given)
+    for n_threads in (2, 3, 3):
+        for found, wanted in zip(run(sweep, given, n_threads=n_threads), one, strict=True):
+            np.testing.assert_array_equal(found, wanted)
 
 
 def test_without_statistics_only_the_log_likelihood_is_found(instructions):
@@ -172,17 +171,6 @@ def test_left_out_responsibilities_are_below_rounding(instructions):
 
 
 # ---- shares --------------------------------------------------------------------------------------
-
-
-@over(most=[1, 2, 7, 10**6], n_threads=[1, 2, 5], n_tiles=[1, 2, 3, 31, 586, 10_007])
-def test_shares_cover_every_tile_once(n_tiles, n_threads, most):
-    bounds = sweeping._shares(n_tiles, n_threads, max(most, n_threads))
-    assert bounds[0] == 0
-    assert bounds[-1] == n_tiles
-    assert (np.diff(bounds) >= 0).all()
-    assert len(bounds) - 1 <= max(most, n_threads)
-    if n_threads == 1:
-        assert len(bounds) == 2
 
 
 def test_wide_blocks_take_no_more_accumulators_than_threads():

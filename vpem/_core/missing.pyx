@@ -14,7 +14,7 @@ from libc.math cimport log, sqrt
 from vpem._core.blas cimport add_gram, multiply_lower
 from vpem._core.lapack cimport cholesky
 from vpem._core.real cimport real
-from vpem._core.shares cimport at_once, share_begin, shares_of, worth
+from vpem._core.shares cimport all_kept, at_once, share_begin, worth
 
 cdef enum:
     TILE = 256
@@ -461,7 +461,7 @@ def marginal_moments_full(
         n = <int>(offsets[b + 1] - offsets[b])
         start[b + 1] = start[b] + n_copies * n * n
     cdef double work = work_of(offsets, tiles) * n_components
-    n_shares = shares_of(
+    n_shares = all_kept(
         n_tiles, work, (d + seen.shape[0]) * n_components + second_moment.shape[0]
     )
     n_threads = worth(n_threads, n_shares, work)
@@ -599,7 +599,7 @@ def marginal_moments_diag(
     if n_rows == 0 or d == 0:
         return
     cdef double work = 2.0 * n_rows * shifts.shape[0] * d
-    n_shares = shares_of(n_tiles, work, (2 * shifts.shape[0] + n_copies) * d)
+    n_shares = all_kept(n_tiles, work, (2 * shifts.shape[0] + n_copies) * d)
     n_threads = worth(n_threads, n_shares, work)
     cdef double[:, :, ::1] firsts = np.zeros((n_shares, shifts.shape[0], d))
     cdef double[:, :, ::1] seconds = np.zeros((n_shares, n_copies, d))

@@ -6,13 +6,13 @@ that a thread that is held up takes fewer of them.
 """
 
 cdef enum:
-    WORTH_A_THREAD = 125000  # nanoseconds of work for each thread, where there is more than one
+    WORTH_A_THREAD = 175000  # nanoseconds of work for each thread, where there is more than one
     PARTS_A_THREAD = 16
     WORTH_A_SHARE = 30000    # nanoseconds, and for each number that a share adds up
-    WORTH_A_NUMBER = 24
+    WORTH_A_NUMBER = 30
     MOST_SHARES = 64
     FEW_SHARES = 4
-    SHARES_BYTES = 33554432
+    SHARES_BYTES = 16777216  # of all shares that are kept at a time, where they are more than few
 
 
 cdef inline int worth(int n_threads, Py_ssize_t n_parts, double nanoseconds) noexcept nogil:
@@ -37,9 +37,23 @@ cdef inline Py_ssize_t shares_of(
     They depend on sizes alone, so that results do not depend on the number of threads; they are
     few enough for the work to be much more than adding them up.
     """
-    cdef double room = max(<double>FEW_SHARES, SHARES_BYTES / (8.0 * n_numbers + 1))
-    cdef double most = min(room, nanoseconds / (WORTH_A_SHARE + <double>WORTH_A_NUMBER * n_numbers))
-    return <Py_ssize_t>max(1.0, min(min(most, <double>n_tiles), <double>MOST_SHARES))
+    cdef double most = nanoseconds / (WORTH_A_SHARE + <double>WORTH_A_NUMBER * n_numbers)
+    return <Py_ssize_t>max(1.0, min(most, min(<double>n_tiles, <double>MOST_SHARES)))
+
+
+cdef inline Py_ssize_t kept_at_once(
+    Py_ssize_t n_shares, Py_ssize_t n_numbers, int least,
+) noexcept nogil:
+    """Of these shares, those whose sums are kept at a time: at least so many."""
+    cdef Py_ssize_t room = SHARES_BYTES // (8 * n_numbers + 1)
+    return min(n_shares, max(room, <Py_ssize_t>least))
+
+
+cdef inline Py_ssize_t all_kept(
+    Py_ssize_t n_tiles, double nanoseconds, Py_ssize_t n_numbers,
+) noexcept nogil:
+    """Shares of which all sums are kept until the end: `shares_of`, and few of large sums."""
+    return kept_at_once(shares_of(n_tiles, nanoseconds, n_numbers), n_numbers, FEW_SHARES)
 
 
 cdef inline Py_ssize_t share_begin(

@@ -11,7 +11,7 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memset
 
 from vpem._core.real cimport real
-from vpem._core.shares cimport worth
+from vpem._core.shares cimport kept_at_once, share_begin, shares_of, worth
 from vpem._core.simd cimport (
     vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f, vpem_gram_rows,
     vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f,
@@ -27,7 +27,6 @@ cdef enum:
     LARGEST_TILE = 224
     SMALLEST_TILE = 32
     LINE = 64                # bytes that a cache moves together
-    SHARES_BYTES = 8388608   # of accumulators, where there are more than one a thread
     ROOTS_AT_ONCE = 16       # whose sums are in cache together
     ROWS_A_LOG = 64          # normalisers multiplied before their logarithm is taken
 
@@ -338,27 +337,6 @@ cdef void sweep_share(
         sweep_tile(plan, &work, tile, witness)
 
 
-def _shares(Py_ssize_t n_tiles, Py_ssize_t n_threads, Py_ssize_t most):
-    """Bounds of the shares in which threads take tiles: large ones first, small ones last.
-
-    They depend on nothing but the numbers given, so that sums are the same again; a thread that is
-    held up takes fewer. Where accumulators are so large that there is room for ``most`` shares
-    only, these are of one size.
-    """
-    cdef Py_ssize_t begin = 0, share
-    bounds = [0]
-    while begin < n_tiles:
-        share = n_tiles - begin
-        if n_threads > 1:
-            share = max(share // (2 * n_threads), n_tiles // (16 * n_threads), <Py_ssize_t>1)
-            share = min(share, n_tiles - begin)
-        begin += share
-        bounds.append(begin)
-    if len(bounds) - 1 > most:
-        bounds = np.linspace(0, n_tiles, most + 1).astype(np.intp)
-    return np.array(bounds, dtype=np.intp)
-
-
 cdef void pack_panels(
     const real* lower, Py_ssize_t width, Py_ssize_t rows, real* panels,
 ) noexcept nogil:
@@ -397,6 +375,37 @@ cdef void unpack_gram(
             second[i * width + j] += gram[i * stride + j]
 
 
+cdef void add_share(
+    Plan* plan, const Work* sums,
+    double[::1] log_likelihoods,       # INOUT (R,)
+    double[:, ::1] counts,             # INOUT (R, K)
+    double[:, ::1] first_moment,       # INOUT (K, d)
+    double* second_moment,             # INOUT block by block, flat
+) noexcept nogil:
+    """Add what a share has summed to what there is."""
+    cdef Py_ssize_t r, k, b, c, at, width, size, start = 0
+    for r in range(plan.n_roots):
+        log_likelihoods[r] += sums.log_likelihoods[r]
+    if not plan.collect:
+        return
+    for r in range(plan.n_roots):
+        for k in range(plan.n_components):
+            counts[r, k] += sums.counts[r * plan.n_components + k]
+    for k in range(plan.n_components):
+        for at in range(plan.d):
+            first_moment[k, at] += sums.first[k * plan.d + at]
+    for b in range(plan.n_blocks):
+        width = plan.offsets[b + 1] - plan.offsets[b]
+        size = gram_size(plan, width)
+        if width == 0:
+            continue
+        for k in range(plan.n_components):
+            c = k if plan.n_copies > 1 else 0
+            at = c * plan.d + plan.offsets[b] if plan.diagonal else start + c * width * width
+            unpack_gram(plan, b, sums.second + plan.gram_starts[b] + k * size, second_moment + at)
+        start += plan.n_copies * width * width
+
+
 def _aligned(Py_ssize_t n, dtype):
     """Room for numbers, from a multiple of 64 bytes on."""
     size = np.dtype(dtype).itemsize
@@ -427,7 +436,7 @@ def sweep(
     """
     dtype = np.float64 if real is double else np.float32
     cdef Plan plan
-    cdef Py_ssize_t width, b, c, k, r, v, n_panels = 0, n_gram = 0, size, start = 0, at
+    cdef Py_ssize_t width, b, c, v, n_panels = 0, n_gram = 0, start = 0, at
     memset(&plan, 0, sizeof(Plan))
     plan.n_samples = rows.shape[0]
     plan.d = rows.shape[1]
@@ -489,8 +498,8 @@ def sweep(
     if plan.tile // SMALLEST_TILE % 2 == 0:  # rows of a feature would share few sets of a cache
         plan.tile -= SMALLEST_TILE
     cdef Py_ssize_t n_tiles = (plan.n_samples + plan.tile - 1) // plan.tile
-    cdef double cost = squares / 16.0 + plan.d / 2.0 + (4 + spread / 32.0) * plan.n_roots
-    n_threads = worth(n_threads, n_tiles, cost * plan.n_samples * plan.n_components)
+    cdef double cost = squares / 24.0 + plan.d / 3.0 + (3 + spread / 32.0) * plan.n_roots
+    cost *= plan.n_samples * plan.n_components
     cdef Py_ssize_t narrow = 2 * round_up(min(plan.widest, <Py_ssize_t>NARROWEST_WIDE), 4)
     cdef Py_ssize_t n_packed = max(
         narrow * plan.tile,
@@ -508,15 +517,17 @@ def sweep(
         plan.n_components * plan.d if plan.collect else 0, n_gram if plan.collect else 0,
     ]
     own_sizes = [(int(n) + 7) // 8 * 8 for n in totals]
-    room = max(1, SHARES_BYTES // (8 * sum(own_sizes) + 1))
-    bounds = _shares(n_tiles, n_threads, max(room, n_threads))
-    cdef Py_ssize_t[::1] share = bounds
-    cdef Py_ssize_t n_shares = share.shape[0] - 1
-    # In one piece each: the system takes small ones back and clears them anew, call after call.
+    cdef Py_ssize_t[::1] parts = np.array(own_sizes, dtype=np.intp)
     plan.n_sums = sum(own_sizes)
+    cdef Py_ssize_t n_shares = shares_of(n_tiles, cost, plan.n_sums)
+    n_threads = worth(n_threads, n_shares, cost)
+    cdef Py_ssize_t n_kept = 1, share, last
+    if n_threads > 1:
+        n_kept = kept_at_once(n_shares, plan.n_sums, n_threads)
+    # In one piece each: the system takes small ones back and clears them anew, call after call.
     memory = _aligned(n_threads * sum(sizes), dtype)
-    sums = _aligned(n_shares * plan.n_sums, np.float64)
-    works = np.zeros((n_threads + n_shares) * sizeof(Work), dtype=np.uint8)
+    sums = _aligned(n_kept * plan.n_sums, np.float64)
+    works = np.zeros((n_threads + n_kept) * sizeof(Work), dtype=np.uint8)
     cdef unsigned char[::1] works_view = works
     cdef Work* scratch = <Work*>&works_view[0]
     cdef Work* work = scratch + n_threads
@@ -531,12 +542,12 @@ def sweep(
         scratch[v].centred = <void*><uintptr_t>places[5]
         scratch[v].packed = <void*><uintptr_t>places[6]
         scratch[v].order = <long*><uintptr_t>places[7]
-    for v in range(n_shares):
-        places = np.cumsum([v * plan.n_sums, *own_sizes]) * 8 + sums.ctypes.data
-        work[v].log_likelihoods = <double*><uintptr_t>places[0]
-        work[v].counts = <double*><uintptr_t>places[1]
-        work[v].first = <double*><uintptr_t>places[2]
-        work[v].second = <double*><uintptr_t>places[3]
+    cdef double* place = <double*><uintptr_t>sums.ctypes.data
+    for v in range(n_kept):
+        work[v].log_likelihoods = place + v * plan.n_sums
+        work[v].counts = work[v].log_likelihoods + parts[0]
+        work[v].first = work[v].counts + parts[1]
+        work[v].second = work[v].first + parts[2]
 
     plan.offsets = &offsets[0]
     plan.panel_starts = &begin[0, 0] if plan.n_blocks else NULL
@@ -554,32 +565,22 @@ def sweep(
 
     cdef Plan* shared = &plan
     cdef real* witness = NULL
-    for v in prange(n_shares, nogil=True, num_threads=n_threads, schedule="dynamic", chunksize=1):
-        sweep_share(shared, &scratch[threadid()], &work[v], share[v], share[v + 1], witness)
-
-    # Shares are added in order, so that a result is the same again.
-    for v in range(n_shares):
-        for r in range(plan.n_roots):
-            found_view[r] += work[v].log_likelihoods[r]
-        if not plan.collect:
-            continue
-        for r in range(plan.n_roots):
-            for k in range(plan.n_components):
-                counts[r, k] += work[v].counts[r * plan.n_components + k]
-        for k in range(plan.n_components):
-            for at in range(plan.d):
-                first_moment[k, at] += work[v].first[k * plan.d + at]
-        start = 0
-        for b in range(plan.n_blocks):
-            width = offsets[b + 1] - offsets[b]
-            size = gram_size(shared, width)
-            if width == 0:
-                continue
-            for k in range(plan.n_components):
-                c = k if plan.n_copies > 1 else 0
-                at = c * plan.d + offsets[b] if plan.diagonal else start + c * width * width
-                unpack_gram(shared, b, work[v].second + begin[1, b] + k * size, &second_moment[at])
-            start += plan.n_copies * width * width
+    share = 0
+    while share < n_shares:
+        last = min(share + n_kept, n_shares)
+        for v in prange(share, last, nogil=True, num_threads=n_threads, schedule="dynamic",
+                        chunksize=1):
+            sweep_share(
+                shared, &scratch[threadid()], &work[v - share], share_begin(v, n_shares, n_tiles),
+                share_begin(v + 1, n_shares, n_tiles), witness,
+            )
+        # They are added in order, so that a result is the same again, on any number of threads.
+        for v in range(last - share):
+            add_share(
+                shared, &work[v], found_view, counts, first_moment,
+                &second_moment[0] if second_moment.shape[0] else NULL,
+            )
+        share = last
     return found
 
 
