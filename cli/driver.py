@@ -119,10 +119,15 @@ class Run:
         return (spread_workers if workers else spread)(network, self.engine)
 
     @contextmanager
-    def working(self, kind: Callable[[bool, str | None], P]) -> Iterator[P]:
-        """Show progress, and let signals end the work at a checkpoint, if there is one."""
+    def working(self, kind: Callable[[bool, str | None], P], data: Any = None) -> Iterator[P]:
+        """Show progress, and let signals end the work at a checkpoint, if there is one.
+
+        Where the data stay on disk, it shows how much of them was read.
+        """
         unkept = None if self.out.output or self.out.json else "--output FILE"
         progress = kind(self.out.quiet or self.engine.rank > 0, unkept)
+        if hasattr(data, "observer"):
+            data.observer = progress.reading
         try:
             with catching(self.saver):
                 yield progress

@@ -131,7 +131,7 @@ def _fit(
     if not joined.has_server:
         # There the codec is of the rounds; at a server corrections are compressed, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
-    with run.working(Progress) as progress:
+    with run.working(Progress, source.X) as progress:
         network = run.over(connect_workers(joined, sums), workers=True)
         found = fit_fedem(
             own_rows(source, workers, network, limit),

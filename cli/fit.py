@@ -143,7 +143,7 @@ class _Task:
         from vpem.fits.spread import fit_spread
 
         network = self.network
-        with self.run.working(Progress) as progress:
+        with self.run.working(Progress, self.source.X) as progress:
             common: Report = {
                 "feature_names": self.source.feature_names,
                 "callback": progress,

@@ -118,7 +118,7 @@ def _cluster(
     from vpem.sums.connect import connect, connect_workers
 
     sums = sums.changed(seed=graph.graph_seed)
-    with run.working(_Progress) as progress:
+    with run.working(_Progress, source.X) as progress:
         common: Report = {
             "feature_names": source.feature_names, "callback": progress, "saver": run.saver
         }  # fmt: skip

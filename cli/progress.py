@@ -110,13 +110,24 @@ class Progress:
         self.began = time.monotonic()
         self.iterations = 0
         self.last_line = self.began
+        self.latest: Any = None
 
     def __call__(self, progress: Any) -> None:
         """Take note of one iteration."""
         self.iterations += 1
+        self.latest = progress
         self.remind()
         if self.is_due():
             self.tell(self.place(progress), *self.facts(progress), self.rate())
+
+    def reading(self, path: str, part: float) -> None:
+        """Take note of which part of the rows of a file was read; logs do not say so."""
+        self.remind()
+        if is_terminal() and self.is_due():
+            parts = [f"reading {os.path.basename(path)}: {100 * part:.0f} %"]
+            if self.latest is not None:
+                parts = [self.place(self.latest), *parts, *self.facts(self.latest)]
+            self.tell(*parts)
 
     def place(self, progress: Any) -> str:
         """Say how far a run is."""

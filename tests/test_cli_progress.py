@@ -65,6 +65,26 @@ def test_a_run_of_a_day_leaves_some_hundred_lines(capsys, clock):
     assert "(after 23 h" in lines[-1]
 
 
+def test_reading_is_shown_in_a_terminal_and_in_no_log(capsys, clock, terminal, monkeypatch):
+    made = Progress(False)
+    clock.time += 2
+    made.reading("folder/data.h5", 0.344)
+    assert capsys.readouterr().err == "\r\x1b[Jreading data.h5: 34 %"
+    clock.time += 1
+    made(iteration(3))
+    clock.time += 1
+    made.reading("folder/data.h5", 1.0)
+    line = capsys.readouterr().err.split("\x1b[J")[-1]
+    assert re.match(r"iteration 3  reading data.h5: 100 %  log-likelihood ", line)
+    made.close()
+    monkeypatch.setattr(showing, "is_terminal", lambda: False)
+    capsys.readouterr()
+    for made in (Progress(False), Progress(True)):
+        clock.time += 100
+        made.reading("data.h5", 0.5)
+    assert capsys.readouterr().err == ""
+
+
 def test_quiet_is_quiet(capsys, clock, terminal):
     made = Progress(True)
     run(made, clock, 100)

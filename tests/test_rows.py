@@ -109,12 +109,18 @@ def test_a_fit_passes_over_its_file_but_twice_before_the_first_iteration(matrix,
         inside(out, start)
 
     matrix._read = noted  # copies share it
+    seen = []
+    matrix.observer = lambda path, part: seen.append((path, part))
     network = connect(make_graph("star", 1), contiguous(D, 1), hops=0)
     options = {"n_components": 2, "init": [0, 1], "scale": scale, "tol": 0.0, "max_iter": 2}
     with pytest.warns(NotConvergedWarning):
         fit_vpem(matrix, network, **options)
     # Looking and units, the covariance, two iterations and the last E-step; one run came too early.
     assert 0 <= sum(read) - (passes + 3) * M <= matrix.step + 2
+    # An observer hears of every run of every pass.
+    runs = -(-M // matrix.step)
+    assert len(seen) == (passes + 3) * runs
+    assert seen.count((matrix.path, 1.0)) == passes + 3
 
 
 @pytest.mark.parametrize("size", [-1000, 0, 1000])

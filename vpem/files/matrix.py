@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 
 import numpy as np
@@ -41,6 +41,12 @@ class FileMatrix:
     read_bytes : int
         Size aimed at for one read.
 
+    Attributes
+    ----------
+    observer : callable or None
+        Is told the path, and which part of the rows a pass over them has come to. Matrices of some
+        rows or columns that are made afterwards have it too.
+
     Warns
     -----
     VpemWarning
@@ -68,6 +74,7 @@ class FileMatrix:
         self.dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
         self._row_bytes: int = max(1, self.shape[1] * self.dtype.itemsize)
         self.memory_limit: int | None = None
+        self.observer: Callable[[str, float], None] | None = None
         self._columns: list[int] | None = None
         self._rows: RowRuns | None = None
         self.chunk_rows: int = self._dataset.chunks[0] if self._dataset.chunks else 1
@@ -220,6 +227,12 @@ class FileMatrix:
                     ahead.begin(coming, buffers[found is buffers[0]])
                 part = found[: run.stop - run.start]
                 yield run.start, part if self._columns is None else part[:, self._columns]
+                self.note(run.stop)
+
+    def note(self, stop: int) -> None:
+        """Tell the observer, if there is one, how much of the rows a pass has come to."""
+        if self.observer is not None:
+            self.observer(self.path, stop / self.shape[0])
 
     def _fill(self, rows: slice, buffer: Floats) -> Floats:
         """Read rows, with all columns, into a buffer that may be longer, which is returned."""

@@ -131,6 +131,7 @@ class FileRows:
             while len(self._held) >= self._keeps:
                 self._free.append(self._held.pop(0)[1])
             self._held.append((run, self._fetch(run)))
+            self._matrix.note(run.stop)
             held = dict(self._there())
             if following is not None and (following.start, following.stop) not in held:
                 self._ahead.begin(following, self._buffer())
