@@ -196,6 +196,9 @@ def _show(report: Report, names: Sequence[str]) -> None:
     if over_rows:
         network[-1] = each(report["worker_rows"], "row")
     iterations = [str(report["n_iter"]), f"{number(report['seconds'], 3)} s"]
+    lost = len(report["lost_sums"])
+    if lost:
+        iterations.insert(1, f"{lost} sum{'' if lost == 1 else 's'} taken back")
     if not report["converged"]:
         iterations.insert(1, "not converged")
     rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")

@@ -70,6 +70,7 @@ class Comparison:
         assert found.best_restart == wanted.best_restart
         assert found.converged == wanted.converged
         assert found.n_passes == wanted.n_passes
+        assert found.lost == wanted.lost
         np.testing.assert_allclose(found.free_energy, wanted.free_energy, **close)
         return found
 
@@ -95,6 +96,8 @@ def main(engine, brief=False):
     for network in (star, cycle, near):
         compare(network, batch_size=40, max_iter=3)
         compare(network, batch_size=40, step_size=0.7, max_iter=3, init="random")
+    for network in (star, cycle):
+        compare(network, accelerate="squarem", max_iter=12, tolerance=1e-8)
     other = connect(
         make_graph("path", N_AGENTS), partition, hops=0, n_rounds=3, acceleration="none"
     )

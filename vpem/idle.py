@@ -20,6 +20,7 @@ __all__ = [
     "EXACT_ZERO",
     "FEW_STARTS",
     "HELD_OUT",
+    "IN_BATCHES",
     "LEAST_STARTS",
     "NEVER",
     "OF_MODELS",
@@ -57,6 +58,14 @@ STARTED: Rule = (
 RESTARTED: Rule = (
     lambda given: STARTED[0](given) or not isinstance(given["init"], str),
     (f" starts anew from other rows, but the start is given{LEAVE}",),
+)
+IN_BATCHES: Rule = (
+    lambda given: given.get("batch_size") is not None,
+    (
+        " goes by the log-likelihood of all rows, of which no sum over a batch shows whether a "
+        "step was too long; leave it out, or ",
+        Setting("batch_size"),
+    ),
 )
 FEW_STARTS: Rule = (
     lambda given: given["method"] == "grid" and given["n_init"] <= LEAST_STARTS,

@@ -197,6 +197,11 @@ class Fit(MixtureResult):
         Iterations in which the network fell apart, and how; parameters stayed as they were.
     batch_size, step_size : int, float or None
         As they were asked for.
+    accelerate : str or None
+        What was tried beyond M-steps (`vpem.steps.accelerate`).
+    lost : list of int
+        Iterations, counted from 1 with these, whose sum found that to be too much; they have no
+        entry in the history.
     n_passes : float or None
         Rows worked on in batches, in multiples of all of them; None without batches.
     free_energy : list of float
@@ -211,6 +216,8 @@ class Fit(MixtureResult):
     partitions: list[tuple[int, str]] = field(default_factory=list)
     batch_size: int | None = None
     step_size: float | None = None
+    accelerate: str | None = None
+    lost: list[int] = field(default_factory=list)
     n_passes: float | None = None
     free_energy: list[float] = field(default_factory=list)
 
@@ -245,6 +252,8 @@ class Fit(MixtureResult):
             "batch_size": self.batch_size,
             "step_size": self.step_size,
             "n_passes": self.n_passes,
+            "accelerate": self.accelerate,
+            "lost_sums": self.lost,
             "free_energy": (np.array(self.free_energy) / self.total_weight).tolist(),
             **self._run(),
         }

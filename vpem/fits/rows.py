@@ -16,6 +16,7 @@ from vpem.checks import Floats, as_array, check_int
 from vpem.errors import InputError
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
+from vpem.fits.accelerated import acceleration_of
 from vpem.fits.local_rows import LocalRows, SharedRows, charge_weights
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import RowFit, warn_of_outcome
@@ -108,6 +109,7 @@ def fit_em(
         )
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     batches = _batches(how)
+    steps = batches or {"accelerate": acceleration_of(how, network)}
     if saver is not None:
         saver.begin(_facts(given, workers, network, how, first_restart))
     held = workers if given.kept is None else workers.of_rows(given.kept)
@@ -119,7 +121,7 @@ def fit_em(
         terms, weights = _terms(given, held, here, how)
         _charge_setup(terms, given, network, ledger, how)
         kept = MixtureRuns(terms.whole, total, how.n_components, over_rows=True)
-        stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **batches}
+        stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **steps}
         numbers = range(first_restart, first_restart + how.n_init)
         numbers = numbers if isinstance(how.init, str) else range(1)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
@@ -144,6 +146,8 @@ def fit_em(
         **batches,
         n_passes=run.n_passes if batches else None,
         free_energy=run.free_energy,
+        accelerate=how.accelerate,
+        lost=run.lost,
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, how.max_iter, how.tol)

@@ -15,6 +15,7 @@ from vpem.checks import Floats, available_memory, check_int, check_memory
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix
+from vpem.fits.accelerated import acceleration_of
 from vpem.fits.parts import complete, own_start
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import Fit, warn_of_outcome
@@ -22,6 +23,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
 from vpem.steps import em
+from vpem.steps.accelerate import Acceleration
 from vpem.steps.batches import fit_batches
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run
@@ -109,6 +111,7 @@ def fit_vpem(
         some=network.total.holders.any,
     )
     first_restart = check_int("first_restart", first_restart, least=0)
+    acceleration = acceleration_of(how, network)
     check_kept(given.X, network, how.n_components, how.batch_size)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     if saver is not None:
@@ -121,7 +124,7 @@ def fit_vpem(
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         kept = MixtureRuns(terms, network.total, how.n_components)
-        attempts = _Attempts(network, given, terms, kept, how, callback)
+        attempts = _Attempts(network, given, terms, kept, how, acceleration, callback)
         numbers = range(first_restart, first_restart + how.n_init)
         numbers = numbers if isinstance(how.init, str) else range(1)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
@@ -141,6 +144,8 @@ def fit_vpem(
         step_size=how.step_size,
         n_passes=None if how.batch_size is None else run.n_passes,
         free_energy=run.free_energy,
+        accelerate=how.accelerate,
+        lost=run.lost,
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, how.max_iter, how.tol)
@@ -156,6 +161,7 @@ class _Attempts:
     terms: FeatureTerms
     kept: MixtureRuns
     how: FitSettings
+    acceleration: Acceleration | None
     callback: Callable[[Progress], None] | None
 
     def __call__(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
@@ -169,7 +175,7 @@ class _Attempts:
             "draw_row": stream.draw, "saver": restart.saver(rows=rows),
         }  # fmt: skip
         if size is None:
-            return em.fit(terms, total, start, **going), rows
+            return em.fit(terms, total, start, accelerate=self.acceleration, **going), rows
         order = np.random.default_rng([*restart.seed, ORDER_OF_BATCHES])
         run = fit_batches(terms, total, start, batch_size=size, step_size=step, rng=order, **going)
         return run, rows

@@ -126,7 +126,7 @@ def _fitted(saved: SavedFit) -> list[Fact]:
         if hubs is not None:
             found.append(("hubs", len(hubs)))
     found.append(("sum", _summed(saved)))
-    for name in ("compress", "participation", "step_size", "batch_size"):
+    for name in ("compress", "participation", "step_size", "batch_size", "accelerate"):
         if report.get(name) is not None:
             found.append((name.replace("_", " "), report[name]))
     found += saved.size()
@@ -160,6 +160,8 @@ def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
     found: list[Fact] = []
     found += [(what, _number(report.get(name), 9)) for name, what in saved.judged_by.items()]
     found.append(("iterations", _number(report.get("n_iter"))))
+    if report.get("accelerate") is not None:
+        found.append(("sums taken back", len(saved.reported("lost_sums", list) or [])))
     converged = saved.reported("converged", bool)
     found.append(("converged", "not said" if converged is None else "yes" if converged else "no"))
     if isinstance(report.get("seconds"), float):

@@ -173,7 +173,9 @@ class _Passes:
             "order": Array("i", (self.n_batches,), 0, self.n_batches - 1),
             "stream": STREAM,
         }
-        visits.run.restore(saver, visits.total, visits.reinitialiser, max_iter, batches=own)
+        visits.run.restore(
+            saver, visits.total, visits.reinitialiser, max_iter, own=own, by_passes=True
+        )
         visits.restore(saved["visits"])
         self.fitting.restore(saved["fitting"])
         self.order, self.anew, self._opening = saved["order"], saved["anew"], None

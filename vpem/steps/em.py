@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.errors import PartitionedError
+from vpem.network.schema import State
+from vpem.steps.accelerate import Accelerated, Acceleration, Plain
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
 from vpem.steps.saver import NoSaver, Saver
@@ -164,6 +166,7 @@ def iterate(
     draw_row: Callable[[], int],
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
+    accelerate: Acceleration | None = None,
 ) -> Run:
     """Run EM.
 
@@ -187,6 +190,9 @@ def iterate(
         Is called after every iteration.
     saver : Saver, optional
         Is offered the state after every iteration.
+    accelerate : Acceleration, optional
+        What is tried beyond M-steps; see `vpem.steps.accelerate`. Iterations whose sum was lost
+        count among ``max_iter``, and have no entry in the history.
 
     Returns
     -------
@@ -197,44 +203,95 @@ def iterate(
     NumericalError
         If a log-likelihood is not finite, or no component is left.
     """
-    whole, total = step.whole, step.total
     run = Run(list(starts), step.over_rows)
-    reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, step.over_rows)
+    loop = _Loop(step, run, draw_row, accelerate)
     saver = saver or NoSaver()
-    done = 0
-    if saver.saved is None:
-        run.mixtures, factors, again = reinitialiser.start(step.roots, starts)
-        if again:
-            total.agree("flooding", step.reinitialised_bytes)
-    else:
-        done = run.restore(saver, total, reinitialiser, max_iter)
-        factors = [own.prepare(one) for own, one in zip(step.roots, starts, strict=True)]
+    done = loop.begin(starts, saver, max_iter)
     for iteration in range(done + 1, max_iter + 1):
         if run.converged:
             break
-        state = partial(run.state, total, reinitialiser, iteration)
+        loop.advance(iteration, tol, callback)
+        state = partial(loop.state, iteration)
+        saver.offer(state, last=run.converged or iteration == max_iter)
+    loop.end()
+    return run
+
+
+class _Loop:
+    """One iteration of EM after the other."""
+
+    def __init__(
+        self, step: EStep, run: Run, draw_row: Callable[[], int], accelerate: Acceleration | None
+    ) -> None:
+        self.step, self.run = step, run
+        whole, total = step.whole, step.total
+        self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, step.over_rows)
+        self.pace = Plain()
+        if accelerate is not None:
+            self.pace = Accelerated(accelerate, step.roots, total, step.over_rows)
+        self.factors: list[Factors] = []
+
+    def begin(self, starts: Sequence[Mixture], saver: Saver, max_iter: int) -> int:
+        """Begin at the starts, or go on from what was saved: how many iterations there were."""
+        step, run = self.step, self.run
+        if saver.saved is None:
+            run.mixtures, self.factors, again = self.reinitialiser.start(step.roots, starts)
+            if again:
+                step.total.agree("flooding", step.reinitialised_bytes)
+            return 0
+        own, like = self.pace.schema(starts[0]), starts[0]
+        done = run.restore(saver, step.total, self.reinitialiser, max_iter, own=own)
+        self.pace.restore(saver.saved, like)
+        self.factors = [root.prepare(one) for root, one in zip(step.roots, starts, strict=True)]
+        return done
+
+    def state(self, iteration: int) -> State:
+        """Return what is kept from one iteration to the next."""
+        state = self.run.state(self.step.total, self.reinitialiser, iteration)
+        return state | self.pace.state()
+
+    def advance(
+        self, iteration: int, tol: float, callback: Callable[[Progress], None] | None
+    ) -> None:
+        """Take a sum and, unless it is lost or the network fell apart, an M-step."""
+        step, run, pace, total = self.step, self.run, self.pace, self.step.total
+        before = run.mixtures
         try:
-            found, statistics = step.expect(run.mixtures, factors, "estep")
+            found, statistics = step.expect(before, self.factors, "estep")
         except PartitionedError as error:
             note_partition(run.partitions, iteration, error)
-            saver.offer(state, last=iteration == max_iter)
-            continue
+            return
         silent = total.silent
         if silent is not None:  # of all roots, wherever they live
             silent = total.roots.any(total.roots.padded(silent))
             found = np.where(silent, np.nan, found)
+        emptied = partial(self.reinitialiser.emptied, [one.counts for one in statistics])
+        if pace.refuses(found, emptied, tol):
+            run.mixtures, self.factors = pace.undo()
+            run.lost.append(iteration)
+            run.converged = pace.ended
+            total.agree("stopping")
+            return
         check_finite(found if silent is None else found[~silent], iteration)
-        updated, counts = maximize(step.roots, run.mixtures, statistics, total.silent)
-        small = run.note(whole, total, found, tol, callback)
-        run.mixtures, factors, again = reinitialiser.check(step.roots, updated, counts, iteration)
+        updated, counts = maximize(step.roots, before, statistics, total.silent)
+        small = run.note(step.whole, total, found, tol, callback, pace.decides)
+        run.mixtures, self.factors, again = self.reinitialiser.check(
+            step.roots, updated, counts, iteration
+        )
+        run.converged = small and not again and silent is None and pace.tried == "step"
         if again:
             total.agree("flooding", step.reinitialised_bytes)
-        run.converged = small and not again and silent is None
-        saver.offer(state, last=run.converged or iteration == max_iter)
-    run.check_heard()
-    run.log_likelihood = step.expect(run.mixtures, factors, "check")[0]
-    check_finite(run.log_likelihood, len(run.history))
-    return run
+            pace.restart()
+        elif not run.converged:
+            run.mixtures, self.factors = pace.next(before, run.mixtures, self.factors, found, small)
+
+    def end(self) -> None:
+        """Find the log-likelihood of what the run ends with."""
+        run = self.run
+        run.mixtures, factors = self.pace.settled(run.mixtures, self.factors)
+        run.check_heard()
+        run.log_likelihood = self.step.expect(run.mixtures, factors, "check")[0]
+        check_finite(run.log_likelihood, len(run.history))
 
 
 def maximize(

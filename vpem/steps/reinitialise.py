@@ -154,6 +154,13 @@ class Reinitialiser:
         self._check_regular(factors)
         return mixtures, factors, True
 
+    def emptied(self, counts: Sequence[NDArray[np.float64]]) -> bool:
+        """Whether any root finds too few effective samples (R, K) of a component in use."""
+        used = np.ones(counts[0].shape[1], dtype=np.bool_)
+        used[list(self.given_up)] = False
+        few = any((count[:, used] < self.least).any() for count in counts)
+        return bool(self.total.holders.any([few])[0])
+
     def _collapsed(
         self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
     ) -> dict[int, tuple[int, str]]:

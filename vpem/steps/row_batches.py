@@ -216,7 +216,12 @@ class _Passes:
             return
         self.factors = [own.prepare(one) for own, one in zip(step.roots, starts, strict=True)]
         run.restore(
-            saver, step.total, self.reinitialiser, max_iter, batches=self._schema(saver.saved)
+            saver,
+            step.total,
+            self.reinitialiser,
+            max_iter,
+            own=self._schema(saver.saved),
+            by_passes=True,
         )
         saved = saver.saved
         blank = step.whole.empty(starts[0].means, 1)

@@ -66,6 +66,9 @@ class Run:
         Payload bytes sent when each entry of the history was known, since the fit began.
     partitions : list of (int, str)
         Iterations in which the network fell apart, and how; parameters stayed as they were.
+    lost : list of int
+        Iterations whose sum found a lower log-likelihood than the last, at parameters of which
+        `vpem.steps.accelerate` then made nothing; they have no entry in the history.
     log_likelihood : ndarray of shape (R,)
         Total log-likelihood of `mixture`, as each root finds it.
     converged : bool
@@ -86,6 +89,7 @@ class Run:
     history: list[NDArray[np.float64]] = field(default_factory=list)
     bytes_sent: list[int] = field(default_factory=list)
     partitions: list[tuple[int, str]] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
     log_likelihood: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     converged: bool = False
     recoveries: list[Recovery] = field(default_factory=list)
@@ -110,12 +114,16 @@ class Run:
         found: NDArray[np.float64],
         tol: float,
         callback: Callable[[Progress], None] | None,
+        decides: bool = False,
     ) -> bool:
-        """Keep what the roots found, (R,), in the record; whether it changed by less than tol."""
+        """Keep what the roots found, (R,), in the record; whether it changed by less than tol.
+
+        Roots agree whether to stop, or whatever else the loop ``decides`` after every sum.
+        """
         change = (found - self.history[-1]) / terms.total_weight if self.history else None
         self.history.append(found)
         self.bytes_sent.append(total.bytes_sent)
-        if tol > 0:
+        if tol > 0 or decides:
             total.agree("stopping")
         if callback is not None:
             mean = mean_over_roots(found) / terms.total_weight
@@ -146,6 +154,7 @@ class Run:
             "log_likelihood": self.log_likelihood,
             "bytes_sent": list(self.bytes_sent),
             "partitions": list(self.partitions),
+            "lost": list(self.lost),
             "converged": bool(self.converged),
             "recoveries": [astuple(one) for one in self.recoveries],
             "free_energy": list(self.free_energy),
@@ -158,6 +167,7 @@ class Run:
         self.log_likelihood = record["log_likelihood"]
         self.bytes_sent[:] = record["bytes_sent"]
         self.partitions[:] = record["partitions"]
+        self.lost[:] = record["lost"]
         self.converged = record["converged"]
         self.recoveries[:] = [Recovery(*one) for one in record["recoveries"]]
         self.free_energy[:] = record["free_energy"]
@@ -180,7 +190,8 @@ class Run:
         reinitialiser: Reinitialiser,
         max_iter: int,
         *,
-        batches: dict[str, Schema] | None = None,
+        own: dict[str, Schema] | None = None,
+        by_passes: bool = False,
     ) -> int:
         """Put all but the parameters together again; returns how many iterations there were.
 
@@ -192,8 +203,10 @@ class Run:
             As for `state`; they go on from what they had.
         max_iter : int
             Most iterations.
-        batches : dict of schemas, optional
-            What else a loop over batches has saved, of which an iteration is a pass.
+        own : dict of schemas, optional
+            What else the loop has saved.
+        by_passes : bool
+            Whether an iteration is a pass over batches.
         """
         start, n_samples = self.mixture, reinitialiser.terms.n_samples
         state = dict(saver.saved or {})
@@ -207,11 +220,11 @@ class Run:
             "sum": total.schema(),
             **reinitialiser.schema(start),
         }
-        check(schema | (batches or {}), state, saver.place)
+        check(schema | (own or {}), state, saver.place)
         self.recall(state["record"])
         done, counted = state["iteration"], len(self.history)
         # In a pass over batches the network may fall apart in any batch.
-        counted += len(self.partitions) if batches is None else 0
+        counted += 0 if by_passes else len(self.partitions) + len(self.lost)
         if done != counted or (self.converged and not self.history):
             wanted = f"{counted}, as many as there are in the record"
             saver.place.inside("iteration").refuse(wanted, str(done))
@@ -320,6 +333,7 @@ def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> S
         "log_likelihood": Array("f8", (n_roots if over else 0,)),
         "bytes_sent": ListOf(COUNT, "L"),
         "partitions": ListOf((COUNT, TEXT)),
+        "lost": ListOf(COUNT),
         "converged": FLAG,
         "recoveries": ListOf(
             (

@@ -26,6 +26,8 @@ class Terms(Protocol):
     row_weights: NDArray[np.float64] | None
     """Weight of each row (M,); None: 1."""
     n_threads: int
+    reg_covar: float
+    """Added to the diagonal of every covariance."""
     log_constant: float
     itemsize: int
     """Bytes of a number that is sent."""

@@ -83,6 +83,8 @@ class VPEM(FittedMixture):
     step_size : float or None, default=None
         Exponent in (0.5, 1] of the steps of stochastic EM: with `batch_size` that is run instead of
         incremental EM. `partial_fit` takes 0.6 for None.
+    accelerate : str or None, default=None
+        Fewer sums to the same end: "squarem"; see `vpem.steps.accelerate`. None: EM as it is.
     reg_covar : float, default=1e-6
         Added to the diagonal of every covariance.
     scale : {"none", "standard"}, default="none"
@@ -167,6 +169,7 @@ class VPEM(FittedMixture):
         max_iter: int = 1000,
         batch_size: int | None = None,
         step_size: float | None = None,
+        accelerate: str | None = None,
         reg_covar: float = 1e-6,
         scale: str = "none",
         consensus: str = "auto",
@@ -196,6 +199,7 @@ class VPEM(FittedMixture):
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.step_size = step_size
+        self.accelerate = accelerate
         self.reg_covar = reg_covar
         self.scale = scale
         self.consensus = consensus

@@ -69,7 +69,7 @@ class DistributedGaussianMixture(FittedMixture):
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts.
-    batch_size, step_size
+    batch_size, step_size, accelerate
         As for `vpem.VPEM`, of each worker's rows (`vpem.steps.row_batches.fit_row_batches`).
     n_init, tol, max_iter, reg_covar, scale, missing, warm_start, random_state, n_threads
         As for `vpem.VPEM`.
@@ -124,6 +124,7 @@ class DistributedGaussianMixture(FittedMixture):
         missing: str = "refuse",
         batch_size: int | None = None,
         step_size: float | None = None,
+        accelerate: str | None = None,
         warm_start: bool = False,
         random_state: Any = 0,
         n_threads: int | None = None,
@@ -151,6 +152,7 @@ class DistributedGaussianMixture(FittedMixture):
         self.missing = missing
         self.batch_size = batch_size
         self.step_size = step_size
+        self.accelerate = accelerate
         self.warm_start = warm_start
         self.random_state = random_state
         self.n_threads = n_threads

@@ -1,0 +1,145 @@
+"""EM in fewer sums: what is tried beyond M-steps, what is taken back, and what it costs."""
+
+import numpy as np
+import pytest
+
+from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph
+from vpem.errors import InputError
+from vpem.network.holdings import contiguous, evenly
+from vpem.steps import accelerate
+from vpem.steps.accelerate import parse_acceleration
+from vpem.terms.coordinates import Coordinates
+
+from .cli_support import overlapping
+from .resume_support import check_resumes
+from .tables import each
+
+pytestmark = pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
+
+X, _ = overlapping(240, 6, 3, seed=1)
+HOW = {"n_components": 3, "tol": 1e-9, "max_iter": 2000, "n_threads": 1, "init": "k-means++"}
+
+
+def network(topology="star", n_agents=3, **how):
+    return connect(make_graph(topology, n_agents), contiguous(6, n_agents), hops=0, **how)
+
+
+def per_sample(fit):
+    return fit.history / fit.total_weight
+
+
+CASES = {
+    "full": (network(), {}),
+    "tied": (network(), {"covariance_type": "tied"}),
+    "diag": (network(n_agents=6), {"covariance_type": "diag"}),
+    "tied-diag": (network(n_agents=2), {"covariance_type": "tied-diag"}),
+    "spherical": (network(), {"covariance_type": "spherical"}),
+    "tied-spherical": (network(), {"covariance_type": "tied-spherical"}),
+    "one agent": (network(n_agents=1), {}),
+    "tree": (network("cycle", sum="tree"), {}),
+    "consensus": (network("cycle", 4, n_rounds=30), {"tol": 1e-7}),
+    "weights": (network(), {"sample_weight": np.arange(240) % 3 + 0.5, "scale": "standard"}),
+    "missing": (network(), {"missing": "marginalize", "tol": 1e-7}),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize(("network", "how"), CASES.values(), ids=CASES)
+def test_an_accelerated_fit_takes_fewer_sums_to_no_lower_end_and_never_goes_down(
+    network, how, seed
+):
+    data = X
+    if "missing" in how:
+        data = np.where(np.random.default_rng(2).random(X.shape) < 0.05, np.nan, X)
+    plain = fit_vpem(data, network, seed=seed, **HOW | how)
+    fast = fit_vpem(data, network, seed=seed, accelerate="squarem", **HOW | how)
+    assert plain.lost == []
+    assert fast.converged
+    assert fast.n_iter + len(fast.lost) < 0.7 * plain.n_iter
+    assert fast.log_likelihood >= plain.log_likelihood - 1e-6
+    exact = network.total.exact
+    assert np.diff(per_sample(fast), axis=0).min() >= (0 if exact else -1e-6)
+    assert fast.log_likelihood >= per_sample(fast)[-1].mean() - 1e-6
+
+
+def test_a_step_that_a_sum_shows_to_be_too_long_is_taken_back(monkeypatch):
+    monkeypatch.setattr(accelerate, "REACH", 1e6)
+    monkeypatch.setattr(accelerate, "BEGINS_BELOW", np.inf)
+    plain = fit_vpem(X, network(), **HOW | {"max_iter": 4, "tol": 0})
+    monkeypatch.setattr(accelerate.Accelerated, "_lengths", lambda self, lines: [np.full(1, 20.0)])
+    fast = fit_vpem(X, network(), accelerate="squarem", **HOW | {"max_iter": 6, "tol": 0})
+    # The fourth sum is of a step far out: the fifth is of the M-step of the third.
+    assert fast.lost[:1] == [4]
+    np.testing.assert_array_equal(fast.history[:4], plain.history[:4])
+    assert fast.n_iter + len(fast.lost) == 6
+    assert np.diff(fast.history[:, 0]).min() >= 0
+    # What was only tried when the iterations ran out is not what the run ends with.
+    assert fast.log_likelihood >= per_sample(fast)[-1, 0]
+
+
+def test_an_extrapolation_costs_two_numbers_a_hub_and_roots_hear_their_sum():
+    plain = fit_vpem(X, network(), **HOW | {"max_iter": 30, "tol": 0})
+    fast = fit_vpem(X, network(), accelerate="squarem", **HOW | {"max_iter": 30, "tol": 0})
+    more = fast.communication["bytes"] - plain.communication["bytes"]
+    decisions = 3 * 30
+    assert (more - decisions) % (2 * 3 * 16) == 0
+    assert 5 <= (more - decisions) / (2 * 3 * 16) <= 15
+
+
+@each("topology", ["star", "cycle"])
+def test_over_rows_roots_extrapolate_what_they_have_without_a_message_more(topology):
+    workers, how = evenly(240, 3), HOW | {"max_iter": 400}
+    joined = connect_workers(make_graph(topology, 3))
+    plain = fit_em(X, workers, joined, **how)
+    fast = fit_em(X, workers, joined, accelerate="squarem", **how)
+    assert fast.converged
+    assert fast.n_iter + len(fast.lost) < 0.7 * plain.n_iter
+    assert fast.log_likelihood >= plain.log_likelihood - 1e-6
+    short = {"max_iter": 12}
+    one = fit_em(X, workers, joined, accelerate="squarem", **how | short)
+    other = fit_em(X, workers, joined, **how | short)
+    assert one.communication["bytes"] == other.communication["bytes"]
+
+
+def test_a_broken_off_run_ends_as_if_it_had_not_been():
+    fit = lambda saver: fit_vpem(  # noqa: E731
+        X, network("cycle"), saver=saver, accelerate="squarem", n_init=2, **HOW | {"max_iter": 40}
+    )
+    assert check_resumes(fit).converged
+
+
+@each("covariance_type", ["full", "tied", "diag", "spherical", "tied-diag", "tied-spherical"])
+def test_coordinates_are_those_of_a_vector_space(covariance_type):
+    mixture = fit_vpem(
+        X, network(), n_components=3, covariance_type=covariance_type, max_iter=3, n_threads=1
+    ).mixture
+    here = Coordinates.of(mixture, 1e-7)
+    again = here.mixture(mixture, 1e-7)
+    for name in ("weights", "means", "covariances"):
+        np.testing.assert_allclose(getattr(again, name), getattr(mixture, name), rtol=1e-12)
+    # Far out in any direction there is a mixture with covariances above the floor.
+    ahead = here.minus(Coordinates.of(fit_vpem(X, network(), n_components=3, max_iter=1,
+        covariance_type=covariance_type, n_threads=1).mixture, 1e-7))  # fmt: skip
+    for step in (-30.0, 30.0):
+        far = here.moved(np.array([step]), ahead).mixture(mixture, 1e-7)
+        np.testing.assert_allclose(far.weights.sum(), 1)
+        assert not far.factors.failed.any()
+    parts = ahead.squares(1 / 3)
+    total = sum((one**2).sum() for one in (ahead.weights, ahead.means, ahead.spreads))
+    np.testing.assert_allclose(parts.sum(), total)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "squarem,squarem", "local", "local:0", "local:1001", "local:x", "anderson", ","]
+)
+def test_what_is_no_acceleration_is_refused(name):
+    with pytest.raises(InputError, match="accelerate must be squarem, got"):
+        parse_acceleration(name)
+
+
+def test_what_cannot_be_accelerated_is_refused_with_the_reason():
+    with pytest.raises(InputError, match="no sum over a batch shows"):
+        fit_vpem(X, network(), accelerate="squarem", batch_size=20)
+    failing = network("complete", link_failure=0.1, n_rounds=9)
+    with pytest.raises(InputError, match="sums differ by who was heard"):
+        fit_vpem(X, failing, accelerate="squarem")

@@ -1,0 +1,342 @@
+"""EM in fewer sums: what is tried beyond an M-step, and what is done where it was too much.
+
+After each sum the loop of `vpem.steps.em` asks for the parameters of the next one. Plainly they are
+those of the M-step. With SQUAREM every second M-step is followed by a step along the line on which
+the last two lie (Varadhan and Roland 2008, scheme S3). Log-likelihoods decide: where a sum finds
+less than the last one did, its parameters are given up for those of the M-step that came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.errors import InputError, Setting
+from vpem.network.schema import FLAG, Array, Choice, ListOf, Maybe, Number, Schema, State
+from vpem.sums.counted import add_numbers
+from vpem.sums.sum import Sum
+from vpem.terms.coordinates import Coordinates
+from vpem.terms.covariances import Factors
+from vpem.terms.mixture import Mixture
+from vpem.terms.mixture_states import mixture_schema, mixture_state
+from vpem.terms.terms import Terms
+
+__all__ = ["Accelerated", "Acceleration", "Plain", "parse_acceleration"]
+
+MOST_LOCAL = 1000
+"""Local steps after a sum that may be asked for."""
+
+BEGINS_BELOW = 1.0
+"""Gain of an M-step, in nats per sample, at which acceleration begins.
+
+Before, EM is on its way to one of several optima, and longer steps may lead to another.
+"""
+
+REACH = 4.0
+"""Longest step of SQUAREM at first; an M-step is 1. Where it was in the way it grows so many times,
+and where a step was lost it shrinks so many times."""
+
+SHORTEST = 0.3
+"""Shortest step, where local steps make maps of which an M-step's lower bound, 1, does not hold."""
+
+FLOOR = 0.9
+"""Part of ``reg_covar`` that covariances keep wherever points lie on a line."""
+
+Roots = Sequence[Terms]
+
+
+@dataclass(frozen=True)
+class Acceleration:
+    """How EM is accelerated.
+
+    Attributes
+    ----------
+    local : int
+        Most steps of a root on its own block after an M-step, while the rest of the sum stays.
+    squarem : bool
+        Whether M-steps are extrapolated.
+    """
+
+    local: int = 0
+    squarem: bool = False
+
+
+def parse_acceleration(name: str | None) -> Acceleration | None:
+    """Return how EM is accelerated: ``"squarem"``, or not at all.
+
+    Raises
+    ------
+    InputError
+        If it is none of these.
+    """
+    if name is None:
+        return None
+    if name != "squarem":
+        raise InputError(Setting("accelerate"), f" must be squarem, got {name!r}")
+    return Acceleration(squarem=True)
+
+
+class Plain:
+    """EM as it is: the parameters of the M-step are those of the next sum."""
+
+    tried = "step"
+    """What the parameters of the sum under way are: an M-step's, or more."""
+    decides = False
+    """Whether all roots decide after each sum together what becomes of it."""
+
+    ended = False
+    """Whether nothing is left to gain."""
+
+    def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], tol: float) -> bool:
+        """Whether the parameters of a sum are given up for what it found at them.
+
+        Parameters
+        ----------
+        found : ndarray of shape (R,)
+            Log-likelihood, as all roots found it.
+        emptied : callable
+            Says whether a component has too few rows there.
+        tol : float
+            Change of the log-likelihood per sample that is small; 0: none is.
+        """
+        return False
+
+    def undo(self) -> tuple[list[Mixture], list[Factors]]:
+        """Return what is gone back to: mostly parameters of the last M-step."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Begin anew, where components were placed anew."""
+
+    def next(
+        self,
+        before: Sequence[Mixture],
+        updated: list[Mixture],
+        factors: list[Factors],
+        found: NDArray[np.float64],
+        small: bool,
+    ) -> tuple[list[Mixture], list[Factors]]:
+        """Return the parameters of the next sum, and their factors.
+
+        Parameters
+        ----------
+        before : sequence of Mixture
+            Those of the last sum.
+        updated : list of Mixture
+            After its M-step.
+        factors : list of Factors
+            Of these.
+        found : ndarray of shape (R,)
+            Log-likelihood at ``before``, as all roots found it.
+        small : bool
+            Whether it changed by so little that EM may have come to its end.
+        """
+        return updated, factors
+
+    def settled(
+        self, mixtures: list[Mixture], factors: list[Factors]
+    ) -> tuple[list[Mixture], list[Factors]]:
+        """Return what a run ends with, of what the next sum would be of."""
+        return mixtures, factors
+
+    def state(self) -> State:
+        """Return what is kept from one sum to the next."""
+        return {}
+
+    def schema(self, like: Mixture) -> dict[str, Schema]:
+        """Say what that must be, of mixtures like this one."""
+        return {}
+
+    def restore(self, state: State, like: Mixture) -> None:
+        """Go on from what was kept, which has been checked."""
+
+
+class Accelerated(Plain):
+    """EM with longer steps.
+
+    Parameters
+    ----------
+    how : Acceleration
+        Which.
+    roots : sequence of Terms
+        Who takes M-steps: one for all roots that share a mixture, or each root its own.
+    total : Sum
+        How hubs sum; where each root has its own mixture, of all features, nothing is sent.
+    over_rows : bool
+        Whether each has.
+    """
+
+    decides = True
+
+    def __init__(self, how: Acceleration, roots: Roots, total: Sum, over_rows: bool) -> None:
+        self.how, self.roots, self.total, self.over_rows = how, roots, total, over_rows
+        self.weight = roots[0].total_weight
+        self.floor = FLOOR * roots[0].reg_covar
+        self.shortest = SHORTEST if how.local else 1.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew: with M-steps, as at the start."""
+        self.tried = "step"
+        self.begun = self.clipped = False
+        self.reach = REACH
+        self.accepted: NDArray[np.float64] | None = None
+        """Log-likelihood that the last sum found that was not lost, (R,)."""
+        self.kept: list[Mixture] = []
+        """After its M-step: what to go back to."""
+        self.best: list[Mixture] = []
+        """Before it."""
+        self.origin: list[Mixture] = []
+        """First of three points that are extrapolated."""
+
+    def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], tol: float) -> bool:
+        """Whether the parameters of a sum are given up, where any root finds less than before.
+
+        Without ``reg_covar`` no M-step does that; with it EM comes to rest a little below the
+        highest log-likelihood, at which a run that may stop then ends.
+        """
+        if self.accepted is None:
+            return False
+        lower = not bool((found >= self.accepted).all())
+        if self.tried == "step":
+            self.ended = lower and self.begun and tol > 0 and self.total.exact
+            return self.ended
+        return lower or emptied()
+
+    def undo(self) -> tuple[list[Mixture], list[Factors]]:
+        """Return what is gone back to: the last M-step, or before it where that was too much."""
+        if self.tried == "extrapolation":
+            self.reach = max(1.0, self.reach / REACH)
+        self.tried, self.clipped, self.origin = "step", False, []
+        mixtures = self.best if self.ended else self.kept
+        return mixtures, [own.prepare(one) for own, one in zip(self.roots, mixtures, strict=True)]
+
+    def next(
+        self,
+        before: Sequence[Mixture],
+        updated: list[Mixture],
+        factors: list[Factors],
+        found: NDArray[np.float64],
+        small: bool,
+    ) -> tuple[list[Mixture], list[Factors]]:
+        """Return the parameters of the next sum, and their factors.
+
+        Where what was tried changed little the next step is an M-step: only from one point to the
+        next of EM itself a small change means that it has come to its end.
+        """
+        was, self.tried = self.tried, "step"
+        if was == "extrapolation" and self.clipped:
+            self.reach *= REACH
+        if self.accepted is not None and was == "step":
+            gain = float((found - self.accepted).max()) / self.weight
+            self.begun = self.begun or gain < BEGINS_BELOW
+        self.accepted, self.kept, self.best = found, updated, list(before)
+        if not self.begun or (small and was != "step"):
+            self.origin = []
+            return updated, factors
+        if not self.origin:
+            self.origin = list(before)
+            return updated, factors
+        points, self.origin = (self.origin, before, updated), []
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            return self._extrapolated(points) or (updated, factors)
+
+    def _extrapolated(
+        self, points: tuple[Sequence[Mixture], Sequence[Mixture], Sequence[Mixture]]
+    ) -> tuple[list[Mixture], list[Factors]] | None:
+        """Go along the line of three points; None where that is no more than the last of them."""
+        lines = []
+        for three in zip(*points, strict=True):
+            first, second, third = (Coordinates.of(one, self.floor) for one in three)
+            ahead = second.minus(first)
+            lines.append((first, ahead, third.minus(second).minus(ahead)))
+        lengths = self._lengths([line[1:] for line in lines])
+        mixtures, made = [], []
+        for own, like, length, (first, ahead, bend) in zip(
+            self.roots, points[2], lengths, lines, strict=True
+        ):
+            there = first.moved(2 * length, ahead).moved(length**2, bend)
+            mixtures.append(there.mixture(like, self.floor))
+            made.append(own.prepare(mixtures[-1]))
+        longest = max(float(length.max(initial=0.0)) for length in lengths)
+        failed = any(bool(one.failed.any()) for one in made)
+        flags = [longest >= self.reach, failed, longest != 1.0]
+        clipped, failed, moves = self.total.holders.any(flags).tolist()
+        if failed:  # of which the root that finds it tells all others
+            self.total.agree("flooding")
+        if failed or not moves:
+            self.reach *= REACH if clipped and not failed else 1.0
+            return None
+        self.tried, self.clipped = "extrapolation", clipped
+        return mixtures, made
+
+    def _lengths(
+        self, lines: Sequence[tuple[Coordinates, Coordinates]]
+    ) -> list[NDArray[np.float64]]:
+        """Steps (R,) of each mixture: the ratio of two lengths, of which each hub has a part."""
+        if self.over_rows:
+            squares = [np.array([[one.squares().sum() for one in line]]) for line in lines]
+        else:
+            share = 1.0 / self.total.holders.n_agents
+            own = np.stack([one.squares(share) for one in lines[0]], axis=1)
+            squares = [add_numbers(self.total, own)]
+        ratios = [np.sqrt(one[:, 0] / one[:, 1]) for one in squares]
+        return [
+            np.clip(np.where(np.isfinite(one), one, 1.0), self.shortest, self.reach)
+            for one in ratios
+        ]
+
+    def settled(
+        self, mixtures: list[Mixture], factors: list[Factors]
+    ) -> tuple[list[Mixture], list[Factors]]:
+        """Return what a run ends with: nothing that was only tried."""
+        return (mixtures, factors) if self.tried == "step" else self.undo()
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """Return what is kept from one sum to the next."""
+        return {
+            "acceleration": {
+                "tried": self.tried,
+                "begun": self.begun,
+                "clipped": self.clipped,
+                "reach": self.reach,
+                "accepted": self.accepted,
+                "kept": [mixture_state(one) for one in self.kept] or None,
+                "best": [mixture_state(one) for one in self.best] or None,
+                "origin": [mixture_state(one) for one in self.origin] or None,
+            }
+        }
+
+    def schema(self, like: Mixture) -> dict[str, Schema]:
+        """Say what that must be, of mixtures like this one."""
+        n_roots = 1 if self.over_rows else self.total.n_roots
+        shape = (like.blocks, like.covariance_type, like.n_components)
+        mixtures = Maybe(ListOf(mixture_schema(*shape, n_roots), len(self.roots)))
+        found = Array("f8", (self.total.roots.n_agents,))
+        return {
+            "acceleration": {
+                "tried": Choice(("step", "extrapolation")),
+                "begun": FLAG,
+                "clipped": FLAG,
+                "reach": Number(1.0),
+                "accepted": Maybe(found),
+                "kept": mixtures,
+                "best": mixtures,
+                "origin": mixtures,
+            }
+        }
+
+    def restore(self, state: State, like: Mixture) -> None:
+        """Go on from what was kept, which has been checked."""
+        own = state["acceleration"]
+        for name in ("kept", "best", "origin"):
+            setattr(self, name, [replace(like, **one) for one in own[name] or ()])
+        for name in ("tried", "begun", "clipped", "reach", "accepted"):
+            setattr(self, name, own[name])
+        if self.accepted is None or not self.kept or not self.best:
+            self.restart()

@@ -1,0 +1,150 @@
+"""Parameters of a mixture as points of a vector space: nothing in it is out of bounds.
+
+Log mixing weights, means, and of every covariance, less what it is at least, the Cholesky factor
+with the logarithms of its diagonal (of a variance half the logarithm). Whatever lies on the line
+through two mixtures is one too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.network.blocks import Blocks
+from vpem.terms.covariances import block_views
+from vpem.terms.mixture import Mixture
+
+__all__ = ["Coordinates"]
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """A mixture in unconstrained coordinates, or the difference of two.
+
+    Attributes
+    ----------
+    blocks : Blocks
+        Of the mixture.
+    weights : ndarray of shape (R, K)
+        Log mixing weights; 0 of components without weight.
+    means : ndarray of shape (K, d)
+    spreads : ndarray
+        Log-Cholesky factors, shaped as the mixture's covariances.
+    """
+
+    blocks: Blocks
+    weights: Vector
+    means: Vector
+    spreads: Vector
+
+    @classmethod
+    def of(cls, mixture: Mixture, floor: float) -> Coordinates:
+        """Return the coordinates of a mixture; NaN of a covariance that is not above the floor.
+
+        Parameters
+        ----------
+        mixture : Mixture
+            Its blocks are all positive definite.
+        floor : float
+            Below all eigenvalues of its covariances, from which coordinates count them.
+        """
+        given = mixture.weights > 0
+        weights = np.log(np.where(given, mixture.weights, 1.0))
+        if mixture.is_diagonal:
+            return cls(
+                mixture.blocks, weights, mixture.means, 0.5 * np.log(mixture.covariances - floor)
+            )
+        spreads = np.empty_like(mixture.covariances)
+        widths, copies = mixture.blocks.widths, mixture.n_copies
+        for view, block in zip(
+            block_views(spreads, widths, copies), mixture.covariance_blocks, strict=True
+        ):
+            on = np.arange(view.shape[1])
+            view[...] = block
+            view[:, on, on] -= floor
+            try:
+                view[...] = np.linalg.cholesky(view)
+            except np.linalg.LinAlgError:  # at the edge of rounding
+                view[...] = np.nan
+            view[:, on, on] = np.log(view[:, on, on])
+        return cls(mixture.blocks, weights, mixture.means, spreads)
+
+    def minus(self, other: Coordinates) -> Coordinates:
+        """Return how this one differs from another."""
+        return Coordinates(
+            self.blocks,
+            self.weights - other.weights,
+            self.means - other.means,
+            self.spreads - other.spreads,
+        )
+
+    def moved(self, steps: Vector, along: Coordinates) -> Coordinates:
+        """Return this point moved ``along`` a direction, each root (R,) by a step of its own."""
+        blocks = self.blocks
+        if len(steps) == 1:
+            of_columns = of_spreads = steps
+        else:
+            of_columns = steps[blocks.block_of]
+            of_spreads = of_columns
+            if self.spreads.ndim == 1:
+                of_spreads = np.repeat(steps, _sizes(blocks, self.spreads))
+        return Coordinates(
+            blocks,
+            self.weights + steps[:, None] * along.weights,
+            self.means + of_columns * along.means,
+            self.spreads + of_spreads * along.spreads,
+        )
+
+    def squares(self, share: float = 1.0) -> Vector:
+        """Squared length of each block's part, (B,), with a share of its root's mixing weights."""
+        blocks = self.blocks
+        columns = (self.means**2).sum(axis=0)
+        found = np.broadcast_to(share * (self.weights**2).sum(axis=1), blocks.n_blocks).copy()
+        if self.spreads.ndim == 2:
+            columns += (self.spreads**2).sum(axis=0)
+        else:
+            ends = np.cumsum([0, *_sizes(blocks, self.spreads)])
+            found += [self.spreads[a:b] @ self.spreads[a:b] for a, b in pairwise(ends.tolist())]
+        found += np.bincount(blocks.block_of, columns, minlength=blocks.n_blocks)
+        return found
+
+    def mixture(self, like: Mixture, floor: float) -> Mixture:
+        """Return the mixture at this point.
+
+        Parameters
+        ----------
+        like : Mixture
+            What is not in the coordinates is as in this one, and whose components without weight
+            stay as they are there.
+        floor : float
+            As for `of`.
+        """
+        logs = np.where(like.weights > 0, self.weights, -np.inf)
+        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        if like.is_diagonal:
+            covariances = np.exp(2 * self.spreads) + floor
+        else:
+            covariances = np.empty_like(self.spreads)
+            widths, copies = self.blocks.widths, like.n_copies
+            logarithms = block_views(self.spreads, widths, copies)
+            for view, logs in zip(
+                block_views(covariances, widths, copies), logarithms, strict=True
+            ):
+                on = np.arange(view.shape[1])
+                factors = logs.copy()
+                factors[:, on, on] = np.exp(factors[:, on, on])
+                np.matmul(factors, factors.swapaxes(1, 2), out=view)
+                view[:, on, on] += floor
+        return replace(like, weights=weights, means=self.means, covariances=covariances)
+
+
+def _sizes(blocks: Blocks, flat: Vector) -> NDArray[np.int64]:
+    """Numbers that each block has in a flat array of covariances, (B,)."""
+    squares = blocks.widths.astype(np.int64) ** 2
+    return squares * (len(flat) // max(int(squares.sum()), 1))
