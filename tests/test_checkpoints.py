@@ -257,9 +257,7 @@ def test_another_run_is_refused(tmp_path):
     def resumed(**change):
         return run(FileSaver(file, resume=True), 2, facts | change)
 
-    assert resumed(max_iter=7) == []
-    with pytest.warns(VpemWarning, match="began on 1 threads and goes on with 2"):
-        resumed(n_threads=2)
+    assert resumed(max_iter=7) == resumed(n_threads=2) == []
     with pytest.raises(InputError, match=r"tol was 0\.1, now it is 0\.2; .* force=True"):
         resumed(tol=0.2)
     with pytest.raises(InputError, match="data is not the same"):

@@ -316,13 +316,12 @@ def test_messages_cost_as_much_as_with_nothing_missing():
     )
 
 
-def test_threads_do_not_change_the_numbers_much():
-    X = with_holes(clusters(16, 700), 17)
+def test_threads_change_nothing():
+    X = with_holes(clusters(16, 12_000), 17)  # enough work for threads
     net = network([[0, 1, 2], [3, 4]])
-    one, two = (fitted(X, net, max_iter=8, n_threads=threads) for threads in (1, 2))
-    np.testing.assert_allclose(one.mixture.means, two.mixture.means, rtol=1e-9)
-    again = fitted(X, net, max_iter=8, n_threads=2)
-    np.testing.assert_array_equal(two.mixture.covariances, again.mixture.covariances)
+    one, two = (fitted(X, net, max_iter=2, n_threads=threads) for threads in (1, 2))
+    np.testing.assert_array_equal(one.history, two.history)
+    np.testing.assert_array_equal(one.mixture.covariances, two.mixture.covariances)
 
 
 def test_single_precision_is_near_double():

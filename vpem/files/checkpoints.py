@@ -201,14 +201,6 @@ class FileSaver:
                 f"{told}; give what it began with, or ",
                 *ANEW,
             )
-        threads = then.get("n_threads"), facts.get("n_threads")
-        if threads[0] != threads[1]:
-            warnings.warn(
-                f"the run began on {threads[0]} threads and goes on with {threads[1]}: its results "
-                "may differ in the last digits",
-                VpemWarning,
-                stacklevel=3,
-            )
         self.saved = self._found["run"]
         self._found = None
 
