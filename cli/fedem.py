@@ -125,11 +125,12 @@ def _fit(
 ) -> tuple[FedFit, Report]:
     """Fit with so many bytes of data in memory; and what there is to report of the engine."""
     from vpem.fits.fedem import fit_fedem
+    from vpem.sums.combinations import way_of
     from vpem.sums.connect import connect_workers
 
     joined = graph_of(workers.n_workers, workers.names, graph)
-    if not joined.has_server:
-        # There the codec is of the rounds; at a server corrections are compressed, not the sum.
+    if way_of(joined, sums) == "consensus":
+        # There the codec is of the rounds; elsewhere corrections are compressed, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
     with run.working(Progress, source.X) as progress:
         network = run.over(connect_workers(joined, sums), workers=True)

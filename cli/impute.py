@@ -122,11 +122,12 @@ def _fit(
 ) -> tuple[Imputation, Report]:
     """Fit; and what there is to report of the engine."""
     from vpem.fits.imputation import fit_imputation
+    from vpem.sums.combinations import way_of
     from vpem.sums.connect import connect_workers
 
     joined = graph_of(found.n_observers, found.names, graph)
-    if not joined.has_server:
-        # There the codec is of the rounds; at a server corrections are compressed, not the sum.
+    if way_of(joined, sums) == "consensus":
+        # There the codec is of the rounds; elsewhere corrections are compressed, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
     with run.working(_Progress) as progress:
         network = run.over(connect_workers(joined, sums), workers=True)

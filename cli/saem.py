@@ -136,6 +136,7 @@ def _fit(
     from vpem.errors import InputError, Setting
     from vpem.saem.fit import fit_saem
     from vpem.saem.saem import burn_in_of
+    from vpem.sums.combinations import way_of
     from vpem.sums.connect import connect_workers
 
     from .saem_report import SaemCounter
@@ -145,7 +146,7 @@ def _fit(
 
     held = source.held
     joined = graph_of(held.n_workers, held.names, graph)
-    if not joined.has_server and sums.sum != "tree":
+    if way_of(joined, sums) == "consensus":
         if how.feedback is not None:
             raise InputError(
                 Setting("feedback"), " is about what devices send a server; among neighbours it is "

@@ -221,15 +221,16 @@ def _show(found: Report) -> None:
     if found["split"] == "features":
         facts.append(("hubs", f"{len(hubs)} of {plural(found['hops'], 'hop')}"))
     facts.append(("sum", how_summed(found)))
-    if found["communication"]["is_expected"]:
+    if found["communication"]["is_expected"] and found["tree"] is None:
         drawn, share = (found["communication"][name] for name in ("n_drawn", "partitioned"))
         facts.append(
             ("falls apart", f"in {number(100 * share, 2)} % of {plural(drawn, 'sum')} drawn")
         )
     if found["along_a_tree"] is not None:
-        messages, sent, rounds = found["along_a_tree"].values()
+        messages, sent, rounds = map(round, found["along_a_tree"].values())
         cost = f"{plural(messages, 'message')}, {size(sent)}, {plural(rounds, 'round')}"
-        facts.append(("or", f"--sum tree, exact: {cost} an iteration"))
+        how = "--sum tree" if found["compress"] else "--sum tree, exact"
+        facts.append(("or", f"{how}: {cost} an iteration"))
     tables: list[Table | str] = [table(facts, "", "")]
     if found["split"] == "features":
         tables += _hubs(hubs, names)

@@ -72,8 +72,8 @@ A ✓ works as the plain algorithm; a number leads to the sentence that says why
 it.
 
 Columns go with each other too, and all of them with MPI, but for these pairs, each refused in one
-sentence: a codec along a tree, where every hop would round a sum anew; links or agents that fail at
-a server or along a tree, which need every one of them (a server's sum has `--participation`, where
+sentence: links or agents that fail at a server, and agents that drop out along a tree, which need
+every one of them (both have `--participation`, where
 it has anything); missing values in data on disk, of which is kept in memory which values are
 there; `--memory-limit` with `--parties`, whose rows are brought together in memory; batches of
 k-means over features with some absent, whose last terms are of other rows. `vpem select` has

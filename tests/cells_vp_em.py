@@ -31,8 +31,10 @@ WEIGHTS = np.random.default_rng(2).integers(0, 3, len(X)).astype(float)
 START = [3, 77]
 
 COMPRESSED = {"topology": "cycle", "network": {"compress": "natural:12bits"}}
+ALONG_A_TREE = {"topology": "path", "network": COMPRESSED["network"] | {"sum": "tree"}}
 ABSENT = {"topology": "complete", "network": {"agent_dropout": 0.05}, "max_iter": 30}
 FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
+FAILING_TREE = {"network": FAILING["network"] | {"sum": "tree"}}
 MISSING = {"data": HOLES, "missing": "marginalize"}
 BATCHES = {"batch_size": 30}
 
@@ -116,7 +118,9 @@ def consensus(folder):
 def compressed(folder):
     found = same_optimum(1e-6, **COMPRESSED)
     server = same_optimum(1e-6, network=COMPRESSED["network"])
-    for one, plain in ((found, fit(topology="cycle")), (server, fit())):
+    tree = same_optimum(1e-6, **ALONG_A_TREE)
+    check_resumes(lambda saver: fit(**ALONG_A_TREE, saver=saver))
+    for one, plain in ((found, fit(topology="cycle")), (server, fit()), (tree, fit())):
         each = (each.communication for each in (one, plain))
         few, many = (sent["bytes"] / sent["messages"] for sent in each)
         assert few < 0.25 * many
@@ -129,6 +133,8 @@ def absent(folder):
 
 
 def links(folder):
+    same(fit(**ALONG_A_TREE | FAILING_TREE), fit())
+    check_resumes(lambda saver: fit(**ALONG_A_TREE | FAILING_TREE, saver=saver))
     found = same_optimum(1e-6, **FAILING)
     assert lost_messages(found.communication["by_kind"]["estep"], found.network.graph.n_edges)
 
@@ -200,8 +206,11 @@ OVER_RANKS = {
     "consensus": {"topology": "cycle"},
     "compressed": COMPRESSED,
     "compressed at a server": {"network": {"compress": "natural:12bits"}},
+    "compressed along a tree": ALONG_A_TREE,
+    "compressed along a tree, in batches": ALONG_A_TREE | BATCHES,
     "absent": ABSENT | {"max_iter": 6},
     "links": FAILING,
+    "links, along a tree": ALONG_A_TREE | FAILING_TREE,
     "compressed in batches": {"network": COMPRESSED["network"]} | BATCHES,
     "links fail, in batches": FAILING | BATCHES,
     "all of it": MISSING

@@ -102,8 +102,14 @@ def main(engine, brief=False):
         make_graph("path", N_AGENTS), partition, hops=0, n_rounds=3, acceleration="none"
     )
     compare(other)
-    for hops in (0, 1):
-        compare(connect(make_graph("path", N_AGENTS), partition, hops=hops, sum="tree"))
+    for topology, hops in (("path", 0), ("path", 1), ("geometric", 0)):
+        graph = make_graph(topology, N_AGENTS, seed=3)
+        found = compare(connect(graph, partition, hops=hops, sum="tree"), init=starts[3])
+        if hops == 0:
+            # Along a tree as at a server, on whatever engine.
+            asked = {"n_components": 3, "max_iter": 6, "tol": 0.0, "init": starts[3]}
+            wanted = fit_vpem(X, star, **asked)
+            np.testing.assert_allclose(found.history, wanted.history, rtol=1e-12)
     compare_disturbed(compare, partition, first, brief)
     if not brief:
         compare_disk(compare, networks, starts)

@@ -3,6 +3,7 @@
 import re
 import warnings
 
+import numpy as np
 import pytest
 
 from vpem import connect, connect_workers, make_graph
@@ -60,7 +61,8 @@ def test_every_fit_by_consensus_says_what_a_tree_would_send(capsys, command):
         ("cycle", {}, True),
         ("star", {}, False),
         ("cycle", {"sum": "tree"}, False),
-        ("cycle", {"link_failure": 0.1}, False),
+        ("cycle", {"link_failure": 0.1}, True),
+        ("cycle", {"agent_dropout": 0.1}, False),
     ],
 )
 def test_of_a_tree_that_cannot_be_nothing_is_said(graph, asked, told):
@@ -68,3 +70,40 @@ def test_of_a_tree_that_cannot_be_nothing_is_said(graph, asked, told):
         warnings.simplefilter("ignore")
         network = connect(make_graph(graph, 5), contiguous(5, 5), **asked)
     assert (along_a_tree(network) is not None) == told
+
+
+def numbers(capsys, command, *words):
+    """What a fit found, and what it sent."""
+    found = done(capsys, *COMMANDS[command], "--quiet", "--json", *words).json
+    said = [found.get(name) for name in ("history", "log_likelihood", "objective", "inertia")]
+    if isinstance(said[1], dict):
+        said[1] = said[1]["value"]
+    history = said[0] if isinstance(said[0], list) else []
+    flat = np.concatenate([np.ravel(np.array(one, dtype=float)) for one in (history, *said[1:])])
+    return flat[np.isfinite(flat)], found["communication"]
+
+
+def same(ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    assert len(ours) > 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_numbers_of_a_tree_are_a_servers_whatever_fails(capsys, command):
+    tree = ("--topology", "small-world", "--sum", "tree")
+    server, _ = numbers(capsys, command, "--topology", "star")
+    found, sent = numbers(capsys, command, *tree)
+    same(found, server)
+    failing, waited = numbers(capsys, command, *tree, "--link-failure", 0.3, "--stragglers", 0.1)
+    np.testing.assert_array_equal(failing, found)
+    assert waited["rounds"] > sent["rounds"]
+    for what in ("messages", "bytes", "by_link"):
+        assert waited[what] == sent[what]
+
+
+@pytest.mark.parametrize("command", ["fedem", "completion", "individuals"])
+def test_what_a_codec_has_written_goes_to_the_root_as_it_is(capsys, command):
+    codec = ("--compress", "natural:12bits")
+    server, _ = numbers(capsys, command, "--topology", "star", *codec)
+    found, _ = numbers(capsys, command, "--topology", "path", "--sum", "tree", *codec)
+    same(found, server)

@@ -96,6 +96,8 @@ COMPRESSED = [
     ("star", 5, {"compress": "qsgd:8bits"}),
     ("star", 5, {"compress": "topk:0.05"}),
     ("star", 5, {"compress": "float32", "hops": 1}),
+    ("path", 6, {"compress": "natural:12bits", "sum": "tree"}),
+    ("geometric", 12, {"compress": "topk:0.2", "sum": "tree", "hops": 1}),
     ("cycle", 8, {"compress": "natural:12bits", "hops": 1}),
     ("cycle", 8, {"compress": "qsgd:8bits"}),
     ("cycle", 8, {"compress": "qsgd:8bits:100", "acceleration": "none"}),

@@ -17,6 +17,7 @@ from vpem.sums.contraction import contraction
 from vpem.sums.counted import AtServer
 from vpem.sums.last_heard import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
+from vpem.sums.tree import AlongTree
 
 __all__ = ["check_absent", "check_network", "lasting", "pace_of"]
 
@@ -109,8 +110,9 @@ def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
     fail or some are absent at a server once more, and where some are silent on a graph, of whom
     others have different estimates meanwhile, three times.
     """
-    exact = network.compress is None and network.faults is None and how.participation == 1
-    return Pace(0 if exact else _patience(network, n_values), how.batch_size)
+    steady = network.faults is None or network.whole.total.exact
+    steady = steady and network.compress is None and how.participation == 1
+    return Pace(0 if steady else _patience(network, n_values), how.batch_size)
 
 
 def _patience(network: Network, n_values: int) -> int:
@@ -118,8 +120,10 @@ def _patience(network: Network, n_values: int) -> int:
         return CYCLES
     if network.compress is None:
         return 1
-    if not network.graph.has_server:
+    total = network.whole.total
+    if total.way == "consensus":
         return MEMORIES_OF_ROUNDS
     _, omega = contraction(parse_codec(network.compress), n_values)
     left = sqrt(omega / (1.0 + omega)) ** CompressedServerSum.messages(omega)
-    return ceil(log(SETTLED) / log(left)) if 0 < left < 1 else 1
+    hops = total.tree.hops if isinstance(total, AlongTree) else 1
+    return ceil(log(SETTLED) / log(left)) + hops - 1 if 0 < left < 1 else 1

@@ -25,7 +25,7 @@ from vpem.network.schema import Report
 from vpem.sums.connect import Network
 from vpem.sums.over_engine import IN_FLIGHT
 from vpem.sums.quantizer import ITEM
-from vpem.sums.tree import TreeSum
+from vpem.sums.tree import AlongTree
 from vpem.terms.features import CHUNK_BYTES, FeatureTerms
 from vpem.terms.row_statistics import Message
 from vpem.terms.scaling import Scaling
@@ -251,7 +251,7 @@ def _busiest(network: Network, sent: Report) -> tuple[int, int]:
     up, down = (np.array(sent["by_agent"][f"bytes_{way}"]) for way in ("sent", "received"))
     if network.graph.has_server:
         return n_agents, int((up + down).max(initial=0))
-    if isinstance(total, TreeSum):
+    if isinstance(total, AlongTree):
         leaves, parent = total.tree.leaves, total.tree.parent
         children = np.bincount(parent[leaves], minlength=len(parent))
         depth = total.tree.depth
@@ -267,6 +267,6 @@ def _chunks(network: Network, n_bytes: float) -> int:
     """Chunks of rows whose sums are taken one after the other, of terms of so many bytes."""
     if network.total.whole:
         return 1
-    shared = network.graph.has_server or isinstance(network.total, TreeSum)
+    shared = network.graph.has_server or isinstance(network.total, AlongTree)
     states = 2 if shared else 3 * (1 + int(network.graph.degrees.max(initial=0)))
     return max(1, ceil(n_bytes * IN_FLIGHT * states / CHUNK_BYTES))

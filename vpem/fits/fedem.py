@@ -32,7 +32,6 @@ from vpem.steps.fedruns import FedProgress
 from vpem.steps.restarts import OneRun
 from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
-from vpem.sums.combinations import refuse_codec
 from vpem.sums.connect import Network, connect_workers
 from vpem.terms.statistic_map import FLOOR
 from vpem.terms.whitening import Whitening
@@ -151,7 +150,6 @@ def fit_fedem(
     given = _prepared(X, workers, network, how, sample_weight, feature_names)
     codec = None if how.compress is None else parse_codec(how.compress)
     network = _network_of(network, workers)
-    refuse_codec(network.total.way, codec)
     how = how.changed(n_threads=thread_count(how.n_threads), floor=_floor(how, codec, network))
     if saver is not None:
         saver.begin(_facts(given, workers, network, how, codec, known_covariance))
@@ -160,7 +158,7 @@ def fit_fedem(
     with one_blas_thread(), np.errstate(over="ignore"):
         network.charge_setup(ledger, given.n_samples, ITEM)
         rng = np.random.default_rng([how.seed, 1])
-        short = codec_of_moments(codec) if network.total.way == "server" else None
+        short = codec_of_moments(codec) if network.total.way != "consensus" else None
         held = HeldByWorkers(given, workers, network.total.holders)
         setup = Setup(held, network, ledger, short, rng)
         model = setup.model(how, known_covariance)

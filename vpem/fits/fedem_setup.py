@@ -196,5 +196,5 @@ class _OwnPlaces(Wrapper):
 
     def send(self, values: Vector, senders: Any = None) -> Vector:
         """Send the numbers at each sender's own places of vectors (n, P)."""
-        self.count(SHORT * values.shape[1] // len(values), senders)
+        self.count(np.full(len(values), SHORT * values.shape[1] // len(values)), senders)
         return values.astype(np.float32).astype(np.float64)

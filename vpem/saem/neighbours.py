@@ -12,7 +12,6 @@ from vpem.network.schema import Array, Schema, State
 from vpem.network.trees import grow_tree
 from vpem.saem.models.model import Vector
 from vpem.saem.server import SaemServer, Units
-from vpem.sums.combinations import refuse_codec
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.quantizer import ITEM
@@ -177,7 +176,6 @@ def keeper_of(
                 "at a server SAEM compresses statistics itself: give the codec to it, and a "
                 "network without compress"
             )
-        refuse_codec(network.total.way, codec)
         return SaemServer(weights, codec, feedback, pieces, network)
     if codec is not None:
         raise InputError(

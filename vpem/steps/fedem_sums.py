@@ -10,7 +10,6 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
 from vpem.network.topologies import make_graph
 from vpem.steps.fedruns import FedRun
-from vpem.sums.combinations import refuse_codec
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.quantizer import ITEM, Quantizer
@@ -260,7 +259,6 @@ def statistic_keeper(
     if network is None:
         total = ServerSum(n).on(ledger).weighted(weights)
         return Central(total, first, later, participation, among, rng)
-    refuse_codec(network.total.way, later.codec)
     if isinstance(network.total, AtServer):
         if network.graph.n_agents != n:
             raise InputError(

@@ -13,7 +13,7 @@ from vpem.network.graph import Graph
 from vpem.settings import SumSettings
 from vpem.sums.rounds import MOST_GOSSIP_ROUNDS
 
-__all__ = ["refuse_codec", "refuse_what_makes_no_sense", "refuse_without_rounds", "way_of"]
+__all__ = ["refuse_what_makes_no_sense", "refuse_without_rounds", "way_of"]
 
 MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 """By acceleration."""
@@ -52,7 +52,7 @@ def way_of(graph: Graph, how: SumSettings) -> str:
     return how.sum or "consensus"
 
 
-def refuse_without_rounds(codec: Codec | None, faults: Faults | None, how: SumSettings) -> None:
+def refuse_without_rounds(faults: Faults | None, how: SumSettings) -> None:
     """Raise InputError where a setting makes no sense for an exact sum, saying why."""
     server = how.sum == "server"
     for name in OF_ROUNDS:
@@ -63,28 +63,20 @@ def refuse_without_rounds(codec: Codec | None, faults: Faults | None, how: SumSe
             f"a sum {'at a server' if server else 'along a tree'} is exact: there is no mixing "
             "rate to estimate"
         )
-    if faults is not None:
-        given = next(name for name, value in asdict(faults).items() if value)
-        why = " makes links fail or agents silent, but "
-        if server:
-            why += "a server's sum needs every agent; leave it out, or take a graph of agents, "
-            raise InputError(Setting(given), f"{why}such as the topology cycle")
+    if faults is None:
+        return
+    given = next(name for name, value in asdict(faults).items() if value)
+    if server:
         raise InputError(
             Setting(given),
-            f"{why}in a tree one path joins two agents, and whatever is missing on it is missing "
-            "in the sum; leave it out, or take ",
-            Setting("sum", "consensus"),
+            " makes links fail or agents silent, but a server's sum needs every agent; leave it "
+            "out, or take a graph of agents, such as the topology cycle",
         )
-    refuse_codec(str(how.sum), codec)
-
-
-def refuse_codec(way: str, codec: Codec | None) -> None:
-    """Raise InputError where what agents send cannot be compressed."""
-    if way == "tree" and codec is not None:
+    if faults.agent_dropout:
         raise InputError(
-            Setting("compress"),
-            " rounds what agents send, but along a tree they send sums of what was rounded, which "
-            "every hop would round anew; leave it out, or take ",
+            Setting("agent_dropout"),
+            " makes agents silent for a whole sum, but in a tree one path joins two agents, and "
+            "all below a silent one would be missing in the sum; leave it out, or take ",
             Setting("sum", "consensus"),
         )
 

@@ -108,7 +108,7 @@ class CompressedServerSum(GoesOn, AtServer):
         counted._number, counted._memories = 0, Memories()
         return counted
 
-    def over(self, holders: Placement) -> Self:
+    def over(self, agents: Placement, holders: Placement) -> Self:
         """Return the same sum of blocks that live in several processes."""
         spread = copy(self)
         spread.holders = holders
@@ -184,7 +184,7 @@ class CompressedServerSum(GoesOn, AtServer):
         if self.n_blocks == 1:
             flat = self.holders.bcast(flattened(terms, scalars))
             return unflattened(flat, terms, scalars)
-        flat, own = flattened(terms, scalars), self.holders.own
+        flat = flattened(terms, scalars)
         n_exact = 0 if scalars is None else scalars.own.shape[1]
         shape = (self._n_rows, flat.shape[1])
         known = self._memories.last
@@ -196,12 +196,7 @@ class CompressedServerSum(GoesOn, AtServer):
             n_messages = messages_alone(omega)
         rng = np.random.default_rng([self.seed, self._number])
         quantizer = Quantizer(self._coder, shape[1] - n_exact, self.n_threads, n_exact=n_exact)
-        up = self._memory(
-            quantizer, self, known.up, lambda n: short_keys(rng, self.n_blocks)[own],
-            self._to_server,
-        )  # fmt: skip
-        for _ in range(n_messages):
-            up.send(flat)
+        total = self._told(flat, known.up, quantizer, rng, n_messages)
         down = self._memory(
             quantizer,
             Channel(1, lambda size, _: self.broadcast(size)),
@@ -209,15 +204,38 @@ class CompressedServerSum(GoesOn, AtServer):
             lambda n: short_keys(rng, 1)[:n],
             self._to_all,
         )
-        total = self._summed(known.up)
         for _ in range(n_messages):
             down.send(total)
-        delivered = len(own) + (self.n_blocks if self._is_server else 0)
-        self.traffic.add(self.charge, n_messages * delivered * quantizer.message_size, 0)
+        self.traffic.add(self.charge, n_messages * self._delivered * quantizer.message_size, 0)
         found = unflattened(known.down, terms, scalars)
         ended = self._kind == "check" and not self._memories.lasting
         self._memories.last = None if ended else known
         return found
+
+    @property
+    def _delivered(self) -> int:
+        """Messages of one kind that agents here send, and the server then: up, and down."""
+        return len(self.holders.own) + (self.n_blocks if self._is_server else 0)
+
+    def _told(
+        self,
+        flat: NDArray[np.float64],
+        known: NDArray[np.float64],
+        quantizer: Quantizer,
+        rng: np.random.Generator,
+        n_messages: int,
+    ) -> NDArray[np.float64]:
+        """Tell the server terms (B, P) of the blocks here, which moves in place what is known.
+
+        The total (1, P) is found there; elsewhere there are no rows.
+        """
+        own = self.holders.own
+        up = self._memory(
+            quantizer, self, known, lambda n: short_keys(rng, self.n_blocks)[own], self._to_server
+        )
+        for _ in range(n_messages):
+            up.send(flat)
+        return self._summed(known)
 
     def _memory(
         self,

@@ -31,6 +31,7 @@ from vpem.sums.combinations import (
     way_of,
 )
 from vpem.sums.compressed_server import CompressedServerSum
+from vpem.sums.compressed_tree import CompressedTreeSum
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound
 from vpem.sums.gossip import GossipSum
 from vpem.sums.rounds import LARGEST_CONSENSUS_ERROR, Rounds
@@ -215,7 +216,7 @@ def connect(
     faults = failing if failing.any else None
     how = how.changed(sum=way_of(graph, how))
     if how.sum != "consensus":
-        refuse_without_rounds(codec, faults, how)
+        refuse_without_rounds(faults, how)
     else:
         if how.acceleration is None:
             how = how.changed(acceleration="chebyshev" if faults is None else "none")
@@ -240,7 +241,7 @@ def connect(
     if how.sum == "consensus":
         return _with_rounds(joined, how, codec)
     if how.sum == "tree":
-        return _along_a_tree(joined)
+        return _along_a_tree(joined, codec, how.seed, thread_count(how.n_threads))
     if codec is None:
         return joined
     threads = thread_count(how.n_threads)
@@ -251,11 +252,14 @@ def connect(
 def along_a_tree(network: Network) -> Network | None:
     """Return the same network with its sums along a tree; None where they are none of rounds.
 
-    Or where they cannot be taken along a tree, as messages are compressed, or links or agents fail.
+    Or where they cannot be taken along a tree, as agents drop out.
     """
     network = network.whole
-    if network.total.way != "consensus" or network.compress or network.faults is not None:
+    total = network.total
+    silent = network.faults is not None and network.faults.agent_dropout > 0
+    if silent or not isinstance(total, ConsensusSum | GossipSum):
         return None
+    codec, seed = (total.codec, total.seed) if isinstance(total, GossipSum) else (None, 0)
     return _along_a_tree(
         replace(
             network,
@@ -266,17 +270,26 @@ def along_a_tree(network: Network) -> Network | None:
             error_is_bound=False,
             acceleration="none",
             consensus_tol=None,
-        )
+        ),
+        codec,
+        seed,
+        total.n_threads,
     )
 
 
-def _along_a_tree(joined: Network) -> Network:
+def _along_a_tree(joined: Network, codec: Codec | None, seed: int, n_threads: int) -> Network:
     """Set up the sum of a network along a tree, which its agents grow."""
     # Where there are hubs everybody knows the graph, of which they were found.
     sent = Ledger(joined.graph) if joined.hops == 0 else None
     tree = grow_tree(joined.graph, sent)
     roots = np.array([hub.root for hub in joined.hubs], dtype=np.intp)
-    return replace(joined, total=TreeSum(tree, roots), prepared=sent)
+    total: TreeSum | CompressedTreeSum = TreeSum(tree, roots)
+    if codec is not None:
+        total = CompressedTreeSum(tree, roots, codec, seed=seed, n_threads=n_threads)
+        joined = replace(joined, consensus_error=None)
+    if joined.faults is not None:
+        total = total.failing(joined.graph, joined.faults, seed)
+    return replace(joined, total=total, prepared=sent)
 
 
 def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Network:

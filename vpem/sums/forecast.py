@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpem.errors import PartitionedError
 from vpem.network.ledger import Ledger
 from vpem.network.schema import State
+from vpem.network.waits import AT_ONCE
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network
 from vpem.sums.gossip import GossipSum
@@ -105,10 +106,11 @@ def _n_drawn(network: Network) -> int:
     """Sums of a mean; 0 where nothing fails and all are alike."""
     if network.faults is None:
         return 0
-    assert network.n_rounds is not None
-    states = network.n_rounds * (network.graph.n_agents + network.graph.n_edges)
+    # Along a tree about as many, and messages are counted alone.
+    n_rounds = network.n_rounds or AT_ONCE
+    states = n_rounds * (network.graph.n_agents + network.graph.n_edges)
     most = min(MOST_DRAWN, MOST_STATES / states)
-    if network.compress is not None:
+    if network.compress is not None and network.n_rounds is not None:
         most = min(most, MOST_RUN / network.n_rounds)
     return max(1, int(most))
 

@@ -112,7 +112,7 @@ def sum_over(network: Network, agents: Placement, following: bool = False) -> Su
     if isinstance(total, TreeSum):
         return TreeOverEngine(agents, holders, total)
     if isinstance(total, CompressedServerSum):
-        return total.over(holders)
+        return total.over(agents, holders)
     assert isinstance(total, ConsensusSum | GossipSum)
     # Where machines round differently the first one's numbers hold, or processes would part.
     n_rounds, rate = engine.bcast((total.n_rounds, total.rate))

@@ -1,8 +1,9 @@
-"""The sum along a tree whose agents live in several processes."""
+"""Sums along a tree whose agents live in several processes: who sends what, and the exact sum."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,137 @@ from vpem.engines.placement import Placement
 from vpem.sums.neighbours import Exchange, Traffic, row_bytes
 from vpem.sums.over_engine import IN_FLIGHT, Flying, _OverEngine
 from vpem.sums.scalars import Scalars, beside
-from vpem.sums.tree import TreeSum
+from vpem.sums.tree import AlongTree, TreeSum
 
-__all__ = ["TreeOverEngine"]
+__all__ = ["TreeLevel", "TreeOverEngine", "TreeWays"]
 
 Ranks = NDArray[np.intp]
+T = TypeVar("T")
+
+
+class TreeWays:
+    """Who sends what to whom along a tree whose agents live in several processes, or in one.
+
+    An array of states has a row for each agent of this process that is on the way of one which has
+    something to add, one for each of their children elsewhere, and one for the total.
+
+    Parameters
+    ----------
+    agents, holders : Placement
+        Where agents live, and where those do that have something to add.
+    total : AlongTree
+        The sum, as one process takes it.
+
+    Attributes
+    ----------
+    n_states : int
+        Rows of an array.
+    own : ndarray of int
+        Rows of those here that have something to add.
+    home, root : int
+        Process of the root, and its row there; -1 elsewhere.
+    upward, downward : list
+        What each depth sends, from the deepest on; how the total comes to each process.
+    n_children : int
+        Agents whose parents are here.
+    most : int
+        Rows of the process that has most, at most.
+    """
+
+    def __init__(self, agents: Placement, holders: Placement, total: AlongTree) -> None:
+        self.engine, self.tree = agents.engine, total.tree
+        engine, homes, on = agents.engine, agents.ranks, total.every_way
+        levels = total.levels_used
+        root = int(total.agents[0] if not levels else self.tree.depth.argmin())
+        self.home = int(homes[root])
+        self._all_hear = len(np.unique(homes[on])) == engine.size
+
+        leaves = np.concatenate([root, *levels], axis=None)[1:].astype(np.intp)
+        parents = self.tree.parent[leaves]
+        apart = homes[leaves] != homes[parents]
+        ends = np.stack([homes[leaves], homes[parents]])[:, apart]
+        near = np.concatenate([ends[1][ends[0] == engine.rank], ends[0][ends[1] == engine.rank]])
+        self._near = np.unique(near)
+        self._joined = engine.neighbours(self._near.tolist()) if apart.any() else None
+
+        # Agents here, children elsewhere, and the total.
+        here = np.flatnonzero(on & (homes == engine.rank))
+        ghosts = leaves[apart & (homes[parents] == engine.rank)]
+        place = np.full(agents.n_agents, -1, dtype=np.intp)
+        place[here], place[ghosts] = np.arange(len(here)), len(here) + np.arange(len(ghosts))
+        self.n_states = len(here) + len(ghosts) + 1
+        self.most = int(np.bincount(homes[on]).max() + len(leaves) + 1)
+        self.own = place[total.agents[holders.own]]
+        self.root = int(place[root])
+        self.upward = [self._toward_root(level, homes, place) for level in reversed(levels)]
+        self.downward = self._away_from_root(levels, homes)
+        self.n_children = int((homes[parents] == engine.rank).sum())
+
+    def _exchange(self, ends: Ranks, rows: Ranks) -> Exchange | None:
+        """A row of the states goes from one process to another (2, n), where there are any."""
+        if self._joined is None or not ends.size:
+            return None
+        (source, target), rank = ends, self.engine.rank
+        return Exchange(
+            self._joined,
+            [rows[(source == rank) & (target == near)] for near in self._near],
+            [rows[(source == near) & (target == rank)] for near in self._near],
+        )
+
+    def _toward_root(self, level: Ranks, homes: Ranks, place: Ranks) -> TreeLevel:
+        """How agents of one depth send their sums to their parents."""
+        parents, rank = self.tree.parent[level], self.engine.rank
+        ends = np.stack([homes[level], homes[parents]])
+        apart, added, sent = ends[0] != ends[1], ends[1] == rank, ends[0] == rank
+        return TreeLevel(
+            self._exchange(ends[:, apart], place[level[apart]]),
+            level[sent],
+            place[level[sent]],
+            place[level[added & ~sent]],
+            place[level[added]].tolist(),
+            place[parents[added]].tolist(),
+        )
+
+    def follow(self, total: T) -> T:
+        """Let processes without an agent on the way know the total: they run the same loop."""
+        return total if self._all_hear else self.engine.bcast(total, self.home)
+
+    def _away_from_root(self, levels: list[Ranks], homes: Ranks) -> list[Exchange | None]:
+        """How the total comes to each process, depth by depth."""
+        found, heard = [], {self.home}
+        for level in levels:
+            sources: dict[int, int] = {}
+            for child, parent in zip(homes[level], homes[self.tree.parent[level]], strict=True):
+                if child not in heard:
+                    sources.setdefault(int(child), int(parent))
+            heard |= set(sources)
+            ends = np.array([list(sources.values()), list(sources)], dtype=np.intp)
+            found.append(self._exchange(ends, np.full(ends.shape[1], self.n_states - 1)))
+        return found
+
+
+@dataclass
+class TreeLevel:
+    """What agents of one depth send to their parents.
+
+    Attributes
+    ----------
+    exchange : Exchange or None
+        Over processes.
+    agents, rows : ndarray of int
+        Of this process, and their rows.
+    heard : ndarray of int
+        Rows of those elsewhere whose parents are here.
+    children, parents : list of int
+        Rows of all whose parents are here, and of these.
+    """
+
+    exchange: Exchange | None
+    agents: Ranks
+    rows: Ranks
+    heard: Ranks
+    children: list[int]
+    parents: list[int]
 
 
 class TreeOverEngine(_OverEngine, TreeSum):
@@ -37,99 +164,37 @@ class TreeOverEngine(_OverEngine, TreeSum):
 
     def __init__(self, agents: Placement, holders: Placement, total: TreeSum) -> None:
         super().__init__(total.tree, total.agents)
+        self.waits = total.waits
         self.mix = None
         self.holders = holders
         self.roots = Placement(holders.engine, holders.ranks[:1])
         self.traffic = Traffic()
-        engine, homes, on = agents.engine, agents.ranks, self._every_way
-        levels = [] if self._alone else [level[on[level]] for level in self._levels]
-        root = int(self.agents[0] if self._alone else self.tree.depth.argmin())
-        self._home = int(homes[root])
-        self._all_hear = len(np.unique(homes[on])) == engine.size
-
-        leaves = np.concatenate([root, *levels], axis=None)[1:].astype(np.intp)
-        parents = self.tree.parent[leaves]
-        apart = homes[leaves] != homes[parents]
-        ends = np.stack([homes[leaves], homes[parents]])[:, apart]
-        near = np.concatenate([ends[1][ends[0] == engine.rank], ends[0][ends[1] == engine.rank]])
-        self._near = np.unique(near)
-        self._joined = engine.neighbours(self._near.tolist()) if apart.any() else None
-
-        # Sums of agents here, of children elsewhere, and the total.
-        here = np.flatnonzero(on & (homes == engine.rank))
-        ghosts = leaves[apart & (homes[parents] == engine.rank)]
-        place = np.full(agents.n_agents, -1, dtype=np.intp)
-        place[here], place[ghosts] = np.arange(len(here)), len(here) + np.arange(len(ghosts))
-        self._n_states = len(here) + len(ghosts) + 1
-        self.values_per_item = IN_FLIGHT * int(np.bincount(homes[on]).max() + len(leaves) + 1)
-        self._own = place[self.agents[holders.own]]
-        self._root = place[root]
-        self._upward = [self._toward_root(level, homes, place) for level in reversed(levels)]
-        self._downward = self._away_from_root(levels, homes)
-        self._n_children = int((homes[parents] == engine.rank).sum())
-
-    def _exchange(self, ends: Ranks, rows: Ranks) -> Exchange | None:
-        """A row of the states goes from one process to another (2, n), where there are any."""
-        if self._joined is None or not ends.size:
-            return None
-        (source, target), rank = ends, self.holders.engine.rank
-        return Exchange(
-            self._joined,
-            [rows[(source == rank) & (target == near)] for near in self._near],
-            [rows[(source == near) & (target == rank)] for near in self._near],
-        )
-
-    def _toward_root(self, level: Ranks, homes: Ranks, place: Ranks) -> _Level:
-        """How agents of one depth send their sums to their parents."""
-        parents, rank = self.tree.parent[level], self.holders.engine.rank
-        ends = np.stack([homes[level], homes[parents]])
-        apart, added = ends[0] != ends[1], ends[1] == rank
-        return _Level(
-            self._exchange(ends[:, apart], place[level[apart]]),
-            place[level[added]].tolist(),
-            place[parents[added]].tolist(),
-            int((ends[0] == rank).sum()),
-        )
-
-    def _away_from_root(self, levels: list[Ranks], homes: Ranks) -> list[Exchange | None]:
-        """How the total comes to each process, depth by depth."""
-        found, heard = [], {self._home}
-        for level in levels:
-            sources: dict[int, int] = {}
-            for child, parent in zip(homes[level], homes[self.tree.parent[level]], strict=True):
-                if child not in heard:
-                    sources.setdefault(int(child), int(parent))
-            heard |= set(sources)
-            ends = np.array([list(sources.values()), list(sources)], dtype=np.intp)
-            found.append(self._exchange(ends, np.full(ends.shape[1], self._n_states - 1)))
-        return found
+        self._near = TreeWays(agents, holders, total)
+        self.values_per_item = IN_FLIGHT * self._near.most
 
     def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
-        values, kind = beside(terms, scalars), self.charge
-        states = [np.zeros((self._n_states, own.shape[1]), dtype=own.dtype) for own in values]
+        values, kind, near = beside(terms, scalars), self.charge, self._near
+        states = [np.zeros((near.n_states, own.shape[1]), dtype=own.dtype) for own in values]
         for each, own in zip(states, values, strict=True):
-            each[self._own] = own
+            each[near.own] = own
         size = row_bytes(states)
-        for level in self._upward:
+        for level in near.upward:
             if level.exchange is not None:
                 yield from level.exchange.run(states)
                 self.traffic.add(kind, 0, level.exchange.n_sent * size)
             for child, parent in zip(level.children, level.parents, strict=True):
                 for each in states:
                     each[parent] += each[child]
-            self.traffic.add(kind, level.n_sent * size, 0)
-        if self._root >= 0:
+            self.traffic.add(kind, len(level.rows) * size, 0)
+        if near.root >= 0:
             for each in states:
-                each[-1] = each[self._root]
-        for exchange in self._downward:
+                each[-1] = each[near.root]
+        for exchange in near.downward:
             if exchange is not None:
                 yield from exchange.run(states)
                 self.traffic.add(kind, 0, exchange.n_sent * size)
-        self.traffic.add(kind, self._n_children * size, 0)
-        total = [each[-1:].copy() for each in states]
-        if not self._all_hear:
-            # Processes without an agent on the way are told, so that they run the same loop.
-            total = self.holders.engine.bcast(total, self._home)
+        self.traffic.add(kind, near.n_children * size, 0)
+        total = near.follow([each[-1:].copy() for each in states])
         if scalars is not None:
             scalars.found = total[1]
         return total[0].reshape(1, *terms.shape[1:])
@@ -142,13 +207,3 @@ class TreeOverEngine(_OverEngine, TreeSum):
         every = np.zeros((self.n_senders, received.shape[1]), dtype=received.dtype)
         every[who] = received if self.weights is None else self.weights[who, None] * received
         return self.reduce(every[self.holders.own][:, None])[:, 0]
-
-
-@dataclass
-class _Level:
-    """What one depth of the tree sends: to other processes, and within this one."""
-
-    exchange: Exchange | None
-    children: list[int]
-    parents: list[int]
-    n_sent: int

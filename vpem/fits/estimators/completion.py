@@ -19,6 +19,7 @@ from vpem.fits.estimators.on_graph import OnGraph
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.settings import ImputeSettings
 from vpem.settings import SumSettings
+from vpem.sums.combinations import way_of
 from vpem.sums.connect import connect_workers
 from vpem.terms.lowrank.dealing import split
 from vpem.terms.lowrank.entries import from_matrices
@@ -212,13 +213,14 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         if isinstance(rank, Integral) and not isinstance(rank, bool):
             rank = min(int(rank), *found.shape)
         graph = self._graph(found.n_observers, seed)
-        # On a graph the codec is of its rounds; at a server corrections are compressed.
-        of_rounds = None if graph.has_server else self.compress
+        # Rounds among neighbours are compressed themselves; elsewhere corrections are.
+        central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
+        of_rounds = None if central else self.compress
         sums = self._settings(SumSettings, seed=seed, compress=of_rounds)
         how = self._settings(ImputeSettings, rank=rank, seed=seed)
         fit = fit_imputation(
             found,
-            how if graph.has_server else how.changed(compress=None),
+            how if central else how.changed(compress=None),
             network=connect_workers(graph, sums),
         )
         self.imputation_: Imputation = fit

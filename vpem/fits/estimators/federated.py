@@ -11,6 +11,7 @@ from vpem.fits.estimators.fitted import FittedMixture
 from vpem.fits.estimators.row_estimators import workers_of
 from vpem.fits.fedem import fit_fedem
 from vpem.settings import FedMixtureSettings, SumSettings
+from vpem.sums.combinations import way_of
 from vpem.sums.connect import connect_workers
 
 __all__ = ["FedEM"]
@@ -215,8 +216,9 @@ class FedEM(FittedMixture):
         seed = self._seed()
         workers = workers_of(self.workers, len(data))
         graph = self._graph(workers.n_workers, seed)
-        # On a graph the codec is of its rounds; at a server FedEM compresses corrections itself.
-        of_rounds = None if graph.has_server else self.compress
+        # Rounds among neighbours are compressed themselves; elsewhere FedEM's corrections are.
+        central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
+        of_rounds = None if central else self.compress
         names = getattr(self, "feature_names_in_", None)
         fit = fit_fedem(
             data,
@@ -225,7 +227,7 @@ class FedEM(FittedMixture):
             self._settings(
                 FedMixtureSettings,
                 seed=seed,
-                compress=self.compress if graph.has_server else None,
+                compress=self.compress if central else None,
             ),
             sample_weight=None if sample_weight is None else np.asarray(sample_weight),
             known_covariance=self.known_covariance,

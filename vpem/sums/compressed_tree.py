@@ -1,0 +1,132 @@
+"""The sum along a tree, in compressed messages."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.engines.placement import Placement
+from vpem.network.routes import Routes
+from vpem.sums.compressed_server import CompressedServerSum
+from vpem.sums.neighbours import finished
+from vpem.sums.quantizer import Quantizer
+from vpem.sums.tree import AlongTree
+from vpem.sums.tree_over_engine import TreeLevel, TreeWays
+from vpem.sums.wrappers import Channel, short_keys
+
+if TYPE_CHECKING:
+    from vpem.network.codecs import Codec, Keys
+
+__all__ = ["CompressedTreeSum"]
+
+
+class CompressedTreeSum(AlongTree, CompressedServerSum):
+    """Adds terms along a tree, each link of which has a memory, and its two ends keep it alike.
+
+    Agent i adds its own term to what it knows of its children's sums, and sends its parent ``Q(s_i
+    - V_i)``: how that sum differs from what the parent knows of it. So every hop rounds anew, but
+    what it rounds is a change, and the errors of all hops vanish as the terms settle, as they do at
+    a server (`CompressedServerSum`). What the root says of the total goes to all agents unchanged.
+
+    Parameters
+    ----------
+    tree : Routes
+        Ways to the root (`vpem.network.trees.grow_tree`).
+    agents : array of int
+        Of each that has something to add.
+    codec, n_rounds, seed, n_threads
+        As for `CompressedServerSum`; there are so many messages over each link.
+    """
+
+    def __init__(
+        self,
+        tree: Routes,
+        agents: NDArray[np.intp],
+        codec: Codec,
+        n_rounds: int | None = None,
+        *,
+        seed: int = 0,
+        n_threads: int = 1,
+    ) -> None:
+        super().__init__(len(agents), codec, n_rounds, seed=seed, n_threads=n_threads)
+        self.tree, self.agents = tree, agents
+        self._near = TreeWays(Placement.here(len(tree.parent)), Placement.here(len(agents)), self)
+
+    def over(self, agents: Placement, holders: Placement) -> Self:
+        """Return the same sum of agents that live in several processes."""
+        spread = super().over(agents, holders)
+        spread._near = TreeWays(agents, holders, self)
+        return spread
+
+    @property
+    def _is_server(self) -> bool:
+        """Whether the root is in this process."""
+        return self.holders.engine.rank == self._near.home
+
+    @property
+    def _n_rows(self) -> int:
+        """Agents here and children elsewhere, of each of which its parent knows something."""
+        return self._near.n_states - 1
+
+    @property
+    def _delivered(self) -> int:
+        """Messages of one kind that agents here send: to their parents, and to their children."""
+        return sum(len(level.rows) for level in self._near.upward) + self._near.n_children
+
+    def _told(
+        self,
+        flat: NDArray[np.float64],
+        known: NDArray[np.float64],
+        quantizer: Quantizer,
+        rng: np.random.Generator,
+        n_messages: int,
+    ) -> NDArray[np.float64]:
+        """Add terms (B, P) up, level by level, to the total (1, P) at the root."""
+        near, n_agents = self._near, len(self.tree.parent)
+        sums = np.zeros_like(known)
+        sums[near.own] = flat
+        keys = [short_keys(rng, n_agents) for _ in range(n_messages)]
+        for level in near.upward:
+            # Of those elsewhere what is heard is added to what is known, of those here too.
+            rows = np.append(level.rows, level.heard)
+            for drawn in keys:
+                up = self._memory(
+                    quantizer, Channel(len(rows), lambda *_: None), known,
+                    partial(_these, drawn[level.agents]), partial(self._to_parents, level),
+                )  # fmt: skip
+                up.send(sums[level.rows], rows)
+            for child, parent in zip(level.children, level.parents, strict=True):
+                sums[parent] += known[child]
+        for _ in keys:
+            self.count(quantizer.message_size)
+        return sums[near.root][None] if self._is_server else sums[:0]
+
+    def _to_parents(self, level: TreeLevel, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Bring messages of one depth to the processes of their parents; what comes from others."""
+        rows = np.zeros((self._near.n_states, messages.shape[1]), dtype=np.uint8)
+        rows[level.rows] = messages
+        if level.exchange is not None:
+            finished(level.exchange.run([rows]))
+            self.traffic.add(self.charge, 0, level.exchange.n_sent * messages.shape[1])
+        return rows[level.heard]
+
+    def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Bring the root's message to all processes, from parents to children."""
+        near, size = self._near, messages.shape[1]
+        rows = np.zeros((near.n_states, size), dtype=np.uint8)
+        if self._is_server:
+            rows[-1:] = messages
+        for exchange in near.downward:
+            if exchange is not None:
+                finished(exchange.run([rows]))
+                self.traffic.add(self.charge, 0, exchange.n_sent * size)
+        heard = near.follow(rows[-1:])
+        return messages[:0] if self._is_server else heard
+
+
+def _these(keys: Keys, _: int) -> Keys:
+    """Return keys that have been drawn."""
+    return keys
