@@ -6,6 +6,7 @@ from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY, fma, isnan, sqrt
 
 from vpem._core.real cimport real
+from vpem._core.shares cimport at_once, worth
 from vpem._core.simd cimport vpem_instruction_set
 
 cdef extern from "simd/nearest.h" nogil:
@@ -19,11 +20,15 @@ cdef extern from "simd/nearest.h" nogil:
         int, const float*, long, long, const double*, const double*, const int*, double*)
     void vpem_enter_d(int, const double*, long, double, double*, double*)
     void vpem_enter_f(int, const float*, long, double, double*, double*)
-    void vpem_square_d(int, const double*, const double*, long, double, double*, double*)
-    void vpem_square_f(int, const float*, const double*, long, double, double*, double*)
+    void vpem_squares_d(
+        int, const double*, const long*, long, const double*, long, const double*, double*, double*)
+    void vpem_squares_f(
+        int, const float*, const long*, long, const double*, long, const double*, double*, double*)
+    void vpem_fetch_d(int, const double*, const long*, long, long)
+    void vpem_fetch_f(int, const float*, const long*, long, long)
     void vpem_turn_d(
-        int, const double*, const long*, long, const double*, long, double*, double*)
-    void vpem_turn_f(int, const float*, const long*, long, const float*, long, float*, float*)
+        int, const double*, const long*, long, long, const double*, long, double*, double*)
+    void vpem_turn_f(int, const float*, const long*, long, long, const float*, long, float*, float*)
     void vpem_products_d(
         int, const double*, long, const double*, long, long, const double*, double*)
     void vpem_products_f(
@@ -42,7 +47,7 @@ cdef enum:
     MOST_CHUNKS = 64        # of rows whose sums are added up apart from others'
     CHUNK_VALUES = 1 << 22  # of the sums of all chunks together
     ROWS_A_CENTRE = 32      # of a chunk at least
-    MANY_CENTRES = 32       # from which on the distance to the own centre is looked at before
+    SAMPLED = 256           # rows by which the work of a pass is told
 
 cdef double UP = 1 + 1.0 / (1 << 22)    # what single precision may lose, and more
 cdef double DOWN = 1 - 1.0 / (1 << 22)
@@ -106,8 +111,9 @@ cdef void place_centres(
 cdef void look_at(
     const Pass* plan,
     const real* rows,        # IN    (M, d)
-    long* at,                # INOUT (STEP,)   which rows; places beyond get the last of them
-    Py_ssize_t n_rows,       # IN              how many, at least 1
+    long* at,                # INOUT (known,)  rows of which the first are taken, STEP at most;
+                             #                 up to there places beyond get the last of them
+    Py_ssize_t known,        # IN              how many, at least 1
     const double* centres,   # IN    (K, d)
     const real* moved,       # IN    (K, d)    -2 times centres less the shift
     const real* norms,       # IN    (K,)      their squared lengths
@@ -122,10 +128,10 @@ cdef void look_at(
     cdef real* values = near + STEP * plan.panel
     cdef real* lengths = values + STEP * n_centres
     cdef real* limits = lengths + STEP
-    cdef Py_ssize_t m, k, left = 0, width
+    cdef Py_ssize_t m, k, left = 0, width, n_rows = min(known, <Py_ssize_t>STEP)
     cdef double off, least
     cdef const real* row
-    cdef const real* known = norms
+    cdef const real* fresh = norms
     cdef int label
     for m in range(n_rows, STEP):
         at[m] = at[n_rows - 1]
@@ -134,17 +140,17 @@ cdef void look_at(
     while left == 0 or left < d:
         width = min(plan.panel, d - left)
         if real is double:
-            vpem_turn_d(plan.isa, rows + left, at, d, shift + left, width, near, lengths)
+            vpem_turn_d(plan.isa, rows + left, at, known, d, shift + left, width, near, lengths)
             vpem_products_d(
-                plan.isa, near, width, moved + left, n_centres, d, known, values
+                plan.isa, near, width, moved + left, n_centres, d, fresh, values
             )
         else:
-            vpem_turn_f(plan.isa, rows + left, at, d, shift + left, width, near, lengths)
+            vpem_turn_f(plan.isa, rows + left, at, known, d, shift + left, width, near, lengths)
             vpem_products_f(
-                plan.isa, near, width, moved + left, n_centres, d, known, values
+                plan.isa, near, width, moved + left, n_centres, d, fresh, values
             )
         left = left + plan.panel
-        known = NULL
+        fresh = NULL
     if real is double:
         vpem_least_d(
             plan.isa, values, lengths, n_centres, plan.rounding, reach, limits, found.place,
@@ -172,6 +178,11 @@ cdef void look_at(
         # Where the next one is as near no bound tells them apart.
         found.upper[m] = <float>(sqrt(least) * UP)
         found.lower[m] = 0
+
+
+cdef inline double nanoseconds(Py_ssize_t d, Py_ssize_t n_centres) noexcept nogil:
+    """Of a row whose nearest centre is looked for, roughly."""
+    return 5 + 0.5 * d + 0.1 * n_centres + 0.02 * n_centres * d
 
 
 cdef void prepare(Pass* plan, Py_ssize_t d, Py_ssize_t n_centres, double epsilon) noexcept:
@@ -210,7 +221,7 @@ def nearest_rows(
     place_centres(points, n_centres, d, &shift[0], &moved[0], &norms[0], &reach)
     size = (max(<Py_ssize_t>GLANCE, 8192 // max(d, 1)) + STEP - 1) // STEP * STEP
     n_chunks = (n_samples + size - 1) // size
-    n_threads = max(1, min(n_threads, <int>n_chunks))
+    n_threads = worth(n_threads, n_chunks, n_samples * nanoseconds(d, n_centres))
     cdef real[:, ::1] scratch = np.zeros(
         (n_threads, STEP * (plan.panel + n_centres + 2)), dtype=dtype
     )
@@ -348,11 +359,28 @@ cdef void reassign(
     Totals* totals,
 ) noexcept nogil:
     """Take note of what was found of a few rows."""
-    cdef Py_ssize_t i, m, last = plan.n_centres * (plan.d + 1)
+    cdef Py_ssize_t i = 0, m, last = plan.n_centres * (plan.d + 1), n
     cdef const real* row
     cdef double weight
     cdef int before, label
     cdef Totals* to
+    while i < n_rows:
+        n = 0
+        while i + n < n_rows and owner[i + n] == owner[i] and isnan(seen.upper[at[i + n]]):
+            n = n + 1
+        to = &totals[owner[i]]
+        if n > 0:
+            if real is double:
+                vpem_squares_d(
+                    plan.isa, rows, at + i, n, seen.about, plan.d, seen.weights, to.high + last,
+                    to.low + last,
+                )
+            else:
+                vpem_squares_f(
+                    plan.isa, rows, at + i, n, seen.about, plan.d, seen.weights, to.high + last,
+                    to.low + last,
+                )
+        i = i + max(n, <Py_ssize_t>1)
     for i in range(n_rows):
         m = at[i]
         before = seen.labels[m]
@@ -365,14 +393,6 @@ cdef void reassign(
             to.touched[0] = True
             to.changes[0] += before != label
             add_row(plan, row, weight, label, to)
-            if real is double:
-                vpem_square_d(
-                    plan.isa, row, seen.about, plan.d, weight, to.high + last, to.low + last
-                )
-            else:
-                vpem_square_f(
-                    plan.isa, row, seen.about, plan.d, weight, to.high + last, to.low + last
-                )
         elif before != label:
             row = rows + m * plan.d
             weight = seen.weights[m] if seen.weights != NULL else 1.0
@@ -384,41 +404,6 @@ cdef void reassign(
         # Infinite where it is not a number: that is what rows have that are not added up.
         seen.upper[m] = found.upper[i] if found.upper[i] < INFINITY else <float>INFINITY
         seen.lower[m] = found.lower[i] if found.lower[i] > 0 else 0
-
-
-cdef Py_ssize_t still_near(
-    const Pass* plan,
-    const real* rows,        # IN    (M, d)
-    const double* centres,   # IN    (K, d)
-    const float* half,       # IN    (K,)  half the distance to the nearest other
-    const Seen* seen,
-    long* at,                # INOUT (n_rows,)  which rows
-    Py_ssize_t n_rows,
-) noexcept nogil:
-    """Leave out rows whose distance to their own centre is below the bounds of all others."""
-    cdef Py_ssize_t i, m, left = 0
-    cdef float off, limit
-    cdef int label
-    for i in range(n_rows):
-        m = at[i]
-        if not isnan(seen.upper[m]):
-            label = seen.labels[m]
-            off = <float>(UP * sqrt(
-                apart(plan.isa, rows + m * plan.d, centres + label * plan.d, plan.d)
-            ))
-            limit = max(seen.lower[m], half[label])
-            if off < limit:
-                seen.upper[m] = off
-                continue
-        at[left] = m
-        left = left + 1
-    return left
-
-
-cdef struct Centres:
-    # Of one root.
-    const double* points    # (K, d)
-    const float* moves      # (3, K)
 
 
 cdef void follow_chunk(
@@ -454,11 +439,12 @@ cdef void follow_chunk(
                 plan.isa, seen.labels + first, seen.upper + first, seen.lower + first,
                 stop - first, moves + root * 3 * k, k, first, at + n,
             )
-            if k >= MANY_CENTRES:
-                more = still_near(
-                    plan, rows, centres + root * size, moves + (3 * root + 2) * k, seen, at + n,
-                    more,
-                )
+            if more <= STEP:
+                # They lie far apart.
+                if real is double:
+                    vpem_fetch_d(plan.isa, rows, at + n, more, d)
+                else:
+                    vpem_fetch_f(plan.isa, rows, at + n, more, d)
             for i in range(n, n + more):
                 owner[i] = <int>piece
             n = n + more
@@ -476,7 +462,7 @@ cdef void follow_chunk(
                     n = n - done
                     done = 0
                 look_at(
-                    plan, rows, at + done, more, centres + root * size, place, place + size,
+                    plan, rows, at + done, n - done, centres + root * size, place, place + size,
                     place + size + k, reach[root], &found, scratch,
                 )
                 reassign(plan, rows, at + done, owner + done, more, &found, seen, totals)
@@ -485,6 +471,24 @@ cdef void follow_chunk(
                 at[i - done] = at[i]
                 owner[i - done] = owner[i]
             n = n - done
+
+
+cdef double share_in_doubt(
+    const Seen* seen,
+    Py_ssize_t n_samples,
+    const float* moves,         # IN  (3, K)  of the first root
+    Py_ssize_t n_centres,
+) noexcept nogil:
+    """Share of rows that will be looked at, by some of them."""
+    cdef Py_ssize_t i, m, n = min(n_samples, <Py_ssize_t>SAMPLED)
+    cdef int label, doubts = 0
+    cdef float limit
+    for i in range(n):
+        m = i * n_samples // n
+        label = max(seen.labels[m], 0)
+        limit = max(seen.lower[m] - moves[n_centres + label], moves[2 * n_centres + label])
+        doubts = doubts + (not seen.upper[m] + moves[label] < limit)
+    return <double>doubts / n
 
 
 cdef void moves_of(
@@ -567,6 +571,7 @@ def follow_rows(
     cdef Py_ssize_t n_roots = centres.shape[0], n_workers = bounds.shape[0] - 1
     cdef Py_ssize_t root, most, step, n_chunks, n_places, n_pieces, chunk, thread, piece, own
     cdef Py_ssize_t size = n_centres * d, width = size + n_centres + d
+    cdef double work
     if n_samples == 0:
         return
     cdef Pass plan
@@ -577,14 +582,10 @@ def follow_rows(
     cdef Py_ssize_t[::1] chunks = np.empty(most + 1, dtype=np.intp)
     n_chunks = cut(bounds, step, pieces, chunks, &n_places)
     n_pieces = chunks[n_chunks]
-    n_threads = max(1, min(n_threads, <int>n_chunks))
     dtype = np.float64 if real is double else np.float32
     cdef real[:, ::1] placed = np.empty((n_roots, width), dtype=dtype)
     cdef double[::1] reach = np.empty(n_roots)
     cdef float[:, ::1] moves = np.empty((n_roots, 3 * n_centres), dtype=np.float32)
-    cdef real[:, ::1] scratch = np.zeros(
-        (n_threads, STEP * (plan.panel + n_centres + 2)), dtype=dtype
-    )
     cdef double[:, :, ::1] partial = np.zeros((n_places, 2, totals.shape[2]))
     cdef Py_ssize_t[:, ::1] notes = np.zeros((n_pieces, 2), dtype=np.intp)
     cdef char[::1] room = np.empty(n_pieces * sizeof(Totals), dtype=np.int8)
@@ -616,6 +617,13 @@ def follow_rows(
             old + root * size, points + root * size, n_centres, d, plan.isa,
             4 * n_centres <= own, &moves[root, 0],
         )
+    work = n_samples + n_samples * share_in_doubt(&seen, n_samples, &moves[0, 0], n_centres) * (
+        nanoseconds(d, n_centres)
+    )
+    n_threads = worth(n_threads, n_chunks, work)
+    cdef real[:, ::1] scratch = np.zeros(
+        (n_threads, STEP * (plan.panel + n_centres + 2)), dtype=dtype
+    )
     for chunk in prange(n_chunks, nogil=True, num_threads=n_threads, schedule="dynamic"):
         thread = threadid()
         follow_chunk(
@@ -721,7 +729,7 @@ def measure_rows(
     cdef Py_ssize_t[:, ::1] pieces = np.empty((most, 4), dtype=np.intp)
     cdef Py_ssize_t[::1] chunks = np.empty(most + 1, dtype=np.intp)
     n_chunks = cut(bounds, step, pieces, chunks, &n_places)
-    n_threads = max(1, min(n_threads, <int>n_chunks))
+    n_threads = worth(n_threads, n_chunks, n_samples * (4 + 0.4 * d))
     cdef double[::1] found = np.empty(chunks[n_chunks])
     cdef const real* data = &rows[0, 0] if d else NULL
     cdef const double* points = &centres[0, 0, 0] if d else NULL
@@ -763,7 +771,10 @@ def distances_to(
     cdef const real* data = &rows[0, 0] if n_samples and d else NULL
     cdef const double* places = &points[0, 0] if n_points and d else NULL
     cdef int isa = vpem_instruction_set()
-    n_threads = max(1, min(n_threads, <int>(1 + n_samples // GLANCE)))
-    for m in prange(n_samples, nogil=True, num_threads=n_threads, schedule="static"):
+    n_threads = worth(n_threads, n_samples, n_samples * n_points * (4 + 0.4 * d))
+    for m in prange(
+        n_samples, nogil=True, num_threads=n_threads, schedule="dynamic",
+        chunksize=at_once(n_samples, n_threads),
+    ):
         for k in range(n_points):
             out[k, m] = apart(isa, data + m * d, places + k * d, d)

@@ -6,6 +6,8 @@
 
 #if VPEM_X86
 #include <immintrin.h>
+#define VPEM_FUSED(a, b, c) \
+    ((NAME(four))_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
 #endif
 
 /* Rounding must not be optimised away where what it loses is kept. */
@@ -38,6 +40,14 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define UPPER(a, b) ((NAME(lanes))_mm256_max_pd((__m256d)(a), (__m256d)(b)))
 #define PICK(a, b, x, y) ((NAME(lanes))_mm256_blendv_pd( \
     (__m256d)(y), (__m256d)(x), _mm256_cmp_pd((__m256d)(a), (__m256d)(b), _CMP_LT_OQ)))
+#define FUSED VPEM_FUSED
+#define SIDE 8
+#define TABLE_OF(few, table, n)
+#define LOOK_UP(few, table, n, k) ((NAME(floats))_mm256_i32gather_ps(table, (__m256i)(k), 4))
+#define NOT_NEGATIVE(k) ((NAME(ints))_mm256_max_epi32((__m256i)(k), _mm256_setzero_si256()))
+#define LARGER(a, b) ((NAME(floats))_mm256_max_ps((__m256)(a), (__m256)(b)))
+#define NOT_BELOW(a, b) (255u ^ (unsigned)_mm256_movemask_ps( \
+    _mm256_cmp_ps((__m256)(a), (__m256)(b), _CMP_LT_OQ)))
 #define SUFFIX _d_avx2
 #define TARGET __attribute__((target("avx2,fma")))
 #define LANES 4
@@ -52,10 +62,24 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #undef LOWER
 #undef UPPER
 #undef PICK
+#undef SIDE
+#undef TABLE_OF
+#undef LOOK_UP
+#undef NOT_NEGATIVE
+#undef LARGER
+#undef NOT_BELOW
 #define LOWER(a, b) ((NAME(lanes))_mm512_min_pd((__m512d)(a), (__m512d)(b)))
 #define UPPER(a, b) ((NAME(lanes))_mm512_max_pd((__m512d)(a), (__m512d)(b)))
 #define PICK(a, b, x, y) ((NAME(lanes))_mm512_mask_blend_pd( \
     _mm512_cmp_pd_mask((__m512d)(a), (__m512d)(b), _CMP_LT_OQ), (__m512d)(y), (__m512d)(x)))
+#define SIDE 16
+#define TABLE_OF(few, table, n) const __m512 few = \
+    _mm512_maskz_loadu_ps((n) < 16 ? (__mmask16)((1 << (n)) - 1) : 65535, table)
+#define LOOK_UP(few, table, n, k) ((NAME(floats))((n) <= 16 \
+    ? _mm512_permutexvar_ps((__m512i)(k), few) : _mm512_i32gather_ps((__m512i)(k), table, 4)))
+#define NOT_NEGATIVE(k) ((NAME(ints))_mm512_max_epi32((__m512i)(k), _mm512_setzero_si512()))
+#define LARGER(a, b) ((NAME(floats))_mm512_max_ps((__m512)(a), (__m512)(b)))
+#define NOT_BELOW(a, b) (65535u ^ (unsigned)_mm512_cmp_ps_mask((__m512)(a), (__m512)(b), _CMP_LT_OQ))
 #define SUFFIX _d_avx512
 #define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
 #define LANES 8
@@ -70,6 +94,13 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #undef LOWER
 #undef UPPER
 #undef PICK
+#undef SIDE
+#undef TABLE_OF
+#undef LOOK_UP
+#undef NOT_NEGATIVE
+#undef LARGER
+#undef NOT_BELOW
+#undef FUSED
 #endif
 
 #undef REAL
@@ -98,6 +129,7 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define UPPER(a, b) ((NAME(lanes))_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define PICK(a, b, x, y) ((NAME(lanes))_mm256_blendv_ps( \
     (__m256)(y), (__m256)(x), _mm256_cmp_ps((__m256)(a), (__m256)(b), _CMP_LT_OQ)))
+#define FUSED VPEM_FUSED
 #define SUFFIX _f_avx2
 #define TARGET __attribute__((target("avx2,fma")))
 #define LANES 8
@@ -130,6 +162,7 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #undef LOWER
 #undef UPPER
 #undef PICK
+#undef FUSED
 #endif
 
 #undef REAL
@@ -147,12 +180,14 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
     static void vpem_enter_##type(int set, const REAL *row, long d, double weight, double *high, \
         double *low) \
     { VPEM_CHOOSE(enter, type, set, (row, d, weight, high, low)); } \
-    static void vpem_square_##type(int set, const REAL *row, const double *about, long d, \
-        double weight, double *high, double *low) \
-    { VPEM_CHOOSE(square, type, set, (row, about, d, weight, high, low)); } \
-    static void vpem_turn_##type(int set, const REAL *rows, const long *at, long stride, \
-        const REAL *shift, long width, REAL *out, REAL *lengths) \
-    { VPEM_CHOOSE(turn, type, set, (rows, at, stride, shift, width, out, lengths)); } \
+    static void vpem_squares_##type(int set, const REAL *rows, const long *at, long n_rows, \
+        const double *about, long d, const double *weights, double *high, double *low) \
+    { VPEM_CHOOSE(squares, type, set, (rows, at, n_rows, about, d, weights, high, low)); } \
+    static void vpem_fetch_##type(int set, const REAL *rows, const long *at, long n_rows, long d) \
+    { VPEM_CHOOSE(fetch, type, set, (rows, at, n_rows, d)); } \
+    static void vpem_turn_##type(int set, const REAL *rows, const long *at, long known, \
+        long stride, const REAL *shift, long width, REAL *out, REAL *lengths) \
+    { VPEM_CHOOSE(turn, type, set, (rows, at, known, stride, shift, width, out, lengths)); } \
     static void vpem_products_##type(int set, const REAL *near, long width, const REAL *centres, \
         long n_centres, long stride, const REAL *norms, REAL *values) \
     { VPEM_CHOOSE(products, type, set, (near, width, centres, n_centres, stride, norms, values)); } \
