@@ -36,6 +36,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+SIDE_BY_SIDE = 64
+"""Numbers of narrow rows that are reduced as those of one row."""
+
 Floats = NDArray[np.floating]
 """Real numbers in the precision of the data, float32 or float64."""
 
@@ -214,7 +217,7 @@ def check_finite(
     lowest, highest = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     for start, part in row_blocks(X):
         # NaN is the lowest and the highest of those that it is among.
-        low, high = part.min(axis=0, initial=np.inf), part.max(axis=0, initial=-np.inf)
+        low, high = _reduced(np.minimum, part, np.inf), _reduced(np.maximum, part, -np.inf)
         np.minimum(lowest, low, out=lowest)
         np.maximum(highest, high, out=highest)
         if len(part) and not (np.isfinite(low) & np.isfinite(high)).all():
@@ -237,12 +240,26 @@ def check_finite(
     return lowest, highest
 
 
+def _reduced(function: np.ufunc, rows: Floats, initial: float) -> Floats:
+    """Reduce each column of rows (m, d); of narrow ones many rows as if they were one, quicker."""
+    n_rows, width = rows.shape
+    side = SIDE_BY_SIDE // max(width, 1)
+    if side < 2 or n_rows < side or not rows.flags.c_contiguous:
+        own: Floats = function.reduce(rows, axis=0, initial=initial)
+        return own
+    some = n_rows // side
+    found = function.reduce(rows[: some * side].reshape(some, side * width), axis=0)
+    both = np.concatenate([found.reshape(side, width), rows[some * side :]])
+    reduced: Floats = function.reduce(both, axis=0, initial=initial)
+    return reduced
+
+
 def extremes(X: Matrix) -> Extremes:
     """Return the lowest and highest value of each column, (d,) each, of those that are there."""
     lowest, highest = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     for _, part in row_blocks(X):
-        np.fmin(lowest, np.fmin.reduce(part, axis=0, initial=np.inf), out=lowest)
-        np.fmax(highest, np.fmax.reduce(part, axis=0, initial=-np.inf), out=highest)
+        np.fmin(lowest, _reduced(np.fmin, part, np.inf), out=lowest)
+        np.fmax(highest, _reduced(np.fmax, part, -np.inf), out=highest)
     return lowest, highest
 
 

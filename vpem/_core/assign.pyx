@@ -43,6 +43,7 @@ cdef extern from "simd/nearest.h" nogil:
 cdef enum:
     STEP = 64               # rows that are looked at together, as simd/nearest.h has it
     GLANCE = 512            # rows whose bounds are looked at together
+    FETCHED = 1 << 17       # bytes of rows that are fetched before they are looked at
     PANEL = 128             # features multiplied at a time: bounds what products lose to rounding
     MOST_CHUNKS = 64        # of rows whose sums are added up apart from others'
     CHUNK_VALUES = 1 << 22  # of the sums of all chunks together
@@ -439,8 +440,7 @@ cdef void follow_chunk(
                 plan.isa, seen.labels + first, seen.upper + first, seen.lower + first,
                 stop - first, moves + root * 3 * k, k, first, at + n,
             )
-            if more <= STEP:
-                # They lie far apart.
+            if more * d * <Py_ssize_t>sizeof(real) <= FETCHED:
                 if real is double:
                     vpem_fetch_d(plan.isa, rows, at + n, more, d)
                 else:
