@@ -116,7 +116,7 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
 
 def _iteration(options: Options, path: Path, stored: str, cached: bool) -> dict[str, Any]:
     """Time an iteration from a file against reading it and against computing, each alone."""
-    matrix = FileMatrix(path, "X", parse_bytes(LIMIT[options.size]) // 16)
+    matrix = FileMatrix(path, "X", parse_bytes(LIMIT[options.size]) // 8)
     joined, threads = one_block(D), options.threads
     some = matrix[: min(len(matrix), 5 * PART)]
     # Computing alone goes over rows in memory, as often as makes the file's rows.

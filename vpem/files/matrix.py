@@ -178,7 +178,7 @@ class FileMatrix:
         # Fitting takes a second copy of what is in memory, in the order of the hubs.
         if limit is None or 2 * self.nbytes <= limit:
             return None
-        found = self.in_reads_of(self._step(min(READ_BYTES, limit // 16)))
+        found = self.in_reads_of(self._step(min(READ_BYTES, limit // 8)))
         found.memory_limit = limit
         return found
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileRows", "ReadAhead", "pieces"]
 
-SETTLED = 1e-3
+SETTLED = 3e-3
 """Seconds after which the kernels have their processors."""
 
 
