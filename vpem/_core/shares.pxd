@@ -9,10 +9,10 @@ cdef enum:
     WORTH_A_THREAD = 175000  # nanoseconds of work for each thread, where there is more than one
     PARTS_A_THREAD = 16
     WORTH_A_SHARE = 30000    # nanoseconds, and for each number that a share adds up
-    WORTH_A_NUMBER = 30
+    WORTH_A_NUMBER = 60
     MOST_SHARES = 64
     FEW_SHARES = 4
-    SHARES_BYTES = 16777216  # of all shares that are kept at a time, where they are more than few
+    SHARES_BYTES = 8388608   # of all shares that are kept at a time, where they are more than few
 
 
 cdef inline int worth(int n_threads, Py_ssize_t n_parts, double nanoseconds) noexcept nogil:
@@ -59,5 +59,9 @@ cdef inline Py_ssize_t all_kept(
 cdef inline Py_ssize_t share_begin(
     Py_ssize_t share, Py_ssize_t n_shares, Py_ssize_t n_tiles,
 ) noexcept nogil:
-    """First tile of a share; that of the next is where it ends."""
-    return share * n_tiles // n_shares
+    """First tile of a share; that of the next is where it ends.
+
+    Large shares come first and small ones last, so that threads end together.
+    """
+    cdef Py_ssize_t left = n_shares - share
+    return n_tiles - n_tiles * left * left // (n_shares * n_shares)

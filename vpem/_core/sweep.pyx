@@ -375,14 +375,20 @@ cdef void unpack_gram(
             second[i * width + j] += gram[i * stride + j]
 
 
-cdef void add_share(
+cdef void add_sums(const double* sums, Py_ssize_t n, double* totals) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        totals[i] += sums[i]
+
+
+cdef void add_totals(
     Plan* plan, const Work* sums,
     double[::1] log_likelihoods,       # INOUT (R,)
     double[:, ::1] counts,             # INOUT (R, K)
     double[:, ::1] first_moment,       # INOUT (K, d)
     double* second_moment,             # INOUT block by block, flat
 ) noexcept nogil:
-    """Add what a share has summed to what there is."""
+    """Add what all shares have summed to what there is."""
     cdef Py_ssize_t r, k, b, c, at, width, size, start = 0
     for r in range(plan.n_roots):
         log_likelihoods[r] += sums.log_likelihoods[r]
@@ -526,8 +532,8 @@ def sweep(
         n_kept = kept_at_once(n_shares, plan.n_sums, n_threads)
     # In one piece each: the system takes small ones back and clears them anew, call after call.
     memory = _aligned(n_threads * sum(sizes), dtype)
-    sums = _aligned(n_kept * plan.n_sums, np.float64)
-    works = np.zeros((n_threads + n_kept) * sizeof(Work), dtype=np.uint8)
+    sums = _aligned((n_kept + 1) * plan.n_sums, np.float64)
+    works = np.zeros((n_threads + n_kept + 1) * sizeof(Work), dtype=np.uint8)
     cdef unsigned char[::1] works_view = works
     cdef Work* scratch = <Work*>&works_view[0]
     cdef Work* work = scratch + n_threads
@@ -543,7 +549,7 @@ def sweep(
         scratch[v].packed = <void*><uintptr_t>places[6]
         scratch[v].order = <long*><uintptr_t>places[7]
     cdef double* place = <double*><uintptr_t>sums.ctypes.data
-    for v in range(n_kept):
+    for v in range(n_kept + 1):  # the last one for all of them
         work[v].log_likelihoods = place + v * plan.n_sums
         work[v].counts = work[v].log_likelihoods + parts[0]
         work[v].first = work[v].counts + parts[1]
@@ -565,6 +571,7 @@ def sweep(
 
     cdef Plan* shared = &plan
     cdef real* witness = NULL
+    memset(work[n_kept].log_likelihoods, 0, plan.n_sums * sizeof(double))
     share = 0
     while share < n_shares:
         last = min(share + n_kept, n_shares)
@@ -576,11 +583,12 @@ def sweep(
             )
         # They are added in order, so that a result is the same again, on any number of threads.
         for v in range(last - share):
-            add_share(
-                shared, &work[v], found_view, counts, first_moment,
-                &second_moment[0] if second_moment.shape[0] else NULL,
-            )
+            add_sums(work[v].log_likelihoods, plan.n_sums, work[n_kept].log_likelihoods)
         share = last
+    add_totals(
+        shared, &work[n_kept], found_view, counts, first_moment,
+        &second_moment[0] if second_moment.shape[0] else NULL,
+    )
     return found
 
 
