@@ -92,7 +92,9 @@ def processors(problems: Problems) -> Report:
         "usable": None,
         "limit": None,
         "OMP_NUM_THREADS": wanted,
+        "OPENBLAS_THREAD_TIMEOUT": os.environ.get("OPENBLAS_THREAD_TIMEOUT"),
         "threads": None,
+        "why": None,
     }
     try:
         from vpem._core.threads import processor_limit, thread_count, whereabouts
@@ -102,7 +104,8 @@ def processors(problems: Problems) -> Report:
     except Exception:  # NumPy is told of elsewhere
         return found
     threads, limit = found["threads"], found["limit"]
-    if wanted and not (wanted.split(",")[0].isdigit() and int(wanted.split(",")[0]) > 0):
+    found["why"] = _why(wanted, found)
+    if wanted and found["why"] != "OMP_NUM_THREADS":
         problems.append((False, f"OMP_NUM_THREADS is {wanted!r}, no number, and not looked at"))
     if limit is not None and threads > max(1, round(limit)):
         problems.append(
@@ -115,6 +118,19 @@ def processors(problems: Problems) -> Report:
                     "OMP_NUM_THREADS")
         )  # fmt: skip
     return found
+
+
+def _why(wanted: str | None, found: Report) -> str:
+    """What makes the number of threads."""
+    word = (wanted or "").split(",")[0]
+    if word.isdigit() and int(word) > 0:
+        return "OMP_NUM_THREADS"
+    usable, limit = found["usable"], found["limit"]
+    if limit is not None and max(1, round(limit)) < usable:
+        return "what the container may use"
+    if usable < (found["there"] or 0):
+        return "processors that the process may run on"
+    return "one a processor"
 
 
 def blas() -> list[Report]:

@@ -78,8 +78,9 @@ def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
     machine = [
         ("processors", f"{there['there']}, usable {there['usable']}, {limit}"),
         ("OMP_NUM_THREADS", there["OMP_NUM_THREADS"] or "not set"),
-        ("threads of the kernels", there["threads"]),
+        ("threads of the kernels", f"{there['threads']}: {there['why'] or 'unknown'}"),
         ("how they wait", waits or "unknown"),
+        ("OPENBLAS_THREAD_TIMEOUT", there["OPENBLAS_THREAD_TIMEOUT"] or "not set"),
         ("kernels", f"{len(kernels['built'])} built, {_openmp(kernels['openmp'])}"),
         ("instructions", f"{kernels['instructions']} (machine: {kernels['machine']})"),
         ("agree with NumPy", agree),

@@ -11,6 +11,7 @@ from vpem._core.threads import thread_count
 from vpem_cli import checkup
 
 from .cli_support import done, run
+from .tables import each
 
 
 @pytest.fixture
@@ -137,6 +138,25 @@ def test_fewer_processors_than_threads_in_a_container(light, monkeypatch):
         (False, "2 threads would share 0.5 processors that the container may use; set "
                 "OMP_NUM_THREADS=1")
     ]  # fmt: skip
+
+
+@each(
+    ("variable", "usable", "limit", "threads", "why"),
+    [
+        ("3,2", 4, None, 3, "OMP_NUM_THREADS"),
+        ("many", 4, 1.5, 2, "what the container may use"),
+        ("", 4, 6.0, 4, "processors that the process may run on"),
+        ("", 8, None, 8, "one a processor"),
+    ],
+)
+def test_why_so_many_threads(monkeypatch, variable, usable, limit, threads, why):
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr("vpem._core.threads.processor_limit", lambda: limit)
+    monkeypatch.setattr("vpem._core.threads._sharing", [])
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(usable)), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    found = checkup.processors([])
+    assert (found["threads"], found["why"]) == (threads, why)
 
 
 def test_a_launcher_of_another_mpi(monkeypatch):
