@@ -253,14 +253,17 @@ def test_no_rows_and_no_features(module):
         assert measure(module, X, centres, labels)[0].tolist() == [0.0] * len(X)
 
 
-@over(dtype=[np.float64, np.float32], n=[0, 1, 300])
-def test_distances_to_points(dtype, n):
+@over(dtype=[np.float64, np.float32], n=[0, 1, 1300], d=[1, 4, 11, 16], many=[1, 3, 4, 9])
+def test_distances_to_points(dtype, n, d, many):
     rng = np.random.default_rng(4)
-    X, points = rng.normal(size=(n, 11)).astype(dtype), rng.normal(size=(3, 11))
-    found, wanted = np.empty((3, n)), np.empty((3, n))
+    X, points = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(many, d))
+    found, wanted = np.empty((many, n)), np.empty((many, n))
     assign.distances_to(X, points, found, 2)
     reference_assign.distances_to(X, points, wanted, 1)
     np.testing.assert_allclose(found, wanted, rtol=1e-13)
+    for each_found, point in zip(found, points, strict=True):
+        # To the digit as they are compared where centres are nearly as near.
+        np.testing.assert_array_equal(each_found, nearest(assign, X, point[None])[1])
 
 
 @over(dtype=[np.float64, np.float32], d=[127, 128, 129, 256, 515], k=[1, 2, 3, 5, 6, 7, 13])

@@ -36,7 +36,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-SIDE_BY_SIDE = 64
+SIDE_BY_SIDE = 2048
 """Numbers of narrow rows that are reduced as those of one row."""
 
 Floats = NDArray[np.floating]

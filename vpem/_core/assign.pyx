@@ -4,6 +4,7 @@ import numpy as np
 from cython.parallel cimport prange, threadid
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY, fma, isnan, sqrt
+from libc.string cimport memcpy
 
 from vpem._core.real cimport real
 from vpem._core.shares cimport at_once, worth
@@ -14,6 +15,8 @@ cdef extern from "simd/nearest.h" nogil:
         VPEM_STEP
     double vpem_apart_d(int, const double*, const double*, long)
     double vpem_apart_f(int, const float*, const double*, long)
+    void vpem_apart_from_four_d(int, const double*, long, long, const double*, double*, long)
+    void vpem_apart_from_four_f(int, const float*, long, long, const double*, double*, long)
     double vpem_measure_d(
         int, const double*, long, long, const double*, const double*, const int*, double*)
     double vpem_measure_f(
@@ -767,14 +770,35 @@ def distances_to(
     See `vpem._core.reference_assign.distances_to`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_points = points.shape[0]
-    cdef Py_ssize_t m, k
-    cdef const real* data = &rows[0, 0] if n_samples and d else NULL
-    cdef const double* places = &points[0, 0] if n_points and d else NULL
+    cdef Py_ssize_t m, n, k, l, size, part, n_parts
+    if n_samples == 0 or n_points == 0:
+        return
+    cdef const real* data = &rows[0, 0] if d else NULL
     cdef int isa = vpem_instruction_set()
-    n_threads = worth(n_threads, n_samples, n_samples * n_points * (4 + 0.4 * d))
-    for m in prange(
-        n_samples, nogil=True, num_threads=n_threads, schedule="dynamic",
-        chunksize=at_once(n_samples, n_threads),
-    ):
-        for k in range(n_points):
-            out[k, m] = apart(isa, data + m * d, places + k * d, d)
+    # Four points side by side; past the last the same one again.
+    cdef double[:, ::1] sides = np.zeros((n_points // 4 + 1, 4 * d + 1))
+    for k in range(n_points // 4 * 4, n_points // 4 * 4 + 4):
+        for m in range(d):
+            sides[n_points // 4, 4 * m + k % 4] = points[min(k, n_points - 1), m]
+    for k in range(n_points // 4 * 4):
+        for m in range(d):
+            sides[k // 4, 4 * m + k % 4] = points[k, m]
+    n_threads = worth(n_threads, n_samples, n_samples * n_points * (1.5 + 0.2 * d))
+    size = min(at_once(n_samples, n_threads), <Py_ssize_t>GLANCE)
+    n_parts = (n_samples + size - 1) // size
+    cdef double[:, :, ::1] found = np.empty((n_threads, 4, size))
+    for part in prange(n_parts, nogil=True, num_threads=n_threads, schedule="dynamic"):
+        n = min(size, n_samples - part * size)
+        for k in range(0, n_points, 4):
+            if real is double:
+                vpem_apart_from_four_d(
+                    isa, data + part * size * d, n, d, &sides[k // 4, 0],
+                    &found[threadid(), 0, 0], size,
+                )
+            else:
+                vpem_apart_from_four_f(
+                    isa, data + part * size * d, n, d, &sides[k // 4, 0],
+                    &found[threadid(), 0, 0], size,
+                )
+            for l in range(k, min(k + 4, n_points)):
+                memcpy(&out[l, part * size], &found[threadid(), l - k, 0], n * sizeof(double))

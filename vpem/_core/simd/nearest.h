@@ -173,6 +173,9 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define VPEM_NEAREST(type, REAL) \
     static double vpem_apart_##type(int set, const REAL *row, const double *centre, long d) \
     { return VPEM_CHOOSE(apart, type, set, (row, centre, d)); } \
+    static void vpem_apart_from_four_##type(int set, const REAL *rows, long n_rows, long d, \
+        const double *points, double *out, long stride) \
+    { VPEM_CHOOSE(apart_from_four, type, set, (rows, n_rows, d, points, out, stride)); } \
     static double vpem_measure_##type(int set, const REAL *rows, long n_rows, long d, \
         const double *weights, const double *centres, const int *labels, double *distances) \
     { return VPEM_CHOOSE(measure, type, set, (rows, n_rows, d, weights, centres, labels, \
