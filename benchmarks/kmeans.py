@@ -1,8 +1,9 @@
-"""k-means against scikit-learn's: ``python -m benchmarks.kmeans [--threads N] [--repeats N]``.
+"""k-means against others': ``python -m benchmarks.kmeans [--threads N] [--repeats N]``.
 
-Lloyd's algorithm from the same rows until no row changes (or 50 iterations), the rows at one place
-and over workers, and a whole fit by `DistributedKMeans`; and k-means++ besides. In double precision
-both must find the same labels.
+Lloyd's algorithm from the same rows until no row changes (or ``--iterations``), the rows at one
+place and over workers, and a whole fit by `DistributedKMeans`, against the two algorithms of
+scikit-learn and oneDAL's, where daal4py is installed; and k-means++ besides. In double precision
+scikit-learn must find the same labels.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +39,7 @@ class Case:
     dtypes: tuple[Any, ...] = (np.float64, np.float32)
 
 
-BIG = (Case(200_000, 20, 10), Case(20_000, 100, 50))
+BIG = (Case(200_000, 10, 8), Case(100_000, 64, 20), Case(500_000, 4, 5), Case(50_000, 20, 200))
 ODD = (
     Case(2_000, 5, 3, (1, 7), (np.float64,)),
     Case(569, 30, 2, (1, 7), (np.float64,)),
@@ -52,49 +54,64 @@ CASES = {
     "medium": (*BIG, *ODD, Case(1_000_000, 10, 8)),
     "full": (*BIG, *ODD, Case(1_000_000, 10, 8), Case(100_000, 50, 200)),
 }
-MOST_ITERATIONS = 50
 
 
-def theirs(X: np.ndarray, start: Any, k: int, threads: int) -> Callable[[], KMeans]:
-    """scikit-learn's run."""
+def theirs(
+    X: np.ndarray, start: Any, k: int, threads: int, most: int, algorithm: Any = "lloyd"
+) -> Callable[[], KMeans]:
+    """scikit-learn's run of ``most`` iterations at most."""
 
     def run() -> KMeans:
         made = KMeans(
-            k, init=start, n_init=1, algorithm="lloyd", tol=0, max_iter=MOST_ITERATIONS,
-            random_state=0,
-        )  # fmt: skip
+            k, init=start, n_init=1, algorithm=algorithm, tol=0, max_iter=most, random_state=0
+        )
         with threadpool_limits(threads):
             return made.fit(X)
 
     return run
 
 
-def ours(X: np.ndarray, start: Any, k: int, threads: int, n_workers: int) -> Callable[[], Any]:
+def daal(X: np.ndarray, start: np.ndarray, k: int, threads: int, most: int) -> Callable[[], Any]:
+    """Return a run of oneDAL from centres, or raise ImportError."""
+    import daal4py
+
+    kind = "double" if X.dtype == np.float64 else "float"
+
+    def run() -> Any:
+        daal4py.daalinit(threads)
+        peer = daal4py.kmeans(k, most, accuracyThreshold=0.0, assignFlag=True, fptype=kind)
+        return peer.compute(X, start)
+
+    return run
+
+
+def ours(
+    X: np.ndarray, start: Any, k: int, threads: int, most: int, n_workers: int
+) -> Callable[[], Any]:
     """Our run, data split by rows, at a server."""
     network = connect_workers(make_graph("star", n_workers))
     workers = evenly(len(X), n_workers)
 
     def run() -> Any:
         return kmeans_rows(
-            X, workers, network, n_clusters=k, init=start, max_iter=MOST_ITERATIONS,
-            n_threads=threads, dtype=X.dtype.type,
+            X, workers, network, n_clusters=k, init=start, max_iter=most, n_threads=threads,
+            dtype=X.dtype.type,
         )  # fmt: skip
 
     return run
 
 
 def estimator(
-    X: np.ndarray, start: Any, k: int, threads: int, n_workers: int
+    X: np.ndarray, start: Any, k: int, threads: int, most: int, n_workers: int
 ) -> Callable[[], DistributedKMeans]:
     """Our run with scikit-learn's interface: workers, graph and checks are made anew."""
     made = DistributedKMeans(
-        k, workers=n_workers, init=start, max_iter=MOST_ITERATIONS, random_state=0,
-        n_threads=threads,
-    )  # fmt: skip
+        k, workers=n_workers, init=start, max_iter=most, random_state=0, n_threads=threads
+    )
     return lambda: made.fit(X)
 
 
-def measure(options: Options) -> Iterator[dict[str, Any]]:
+def measure(options: Options, most: int = 300) -> Iterator[dict[str, Any]]:
     """Yield a comparison for every case, precision and start."""
     warnings.simplefilter("ignore")  # where the iterations run out, for both
     for case in CASES[options.size]:
@@ -107,15 +124,16 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
             X = wide.astype(dtype)
             for start in ("rows", "k-means++"):
                 given, same = (rows, X[rows]) if start == "rows" else (start, start)
-                runs: dict[str, Callable[[], Any]] = {
-                    "scikit-learn": theirs(X, same, k, options.threads)
-                }
+                limits = (k, options.threads, most)
+                runs: dict[str, Callable[[], Any]] = {"scikit-learn": theirs(X, same, *limits)}
+                if start == "rows":
+                    runs["scikit-learn, elkan"] = theirs(X, same, *limits, "elkan")
+                    with suppress(ImportError):
+                        runs["daal4py"] = daal(X, same, *limits)
                 for n in case.workers:
-                    runs[f"vpem, {n} worker(s)"] = ours(X, given, k, options.threads, n)
+                    runs[f"vpem, {n} worker(s)"] = ours(X, given, *limits, n)
                 last = case.workers[-1]
-                runs[f"DistributedKMeans, {last} worker(s)"] = estimator(
-                    X, same, k, options.threads, last
-                )
+                runs[f"DistributedKMeans, {last} worker(s)"] = estimator(X, same, *limits, last)
                 facts = {}
                 if start == "rows":
                     found, wanted = runs[f"vpem, {last} worker(s)"](), runs["scikit-learn"]()
@@ -135,10 +153,11 @@ def main() -> None:
     parser.add_argument("--size", choices=tuple(CASES), default="small")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--iterations", type=int, default=300, help="at most")
     given = parser.parse_args()
     options = Options(given.size, given.repeats, thread_count(given.threads))
     print(f"{options.threads} thread(s), medians of {options.repeats} interleaved runs")
-    for result in measure(options):
+    for result in measure(options, given.iterations):
         times = ", ".join(
             f"{who} {1e3 * taken:.1f} ms ({result['times_as_fast'][who]:.2f})"
             for who, taken in result["median"].items()

@@ -770,7 +770,7 @@ def distances_to(
     See `vpem._core.reference_assign.distances_to`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_points = points.shape[0]
-    cdef Py_ssize_t m, n, k, l, size, part, n_parts
+    cdef Py_ssize_t m, n, k, own, size, part, n_parts
     if n_samples == 0 or n_points == 0:
         return
     cdef const real* data = &rows[0, 0] if d else NULL
@@ -800,5 +800,7 @@ def distances_to(
                     isa, data + part * size * d, n, d, &sides[k // 4, 0],
                     &found[threadid(), 0, 0], size,
                 )
-            for l in range(k, min(k + 4, n_points)):
-                memcpy(&out[l, part * size], &found[threadid(), l - k, 0], n * sizeof(double))
+            for own in range(k, min(k + 4, n_points)):
+                memcpy(
+                    &out[own, part * size], &found[threadid(), own - k, 0], n * sizeof(double)
+                )

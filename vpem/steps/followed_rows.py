@@ -20,7 +20,7 @@ from vpem.steps.held_rows import HeldRows
 
 __all__ = ["FollowedRows"]
 
-FEW_ROWS = 4
+FEW_ROWS = 12
 """Of a worker and centre, below which distances of all rows cost less than moments of centres."""
 
 SURE = 1e-12
