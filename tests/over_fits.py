@@ -97,7 +97,7 @@ def main(engine, brief=False):
         compare(network, batch_size=40, max_iter=3)
         compare(network, batch_size=40, step_size=0.7, max_iter=3, init="random")
     for network in (star, cycle):
-        compare(network, accelerate="squarem", max_iter=12, tolerance=1e-8)
+        compare(network, accelerate="local:4,squarem", max_iter=12, tolerance=1e-7)
     other = connect(
         make_graph("path", N_AGENTS), partition, hops=0, n_rounds=3, acceleration="none"
     )

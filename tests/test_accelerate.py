@@ -1,14 +1,20 @@
 """EM in fewer sums: what is tried beyond M-steps, what is taken back, and what it costs."""
 
+import h5py
 import numpy as np
 import pytest
 
 from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import InputError
+from vpem.files.matrix import FileMatrix
 from vpem.network.holdings import contiguous, evenly
+from vpem.network.ledger import Ledger
 from vpem.steps import accelerate
 from vpem.steps.accelerate import parse_acceleration
+from vpem.steps.em import expect
+from vpem.steps.local_steps import LocalSteps
 from vpem.terms.coordinates import Coordinates
+from vpem.terms.missing import terms_of
 
 from .cli_support import overlapping
 from .resume_support import check_resumes
@@ -43,23 +49,43 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("name", ["squarem", "local:8", "local:8,squarem"])
 @pytest.mark.parametrize(("network", "how"), CASES.values(), ids=CASES)
 def test_an_accelerated_fit_takes_fewer_sums_to_no_lower_end_and_never_goes_down(
-    network, how, seed
+    network, how, name
 ):
     data = X
     if "missing" in how:
         data = np.where(np.random.default_rng(2).random(X.shape) < 0.05, np.nan, X)
-    plain = fit_vpem(data, network, seed=seed, **HOW | how)
-    fast = fit_vpem(data, network, seed=seed, accelerate="squarem", **HOW | how)
+    if len(network.hubs) == 1 and "local" in name:
+        with pytest.raises(InputError, match="one hub adds nothing"):
+            fit_vpem(data, network, accelerate=name, **HOW | how)
+        return
+    plain = fit_vpem(data, network, **HOW | how)
+    fast = fit_vpem(data, network, accelerate=name, **HOW | how)
     assert plain.lost == []
     assert fast.converged
-    assert fast.n_iter + len(fast.lost) < 0.7 * plain.n_iter
+    assert fast.n_iter + len(fast.lost) < 0.8 * plain.n_iter
     assert fast.log_likelihood >= plain.log_likelihood - 1e-6
     exact = network.total.exact
     assert np.diff(per_sample(fast), axis=0).min() >= (0 if exact else -1e-6)
     assert fast.log_likelihood >= per_sample(fast)[-1].mean() - 1e-6
+
+
+@each(
+    ["topology", "codec", "name"],
+    [
+        ("star", "natural:12bits", "local:8,squarem"),
+        ("star", "float32", "squarem"),
+        ("cycle", "natural:12bits", "local:8"),
+    ],
+)
+def test_with_a_codec_an_accelerated_fit_ends_where_em_does(topology, codec, name):
+    coded, how = network(topology, compress=codec), HOW | {"tol": 1e-5}
+    plain = fit_vpem(X, coded, **how)
+    fast = fit_vpem(X, coded, accelerate=name, **how)
+    assert fast.converged
+    assert fast.log_likelihood >= plain.log_likelihood - 2e-3
 
 
 def test_a_step_that_a_sum_shows_to_be_too_long_is_taken_back(monkeypatch):
@@ -75,6 +101,25 @@ def test_a_step_that_a_sum_shows_to_be_too_long_is_taken_back(monkeypatch):
     assert np.diff(fast.history[:, 0]).min() >= 0
     # What was only tried when the iterations ran out is not what the run ends with.
     assert fast.log_likelihood >= per_sample(fast)[-1, 0]
+
+
+@each(["network", "how"], [CASES[name] for name in ("full", "tied-diag", "consensus", "missing")])
+def test_a_local_step_from_where_the_sum_was_taken_is_the_m_step(network, how):
+    data = X
+    if "missing" in how:
+        data = np.where(np.random.default_rng(2).random(X.shape) < 0.05, np.nan, X)
+    start = fit_vpem(data, network, **HOW | how | {"max_iter": 5}).mixture
+    options = {"missing": how.get("missing") == "marginalize", "scaling": start.scaling}
+    terms = terms_of(data, network.blocks, start.covariance_type, **options)
+    local = LocalSteps(terms, len(network.hubs), start.n_components, 0.5)
+    total, factors = network.total.on(Ledger(network.graph)), terms.prepare(start)
+    statistics = terms.empty(start.means, total.n_roots)
+    expect(terms, total, start, factors, statistics, rest=local.rest)
+    wanted = terms.update(statistics)
+    found, _ = local.take(start, factors, 1)
+    np.testing.assert_array_equal(found.weights, start.weights)
+    np.testing.assert_allclose(found.means, wanted.means, rtol=1e-9)
+    np.testing.assert_allclose(found.covariances, wanted.covariances, rtol=1e-9, atol=1e-12)
 
 
 def test_an_extrapolation_costs_two_numbers_a_hub_and_roots_hear_their_sum():
@@ -103,8 +148,9 @@ def test_over_rows_roots_extrapolate_what_they_have_without_a_message_more(topol
 
 def test_a_broken_off_run_ends_as_if_it_had_not_been():
     fit = lambda saver: fit_vpem(  # noqa: E731
-        X, network("cycle"), saver=saver, accelerate="squarem", n_init=2, **HOW | {"max_iter": 40}
-    )
+        X, network("cycle"), saver=saver, accelerate="local:4,squarem", n_init=2,
+        **HOW | {"max_iter": 40},
+    )  # fmt: skip
     assert check_resumes(fit).converged
 
 
@@ -124,7 +170,7 @@ def test_coordinates_are_those_of_a_vector_space(covariance_type):
         far = here.moved(np.array([step]), ahead).mixture(mixture, 1e-7)
         np.testing.assert_allclose(far.weights.sum(), 1)
         assert not far.factors.failed.any()
-    parts = ahead.squares(1 / 3)
+    parts = ahead.dot(ahead, 1 / 3)
     total = sum((one**2).sum() for one in (ahead.weights, ahead.means, ahead.spreads))
     np.testing.assert_allclose(parts.sum(), total)
 
@@ -133,7 +179,7 @@ def test_coordinates_are_those_of_a_vector_space(covariance_type):
     "name", ["", "squarem,squarem", "local", "local:0", "local:1001", "local:x", "anderson", ","]
 )
 def test_what_is_no_acceleration_is_refused(name):
-    with pytest.raises(InputError, match="accelerate must be squarem, got"):
+    with pytest.raises(InputError, match=r"accelerate must be squarem, local:N .* got"):
         parse_acceleration(name)
 
 
@@ -143,3 +189,21 @@ def test_what_cannot_be_accelerated_is_refused_with_the_reason():
     failing = network("complete", link_failure=0.1, n_rounds=9)
     with pytest.raises(InputError, match="sums differ by who was heard"):
         fit_vpem(X, failing, accelerate="squarem")
+    coded = network("cycle", 4, compress="natural:12bits")
+    with pytest.raises(InputError, match="would be taken for such; take accelerate='local:8'"):
+        fit_vpem(X, coded, accelerate="squarem")
+    with pytest.raises(InputError, match="no worker's own to take local steps with"):
+        fit_em(X, evenly(240, 3), connect_workers(make_graph("star", 3)), accelerate="local:8")
+
+
+def test_local_steps_read_from_disk_what_is_there_and_keep_no_more_than_they_may(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = X
+    how = HOW | {"accelerate": "local:8", "max_iter": 30}
+    stored = FileMatrix(tmp_path / "x.h5")
+    stored.memory_limit = 1 << 16
+    found = fit_vpem(stored, network(), **how)
+    np.testing.assert_allclose(found.history, fit_vpem(X, network(), **how).history)
+    stored.memory_limit = 10_000
+    with pytest.raises(InputError, match="of every row and component, is kept in memory and"):
+        fit_vpem(stored, network(), **how)

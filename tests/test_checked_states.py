@@ -83,7 +83,7 @@ RUNS = {
     "restarts": vpem(n_init=3, init="random"),
     "tied": vpem(covariance_type="tied-diag", dtype=np.float32),
     "missing": vpem(data=HOLES, missing="marginalize"),
-    "accelerated": vpem(accelerate="squarem", max_iter=8, tol=1e-3),
+    "accelerated": vpem(accelerate="local:4,squarem", max_iter=8, tol=1e-3),
     "rows, accelerated": rows(workers("cycle", n_rounds=5), accelerate="squarem", max_iter=6),
     "links fail": vpem(agents("complete", link_failure=0.2, agent_dropout=0.1, n_rounds=12)),
     "gossip": vpem(agents("complete", compress="qsgd:8bits", link_failure=0.2, n_rounds=12)),

@@ -60,7 +60,7 @@ MEMORIES = ("first", "zero", "none")
 LAWS = ("gaussian", "poisson", "bernoulli")
 DEALS = ("random", "rows")
 ALIGNMENTS = ("none", "ids", "hmac", "psi")
-PACES = ("squarem",)
+PACES = ("squarem", "local:8", "local:8,squarem")
 """Some of what `vpem.steps.accelerate.parse_acceleration` reads."""
 CODECS = ("natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",
           "randk:0.1", "float64", "float32", "float16")
@@ -204,8 +204,9 @@ class FitSettings(MixtureSettings, heading="Model"):
     step_size: float | None = setting(None, "With --batch-size, stochastic EM: the statistics move "
         "by t^-A toward those of the t-th batch, 0.5 < A <= 1.", heading="Method", least=0.5,
         most=1.0, above=True)
-    accelerate: str | None = setting(None, "Fewer sums: extrapolate M-steps (squarem). A step that "
-        "a sum shows to be too long is taken back. Default: none.", heading="Method",
+    accelerate: str | None = setting(None, "Fewer sums: up to 8 steps of each hub on its own "
+        "features between them (local:8), M-steps extrapolated (squarem), or both. What a sum "
+        "shows to be too much is taken back. Default: none.", heading="Method",
         words=PACES, idle=idle.IN_BATCHES)
     every_weight: bool = setting(False, "Count even responsibilities that together are below "
         "rounding (slower).", heading="Method")

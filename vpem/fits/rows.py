@@ -109,7 +109,7 @@ def fit_em(
         )
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     batches = _batches(how)
-    steps = batches or {"accelerate": acceleration_of(how, network)}
+    steps = batches or {"accelerate": acceleration_of(how, network, over_rows=True)}
     if saver is not None:
         saver.begin(_facts(given, workers, network, how, first_restart))
     held = workers if given.kept is None else workers.of_rows(given.kept)

@@ -15,7 +15,7 @@ from vpem.checks import Floats, available_memory, check_int, check_memory
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix
-from vpem.fits.accelerated import acceleration_of
+from vpem.fits.accelerated import acceleration_of, check_rest
 from vpem.fits.parts import complete, own_start
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import Fit, warn_of_outcome
@@ -112,6 +112,8 @@ def fit_vpem(
     )
     first_restart = check_int("first_restart", first_restart, least=0)
     acceleration = acceleration_of(how, network)
+    if acceleration is not None and acceleration.local:
+        check_rest(given.X, network, how.n_components, given.precision.itemsize)
     check_kept(given.X, network, how.n_components, how.batch_size)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     if saver is not None:

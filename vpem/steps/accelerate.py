@@ -1,9 +1,10 @@
 """EM in fewer sums: what is tried beyond an M-step, and what is done where it was too much.
 
 After each sum the loop of `vpem.steps.em` asks for the parameters of the next one. Plainly they are
-those of the M-step. With SQUAREM every second M-step is followed by a step along the line on which
-the last two lie (Varadhan and Roland 2008, scheme S3). Log-likelihoods decide: where a sum finds
-less than the last one did, its parameters are given up for those of the M-step that came before.
+those of the M-step. Each root may take further steps on its own block (`vpem.steps.local_steps`).
+With SQUAREM every second of these maps is followed by a step along the line on which the last two
+lie (Varadhan and Roland 2008). Log-likelihoods decide: where a sum finds less than the
+last one did, its parameters are given up for those of the M-step that came before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
-from vpem.network.schema import FLAG, Array, Choice, ListOf, Maybe, Number, Schema, State
+from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Number, Schema, State
+from vpem.steps.local_steps import LocalSteps
 from vpem.sums.counted import add_numbers
 from vpem.sums.sum import Sum
 from vpem.terms.coordinates import Coordinates
@@ -40,12 +42,15 @@ REACH = 4.0
 and where a step was lost it shrinks so many times."""
 
 SHORTEST = 0.3
-"""Shortest step, where local steps make maps of which an M-step's lower bound, 1, does not hold."""
+"""Shortest step where there are local steps, which may go too far; M-steps do not, nor below 1."""
 
 FLOOR = 0.9
 """Part of ``reg_covar`` that covariances keep wherever points lie on a line."""
 
 Roots = Sequence[Terms]
+
+Line = tuple[Coordinates, Coordinates, Coordinates]
+"""A point, the step ahead from it, and how much the next step differs."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +63,18 @@ class Acceleration:
         Most steps of a root on its own block after an M-step, while the rest of the sum stays.
     squarem : bool
         Whether M-steps are extrapolated.
+    noisy : bool
+        Whether sums are not what they were at the same parameters, as where messages are rounded at
+        random.
     """
 
     local: int = 0
     squarem: bool = False
+    noisy: bool = False
 
 
 def parse_acceleration(name: str | None) -> Acceleration | None:
-    """Return how EM is accelerated: ``"squarem"``, or not at all.
+    """Return how EM is accelerated: ``"squarem"``, ``"local:8"``, both with a comma, or not at all.
 
     Raises
     ------
@@ -74,9 +83,24 @@ def parse_acceleration(name: str | None) -> Acceleration | None:
     """
     if name is None:
         return None
-    if name != "squarem":
-        raise InputError(Setting("accelerate"), f" must be squarem, got {name!r}")
-    return Acceleration(squarem=True)
+    local, squarem = 0, False
+    for part in name.split(","):
+        word, _, number = part.strip().partition(":")
+        if word == "squarem" and not number and not squarem:
+            squarem = True
+        elif word == "local" and not local and number.isascii() and number.isdigit():
+            local = int(number[:9])
+            if not 1 <= local <= MOST_LOCAL:
+                break
+        else:
+            break
+    else:
+        return Acceleration(local, squarem)
+    raise InputError(
+        Setting("accelerate"),
+        f" must be squarem, local:N with N from 1 to {MOST_LOCAL} such as local:8, or both as in "
+        f"local:8,squarem; got {name!r}",
+    )
 
 
 class Plain:
@@ -167,12 +191,22 @@ class Accelerated(Plain):
         How hubs sum; where each root has its own mixture, of all features, nothing is sent.
     over_rows : bool
         Whether each has.
+    local : LocalSteps, optional
+        What roots can do between sums.
     """
 
     decides = True
 
-    def __init__(self, how: Acceleration, roots: Roots, total: Sum, over_rows: bool) -> None:
+    def __init__(
+        self,
+        how: Acceleration,
+        roots: Roots,
+        total: Sum,
+        over_rows: bool,
+        local: LocalSteps | None,
+    ) -> None:
         self.how, self.roots, self.total, self.over_rows = how, roots, total, over_rows
+        self.local = local
         self.weight = roots[0].total_weight
         self.floor = FLOOR * roots[0].reg_covar
         self.shortest = SHORTEST if how.local else 1.0
@@ -183,6 +217,8 @@ class Accelerated(Plain):
         self.tried = "step"
         self.begun = self.clipped = False
         self.reach = REACH
+        self.n_local = min(1, self.how.local)
+        """Local steps after the next M-step; twice as many where they were good."""
         self.accepted: NDArray[np.float64] | None = None
         """Log-likelihood that the last sum found that was not lost, (R,)."""
         self.kept: list[Mixture] = []
@@ -193,23 +229,25 @@ class Accelerated(Plain):
         """First of three points that are extrapolated."""
 
     def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], tol: float) -> bool:
-        """Whether the parameters of a sum are given up, where any root finds less than before.
+        """Whether the parameters of a sum are given up: where any root finds less than before.
 
         Without ``reg_covar`` no M-step does that; with it EM comes to rest a little below the
         highest log-likelihood, at which a run that may stop then ends.
         """
         if self.accepted is None:
             return False
-        lower = not bool((found >= self.accepted).all())
         if self.tried == "step":
-            self.ended = lower and self.begun and tol > 0 and self.total.exact
+            lower = bool((found < self.accepted).all())
+            self.ended = lower and self.begun and tol > 0 and not self.how.noisy
             return self.ended
-        return lower or emptied()
+        return not bool((found >= self.accepted).all()) or emptied()
 
     def undo(self) -> tuple[list[Mixture], list[Factors]]:
         """Return what is gone back to: the last M-step, or before it where that was too much."""
         if self.tried == "extrapolation":
             self.reach = max(1.0, self.reach / REACH)
+        elif self.tried == "local":
+            self.n_local //= 2
         self.tried, self.clipped, self.origin = "step", False, []
         mixtures = self.best if self.ended else self.kept
         return mixtures, [own.prepare(one) for own, one in zip(self.roots, mixtures, strict=True)]
@@ -230,12 +268,20 @@ class Accelerated(Plain):
         was, self.tried = self.tried, "step"
         if was == "extrapolation" and self.clipped:
             self.reach *= REACH
+        elif was == "local" or not self.n_local:
+            self.n_local = min(self.how.local, max(1, 2 * self.n_local))
         if self.accepted is not None and was == "step":
             gain = float((found - self.accepted).max()) / self.weight
             self.begun = self.begun or gain < BEGINS_BELOW
         self.accepted, self.kept, self.best = found, updated, list(before)
         if not self.begun or (small and was != "step"):
             self.origin = []
+            return updated, factors
+        if self.local is not None:
+            self.tried = "local"
+            mixture, made = self.local.take(updated[0], factors[0], self.n_local)
+            updated, factors = [mixture], [made]
+        if not self.how.squarem:
             return updated, factors
         if not self.origin:
             self.origin = list(before)
@@ -253,7 +299,7 @@ class Accelerated(Plain):
             first, second, third = (Coordinates.of(one, self.floor) for one in three)
             ahead = second.minus(first)
             lines.append((first, ahead, third.minus(second).minus(ahead)))
-        lengths = self._lengths([line[1:] for line in lines])
+        lengths = self._lengths(lines)
         mixtures, made = [], []
         for own, like, length, (first, ahead, bend) in zip(
             self.roots, points[2], lengths, lines, strict=True
@@ -273,21 +319,23 @@ class Accelerated(Plain):
         self.tried, self.clipped = "extrapolation", clipped
         return mixtures, made
 
-    def _lengths(
-        self, lines: Sequence[tuple[Coordinates, Coordinates]]
-    ) -> list[NDArray[np.float64]]:
-        """Steps (R,) of each mixture: the ratio of two lengths, of which each hub has a part."""
-        if self.over_rows:
-            squares = [np.array([[one.squares().sum() for one in line]]) for line in lines]
-        else:
-            share = 1.0 / self.total.holders.n_agents
-            own = np.stack([one.squares(share) for one in lines[0]], axis=1)
-            squares = [add_numbers(self.total, own)]
-        ratios = [np.sqrt(one[:, 0] / one[:, 1]) for one in squares]
-        return [
-            np.clip(np.where(np.isfinite(one), one, 1.0), self.shortest, self.reach)
-            for one in ratios
-        ]
+    def _lengths(self, lines: Sequence[Line]) -> list[NDArray[np.float64]]:
+        """Steps (R,) of each mixture: the ratio of two numbers, of which each hub has a part.
+
+        Of M-steps alone that is ``|r| / |v|`` (scheme S3). Local steps of several hubs at once may
+        go too far, which shows in the sign of ``-r.v / v.v`` (S2), and in a ratio below 1.
+        """
+        found = []
+        share = 1.0 if self.over_rows else 1.0 / self.total.holders.n_agents
+        for _, ahead, bend in lines:
+            against = bend if self.how.local else ahead
+            own = np.stack([ahead.dot(against, share), bend.dot(bend, share)], axis=1)
+            sums = own.sum(axis=0)[None] if self.over_rows else add_numbers(self.total, own)
+            ratio = sums[:, 0] / sums[:, 1]
+            length = -ratio if self.how.local else np.sqrt(ratio)
+            length[~(length > 0)] = 1.0
+            found.append(np.clip(length, self.shortest, self.reach))
+        return found
 
     def settled(
         self, mixtures: list[Mixture], factors: list[Factors]
@@ -305,6 +353,7 @@ class Accelerated(Plain):
                 "begun": self.begun,
                 "clipped": self.clipped,
                 "reach": self.reach,
+                "n_local": self.n_local,
                 "accepted": self.accepted,
                 "kept": [mixture_state(one) for one in self.kept] or None,
                 "best": [mixture_state(one) for one in self.best] or None,
@@ -320,10 +369,11 @@ class Accelerated(Plain):
         found = Array("f8", (self.total.roots.n_agents,))
         return {
             "acceleration": {
-                "tried": Choice(("step", "extrapolation")),
+                "tried": Choice(("step", "local", "extrapolation")),
                 "begun": FLAG,
                 "clipped": FLAG,
                 "reach": Number(1.0),
+                "n_local": Integer(most=self.how.local),
                 "accepted": Maybe(found),
                 "kept": mixtures,
                 "best": mixtures,
@@ -336,7 +386,7 @@ class Accelerated(Plain):
         own = state["acceleration"]
         for name in ("kept", "best", "origin"):
             setattr(self, name, [replace(like, **one) for one in own[name] or ()])
-        for name in ("tried", "begun", "clipped", "reach", "accepted"):
+        for name in ("tried", "begun", "clipped", "reach", "n_local", "accepted"):
             setattr(self, name, own[name])
         if self.accepted is None or not self.kept or not self.best:
             self.restart()

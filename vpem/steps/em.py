@@ -18,7 +18,8 @@ from vpem.checks import Floats
 from vpem.errors import PartitionedError
 from vpem.network.schema import State
 from vpem.steps.accelerate import Accelerated, Acceleration, Plain
-from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser
+from vpem.steps.local_steps import LocalSteps
+from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser, least_weight
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
 from vpem.steps.saver import NoSaver, Saver
 from vpem.steps.summing import Differences, begin_differences
@@ -38,6 +39,7 @@ def expect(
     factors: Factors,
     statistics: Statistics | None = None,
     kind: str = "estep",
+    rest: Floats | None = None,
 ) -> NDArray[np.float64]:
     """Run one E-step over all rows: total log-likelihood (R,) as each root finds it.
 
@@ -56,9 +58,11 @@ def expect(
         Where the statistics of the M-step are added.
     kind : str
         What the sum is for; see `Sum.begin`.
+    rest : ndarray of shape (B, M, K - 1), optional
+        Where what others add to the sum is written (`vpem.steps.local_steps.LocalSteps`).
     """
     begin_differences(total, kind, terms.n_samples, mixture.n_components, terms.itemsize)
-    found = log_likelihood(terms, total, mixture, factors, statistics)
+    found = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
     return total.roots.join(found + terms.log_constant)
 
 
@@ -69,6 +73,7 @@ def log_likelihood(
     factors: Factors,
     statistics: Statistics | None = None,
     kept: Floats | None = None,
+    rest: Floats | None = None,
 ) -> NDArray[np.float64]:
     """Run the E-step in a sum that has begun: log-likelihood (R,) without the constant.
 
@@ -77,13 +82,14 @@ def log_likelihood(
     of ``log pi_k - (s_k - s_1) / 2``, and the log-likelihood is that of their normalisers minus
     half the sum of ``s_1``.
 
-    With ``kept`` (R, m, K) the responsibilities are written there; those of silent roots stay.
+    With ``kept`` (R, m, K) the responsibilities are written there; those of silent roots stay. With
+    ``rest`` (B, m, K - 1) what others add to each hub's terms is.
     """
-    if kept is None and total.mix is not None:
+    if kept is None and rest is None and total.mix is not None:
         return terms.sweep(mixture, factors, total.mix, statistics)
     found = np.zeros(total.n_roots)
     silent = total.silent
-    differ = Differences(terms, total, mixture.n_components, partial(terms.local, factors))
+    differ = Differences(terms, total, mixture.n_components, partial(terms.local, factors), rest)
     for rows, sums in differ:
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
         found += log_likelihoods
@@ -103,6 +109,8 @@ class EStep(Protocol):
     over_rows: bool
     reinitialised_bytes: int
     """Of the message that says which component was re-initialised, and at which row."""
+    local: LocalSteps | None
+    """What roots can do between sums."""
 
     @property
     def whole(self) -> Terms:
@@ -124,6 +132,7 @@ class _OverFeatures:
 
     whole: Terms
     total: Sum
+    local: LocalSteps | None = None
     reinitialised_bytes = REINITIALISED_BYTES
     over_rows = False
 
@@ -137,7 +146,8 @@ class _OverFeatures:
         if kind == "check":
             return expect(terms, total, mixture, factors[0], kind=kind), []
         statistics = terms.empty(mixture.means, total.n_roots)
-        return expect(terms, total, mixture, factors[0], statistics, kind), [statistics]
+        rest = None if self.local is None else self.local.rest
+        return expect(terms, total, mixture, factors[0], statistics, kind, rest), [statistics]
 
 
 def fit(terms: Terms, total: Sum, start: Mixture, **how: Any) -> Run:
@@ -154,7 +164,11 @@ def fit(terms: Terms, total: Sum, start: Mixture, **how: Any) -> Run:
     **how
         As for `iterate`.
     """
-    return iterate(_OverFeatures(terms, total), [start], **how)
+    step, pace = _OverFeatures(terms, total), how.get("accelerate")
+    if pace is not None and pace.local:
+        n_hubs, least = len(total.holders.own), least_weight(terms)
+        step.local = LocalSteps(terms, n_hubs, start.n_components, least)
+    return iterate(step, [start], **how)
 
 
 def iterate(
@@ -228,7 +242,7 @@ class _Loop:
         self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, step.over_rows)
         self.pace = Plain()
         if accelerate is not None:
-            self.pace = Accelerated(accelerate, step.roots, total, step.over_rows)
+            self.pace = Accelerated(accelerate, step.roots, total, step.over_rows, step.local)
         self.factors: list[Factors] = []
 
     def begin(self, starts: Sequence[Mixture], saver: Saver, max_iter: int) -> int:

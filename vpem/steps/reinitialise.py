@@ -15,7 +15,7 @@ from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import Terms
 
-__all__ = ["REINITIALISED_BYTES", "Recovery", "Reinitialiser"]
+__all__ = ["REINITIALISED_BYTES", "Recovery", "Reinitialiser", "least_weight"]
 
 LEAST_WEIGHT = 0.5
 """Effective samples (sum of responsibilities) below which a component has collapsed.
@@ -85,7 +85,7 @@ class Reinitialiser:
         # Numbers in the network of the hubs, and of the roots, that are here.
         self.hubs: list[int] = [0] if over_rows else total.holders.own.tolist()
         self.roots: list[int] = [0] if over_rows else total.roots.own.tolist()
-        self.least = LEAST_WEIGHT * min(1.0, terms.total_weight / terms.n_samples)
+        self.least = least_weight(terms)
         self.counts: dict[int, int] = {}
         self.given_up: dict[int, NDArray[np.float64]] = {}
 
@@ -226,6 +226,11 @@ class Reinitialiser:
         """Go on from what was kept, which has been checked."""
         self.counts.update(zip(*state["collapsed"], strict=True))
         self.given_up.update(zip(*state["given_up"], strict=True))
+
+
+def least_weight(terms: Terms) -> float:
+    """Effective samples below which a component has collapsed."""
+    return LEAST_WEIGHT * min(1.0, terms.total_weight / terms.n_samples)
 
 
 def _placed(

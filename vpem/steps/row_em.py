@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.steps.local_steps import LocalSteps
 from vpem.steps.reinitialise import REINITIALISED_BYTES
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
@@ -61,6 +62,8 @@ class OverRows:
     """
 
     over_rows = True
+    local: LocalSteps | None = None
+    """Parameters are those of all rows: there are no steps of one worker."""
 
     def __init__(
         self,

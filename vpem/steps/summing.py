@@ -75,11 +75,19 @@ class Differences:
         Numbers a row that each hub has, K.
     local : callable
         These numbers for some rows, (B, m, K).
+    rest : ndarray of shape (B, M, K - 1), optional
+        Where what others add to the sum is written, for each holder of this process.
     """
 
     def __init__(
-        self, terms: Terms, total: Sum, n_numbers: int, local: Callable[[slice], Floats]
+        self,
+        terms: Terms,
+        total: Sum,
+        n_numbers: int,
+        local: Callable[[slice], Floats],
+        rest: Floats | None = None,
     ) -> None:
+        self.rest = rest
         self.terms, self.total, self.n_numbers = terms, total, n_numbers
         self._numbers = local
         self._scalars = Scalars.empty(len(total.holders.own), total.n_roots)
@@ -93,7 +101,12 @@ class Differences:
         return self._scalars.found[:, 0]
 
     def __iter__(self) -> Iterator[tuple[slice, Floats]]:
-        return summed(self.terms, self.total, self.n_numbers, self._local, self._scalars)
+        found = summed(self.terms, self.total, self.n_numbers, self._local, self._scalars)
+        for rows, sums in found:
+            if self.rest is not None:
+                own = self.rest[:, rows]
+                np.subtract(sums[: len(own)] if len(sums) > 1 else sums, own, out=own)
+            yield rows, sums
 
     def _local(self, rows: slice) -> Floats:
         numbers = np.ascontiguousarray(self._numbers(rows))
@@ -103,4 +116,6 @@ class Differences:
         firsts = np.zeros(len(numbers))
         differences(numbers, weights, out, firsts, self.terms.n_threads)
         self._scalars.own[:, 0] += firsts
+        if self.rest is not None:
+            self.rest[:, rows] = out
         return out

@@ -100,16 +100,18 @@ class Coordinates:
             self.spreads + of_spreads * along.spreads,
         )
 
-    def squares(self, share: float = 1.0) -> Vector:
-        """Squared length of each block's part, (B,), with a share of its root's mixing weights."""
+    def dot(self, other: Coordinates, share: float = 1.0) -> Vector:
+        """Inner product of each block's part, (B,), with a share of its root's mixing weights."""
         blocks = self.blocks
-        columns = (self.means**2).sum(axis=0)
-        found = np.broadcast_to(share * (self.weights**2).sum(axis=1), blocks.n_blocks).copy()
+        weights = share * (self.weights * other.weights).sum(axis=1)
+        columns = (self.means * other.means).sum(axis=0)
+        found = np.broadcast_to(weights, blocks.n_blocks).copy()
         if self.spreads.ndim == 2:
-            columns += (self.spreads**2).sum(axis=0)
+            columns += (self.spreads * other.spreads).sum(axis=0)
         else:
-            ends = np.cumsum([0, *_sizes(blocks, self.spreads)])
-            found += [self.spreads[a:b] @ self.spreads[a:b] for a, b in pairwise(ends.tolist())]
+            one, two = self.spreads, other.spreads
+            ends = np.cumsum([0, *_sizes(blocks, one)])
+            found += [one[a:b] @ two[a:b] for a, b in pairwise(ends.tolist())]
         found += np.bincount(blocks.block_of, columns, minlength=blocks.n_blocks)
         return found
 

@@ -84,7 +84,8 @@ class VPEM(FittedMixture):
         Exponent in (0.5, 1] of the steps of stochastic EM: with `batch_size` that is run instead of
         incremental EM. `partial_fit` takes 0.6 for None.
     accelerate : str or None, default=None
-        Fewer sums to the same end: "squarem"; see `vpem.steps.accelerate`. None: EM as it is.
+        Fewer sums to the same end: "squarem" (M-steps extrapolated), "local:8" (up to 8 steps of
+        each hub between sums), or both with a comma; see `vpem.steps.accelerate`. None: EM.
     reg_covar : float, default=1e-6
         Added to the diagonal of every covariance.
     scale : {"none", "standard"}, default="none"
