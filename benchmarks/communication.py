@@ -1,7 +1,7 @@
 """What fits send and what it buys: ``python -m benchmarks.communication [PART ...]``.
 
-Parts: ledger, rounds, compression, faults, batch. Each prints a table and writes its numbers
-(JSON) and a plot to --folder.
+Parts: ledger, rounds, compression, faults, ladder, batch. Each prints a table and writes its
+numbers (JSON) and a plot to --folder.
 """
 
 from __future__ import annotations
@@ -73,6 +73,20 @@ def curves(rows: Iterable[dict[str, Any]]) -> list[Curve]:
     """Log-likelihood against bytes."""
     return [(row["name"], row["bytes_by_iteration"], row["history"]) for row in rows]
 
+
+STEPS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    ("consensus", {}, {}),
+    ("consensus, natural:12bits", {"compress": "natural:12bits"}, {}),
+    ("tree", {"sum": "tree"}, {}),
+    ("tree, squarem", {"sum": "tree"}, {"accelerate": "squarem"}),
+    ("tree, natural:12bits", {"sum": "tree", "compress": "natural:12bits"}, {}),
+    (
+        "tree, natural:12bits, squarem",
+        {"sum": "tree", "compress": "natural:12bits"},
+        {"accelerate": "squarem"},
+    ),
+)
+"""Of the ladder: how a sum is taken, and how a fit goes."""
 
 # ---- the parts -----------------------------------------------------------------------------------
 
@@ -175,6 +189,29 @@ def faults(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
     return found, curves(row for row in found if row["name"] not in hidden)
 
 
+def ladder(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
+    """Send fewer and fewer bytes for the same fit, step by step, on several graphs and data."""
+    cancer, wine = read_dataset(DATA), read_dataset(DATA.with_name("wine.h5"))
+    n = {"small": 20, "full": 100}[size]
+    drawn = mixture_rows({"small": 1_000, "full": 5_000}[size], n, 3)
+    cases = (
+        ("breast cancer, cycle of 10, 1 hop", cancer.X, "cycle", cancer.partition, 1, 2),
+        ("breast cancer, cycle of 10, 0 hops", cancer.X, "cycle", cancer.partition, 0, 2),
+        ("wine, path of 13, 0 hops", wine.X, "path", contiguous(13, 13), 0, 3),
+        (f"{len(drawn)} x {n}, geometric, 0 hops", drawn, "geometric", contiguous(n, n), 0, 3),
+    )
+    rows = []
+    for title, X, topology, held, hops, n_components in cases:
+        graph, first = make_graph(topology, held.n_agents, seed=0), 0
+        for step, how, asked in STEPS:
+            network = quietly(connect, graph, held, hops=hops, **how)
+            asked = {"n_components": n_components, "max_iter": 1000, **asked}
+            found = run(f"{title}: {step}", X, network, **asked)
+            first = first or found["bytes"]
+            rows.append({"times fewer": first / found["bytes"]} | found)
+    return rows, curves(rows[: len(STEPS)])
+
+
 def pulsars() -> Any:
     """Rows and features of the HTRU2 data set of pulsar candidates, if there is a copy."""
     if PULSARS is None:
@@ -235,6 +272,7 @@ PARTS = {
     "rounds": rounds,
     "compression": compression,
     "faults": faults,
+    "ladder": ladder,
     "batch": batch,
 }  # fmt: skip
 
