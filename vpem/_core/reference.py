@@ -353,7 +353,8 @@ def sweep(
 
     ``Q`` by `mahalanobis_full` or `mahalanobis_diag`, ``s = C Q`` over the blocks, responsibilities
     and log-likelihoods by `normalise`, times the row weights, and the moments about the means by
-    `moments_full` or `moments_diag`, leaving out responsibilities up to ``least``.
+    `moments_full` or `moments_diag`, leaving out responsibilities up to ``least``. The compiled
+    sweep takes these for zero where it can tell without computing them.
 
     Returns
     -------

@@ -2,6 +2,12 @@
 
 This is the E-step and the sums of the M-step fused, for sums that are a fixed linear map of the
 blocks. The arithmetic of a tile is in simd/, for several instruction sets chosen at run time.
+
+Where responsibilities may be left out and all roots share one exact sum, components far away are
+not computed to the end: rows are sorted by the component that a few of their features point to,
+whose term comes first, and the others' quadratic forms, of which the rest is not negative, end as
+soon as a run of rows is certain not to count for them. Where that does not pay, rows stay as they
+are.
 """
 import numpy as np
 
@@ -13,11 +19,11 @@ from libc.string cimport memset
 from vpem._core.real cimport real
 from vpem._core.shares cimport kept_at_once, share_begin, shares_of, worth
 from vpem._core.simd cimport (
-    vpem_blend_d, vpem_blend_f, vpem_distances_d, vpem_distances_f, vpem_gram_rows,
-    vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_line_moments_d, vpem_line_moments_f,
-    vpem_narrow_moments_d, vpem_narrow_moments_f, vpem_panel_rows, vpem_soften_d, vpem_soften_f,
-    vpem_total_d, vpem_total_f, vpem_columns_d, vpem_columns_f, vpem_whiten_d, vpem_whiten_f,
-    vpem_wide_moments_d, vpem_wide_moments_f,
+    vpem_blend_d, vpem_blend_f, vpem_columns_d, vpem_columns_f, vpem_distances_d, vpem_distances_f,
+    vpem_gram_rows, vpem_instruction_set, vpem_lanes_d, vpem_lanes_f, vpem_line_moments_d,
+    vpem_line_moments_f, vpem_narrow_moments_d, vpem_narrow_moments_f, vpem_panel_rows,
+    vpem_raise_d, vpem_raise_f, vpem_soften_d, vpem_soften_f, vpem_total_d, vpem_total_f,
+    vpem_whiten_d, vpem_whiten_f, vpem_wide_moments_d, vpem_wide_moments_f,
 )
 
 cdef enum:
@@ -29,6 +35,8 @@ cdef enum:
     LINE = 64                # bytes that a cache moves together
     ROOTS_AT_ONCE = 16       # whose sums are in cache together
     ROWS_A_LOG = 64          # normalisers multiplied before their logarithm is taken
+    WINDOW = 16              # tiles whose rows are sorted together, where components are far away
+    WORTH_A_TRIAL = 40       # tiles, before one is spent on finding out
 
 
 cdef struct Plan:
@@ -38,7 +46,13 @@ cdef struct Plan:
     Py_ssize_t n_sums                  # numbers that a share adds up, one after the other
     int isa
     double least
+    # Responsibilities of rows exp(-reach) times as likely under another component are not counted;
+    # 0: all are.
+    double reach
+    double n_factor                    # numbers in the factors of a component
+    Py_ssize_t glance                  # features up to the last of those a guess is made from
     # Shared, read only.
+    const Py_ssize_t* guessing         # (B,) features of each block that a guess is made from
     const Py_ssize_t* offsets
     const Py_ssize_t* panel_starts     # (B,) first panel number of each block
     const Py_ssize_t* gram_starts      # (B,) first gram number of each block
@@ -55,8 +69,15 @@ cdef struct Work:
     # The tile that is worked on.
     Py_ssize_t n_rows                  # its rows
     Py_ssize_t stride                  # and as many as make up whole vectors
-    long* order                        # (tile,) which rows they are
+    long* order                        # (n_rows,) which rows they are
+    long* guesses                      # (n_rows,) components that they may be from, ascending
+    double done                        # numbers of factors used so far, once a run of rows
     # Scratch, one a thread.
+    long* in_order                     # (tile,)
+    long* window                       # (WINDOW, tile) rows sorted by
+    long* guessed                      # (WINDOW, tile) components
+    long* begins                       # (K + 1,)
+    long* ends                         # (K + 1,)
     void* x                            # (d, stride)
     void* terms                        # (B, K, stride), where R > 1
     void* sums                         # (ROOTS_AT_ONCE, K, stride), or (1, K, stride)
@@ -92,71 +113,179 @@ cdef inline Py_ssize_t packed_stride(
     return (lines + (lines + 1) % 2) * LINE // item
 
 
-cdef void load_tile(Plan* plan, Work* work, real* witness) noexcept nogil:
-    """Put rows side by side, feature by feature; what a last tile lacks repeats its last row."""
+cdef void load_tile(Plan* plan, Work* work, Py_ssize_t width, real* witness) noexcept nogil:
+    """Put the first features of rows side by side; what a tile lacks repeats its last row."""
+    work.stride = round_up(work.n_rows, 2 * plan.lanes)
     if real is double:
-        vpem_columns_d(plan.isa, <const double*>plan.rows, work.order, work.n_rows, plan.d,
+        vpem_columns_d(plan.isa, <const double*>plan.rows, work.order, work.n_rows, plan.d, width,
                        work.stride, <double*>work.x)
     else:
-        vpem_columns_f(plan.isa, <const float*>plan.rows, work.order, work.n_rows, plan.d,
+        vpem_columns_f(plan.isa, <const float*>plan.rows, work.order, work.n_rows, plan.d, width,
                        work.stride, <float*>work.x)
 
 
 cdef void block_terms(
-    Plan* plan, Work* work, Py_ssize_t b, Py_ssize_t k, real* out,
+    Plan* plan, Work* work, Py_ssize_t b, Py_ssize_t k, Py_ssize_t some, Py_ssize_t begin,
+    Py_ssize_t end, const real* tops, real far, real* out,
 ) noexcept nogil:
-    """Add the quadratic form of one block and component to what there is for the tile."""
+    """Add a block's and component's quadratic form, of its first features, for some of a tile."""
     cdef Py_ssize_t left = plan.offsets[b], width = plan.offsets[b + 1] - left
-    cdef Py_ssize_t c = k if plan.n_copies > 1 else 0
-    cdef const real* x = <const real*>work.x + left * work.stride
+    cdef Py_ssize_t c = k if plan.n_copies > 1 else 0, run = end - begin
+    cdef const real* x = <const real*>work.x + left * work.stride + begin
     cdef const real* mean = <const real*>plan.means + k * plan.d + left
     cdef const real* factor = <const real*>plan.panels
-    if width == 0:
+    if tops != NULL:
+        tops += begin
+    if some == 0 or run == 0:
         return
     if plan.diagonal or width == 1:
         factor += c * plan.d + left if plan.diagonal else plan.panel_starts[b] + c
         if real is double:
-            vpem_distances_d(plan.isa, x, work.stride, work.stride, width, mean, factor, out)
+            work.done += vpem_distances_d(plan.isa, x, work.stride, run, some, mean, factor, tops,
+                                          far, out + begin)
         else:
-            vpem_distances_f(plan.isa, x, work.stride, work.stride, width, mean, factor, out)
+            work.done += vpem_distances_f(plan.isa, x, work.stride, run, some, mean, factor, tops,
+                                          far, out + begin)
     else:
         factor += plan.panel_starts[b] + c * (width * (width + 1) // 2)
         if real is double:
-            vpem_whiten_d(plan.isa, x, work.stride, work.stride, width, mean, factor, NULL, 0,
-                          <double*>work.centred, out)
+            work.done += vpem_whiten_d(plan.isa, x, work.stride, run, some, mean, factor, tops,
+                                       far, <double*>work.centred, out + begin)
         else:
-            vpem_whiten_f(plan.isa, x, work.stride, work.stride, width, mean, factor, NULL, 0,
-                          <float*>work.centred, out)
+            work.done += vpem_whiten_f(plan.isa, x, work.stride, run, some, mean, factor, tops,
+                                       far, <float*>work.centred, out + begin)
 
 
-cdef inline real total_log_det(Plan* plan, const real* log_dets) noexcept nogil:
-    """Of all blocks."""
+cdef void component_terms(
+    Plan* plan, Work* work, Py_ssize_t k, const Py_ssize_t* some, Py_ssize_t begin,
+    Py_ssize_t end, const real* tops, real far, real* out,
+) noexcept nogil:
+    """Sum of one component's terms over all blocks, or of their first features."""
+    cdef Py_ssize_t c = k if plan.n_copies > 1 else 0, b, t
+    cdef const real* log_dets = <const real*>plan.log_dets + c * plan.n_blocks
     cdef real total = 0
-    cdef Py_ssize_t b
     for b in range(plan.n_blocks):
         total += log_dets[b]
-    return total
+    for t in range(begin, end):
+        out[t] = total
+    for b in range(plan.n_blocks):
+        block_terms(plan, work, b, k, plan.offsets[b + 1] - plan.offsets[b] if some == NULL
+                    else some[b], begin, end, tops, far, out)
 
 
 cdef void tile_terms(Plan* plan, Work* work, real* witness) noexcept nogil:
     """Terms of all blocks; where all roots share their sum, at once their sum."""
     cdef Py_ssize_t b, k, t, c
-    cdef bint shared = plan.n_roots == 1
     cdef const real* log_dets = <const real*>plan.log_dets
-    cdef real* out = <real*>(work.sums if shared else work.terms)
-    cdef real log_det
-    for b in range(1 if shared else plan.n_blocks):
+    cdef real* out
+    if plan.n_roots == 1:
         for k in range(plan.n_components):
-            c = (k if plan.n_copies > 1 else 0) * plan.n_blocks
-            log_det = total_log_det(plan, log_dets + c) if shared else log_dets[c + b]
+            component_terms(plan, work, k, NULL, 0, work.stride, <const real*>NULL, 0,
+                            <real*>work.sums + k * work.stride)
+        return
+    out = <real*>work.terms
+    for b in range(plan.n_blocks):
+        for k in range(plan.n_components):
+            c = k if plan.n_copies > 1 else 0
             for t in range(work.stride):
-                out[t] = log_det
-            if shared:
-                for c in range(plan.n_blocks):
-                    block_terms(plan, work, c, k, out)
-            else:
-                block_terms(plan, work, b, k, out)
+                out[t] = log_dets[c * plan.n_blocks + b]
+            block_terms(plan, work, b, k, plan.offsets[b + 1] - plan.offsets[b], 0, work.stride,
+                        <const real*>NULL, 0, out)
             out += work.stride
+
+
+cdef void raise_tops(
+    Plan* plan, Work* work, Py_ssize_t k, Py_ssize_t begin, Py_ssize_t end, const real* sums,
+    real* places,
+) noexcept nogil:
+    """Log-likelihood of rows with the component, and its number, where it is the best so far."""
+    cdef real log_weight = (<const real*>plan.log_weights)[k]
+    if real is double:
+        vpem_raise_d(plan.isa, sums + begin, end - begin, log_weight, <double>k,
+                     <double*>work.tops + begin, places)
+    else:
+        vpem_raise_f(plan.isa, sums + begin, end - begin, log_weight, <float>k,
+                     <float*>work.tops + begin, places)
+
+
+cdef void near_terms(Plan* plan, Work* work, real* witness) noexcept nogil:
+    """`tile_terms` where rows are sorted by the component that each may be from.
+
+    That one's term comes first. Others end as soon as what there is of them shows that every row of
+    a run is too far away to count: the rest of a quadratic form is not negative.
+    """
+    cdef Py_ssize_t group = 2 * plan.lanes, k, t, begin = 0, end, first, last
+    cdef const real* log_weights = <const real*>plan.log_weights
+    cdef real* sums = <real*>work.sums
+    cdef real* tops = <real*>work.tops
+    cdef real far
+    # Where rows of many tiles are sorted together, nearly every run has one guess.
+    cdef double done = work.done + plan.n_factor * work.stride / group
+    for t in range(work.stride):
+        tops[t] = -INFINITY
+    while begin < work.n_rows:
+        k = work.guesses[begin]
+        end = begin
+        while end < work.n_rows and work.guesses[end] == k:
+            end += 1
+        first, last = begin // group * group, round_up(end, group)
+        component_terms(plan, work, k, NULL, first, last, <const real*>NULL, 0,
+                        sums + k * work.stride)
+        raise_tops(plan, work, k, first, last, sums + k * work.stride, <real*>NULL)
+        begin = end
+    work.done = done
+    end = 0
+    for k in range(plan.n_components):
+        far = <real>(2 * (log_weights[k] + plan.reach))
+        begin = end
+        while end < work.n_rows and work.guesses[end] == k:
+            end += 1
+        first, last = begin // group * group, round_up(end, group)
+        if begin == end:
+            first = last = 0
+        component_terms(plan, work, k, NULL, 0, first, tops, far, sums + k * work.stride)
+        component_terms(plan, work, k, NULL, last, work.stride, tops, far, sums + k * work.stride)
+        raise_tops(plan, work, k, 0, work.stride, sums + k * work.stride, <real*>NULL)
+
+
+cdef void guess_rows(
+    Plan* plan, Work* work, Py_ssize_t first, Py_ssize_t n_rows, Py_ssize_t step, real* witness,
+) noexcept nogil:
+    """Sort rows by the component that each is likely from, judged by a few of its features."""
+    cdef Py_ssize_t begin = 0, t, k
+    cdef real* sums = <real*>work.sums
+    cdef real* places = <real*>work.scales
+    for k in range(plan.n_components + 1):
+        work.begins[k] = 0
+    work.order = work.in_order
+    while begin < n_rows:
+        work.n_rows = min(plan.tile, n_rows - begin)
+        for t in range(work.n_rows):
+            work.order[t] = first + (begin + t) * step
+        load_tile(plan, work, plan.glance, witness)
+        for t in range(work.stride):
+            (<real*>work.tops)[t] = -INFINITY
+            places[t] = 0
+        for k in range(plan.n_components):
+            component_terms(plan, work, k, plan.guessing, 0, work.stride, <const real*>NULL, 0,
+                            sums)
+            raise_tops(plan, work, k, 0, work.stride, sums, places)
+        for t in range(work.n_rows):
+            k = <Py_ssize_t>places[t]
+            work.guessed[begin + t] = k
+            work.begins[k + 1] += 1
+        begin += work.n_rows
+    for k in range(plan.n_components):
+        work.begins[k + 1] += work.begins[k]
+    for t in range(n_rows):
+        k = work.guessed[t]
+        work.window[work.begins[k]] = first + t * step
+        work.begins[k] += 1
+    t = 0
+    for k in range(plan.n_components):
+        while t < work.begins[k]:
+            work.guessed[t] = k
+            t += 1
 
 
 cdef void mix_terms(
@@ -220,47 +349,80 @@ cdef double tile_log_likelihood(Plan* plan, Work* work, real* witness) noexcept 
     return total + log(product)
 
 
-cdef void root_moments(Plan* plan, Work* work, Py_ssize_t b, real* g) noexcept nogil:
+cdef inline double total_of(Plan* plan, Work* work, const real* g) noexcept nogil:
+    """Sum of a component's responsibilities in the tile."""
+    if real is double:
+        return vpem_total_d(plan.isa, g, work.stride)
+    else:
+        return vpem_total_f(plan.isa, g, work.stride)
+
+
+cdef void find_counted(Plan* plan, Work* work, const real* g) noexcept nogil:
+    """For each component the runs of rows from the first to the last that counts."""
+    cdef Py_ssize_t group = 2 * plan.lanes, k, begin, end
+    for k in range(plan.n_components):
+        begin, end = 0, work.stride
+        if plan.least > 0 and not total_of(plan, work, g) > plan.least:
+            end = 0
+        if plan.least > 0:
+            while begin < end and not g[begin] > plan.least:
+                begin += 1
+            while end > begin and not g[end - 1] > plan.least:
+                end -= 1
+        work.begins[k] = begin // group * group
+        work.ends[k] = round_up(end, group)
+        g += work.stride
+
+
+cdef void root_moments(Plan* plan, Work* work, Py_ssize_t b, const real* g) noexcept nogil:
     """Add the moments of one block, weighted by the responsibilities ``g`` of its root."""
-    cdef Py_ssize_t left = plan.offsets[b], width = plan.offsets[b + 1] - left, k, stride
-    cdef Py_ssize_t size = gram_size(plan, width)
-    cdef const real* x = <const real*>work.x + left * work.stride
+    cdef Py_ssize_t left = plan.offsets[b], width = plan.offsets[b + 1] - left
+    cdef Py_ssize_t size = gram_size(plan, width), k, begin, n_rows
+    cdef Py_ssize_t stride = packed_stride(plan, width, sizeof(real))
+    cdef const real* x
     cdef const real* rows = <const real*>plan.rows + left
     cdef const real* mean
     cdef real* packed = <real*>work.packed
     cdef real* row_sums = packed + CAPACITY * packed_stride(plan, plan.widest, sizeof(real))
     cdef double* first_moment
     cdef double* second_moment
-    stride = packed_stride(plan, width, sizeof(real))
     for k in range(plan.n_components):
+        begin = work.begins[k]
+        n_rows = work.ends[k] - begin
+        if n_rows <= 0 or width == 0:
+            continue
+        x = <const real*>work.x + left * work.stride + begin
         mean = <const real*>plan.means + k * plan.d + left
         first_moment = work.first + k * plan.d + left
         second_moment = work.second + plan.gram_starts[b] + k * size
         if plan.diagonal or width <= 1:
             if real is double:
-                vpem_line_moments_d(plan.isa, x, work.stride, work.stride, width, mean,
-                                    g + k * work.stride, first_moment, second_moment)
+                vpem_line_moments_d(plan.isa, x, work.stride, n_rows, width, mean,
+                                    g + k * work.stride + begin, first_moment, second_moment)
             else:
-                vpem_line_moments_f(plan.isa, x, work.stride, work.stride, width, mean,
-                                    g + k * work.stride, first_moment, second_moment)
+                vpem_line_moments_f(plan.isa, x, work.stride, n_rows, width, mean,
+                                    g + k * work.stride + begin, first_moment, second_moment)
         elif width < NARROWEST_WIDE:
             if real is double:
-                vpem_narrow_moments_d(plan.isa, x, work.stride, work.stride, width, mean,
-                                      g + k * work.stride, packed, first_moment, second_moment)
+                vpem_narrow_moments_d(
+                    plan.isa, x, work.stride, n_rows, width, mean, g + k * work.stride + begin,
+                    packed, first_moment, second_moment)
             else:
-                vpem_narrow_moments_f(plan.isa, x, work.stride, work.stride, width, mean,
-                                      g + k * work.stride, packed, first_moment, second_moment)
+                vpem_narrow_moments_f(
+                    plan.isa, x, work.stride, n_rows, width, mean, g + k * work.stride + begin,
+                    packed, first_moment, second_moment)
         else:
+            n_rows = min(n_rows, work.n_rows - begin)
             if real is double:
                 vpem_wide_moments_d(
-                    plan.isa, rows, plan.d, work.order, work.n_rows, width, mean,
-                    g + k * work.stride, plan.least, <double*>work.tops, row_sums, packed,
+                    plan.isa, rows, plan.d, work.order + begin, n_rows, width, mean,
+                    g + k * work.stride + begin, plan.least, <double*>work.tops, row_sums, packed,
                     CAPACITY, stride, first_moment, second_moment)
             else:
                 vpem_wide_moments_f(
-                    plan.isa, rows, plan.d, work.order, work.n_rows, width, mean,
-                    g + k * work.stride, <float>plan.least, <float*>work.tops, row_sums, packed,
-                    CAPACITY, stride, first_moment, second_moment)
+                    plan.isa, rows, plan.d, work.order + begin, n_rows, width, mean,
+                    g + k * work.stride + begin, <float>plan.least, <float*>work.tops, row_sums,
+                    packed, CAPACITY, stride, first_moment, second_moment)
 
 
 cdef void root_responsibilities(Plan* plan, Work* work, Py_ssize_t r, real* g) noexcept nogil:
@@ -285,29 +447,32 @@ cdef void root_responsibilities(Plan* plan, Work* work, Py_ssize_t r, real* g) n
                 g[k * work.stride + t] *= <real>plan.row_weights[work.order[t]]
         for t in range(work.n_rows, work.stride):
             g[k * work.stride + t] = 0
-        if real is double:
-            work.counts[r * plan.n_components + k] += vpem_total_d(
-                plan.isa, g + k * work.stride, work.stride)
-        else:
-            work.counts[r * plan.n_components + k] += vpem_total_f(
-                plan.isa, g + k * work.stride, work.stride)
+        work.counts[r * plan.n_components + k] += total_of(plan, work, g + k * work.stride)
+
+
+cdef void shared_sums(Plan* plan, Work* work, real* witness) noexcept nogil:
+    """What follows from the sums of a tile that all roots share."""
+    cdef Py_ssize_t b
+    cdef real* sums = <real*>work.sums
+    root_responsibilities(plan, work, 0, sums)
+    if plan.collect:
+        find_counted(plan, work, sums)
+        for b in range(plan.n_blocks):
+            root_moments(plan, work, b, sums)
 
 
 cdef void sweep_tile(Plan* plan, Work* work, Py_ssize_t number, real* witness) noexcept nogil:
     """One tile's contribution to everything."""
-    cdef Py_ssize_t r, t, root, count, b, run
+    cdef Py_ssize_t r, t, root, count, run
     cdef real* sums = <real*>work.sums
     work.n_rows = min(plan.tile, plan.n_samples - number * plan.tile)
-    work.stride = round_up(work.n_rows, 2 * plan.lanes)
+    work.order = work.in_order
     for t in range(work.n_rows):
         work.order[t] = number * plan.tile + t
-    load_tile(plan, work, witness)
+    load_tile(plan, work, plan.d, witness)
     tile_terms(plan, work, witness)
     if plan.n_roots == 1:
-        root_responsibilities(plan, work, 0, sums)
-        if plan.collect:
-            for b in range(plan.n_blocks):
-                root_moments(plan, work, b, sums)
+        shared_sums(plan, work, witness)
         return
     run = plan.n_components * work.stride
     root = 0
@@ -317,8 +482,41 @@ cdef void sweep_tile(Plan* plan, Work* work, Py_ssize_t number, real* witness) n
         for r in range(count):
             root_responsibilities(plan, work, root + r, sums + r * run)
             if plan.collect:
+                find_counted(plan, work, sums + r * run)
                 root_moments(plan, work, root + r, sums + r * run)
         root += count
+
+
+cdef bint worth_sorting(Plan* plan, Work* work, real* witness) noexcept nogil:
+    """Whether much is saved where rows are sorted, on a tile of rows from all over the data."""
+    # What is done for a run of rows beside takes as long as so many numbers of a factor.
+    cdef double beside = 12 if plan.diagonal else 48
+    work.done = 0
+    guess_rows(plan, work, 0, plan.tile, plan.n_samples // plan.tile, witness)
+    work.order = work.window
+    work.guesses = work.guessed
+    work.n_rows = plan.tile
+    load_tile(plan, work, plan.d, witness)
+    near_terms(plan, work, witness)
+    return work.done * 2 * plan.lanes < plan.tile * plan.n_components * (
+        0.9 * plan.n_factor - beside)
+
+
+cdef void sweep_window(
+    Plan* plan, Work* work, Py_ssize_t number, Py_ssize_t n_tiles, real* witness,
+) noexcept nogil:
+    """A few tiles, their rows sorted, without terms far away."""
+    cdef Py_ssize_t first = number * plan.tile, begin = 0
+    cdef Py_ssize_t n_rows = min(n_tiles * plan.tile, plan.n_samples - first)
+    guess_rows(plan, work, first, n_rows, 1, witness)
+    while begin < n_rows:
+        work.order = work.window + begin
+        work.guesses = work.guessed + begin
+        work.n_rows = min(plan.tile, n_rows - begin)
+        load_tile(plan, work, plan.d, witness)
+        near_terms(plan, work, witness)
+        shared_sums(plan, work, witness)
+        begin += work.n_rows
 
 
 cdef void sweep_share(
@@ -333,6 +531,9 @@ cdef void sweep_share(
     work.first = sums.first
     work.second = sums.second
     memset(sums.log_likelihoods, 0, plan.n_sums * sizeof(double))
+    while plan.reach > 0 and begin < end:
+        sweep_window(plan, &work, begin, min(<Py_ssize_t>WINDOW, end - begin), witness)
+        begin += WINDOW
     for tile in range(begin, end):
         sweep_tile(plan, &work, tile, witness)
 
@@ -412,6 +613,29 @@ cdef void add_totals(
         start += plan.n_copies * width * width
 
 
+def _guessing(
+    const Py_ssize_t[::1] offsets, bint diagonal, Py_ssize_t n_components, Py_ssize_t rows,
+):
+    """How many features of each block a guess is made from; none where it would cost too much.
+
+    About a fifth of all, from the first blocks. A factor is cut where one of its panels ends.
+    """
+    cdef Py_ssize_t b, width, some, wanted = (offsets[offsets.shape[0] - 1] + 4) // 5
+    cdef double cost = 0, whole = 0
+    taken = np.zeros(offsets.shape[0] - 1, dtype=np.intp)
+    for b in range(offsets.shape[0] - 1):
+        width = some = offsets[b + 1] - offsets[b]
+        if wanted < width:
+            some = max(wanted, <Py_ssize_t>0)
+            if some and not diagonal:
+                some = min(width, width % rows + round_up(max(some - width % rows, 0), rows))
+        taken[b] = some
+        wanted -= some
+        cost += some if diagonal else some * (some + 1) // 2
+        whole += width if diagonal else width * (width + 1) // 2
+    return taken if n_components > 2 and whole > 32 and cost < whole / 3 else taken[:0]
+
+
 def _aligned(Py_ssize_t n, dtype):
     """Room for numbers, from a multiple of 64 bytes on."""
     size = np.dtype(dtype).itemsize
@@ -461,6 +685,7 @@ def sweep(
     for b in range(plan.n_blocks):
         width = offsets[b + 1] - offsets[b]
         squares += width if diagonal else width * width
+        plan.n_factor += width if diagonal else width * (width + 1) // 2
         plan.widest = max(plan.widest, width)
     plan.diagonal = diagonal
     found = np.zeros(plan.n_roots)
@@ -486,6 +711,16 @@ def sweep(
                     at = begin[0, b] + c * (width * (width + 1) // 2)
                     pack_panels(&inverse[start], width, plan.panel_rows, &factors[at])
                 start += width * width
+    cdef Py_ssize_t[::1] guessing = _guessing(
+        offsets, plan.diagonal, plan.n_components, plan.panel_rows)
+    cdef bint may_sort = least > 0 and plan.n_roots == 1 and guessing.shape[0] > 0
+    if may_sort:
+        plan.reach = np.log(np.max(row_weights, initial=1.0 if row_weights.shape[0] == 0 else 0.0))
+        plan.reach = max(plan.reach - log(least), 1.0)
+        plan.guessing = &guessing[0]
+        for b in range(plan.n_blocks):
+            if guessing[b]:
+                plan.glance = offsets[b] + guessing[b]
     mixing = np.zeros((round_up(plan.n_roots, 4), plan.n_blocks), dtype=dtype)
     mixing[:plan.n_roots] = mix
     mixing = np.ascontiguousarray(mixing.reshape(-1, 4, plan.n_blocks).swapaxes(1, 2))
@@ -515,8 +750,12 @@ def sweep(
     sizes = [
         plan.d * plan.tile, spread * plan.n_components * plan.tile,
         at_once * plan.n_components * plan.tile, plan.tile, plan.tile, n_centred, n_packed,
-        plan.tile * sizeof(long) // sizeof(real),
     ]
+    cdef Py_ssize_t room_for_one = sizeof(long) // sizeof(real)
+    may_sort = may_sort and n_tiles >= WORTH_A_TRIAL
+    cdef Py_ssize_t in_window = WINDOW * plan.tile if may_sort else 0
+    for at in (plan.tile, in_window, in_window, plan.n_components + 1, plan.n_components + 1):
+        sizes.append(room_for_one * at)
     sizes = [(int(n) + 15) // 16 * 16 for n in sizes]
     totals = [
         plan.n_roots, plan.n_roots * plan.n_components,
@@ -547,7 +786,11 @@ def sweep(
         scratch[v].scales = <void*><uintptr_t>places[4]
         scratch[v].centred = <void*><uintptr_t>places[5]
         scratch[v].packed = <void*><uintptr_t>places[6]
-        scratch[v].order = <long*><uintptr_t>places[7]
+        scratch[v].in_order = <long*><uintptr_t>places[7]
+        scratch[v].window = <long*><uintptr_t>places[8]
+        scratch[v].guessed = <long*><uintptr_t>places[9]
+        scratch[v].begins = <long*><uintptr_t>places[10]
+        scratch[v].ends = <long*><uintptr_t>places[11]
     cdef double* place = <double*><uintptr_t>sums.ctypes.data
     for v in range(n_kept + 1):  # the last one for all of them
         work[v].log_likelihoods = place + v * plan.n_sums
@@ -571,6 +814,10 @@ def sweep(
 
     cdef Plan* shared = &plan
     cdef real* witness = NULL
+    if may_sort and worth_sorting(shared, scratch, witness):
+        n_shares = min(n_shares, max(n_tiles // 8, <Py_ssize_t>16))
+    else:
+        plan.reach = 0
     memset(work[n_kept].log_likelihoods, 0, plan.n_sums * sizeof(double))
     share = 0
     while share < n_shares:

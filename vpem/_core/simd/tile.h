@@ -13,6 +13,7 @@
 #include <string.h>
 
 #if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#include <immintrin.h>
 #define VPEM_X86 1
 #else
 #define VPEM_X86 0
@@ -42,6 +43,8 @@
 #define UP 4
 #define ACROSS 3
 #define SUFFIX _d_avx2
+#define ABOVE(a, b) _mm256_movemask_pd((__m256d)((a) > (b)))
+#define EVERY 15
 #define TARGET __attribute__((target("avx2,fma")))
 #include "tile.inc"
 #undef LANES
@@ -49,12 +52,16 @@
 #undef UP
 #undef ACROSS
 #undef SUFFIX
+#undef ABOVE
+#undef EVERY
 #undef TARGET
 #define LANES 8
 #define ROWS 8
 #define UP 8
 #define ACROSS 3
 #define SUFFIX _d_avx512
+#define ABOVE(a, b) _mm512_cmp_pd_mask((__m512d)(a), (__m512d)(b), _CMP_GT_OQ)
+#define EVERY 255
 #define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
 #include "tile.inc"
 #undef LANES
@@ -62,6 +69,8 @@
 #undef UP
 #undef ACROSS
 #undef SUFFIX
+#undef ABOVE
+#undef EVERY
 #undef TARGET
 #endif
 #undef REAL
@@ -94,6 +103,8 @@
 #define UP 4
 #define ACROSS 3
 #define SUFFIX _f_avx2
+#define ABOVE(a, b) _mm256_movemask_ps((__m256)((a) > (b)))
+#define EVERY 255
 #define TARGET __attribute__((target("avx2,fma")))
 #include "tile.inc"
 #undef LANES
@@ -101,12 +112,16 @@
 #undef UP
 #undef ACROSS
 #undef SUFFIX
+#undef ABOVE
+#undef EVERY
 #undef TARGET
 #define LANES 16
 #define ROWS 8
 #define UP 8
 #define ACROSS 3
 #define SUFFIX _f_avx512
+#define ABOVE(a, b) _mm512_cmp_ps_mask((__m512)(a), (__m512)(b), _CMP_GT_OQ)
+#define EVERY 65535
 #define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
 #include "tile.inc"
 #undef LANES
@@ -114,6 +129,8 @@
 #undef UP
 #undef ACROSS
 #undef SUFFIX
+#undef ABOVE
+#undef EVERY
 #undef TARGET
 #endif
 #undef REAL
@@ -154,19 +171,24 @@ static int vpem_instruction_set(void)
 
 #define VPEM_DISPATCH(type, REAL) \
     static void vpem_columns_##type(int set, const REAL *rows, const long *order, long n_rows, \
-        long d, long stride, REAL *x) \
-    { VPEM_CHOOSE(columns, type, set, (rows, order, n_rows, d, stride, x)); } \
+        long d, long width, long stride, REAL *x) \
+    { VPEM_CHOOSE(columns, type, set, (rows, order, n_rows, d, width, stride, x)); } \
     static long vpem_whiten_##type(int set, const REAL *x, long stride, long n_rows, long width, \
         const REAL *mean, const REAL *panels, const REAL *tops, REAL far, REAL *centred, \
         REAL *out) \
     { return VPEM_CHOOSE(whiten, type, set, (x, stride, n_rows, width, mean, panels, tops, far, \
         centred, out)); } \
-    static void vpem_distances_##type(int set, const REAL *x, long stride, long n_rows, \
-        long width, const REAL *mean, const REAL *precision, REAL *out) \
-    { VPEM_CHOOSE(distances, type, set, (x, stride, n_rows, width, mean, precision, out)); } \
+    static long vpem_distances_##type(int set, const REAL *x, long stride, long n_rows, \
+        long width, const REAL *mean, const REAL *precision, const REAL *tops, REAL far, \
+        REAL *out) \
+    { return VPEM_CHOOSE(distances, type, set, (x, stride, n_rows, width, mean, precision, tops, \
+        far, out)); } \
     static void vpem_blend_##type(int set, const REAL *terms, long run, long n_blocks, \
         const REAL *panels, long n_roots, REAL *gathered, REAL *sums) \
     { VPEM_CHOOSE(blend, type, set, (terms, run, n_blocks, panels, n_roots, gathered, sums)); } \
+    static void vpem_raise_##type(int set, const REAL *sums, long n_rows, REAL log_weight, \
+        REAL number, REAL *tops, REAL *places) \
+    { VPEM_CHOOSE(raise, type, set, (sums, n_rows, log_weight, number, tops, places)); } \
     static int vpem_soften_##type(int set, REAL *sums, long tile, long n_components, \
         const REAL *log_weights, REAL *tops, REAL *scales) \
     { return VPEM_CHOOSE(soften, type, set, (sums, tile, n_components, log_weights, tops, scales)); } \
