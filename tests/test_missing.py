@@ -317,7 +317,7 @@ def test_messages_cost_as_much_as_with_nothing_missing():
 
 
 def test_threads_change_nothing():
-    X = with_holes(clusters(16, 12_000), 17)  # enough work for threads
+    X = with_holes(clusters(16, 24_000), 17)  # enough work for threads
     net = network([[0, 1, 2], [3, 4]])
     one, two = (fitted(X, net, max_iter=2, n_threads=threads) for threads in (1, 2))
     np.testing.assert_array_equal(one.history, two.history)

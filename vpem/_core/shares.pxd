@@ -6,7 +6,7 @@ that a thread that is held up takes fewer of them.
 """
 
 cdef enum:
-    WORTH_A_THREAD = 175000  # nanoseconds of work for each thread, where there is more than one
+    WORTH_A_THREAD = 350000  # nanoseconds of work for each thread, where there is more than one
     PARTS_A_THREAD = 16
     WORTH_A_SHARE = 30000    # nanoseconds, and for each number that a share adds up
     WORTH_A_NUMBER = 60
