@@ -157,18 +157,18 @@ def test_tables_with_compression(capsys):
     assert "compressed by natural:12bits" in " ".join(lines)
     assert "Rounds needed, metropolis weights, uncompressed" in lines
     assert not any(line.startswith("19 *") for line in lines)
-    assert "iteration estep 380 1.14 MB 19" in lines
-    assert "last E-step all 380 1.14 MB 19" in lines
+    assert "iteration estep 380 573 kB 19" in lines
+    assert "last E-step all 380 573 kB 19" in lines
 
 
 def test_tables_of_batches(capsys):
     words = ("cycle", "-n", "8", "--batch-size", "300", "--rounds", "30", "--hops", "1")
     lines = lines_of(done(capsys, *DESCRIBE, *words).out)
     assert "Communication: 1000 rows, batches of 300, 2 components, float64" in lines
-    assert "batch estep 485 2.33 MB 31" in lines
-    assert "iteration estep 1940 7.76 MB 124" in lines
+    assert "batch estep 485 1.17 MB 31" in lines
+    assert "iteration estep 1940 3.9 MB 124" in lines
     assert "iteration stopping 64 64 B 4" in lines
-    assert "last E-step estep 485 7.76 MB 31" in lines
+    assert "last E-step estep 485 3.88 MB 31" in lines
 
 
 def test_tables_with_faults(capsys):
@@ -177,7 +177,7 @@ def test_tables_with_faults(capsys):
     assert "sum 40 rounds, metropolis weights, mixing rate 0.6667, agent dropout" in lines
     assert any(line.startswith("falls apart in ") for line in lines)
     assert "Communication: 1000 rows, 2 components, float64, means" in lines
-    assert "last E-step estep 480 7.68 MB 40" in lines
+    assert "last E-step estep 480 3.84 MB 40" in lines
     assert "Rounds needed, metropolis weights, nothing failing" in lines
 
 

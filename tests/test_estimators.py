@@ -415,11 +415,12 @@ def test_a_stream_goes_on_from_a_fit_and_a_fit_forgets_it(X):
 def test_messages_of_a_batch_are_those_of_its_rows(X):
     sent = []
     ours = model(agents=3, hops=0).partial_fit(X)
-    for size in (40, 80):
+    for size in (40, 80, 120):
         told = ours.partial_fit(X[:size]).fit_.communication
         sent.append(told["by_kind"]["estep"]["bytes"])
         assert told["by_kind"]["setup"]["bytes"] == 0
-    assert sent[1] == 2 * sent[0] > 0
+    # And a number a message.
+    assert sent[2] - sent[1] == sent[1] - sent[0] > 0.9 * sent[0]
 
 
 def test_a_batch_that_cannot_be_used_changes_nothing(X):

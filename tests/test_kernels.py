@@ -9,7 +9,7 @@ from vpem._core.consensus import consensus_rounds, neighbour_round
 from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.moments import moments_diag, moments_full
-from vpem._core.normalise import normalise
+from vpem._core.normalise import differences, normalise
 from vpem._core.threads import one_blas_thread
 from vpem.network.mixing import mixing_matrix
 from vpem.network.topologies import make_graph
@@ -158,15 +158,21 @@ def test_mahalanobis_diag(layout, size, dtype):
         assert_close(found, wanted, dtype)
 
 
-@over(dtype=DTYPES, n_threads=[1, 2], roots=[1, 4], size=[(1, 1), (1, 3), (257, 1), (257, 5)])
-def test_normalise(roots, size, dtype, n_threads):
+@over(
+    dtype=DTYPES,
+    n_threads=[1, 2],
+    roots=[1, 4],
+    size=[(1, 1), (1, 3), (257, 1), (257, 5)],
+    implied=[0, 1],
+)
+def test_normalise(roots, size, dtype, n_threads, implied):
     m, k = size
     rng = np.random.default_rng([roots, m, k])
-    sums = (30 * rng.normal(size=(roots, m, k))).astype(dtype)
+    sums = (30 * rng.normal(size=(roots, m, k - implied))).astype(dtype)
     log_weights = np.log(rng.dirichlet(np.ones(k), size=roots))
     results = []
     for kernel in (normalise, reference.normalise):
-        responsibilities = np.full_like(sums, np.nan)
+        responsibilities = np.full((roots, m, k), np.nan, dtype=dtype)
         log_likelihoods = np.full((roots, m), np.nan)
         kernel(sums, log_weights, responsibilities, log_likelihoods, n_threads)
         results.append((responsibilities, log_likelihoods))
@@ -174,6 +180,29 @@ def test_normalise(roots, size, dtype, n_threads):
     assert_close(found, wanted, dtype)
     assert_close(found_log, wanted_log, np.float64)
     np.testing.assert_allclose(found.sum(axis=2), 1, rtol=10 * np.finfo(dtype).eps)
+
+
+@over(
+    dtype=DTYPES,
+    n_threads=[1, 2],
+    blocks=[0, 1, 3],
+    size=[(1, 1), (1024, 2), (1025, 5)],
+    weighted=[False, True],
+    limit=[20.0, np.inf],
+)
+def test_differences(blocks, size, dtype, n_threads, weighted, limit):
+    m, k = size
+    rng = np.random.default_rng([blocks, m, k])
+    terms = (30 * rng.normal(size=(blocks, m, k))).astype(dtype)
+    weights = rng.gamma(1.0, size=m if weighted else 0)
+    results = []
+    for kernel in (differences, reference.differences):
+        out, firsts = np.full((blocks, m, k - 1), np.nan, dtype=dtype), np.ones(blocks)
+        kernel(terms, weights, out, firsts, limit, n_threads)
+        results.append((out, firsts))
+    (found, firsts), (wanted, others) = results
+    assert_close(found, wanted, dtype)
+    np.testing.assert_allclose(firsts, others, rtol=1e-11, atol=1e-9)
 
 
 @over(layout=LAYOUTS, size=ROWS_AND_THREADS, dtype=DTYPES, full=[True, False])

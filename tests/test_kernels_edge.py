@@ -9,7 +9,7 @@ from vpem._core.consensus import consensus_rounds
 from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.moments import moments_diag, moments_full
-from vpem._core.normalise import normalise
+from vpem._core.normalise import differences, normalise
 from vpem._core.threads import one_blas_thread
 from vpem.network.mixing import mixing_matrix
 from vpem.network.topologies import make_graph
@@ -166,7 +166,7 @@ def normalised(sums, weights, dtype=np.float64, kernel=normalise):
     sums = np.asarray(sums, dtype)[None]
     with np.errstate(divide="ignore", invalid="ignore"):
         log_weights = np.log(np.asarray([weights], dtype=np.float64))
-        responsibilities = np.full_like(sums, 7)
+        responsibilities = np.full((1, sums.shape[1], len(weights)), 7, dtype=dtype)
         log_likelihoods = np.full(sums.shape[:2], 7.0)
         kernel(sums, log_weights, responsibilities, log_likelihoods, 1)
     return responsibilities[0], log_likelihoods[0]
@@ -199,6 +199,44 @@ def test_normalise_with_extreme_sums(name):
     assert not np.isnan(log_likelihoods).any()
 
 
+FARTHEST = {np.float64: 2.0**36, np.float32: 2.0**16}
+
+
+def differ(sums, dtype=np.float64, kernel=differences):
+    """Differences of one block's sums, and the sum of the first ones."""
+    sums = np.asarray(sums, dtype)[None]
+    out, firsts = np.empty((1, *np.subtract(sums.shape[1:], (0, 1))), dtype), np.zeros(1)
+    with np.errstate(invalid="ignore"):
+        kernel(sums, np.empty(0), out, firsts, FARTHEST[dtype], 1)
+    return out[0], firsts[0]
+
+
+FAR = {f"the first at {far:g}": ([[far, 4.0, 3.0]], (0.2, 0.3, 0.5)) for far in (1e5, 1e12, np.inf)}
+
+
+@over(name=EXTREMES | FAR, dtype=DTYPES)
+def test_differences_of_extreme_sums_have_the_same_responsibilities(name, dtype):
+    sums, weights = (EXTREMES | FAR)[name]
+    with np.errstate(over="ignore"):
+        sums = np.maximum(np.asarray(sums, dtype), -1e4)  # terms are not below log-determinants
+    wanted, whole = normalised(sums, weights, dtype)
+    if (sums == sums[0, 0]).all():  # weights that rounding hides beside whole terms are left
+        wanted = [weights]
+    found, firsts = differ(sums, dtype)
+    twin, same = differ(sums, dtype, reference.differences)
+    np.testing.assert_allclose(found, twin, rtol=1e-6 if dtype == np.float32 else 1e-14)
+    assert firsts == pytest.approx(same, rel=1e-14)
+    assert np.isfinite(found).all()
+    shares, log_likelihoods = normalised(found, weights, dtype)
+    tolerance = 2e-2 if dtype == np.float32 else 1e-4
+    np.testing.assert_allclose(shares, wanted, rtol=tolerance, atol=1e-30)
+    if np.isinf(whole[0]):
+        assert firsts == np.inf or weights[1] == 1
+    else:
+        found = log_likelihoods[0] - firsts / 2
+        assert found == pytest.approx(whole[0], rel=tolerance, abs=tolerance)
+
+
 def test_a_row_that_no_component_reaches_has_the_mixing_weights():
     responsibilities, log_likelihoods = normalised([[np.inf, np.inf]], (0.25, 0.75))
     np.testing.assert_allclose(responsibilities, [[0.25, 0.75]], rtol=1e-15)
@@ -210,6 +248,9 @@ def test_what_is_no_number_is_not_hidden(bad):
     for sums in ([[bad, 1.0]], [[1.0, bad]]):
         _, log_likelihoods = normalised(sums, (0.5, 0.5))
         assert not np.isfinite(log_likelihoods).any()
+        some, firsts = differ(sums)
+        _, log_likelihoods = normalised(some, (0.5, 0.5))
+        assert not np.isfinite(log_likelihoods - firsts / 2).any()
 
 
 def test_normalise_in_single_precision_keeps_the_log_likelihood_in_double():

@@ -2,7 +2,7 @@
 import numpy as np
 
 from cython.parallel cimport prange
-from libc.math cimport INFINITY, exp, isnan, log
+from libc.math cimport INFINITY, exp, fabs, isnan, log
 
 from vpem._core.real cimport real
 from vpem._core.shares cimport at_once, worth
@@ -20,7 +20,7 @@ cdef void normalise_row(
     double* log_likelihood,       # OUT (1,)
 ) noexcept nogil:
     """Log-sum-exp of one row, shifted by its largest entry."""
-    cdef Py_ssize_t k
+    cdef Py_ssize_t k, top = 0
     cdef double largest = -INFINITY, total = 0, value
     for k in range(n_components):
         value = log_weights[k]
@@ -31,6 +31,7 @@ cdef void normalise_row(
             break
         if value > largest:
             largest = value
+            top = k
     if largest == -INFINITY:
         # No component reaches this row: what is known of it is the mixing weights alone.
         for k in range(n_components):
@@ -41,7 +42,7 @@ cdef void normalise_row(
         value = log_weights[k]
         if k >= implied:
             value -= 0.5 * sums[k - implied]
-        value = exp(value - largest)
+        value = exp(value - largest) if k != top or isnan(largest) else 1.0
         responsibilities[k] = <real>value
         total += value
     for k in range(n_components):
@@ -84,34 +85,67 @@ def normalise(
         )
 
 
+cdef inline double nearer(double apart, double limit) noexcept nogil:
+    """How far something is that counts as nearer beyond a limit."""
+    if apart > limit:
+        return limit * (2 - limit / apart)
+    return apart
+
+
+cdef double differ_row(
+    const real* terms, Py_ssize_t n_values, double limit, real* out,
+) noexcept nogil:
+    """Differences of a row of which some value is far away; returns its first one."""
+    cdef Py_ssize_t k
+    cdef double first, least = terms[0]
+    for k in range(1, n_values):
+        if terms[k] < least:
+            least = terms[k]
+    if least == INFINITY:  # no component reaches this row
+        for k in range(1, n_values):
+            out[k - 1] = 0
+        return least
+    first = nearer(terms[0] - least, limit)
+    for k in range(1, n_values):
+        out[k - 1] = <real>(nearer(terms[k] - least, limit) - first)
+    return first + least
+
+
 cdef double differ_rows(
     const real* terms,            # IN  (n_rows, L)
     const double* row_weights,    # IN  (n_rows,) or NULL
     Py_ssize_t n_rows,
     Py_ssize_t n_values,          # L
-    double most,
+    double limit,
     real* out,                    # OUT (n_rows, L - 1)
 ) noexcept nogil:
     """Differences of some rows; returns the sum of their first values."""
     cdef Py_ssize_t m, k
-    cdef double found = 0, value, first, least
+    cdef double found[4]          # so that additions need not wait for each other
+    cdef double first, apart, farthest
+    found[0] = found[1] = found[2] = found[3] = 0
+    if n_values == 2 and row_weights == NULL:
+        for m in range(n_rows):
+            first = terms[2 * m]
+            apart = terms[2 * m + 1] - first
+            out[m] = <real>apart
+            if not 2 * fabs(apart) <= limit or not fabs(first) < INFINITY:
+                first = differ_row(terms + 2 * m, 2, limit, out + m)
+            found[m & 3] += first
+        return (found[0] + found[1]) + (found[2] + found[3])
     for m in range(n_rows):
-        first = least = terms[0]
-        if first > most:
-            first = most
+        first, farthest = terms[0], 0
         for k in range(1, n_values):
-            value = terms[k]
-            if value < least:
-                least = value
-            if value > most:
-                value = most
-            out[k - 1] = <real>(value - first)
-        if least == INFINITY:
-            first = INFINITY  # no component reaches this row
-        found += first if row_weights == NULL else row_weights[m] * first
+            apart = terms[k] - first
+            out[k - 1] = <real>apart
+            farthest = max(farthest, fabs(apart))
+        # Values differ by twice that at most; what is no number is not below either.
+        if not 2 * farthest <= limit or not fabs(first) < INFINITY:
+            first = differ_row(terms, n_values, limit, out)
+        found[m & 3] += first if row_weights == NULL else row_weights[m] * first
         terms += n_values
         out += n_values - 1
-    return found
+    return (found[0] + found[1]) + (found[2] + found[3])
 
 
 def differences(
@@ -119,6 +153,7 @@ def differences(
     const double[::1] row_weights,           # IN  (M,), or (0,): all 1
     real[:, :, ::1] out,                     # OUT (B, M, L - 1)
     double[::1] firsts,                      # INOUT (B,)  sums are added
+    double limit,                            # IN          above 0
     int n_threads,
 ):
     """How values differ from the first of their row, and the sum of the first ones over the rows.
@@ -130,8 +165,6 @@ def differences(
     cdef Py_ssize_t n_pieces = (n_samples + ROWS_A_PIECE - 1) // ROWS_A_PIECE, i, b, m
     if n_blocks * n_samples == 0:
         return
-    dtype = np.float64 if real is double else np.float32
-    cdef double most = np.finfo(dtype).max * 2.0**-24
     cdef double[::1] found = np.empty(n_blocks * n_pieces)
     cdef const double* weights = &row_weights[0] if row_weights.shape[0] else NULL
     cdef real* into = &out[0, 0, 0] if n_values > 1 else NULL
@@ -143,7 +176,7 @@ def differences(
         m = (i - b * n_pieces) * ROWS_A_PIECE
         found[i] = differ_rows(
             &terms[b, m, 0], weights + m if weights != NULL else NULL,
-            min(<Py_ssize_t>ROWS_A_PIECE, n_samples - m), n_values, most,
+            min(<Py_ssize_t>ROWS_A_PIECE, n_samples - m), n_values, limit,
             into + (b * n_samples + m) * (n_values - 1),
         )
     for b in range(n_blocks):

@@ -160,19 +160,27 @@ def differences(
     row_weights: NDArray[np.float64],
     out: Floats,
     firsts: NDArray[np.float64],
+    limit: float,
     n_threads: int,
 ) -> None:
     """How values differ from the first of their row, and the sum of the first ones over the rows.
 
     ``out[b, m, k - 1] = t_bmk - t_bm1`` for ``k > 1``; to ``firsts[b]`` is added ``sum_m w_m
-    t_bm1``. Values beyond ``2^-24`` of the largest number count as that, so that differences, and
-    sums of those of very many blocks, are finite; but where all values of a row are infinite, so is
-    the sum of the first ones. No weights are weights of 1.
+    t_bm1``. No weights are weights of 1.
+
+    A difference keeps no more digits than the larger of two values has, so that one far away would
+    hide how others differ: what is more than the limit L above the least of its row, by x, counts
+    as ``L (2 - L / x)`` above it. Infinite values become finite so, but where all of a row are:
+    these do not differ, and the sum of the first ones is infinite.
     """
-    most = float(np.finfo(terms.dtype).max) * 2.0**-24
-    values = np.minimum(terms.astype(np.float64), most)
-    out[...] = values[:, :, 1:] - values[:, :, :1]
-    first = np.where(np.isposinf(terms).all(axis=2), np.inf, values[:, :, 0])
+    values = terms.astype(np.float64)
+    least = np.fmin.reduce(values, axis=2, keepdims=True, initial=np.inf)
+    nowhere = np.isposinf(least)
+    apart = np.where(nowhere, 0.0, values - np.where(nowhere, 0.0, least))
+    if limit < np.inf:
+        apart = np.where(apart > limit, limit * (2 - limit / np.maximum(apart, limit)), apart)
+    out[...] = apart[:, :, 1:] - apart[:, :, :1]
+    first = (apart[:, :, :1] + least)[:, :, 0]
     firsts += first.sum(axis=1) if not len(row_weights) else first @ row_weights
 
 

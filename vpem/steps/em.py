@@ -22,7 +22,7 @@ from vpem.steps.local_steps import LocalSteps
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser, least_weight
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
 from vpem.steps.saver import NoSaver, Saver
-from vpem.steps.summing import Differences, begin_differences
+from vpem.steps.summing import FARTHEST, Differences, begin_differences
 from vpem.sums.sum import Sum
 from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
@@ -89,7 +89,8 @@ def log_likelihood(
         return terms.sweep(mixture, factors, total.mix, statistics)
     found = np.zeros(total.n_roots)
     silent = total.silent
-    differ = Differences(terms, total, mixture.n_components, partial(terms.local, factors), rest)
+    local, limit = partial(terms.local, factors), FARTHEST[terms.itemsize]
+    differ = Differences(terms, total, mixture.n_components, local, limit, rest)
     for rows, sums in differ:
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
         found += log_likelihoods

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vpem._core.normalise import differences
 from vpem.checks import Floats
+from vpem.steps.summing import FARTHEST
 from vpem.terms.covariances import Factors
 from vpem.terms.mixture import Mixture
 from vpem.terms.terms import Terms
@@ -72,5 +73,6 @@ class LocalSteps:
         numbers = np.ascontiguousarray(self.terms.local(factors, rows))
         out = np.empty((*numbers.shape[:2], numbers.shape[2] - 1), dtype=numbers.dtype)
         nothing: NDArray[np.float64] = np.empty(0)
-        differences(numbers, nothing, out, np.zeros(len(numbers)), self.terms.n_threads)
+        limit = FARTHEST[numbers.itemsize]
+        differences(numbers, nothing, out, np.zeros(len(numbers)), limit, self.terms.n_threads)
         return out

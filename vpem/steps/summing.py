@@ -17,7 +17,11 @@ from vpem.sums.scalars import Scalars
 from vpem.sums.sum import Sum
 from vpem.terms.terms import Terms
 
-__all__ = ["Differences", "begin_differences", "summed"]
+__all__ = ["FARTHEST", "Differences", "begin_differences", "summed"]
+
+FARTHEST = {8: 2.0**36, 4: 2.0**16}
+"""Twice the nats by which a hub's terms of a row may differ and be sent as they are, by bytes of a
+number: what differs by little is as exact then as these are there, to 1e-5 and 1e-2."""
 
 
 def summed(
@@ -75,6 +79,9 @@ class Differences:
         Numbers a row that each hub has, K.
     local : callable
         These numbers for some rows, (B, m, K).
+    limit : float
+        By how much a hub's numbers may be above the least of a row; what is farther away counts as
+        nearer, so that it does not take the digits of others (`vpem._core.reference.differences`).
     rest : ndarray of shape (B, M, K - 1), optional
         Where what others add to the sum is written, for each holder of this process.
     """
@@ -85,11 +92,12 @@ class Differences:
         total: Sum,
         n_numbers: int,
         local: Callable[[slice], Floats],
+        limit: float = np.inf,
         rest: Floats | None = None,
     ) -> None:
         self.rest = rest
         self.terms, self.total, self.n_numbers = terms, total, n_numbers
-        self._numbers = local
+        self._numbers, self._limit = local, limit
         self._scalars = Scalars.empty(len(total.holders.own), total.n_roots)
 
     @property
@@ -114,7 +122,7 @@ class Differences:
         weights = np.empty(0) if weights is None else weights[rows]
         out = np.empty((*numbers.shape[:2], self.n_numbers - 1), dtype=numbers.dtype)
         firsts = np.zeros(len(numbers))
-        differences(numbers, weights, out, firsts, self.terms.n_threads)
+        differences(numbers, weights, out, firsts, self._limit, self.terms.n_threads)
         self._scalars.own[:, 0] += firsts
         if self.rest is not None:
             self.rest[:, rows] = out

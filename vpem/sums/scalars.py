@@ -75,8 +75,14 @@ def flattened(terms: Floats, scalars: Scalars | None = None) -> NDArray[np.float
 
     Component by component, so that a bucket of a codec holds values of one.
     """
-    flat = beside(terms.transpose(0, 2, 1), None)[0].astype(np.float64, copy=False)
-    return flat if scalars is None else np.concatenate([flat, scalars.own], axis=1)
+    n_blocks, m, n_components = terms.shape
+    if scalars is None:
+        return beside(terms.transpose(0, 2, 1), None)[0].astype(np.float64, copy=False)
+    flat = np.empty((n_blocks, n_components * m + scalars.own.shape[1]))
+    values = flat[:, : n_components * m].reshape(n_blocks, n_components, m)  # a view
+    values[...] = terms.transpose(0, 2, 1)
+    flat[:, n_components * m :] = scalars.own
+    return flat
 
 
 def unflattened(flat: NDArray[np.float64], terms: Floats, scalars: Scalars | None = None) -> Floats:
