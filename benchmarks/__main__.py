@@ -31,6 +31,7 @@ PARTS = (
     "missing",
     "mpi",
     "busy",
+    "accelerate",
     "instructions",
 )
 HINT = """\

@@ -33,7 +33,7 @@ def check(result):
 
 
 @pytest.mark.parametrize(
-    "part", ["agents", "scaling", "outofcore", "startup", "missing", "mpi", "busy"]
+    "part", ["agents", "scaling", "outofcore", "startup", "missing", "mpi", "busy", "accelerate"]
 )
 def test_part_writes_what_it_measured(bench, part):
     code, written = bench(part)
