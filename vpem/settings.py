@@ -164,7 +164,7 @@ class SumSettings(Settings, heading="Network"):
     agent_dropout: float = setting(0.0, "Probability that an agent is silent for a whole "
         "iteration.", heading="Messages and faults")
     stragglers: float = setting(0.0, "Probability that an agent is late in a round, which goes on "
-        "without it.", heading="Messages and faults")
+        "without it; along a tree all wait.", heading="Messages and faults")
     seed: int = setting(0, "Seeds ties between hubs, codecs and faults.", heading="Start", least=0)
     n_threads: int | None = setting(None, "Threads of the kernels; results do not depend on it. "
         "Default: all processors.", flags="--threads", heading="Running")
