@@ -43,16 +43,16 @@ def problems(pulsars: Path | None, tiny: bool) -> Iterator[Problem]:
         yield "wine", wine, 4, 3, "full", 0, "star"
         return
     cancer = read_dataset(FOLDER / "breast_cancer.h5").X
-    made = mixture_rows(3000, 12, 5)
+    made = mixture_rows(2000, 8, 4, 0.8)
     yield "breast cancer", cancer, 3, 2, "full", 0, "star"
     yield "breast cancer", cancer, 10, 2, "full", 0, "star"
     yield "breast cancer", cancer, 10, 2, "full", 1, "cycle"
     yield "breast cancer", cancer, 10, 3, "tied-diag", 0, "star"
     yield "wine", wine, 4, 3, "full", 0, "star"
     yield "wine", wine, 4, 3, "spherical", 0, "star"
-    yield "made, 3,000 x 12", made, 3, 5, "full", 0, "star"
-    yield "made, 3,000 x 12", made, 6, 5, "diag", 0, "star"
-    yield "made, 3,000 x 12", made, 3, 5, "tied", 0, "star"
+    yield "made, 2,000 x 8", made, 2, 4, "full", 0, "star"
+    yield "made, 2,000 x 8", made, 4, 4, "diag", 0, "star"
+    yield "made, 2,000 x 8", made, 2, 4, "tied", 0, "star"
     if pulsars is not None:
         rows = np.ascontiguousarray(np.loadtxt(pulsars, delimiter=",")[:, :-1])
         yield "pulsars", rows, 2, 4, "full", 0, "star"
