@@ -38,6 +38,7 @@ LINEAR = {
     "silent agents": ("complete", {"agent_dropout": 0.3, "n_rounds": 9}),
     "rounds with float64": ("cycle", {"compress": "float64"}),
     "server with float64": ("star", {"compress": "float64"}),
+    "tree with float64": ("path", {"sum": "tree", "compress": "float64"}),
 }
 """Sums that change terms by nothing but a linear map."""
 
@@ -45,6 +46,7 @@ CODECS = {
     "server": ("star", {"compress": "natural:12bits"}),
     "server, much left out": ("star", {"compress": "topk:0.2"}),
     "rounds": ("cycle", {"compress": "qsgd:8bits"}),
+    "tree": ("path", {"sum": "tree", "compress": "natural:12bits"}),
     "hubs": ("path", {"compress": "natural:12bits", "hops": 1}),
     "links that fail": ("geometric", {"compress": "qsgd:8bits", "link_failure": 0.1}),
 }
