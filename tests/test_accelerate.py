@@ -1,5 +1,7 @@
 """EM in fewer sums: what is tried beyond M-steps, what is taken back, and what it costs."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from vpem.steps.local_steps import LocalSteps
 from vpem.terms.coordinates import Coordinates
 from vpem.terms.missing import terms_of
 
-from .cli_support import overlapping
+from .cli_support import done, overlapping
 from .resume_support import check_resumes
 from .tables import each
 
@@ -207,3 +209,17 @@ def test_local_steps_read_from_disk_what_is_there_and_keep_no_more_than_they_may
     stored.memory_limit = 10_000
     with pytest.raises(InputError, match="of every row and component, is kept in memory and"):
         fit_vpem(stored, network(), **how)
+
+
+@each("words", [["--split", "rows", "--workers", "3"], ["--agents", "3", "--topology", "star"]])
+def test_the_command_reports_how_a_fit_was_accelerated(tmp_path, capsys, words):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = X
+    fit = ["fit", str(tmp_path / "x.h5"), "-k", "3", *words]
+    assert "taken back" not in done(capsys, *fit).out
+    report = json.loads(done(capsys, *fit, "--accelerate", "squarem", "--json").out)
+    assert report["accelerate"] == "squarem"
+    assert len(report["lost_sums"]) + report["n_iter"] <= 1000
+    lost = len(report["lost_sums"])
+    shown = done(capsys, *fit, "--accelerate", "squarem").out
+    assert (f"{lost} sum" in shown) == (lost > 0)

@@ -252,8 +252,6 @@ class Fit(MixtureResult):
             "batch_size": self.batch_size,
             "step_size": self.step_size,
             "n_passes": self.n_passes,
-            "accelerate": self.accelerate,
-            "lost_sums": self.lost,
             "free_energy": (np.array(self.free_energy) / self.total_weight).tolist(),
             **self._run(),
         }
@@ -283,6 +281,8 @@ class Fit(MixtureResult):
         return {
             "mixing_weights": self.mixture.assembled_weights.tolist(),
             "converged": self.converged,
+            "accelerate": self.accelerate,
+            "lost_sums": self.lost,
             "n_iter": self.n_iter,
             "total_weight": self.total_weight,
             "log_likelihood": self.log_likelihood,
