@@ -129,6 +129,11 @@ class Progress:
                 parts = [self.place(self.latest), *parts, *self.facts(self.latest)]
             self.tell(*parts)
 
+    def starting(self, step: str) -> None:
+        """Take note of a step of a start."""
+        self.remind()
+        self.tell(f"start: {step}")
+
     def place(self, progress: Any) -> str:
         """Say how far a run is."""
         return f"iteration {progress.iteration}"

@@ -302,3 +302,18 @@ def test_what_comes_after_the_iterations_is_told_in_order():
         "computing standard errors",
     ]  # fmt: skip
     assert "7 draws of each chain" in told[4]
+
+
+def test_steps_of_a_start_are_shown_as_iterations_are(capsys, clock, terminal):
+    made = Progress(False)
+    made.starting("k-means++, row 2 of 6")
+    assert capsys.readouterr().err == ""
+    clock.time += 2
+    made.starting("k-means++, row 3 of 6")
+    made.starting("k-means++, row 4 of 6")
+    assert capsys.readouterr().err == "\r\x1b[Jstart: k-means++, row 3 of 6"
+    Progress(True).starting("k-means++, row 5 of 6")
+    assert capsys.readouterr().err == ""
+    run(made, clock, 0.5)
+    assert "iteration 1" in capsys.readouterr().err
+    made.close()

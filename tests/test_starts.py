@@ -1,14 +1,23 @@
 """Where EM starts: rows shared by all agents, rows far apart, k-means over split features."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from vpem import InputError, connect, fit_vpem, make_graph
-from vpem.network.holdings import contiguous, from_lists
+from vpem import InputError, VpemWarning, connect, fit_vpem, make_graph
+from vpem.fits.feature_kmeans import kmeans_features
+from vpem.fits.fedem import fit_fedem
+from vpem.fits.row_kmeans import kmeans_rows
+from vpem.fits.rows import fit_em
+from vpem.network.holdings import contiguous, evenly, from_lists
+from vpem.network.ledger import Ledger
 from vpem.settings import INITS
+from vpem.steps import starts
 from vpem.steps.starts import draw_start
 from vpem.steps.streams import RowStream
+from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.scaling import Scaling
@@ -107,11 +116,11 @@ def test_spread_rows_are_farther_apart_than_random_ones(overlapping):
 def test_enough_rounds_choose_the_rows_the_server_chooses(overlapping):
     X = overlapping(4, 250, 6)
     for seed in range(5):
-        starts = []
+        pair = []
         for network in (network_of("star"), network_of("cycle", n_rounds=400)):
             terms = terms_of(X, network)
-            starts.append(draw_start("kmeans", terms, network.total, 4, stream_of(X, seed)))
-        (one, rows), (two, again) = starts
+            pair.append(draw_start("kmeans", terms, network.total, 4, stream_of(X, seed)))
+        (one, rows), (two, again) = pair
         np.testing.assert_array_equal(rows, again)
         np.testing.assert_allclose(one.assembled_means, two.assembled_means, rtol=1e-9)
 
@@ -137,30 +146,122 @@ def test_the_first_root_draws_by_its_own_distances(overlapping):
         np.testing.assert_array_equal(*pair)
 
 
+class Listener:
+    """A callback that keeps what it is told of a start."""
+
+    def __init__(self):
+        self.steps, self.n_iterations = [], 0
+
+    def __call__(self, progress):
+        self.n_iterations += 1
+
+    def starting(self, step):
+        assert self.n_iterations == 0
+        self.steps.append(step)
+
+
+@each("split", ["features", "rows", "fedem", "kmeans-rows", "kmeans-features"])
+def test_a_callback_is_told_of_every_step_of_a_start(split, overlapping):
+    X, workers = overlapping(16, 200, 6), evenly(200, 3)
+    heard, among = Listener(), connect_workers(make_graph("star", 3))
+    if split == "features":
+        fit_vpem(X, network_of("star"), n_components=4, tol=1e-2, callback=heard)
+    elif split == "kmeans-features":
+        kmeans_features(X, network_of("star"), n_clusters=4, callback=heard)
+    elif split == "kmeans-rows":
+        kmeans_rows(X, workers, among, n_clusters=4, callback=heard)
+    else:
+        recipe = fit_em if split == "rows" else fit_fedem
+        stop = {"tol": 1e-2} if split == "rows" else {"max_iter": 3, "init": "kmeans"}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VpemWarning)
+            recipe(X, workers, among, n_components=4, callback=heard, **stop)
+    assert heard.steps[:3] == [f"k-means++, row {number} of 4" for number in (2, 3, 4)]
+    wanted = [f"k-means, iteration {n} of at most 20" for n in range(1, len(heard.steps) - 2)]
+    assert heard.steps[3:] == wanted
+    assert bool(wanted) == ("kmeans" not in split)
+    assert heard.n_iterations > 0
+
+
 # ---- k-means -------------------------------------------------------------------------------------
 
 
+def lloyd_by_hand(X, centres, weights, operator, columns_of):
+    """Lloyd's iterations of roots, each with its own estimate, until all hubs propose to stop."""
+    d = X.shape[1]
+    variances = weights @ (X - weights @ X / weights.sum()) ** 2 / weights.sum()
+    for _ in range(starts.MOST_LLOYD_OF_START):
+        parts = [(X[:, None, own] - centres[:, own]) ** 2 for own in columns_of]
+        squares = np.array([part.sum(axis=2) for part in parts])
+        labels = np.tensordot(operator, squares, axes=1).argmin(axis=2)
+        moved = centres.copy()
+        for b, own in enumerate(columns_of):
+            root = labels[b if len(labels) > 1 else 0]
+            for k in range(len(centres)):
+                moved[k, own] = np.average(X[root == k][:, own], axis=0, weights=weights[root == k])
+        shifts = ((moved - centres) ** 2).sum(axis=0)
+        centres = moved
+        if all(shifts[own].sum() <= 1e-4 * variances[own].sum() / d for own in columns_of):
+            break
+    return centres, labels
+
+
 @over(weighted=[False, True], seed=range(5))
-def test_kmeans_start_is_one_m_step_from_converged_lloyd(seed, weighted, overlapping):
+def test_kmeans_start_is_one_m_step_from_the_last_of_lloyds_iterations(seed, weighted, overlapping):
     X = overlapping(seed, 300, 6)
     weights = np.random.default_rng(seed).uniform(0.2, 3, size=300) if weighted else None
-    network = connect(make_graph("star", 2), from_lists([[5, 0, 1], [2, 4, 3]], 6), hops=0)
+    parts = [[0, 1, 5], [2, 3, 4]]
+    network = connect(make_graph("star", 2), from_lists(parts, 6), hops=0)
     terms = terms_of(X, network, weights=weights)
     start, rows = draw_start("kmeans", terms, network.total, 3, stream_of(X, seed, weights))
-    centres = start.assembled_means
-    labels = ((X[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
     w = np.ones(300) if weights is None else weights
+    centres, labels = lloyd_by_hand(X, X[rows], w, np.ones((1, 2)), parts)
+    np.testing.assert_allclose(start.assembled_means, centres, rtol=1e-10)
     for k in range(3):
-        own = labels == k
-        share = w[own] / w[own].sum()
-        np.testing.assert_allclose(centres[k], share @ X[own], rtol=1e-10)
+        own = labels[0] == k
         assert start.weights[0, k] == pytest.approx(w[own].sum() / w.sum(), rel=1e-12)
-        for columns in ([5, 0, 1], [2, 4, 3]):
-            found = start.assembled_covariances[k][np.ix_(sorted(columns), sorted(columns))]
-            wanted = np.cov(X[own][:, sorted(columns)].T, bias=True, aweights=w[own])
+        for columns in parts:
+            found = start.assembled_covariances[k][np.ix_(columns, columns)]
+            wanted = np.cov(X[own][:, columns].T, bias=True, aweights=w[own])
             np.testing.assert_allclose(found, wanted + 1e-6 * np.eye(3), rtol=1e-8, atol=1e-10)
-    lloyd = KMeans(3, init=X[rows], n_init=1, algorithm="lloyd", tol=0).fit(X, sample_weight=w)
-    np.testing.assert_allclose(centres, lloyd.cluster_centers_, rtol=1e-8)
+    # Within the tolerance of scikit-learn's k-means, if not out of iterations.
+    how = {"algorithm": "lloyd", "tol": 1e-4, "max_iter": starts.MOST_LLOYD_OF_START}
+    lloyd = KMeans(3, init=X[rows], n_init=1, **how).fit(X, sample_weight=w)
+    assert ((centres - lloyd.cluster_centers_) ** 2).sum() <= 20 * 1e-4 * X.var(axis=0).mean()
+
+
+@each("kind", ["full", "diag"])
+def test_of_many_rows_a_start_looks_at_some(kind, overlapping, monkeypatch):
+    X = overlapping(0, 3000, 6)
+    monkeypatch.setattr(starts, "SAMPLE_ROWS", 1000)
+    for topology in ("star", "cycle"):
+        network = network_of(topology, n_rounds=400)
+        terms = terms_of(X, network, kind)
+        ledger = Ledger(network.graph)
+        start, rows = draw_start("kmeans", terms, network.total.on(ledger), 4, stream_of(X))
+        of_some = ledger.summary()["by_kind"]["setup"]["bytes"]
+        numbers, own = stream_of(X).sample(1000)
+        assert np.isin(rows, numbers).all()
+        few = terms_of(X[numbers], network, kind, own.row_weights)
+        again, places = draw_start("kmeans", few, network.total.on(ledger), 4, own)
+        np.testing.assert_array_equal(rows, numbers[places])
+        np.testing.assert_allclose(start.means, again.means, rtol=1e-12)
+        np.testing.assert_allclose(start.covariances, again.covariances, rtol=1e-12)
+        assert ledger.summary()["by_kind"]["setup"]["bytes"] == 2 * of_some
+
+
+def test_rows_of_a_sample_stand_as_they_do_among_all():
+    weights = np.array([1.0, 0.0, 50.0, *np.ones(949)])
+    for seed in range(5):
+        rows, sample = stream_of(np.empty(952), seed, weights).sample(100)
+        assert (np.diff(rows) > 0).all()
+        assert sample.row_weights.sum() == 100
+        assert 1 not in rows
+        assert sample.row_weights[rows == 2] == pytest.approx(5, abs=1)
+        # As many copies of a row in its place are the same draw.
+        copies = np.repeat(np.arange(952), weights.astype(int))
+        again, _ = stream_of(copies, seed).sample(100)
+        np.testing.assert_array_equal(np.unique(copies[again]), rows)
 
 
 @pytest.mark.filterwarnings("ignore:.*rounds are too few:vpem.VpemWarning")
@@ -170,18 +271,8 @@ def test_each_root_assigns_rows_by_its_own_distances(overlapping):
     start, rows = draw_start("kmeans", terms_of(X, few), few.total, 3, stream_of(X))
     assert start.weights.shape == (6, 3)
     assert np.ptp(start.weights, axis=0).max() > 0
-    # By hand, from the rows it began with: a root's centres are means of what it assigned itself.
-    operator = few.total.operator
-    centres = X[rows]
-    for _ in range(300):
-        squares = (X[None, :, None, :] - centres).transpose(3, 0, 1, 2)[:, 0] ** 2
-        labels = np.maximum(np.tensordot(operator, squares, axes=1), 0).argmin(axis=2)
-        means = np.array(
-            [[X[own == k, j].mean() for k in range(3)] for j, own in enumerate(labels)]
-        )
-        if np.array_equal(means.T, centres):
-            break
-        centres = means.T
+    each_one = [[j] for j in range(6)]
+    centres, labels = lloyd_by_hand(X, X[rows], np.ones(300), few.total.operator, each_one)
     np.testing.assert_allclose(start.assembled_means, centres, rtol=1e-8)
     shares = np.array([np.bincount(own, minlength=3) / 300 for own in labels])
     np.testing.assert_allclose(start.weights, shares, rtol=1e-12)

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["distances_to", "follow_rows", "inertias_of", "measure_rows", "nearest_rows"]
+__all__ = [
+    "assign_features",
+    "distances_to",
+    "follow_rows",
+    "inertias_of",
+    "measure_rows",
+    "nearest_rows",
+]
 
 
 def nearest_rows(
@@ -202,3 +209,78 @@ def distances_to(
     """
     for point, found in zip(points, out, strict=True):
         found[:] = ((rows.astype(np.float64) - point) ** 2).sum(axis=1)
+
+
+def assign_features(
+    rows: NDArray[Any],
+    observed: NDArray[np.uint8],
+    weights: NDArray[np.float64],
+    offsets: NDArray[np.intp],
+    centres: NDArray[np.float64],
+    mix: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    counts: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    there: NDArray[np.float64],
+    first: NDArray[np.float64],
+    least: NDArray[np.float64],
+    changes: NDArray[np.intp],
+    n_threads: int,
+) -> None:
+    """Assign rows to their nearest centres by differences that hubs have, in every root's eyes.
+
+    Hub b has ``D_bmk = ||x_m - c_k||^2 - ||x_m - c_1||^2`` over its features of a row that are
+    there, and root r the sum ``S_rmk = sum_b C_rb D_bmk``: ``label_rm = argmin_k S_rmk``, the first
+    of several. Each root adds up its own features of the rows of a cluster.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (M, d)
+        The rows, hub by hub, in single or double precision.
+    observed : ndarray of shape (M, d) or (0, d)
+        1 where a value is there; empty: all are.
+    weights : ndarray of shape (M,) or (0,)
+        Weight of each row; empty: all rows alike.
+    offsets : ndarray of shape (B + 1,)
+        Where the features of each hub begin, and d.
+    centres : ndarray of shape (K, d)
+        Of each hub's features as its root knows them; K is at least 1.
+    mix : ndarray of shape (R, B)
+        The sum, C; R is 1, or B where every hub has a root that finds a sum of its own.
+    labels : ndarray of shape (R, M)
+        What they were; on return what they are.
+    counts : ndarray of shape (R, K)
+        Added to.
+    sums : ndarray of shape (K, d)
+        Added to.
+    there : ndarray of shape (K, d)
+        Weight of what is there; added to where values are missing.
+    first : ndarray of shape (B,)
+        Added to: ``sum_m w_m ||x_m - c_1||^2`` over each hub's features.
+    least : ndarray of shape (R,)
+        Added to: ``sum_m w_m min_k S_rmk``.
+    changes : ndarray of shape (R,)
+        Added to: how many labels are others than they were.
+    n_threads : int
+        Threads of the kernel; nothing depends on it.
+    """
+    seen = observed.astype(np.float64) if len(observed) else np.ones(rows.shape)
+    heavy = weights if len(weights) else np.ones(len(rows))
+    known = np.where(seen > 0, rows.astype(np.float64), 0.0)
+    squares = seen[:, None] * (known[:, None] - centres) ** 2
+    local = np.array([squares[:, :, a:b].sum(axis=2) for a, b in pairwise(offsets)])
+    first += local[:, :, 0] @ heavy
+    found = np.tensordot(mix, local - local[:, :, :1], axes=1)
+    for root, (own, differences) in enumerate(zip(labels, found, strict=True)):
+        nearest = differences.argmin(axis=1).astype(labels.dtype)
+        least[root] += heavy @ differences.min(axis=1)
+        changes[root] += (nearest != own).sum()
+        own[:] = nearest
+        hard = heavy[:, None] * (nearest[:, None] == np.arange(len(centres)))
+        counts[root] += hard.sum(axis=0)
+        columns = slice(0, rows.shape[1])
+        if len(mix) > 1:
+            columns = slice(int(offsets[root]), int(offsets[root + 1]))
+        sums[:, columns] += hard.T @ known[:, columns]
+        if len(observed):
+            there[:, columns] += hard.T @ seen[:, columns]

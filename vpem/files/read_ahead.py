@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
-from vpem.terms.matrix import arrange_into
+from vpem.terms.matrix import MemoryRows, arrange_into
 from vpem.terms.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -160,6 +160,18 @@ class FileRows:
         """Some rows, shape (len(indices), d)."""
         return self._blocks.arrange(self._scaling.apply(self._matrix.take(indices)), self.dtype)
 
+    def some(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
+        """Some rows as rows of their own, in memory where they take no more than a read does."""
+        found: MemoryRows | FileRows
+        if len(indices) <= self.step or (np.diff(indices) <= 0).any():
+            found = MemoryRows.of(self.take(indices))
+        else:
+            chosen = self._matrix.of_rows([indices])
+            found = FileRows(chosen, self._blocks, self._scaling, self.dtype)
+        if self._keeps > 1:
+            found.cut(self.step)
+        return found
+
     def part(self, rows: slice, following: slice | None = None) -> FilePart:
         """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
         return FilePart(self, rows, following)
@@ -205,6 +217,10 @@ class FilePart:
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
         return self._whole.take(indices + self._rows.start)
+
+    def some(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
+        """Some rows as rows of their own."""
+        return self._whole.some(indices + self._rows.start)
 
     def cut(self, step: int) -> None:
         """Read so many rows at a time."""

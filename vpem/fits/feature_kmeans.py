@@ -35,6 +35,7 @@ from vpem.steps.lloyd import Lloyd, LloydRuns
 from vpem.steps.restarts import Best, Restart, Restarts
 from vpem.steps.saver import Saver
 from vpem.steps.seeding import seed_features
+from vpem.steps.starts import teller
 from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
@@ -171,7 +172,7 @@ class _OverFeatures:
             start = asked.scaling.apply(asked.centres[:, own])[:, terms.blocks.order]
         else:
             if asked.init == "k-means++":
-                chosen = seed_features(terms, total, k, stream)
+                chosen = seed_features(terms, total, k, stream, teller(self.callback))
             elif chosen is None:
                 chosen = stream.draw_distinct(k)
             start = terms.at_rows(chosen)

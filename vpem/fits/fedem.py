@@ -32,6 +32,7 @@ from vpem.steps.fedruns import FedProgress
 from vpem.steps.restarts import OneRun
 from vpem.steps.runs import Progress
 from vpem.steps.saver import Saver
+from vpem.steps.starts import teller
 from vpem.sums.connect import Network, connect_workers
 from vpem.terms.statistic_map import FLOOR
 from vpem.terms.whitening import Whitening
@@ -164,7 +165,7 @@ def fit_fedem(
         model = setup.model(how, known_covariance)
         start, rows = None, None
         if saving.saved is None:
-            start, rows = setup.start(model, how.init, given.rows, how.seed)
+            start, rows = setup.start(model, how.init, given.rows, how.seed, teller(callback))
         else:
             own = (Integer(most=given.n_samples - 1),) * how.n_components
             rows = saving.restored(Maybe(own))

@@ -20,8 +20,10 @@ from vpem.network.schema import Report
 from vpem.settings import FedMixtureSettings
 from vpem.steps.fedem import first_statistics
 from vpem.steps.held_rows import HeldRows
+from vpem.steps.lloyd import Pace
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.seeding import seed_rows
+from vpem.steps.starts import LLOYD_TOLERANCE, MOST_LLOYD_OF_START, Tell, step_of_lloyd
 from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
@@ -142,9 +144,17 @@ class Setup:
         return Memory(changes, 1.0, known)
 
     def start(
-        self, model: MixtureStatistics, init: Any, given: NDArray[np.intp] | None, seed: int
+        self,
+        model: MixtureStatistics,
+        init: Any,
+        given: NDArray[np.intp] | None,
+        seed: int,
+        tell: Tell | None = None,
     ) -> tuple[Vector, tuple[int, ...] | None]:
-        """Statistics (n, P) to start from, and the user's numbers of the rows that were drawn."""
+        """Statistics (n, P) to start from, and the user's numbers of the rows that were drawn.
+
+        ``tell`` is told of every step of k-means++ and k-means.
+        """
         if isinstance(init, Mixture):
             start = init.over(model.blocks, model.covariance_type, model.scaling)
             if start.n_components != model.n_components:
@@ -167,9 +177,10 @@ class Setup:
         if isinstance(model.terms, MissingTerms):
             common["observed"] = model.terms.observed
         total: Any = self.total if self.codec is None else _OwnPlaces(at_server(self.total))
-        places = seed_rows(parts, total, model.n_components, stream, **common)
+        places = seed_rows(parts, total, model.n_components, stream, tell=tell, **common)
         means = HeldRows(parts, self.total).take(places)
         if init == "kmeans":
+            common["callback"] = step_of_lloyd(tell)
             return self._clusters(model, parts, means, stream, common), held.numbers(places)
         return first_statistics(model, model.start(means)), held.numbers(places)
 
@@ -181,7 +192,12 @@ class Setup:
         if model.misses:
             common = common | {"fill": fill}
         total = self._lloyd(means, model.misses and not fill)
-        run = lloyd_rows(parts, total, means, stream, kind="setup", **common)
+        variance = float(np.diagonal(model.to_mixture.moments.second).mean())
+        pace = Pace(tolerances=np.full(self.total.n_roots, LLOYD_TOLERANCE * variance))
+        run = lloyd_rows(
+            parts, total, means, stream, kind="setup", max_iter=MOST_LLOYD_OF_START, pace=pace,
+            **common,
+        )  # fmt: skip
         hard = np.zeros((len(self.held.counts), model.size))
         for place, worker in enumerate(self.own.tolist()):
             if worker not in model.parts:

@@ -151,6 +151,10 @@ class SharedRows:
         found[inside] = some
         return self._here.holders.allreduce(found)
 
+    def some(self, indices: NDArray[np.intp]) -> Rows:
+        """Some of this process's rows as rows of their own."""
+        return self._rows.some(indices)
+
     def cut(self, step: int) -> None:
         """Let runs have so many rows."""
         self._rows.cut(step)

@@ -37,6 +37,7 @@ from vpem.steps.restarts import Best, Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.saver import Saver
 from vpem.steps.seeding import seed_rows
+from vpem.steps.starts import teller
 from vpem.steps.streams import PlacedStream
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
@@ -206,7 +207,7 @@ class _OverRows:
             return HeldRows(parts, total).take(chosen), chosen
         if asked.init == "k-means++":
             # Each row was sent to all when it was drawn.
-            chosen = seed_rows(parts, total, k, stream, **self.given)
+            chosen = seed_rows(parts, total, k, stream, tell=teller(self.callback), **self.given)
             return HeldRows(parts, total).take(chosen), chosen
         if asked.rows is None:
             chosen = stream.draw_distinct(k)

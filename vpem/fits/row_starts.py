@@ -13,12 +13,14 @@ from vpem.errors import InputError
 from vpem.network.schema import Report
 from vpem.steps.em import iterate
 from vpem.steps.held_rows import StoredParts
+from vpem.steps.lloyd import Pace
 from vpem.steps.restarts import Restart
 from vpem.steps.row_batches import fit_row_batches
 from vpem.steps.row_em import OverRows, sample_roots
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.runs import MixtureRuns, Run
 from vpem.steps.seeding import seed_rows
+from vpem.steps.starts import LLOYD_TOLERANCE, MOST_LLOYD_OF_START, Tell, step_of_lloyd, teller
 from vpem.steps.streams import ROW_BYTES, PlacedStream, RowStream
 from vpem.sums.counted import add_vectors
 from vpem.terms.covariances import is_diagonal
@@ -76,11 +78,13 @@ class RowRestart:
         if place is not None:
             self.local = PlacedStream(restart.rng, weights, np.argsort(place))
         self.roots: list[FeatureTerms] = []
+        self.tell: Tell | None = None
 
     def run(
         self, init: Any, given: NDArray[np.intp] | None, stop: Report
     ) -> tuple[Run, NDArray[np.intp] | None]:
         """Run the restart; returns also the rows that it started at."""
+        self.tell = teller(stop.get("callback"))
         if self.restart.saved is not None:
             starts, shifts, rows = self._again()
         elif isinstance(init, Mixture):
@@ -146,7 +150,9 @@ class RowRestart:
         given: Report = {"n_threads": whole.n_threads}
         if isinstance(whole, MissingTerms):
             given["observed"] = whole.observed
-        places = seed_rows(parts, self.total, self.n_components, self.local, **given)
+        places = seed_rows(
+            parts, self.total, self.n_components, self.local, tell=self.tell, **given
+        )
         rows = places if self.place is None else np.argsort(self.place)[places]
         starts, centres, _ = self._at(places, rows)
         if init == "k-means++":
@@ -171,7 +177,11 @@ class RowRestart:
         misses = isinstance(whole, MissingTerms)
         if misses:
             given["fill"] = not is_diagonal(whole.covariance_type)
-        found = lloyd_rows(parts, self.total, centres, self.local, kind="setup", **given)
+        tolerances = LLOYD_TOLERANCE * np.array([_mean_variance(root) for root in self.roots])
+        found = lloyd_rows(
+            parts, self.total, centres, self.local, kind="setup", max_iter=MOST_LLOYD_OF_START,
+            pace=Pace(tolerances=tolerances), callback=step_of_lloyd(self.tell), **given,
+        )  # fmt: skip
         layout = Message(whole, centres)
         if misses:
             known = list(np.broadcast_to(found.centres, (n_parts, *centres.shape)))
@@ -185,3 +195,11 @@ class RowRestart:
         return [
             root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
         ]
+
+
+def _mean_variance(root: FeatureTerms) -> float:
+    """Mean variance of a feature, by the sample covariance as a root knows it."""
+    covariances, d = root.sample_covariance, root.blocks.n_features
+    if is_diagonal(root.covariance_type):
+        return float(covariances.mean())
+    return float(np.trace(covariances.reshape(d, d)) / d)

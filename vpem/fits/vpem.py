@@ -28,7 +28,7 @@ from vpem.steps.batches import fit_batches
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.saver import Saver
-from vpem.steps.starts import draw_start
+from vpem.steps.starts import draw_start, teller
 from vpem.steps.streams import RowStream
 from vpem.sums.connect import Network
 from vpem.terms.features import FeatureTerms
@@ -69,7 +69,7 @@ def fit_vpem(
     feature_names : sequence of str, optional
         For messages.
     callback : callable, optional
-        Told of every iteration.
+        Told of every iteration; its method ``starting``, if it has one, what a start does.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
     **changes
@@ -198,7 +198,8 @@ class _Attempts:
                 )
             return start, None
         if isinstance(init, str):
-            return draw_start(init, terms, restart.total, n_components, stream)
+            tell = teller(self.callback)
+            return draw_start(init, terms, restart.total, n_components, stream, tell)
         rows = self.given.rows
         assert rows is not None
         return terms.start(terms.at_rows(rows)), rows

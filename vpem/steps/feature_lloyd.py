@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats
+from vpem.steps.feature_assign import assign
 from vpem.steps.lloyd import PLAIN, Lloyd, Pace, inertia_of_roots, iterate_lloyd
-from vpem.steps.lloyd_batches import ClusterSums, by_cluster
+from vpem.steps.lloyd_batches import ClusterSums
 from vpem.steps.saver import Saver
-from vpem.steps.seeding import summed_distances
 from vpem.steps.streams import RowStream
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
-from vpem.terms.mixture import Mixture
-from vpem.terms.terms import StartTerms
 
-__all__ = ["cluster_mixture", "lloyd_features"]
+__all__ = ["lloyd_features"]
 
 RESEEDED_BYTES = 12
 """Of the message that says which cluster was re-initialised, and at which row."""
@@ -36,6 +31,7 @@ def lloyd_features(
     *,
     max_iter: int,
     pace: Pace = PLAIN,
+    kind: str = "estep",
     callback: Callable[[int, float, int], None] | None = None,
     saver: Saver | None = None,
 ) -> Lloyd:
@@ -57,6 +53,9 @@ def lloyd_features(
         The stream that all agents share.
     pace : Pace
         When it stops, and what a batch is: a run of neighbouring rows.
+    kind : str
+        What the sums are for; see `vpem.sums.sum.Sum.begin`. Rows are assigned once more at the end
+        but for a "setup".
     max_iter, callback, saver
         As for `vpem.steps.lloyd.iterate_lloyd`.
 
@@ -67,7 +66,7 @@ def lloyd_features(
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
     whole = pace.batch_size is None or pace.batch_size >= terms.n_samples
-    clusters = (_Clusters if whole else _InBatches)(terms, total, pace)
+    clusters = (_Clusters if whole else _InBatches)(terms, total, pace, kind)
     run = Lloyd(centres, labels, counts, inertia)
     return iterate_lloyd(
         clusters, run, total, stream,
@@ -75,88 +74,36 @@ def lloyd_features(
     )  # fmt: skip
 
 
-def cluster_mixture(
-    terms: StartTerms, total: Sum, centres: NDArray[np.float64], stream: RowStream
-) -> Mixture:
-    """Run Lloyd's iterations, each root by its own distances, and an M-step from the clusters.
-
-    Parameters
-    ----------
-    terms : StartTerms
-        Distances of each hub's features, and the M-step.
-    total : Sum
-        How distances are summed.
-    centres : ndarray of shape (K, d)
-        Where to start, in block order.
-    stream : RowStream
-        The stream that all agents share.
-    """
-    unknown = len(centres)
-    smallest: Any = np.min_scalar_type(unknown)
-    labels = np.full((total.n_roots, terms.n_samples), unknown, dtype=smallest)
-    run = Lloyd(centres, labels, np.zeros((1, len(centres))), np.zeros(1))
-    clusters = _HardMixture(terms, total, stream)
-    iterate_lloyd(clusters, run, total, stream)
-    if run.converged:
-        # The stream goes on as after any other iteration.
-        for _ in clusters.move(run):
-            stream.draw()
-    return clusters.mixture
-
-
 class _Clusters:
     """Features that hubs hold, in clusters (`vpem.steps.lloyd.Clusters`)."""
 
-    agreement = "stopping"
-    settles = True
-
-    def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace) -> None:
+    def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace, kind: str) -> None:
         self.terms = terms
         self.total = total
         self.pace = pace
-        self.kind = "estep"
+        self.kind = kind
+        self.settles = kind != "setup"
+        self.agreement = "stopping" if self.settles else "flooding"
         self.n_samples = terms.n_samples
         self.sums = self.there = np.empty(0)
 
     def assign(self, run: Lloyd) -> int:
         """Assign all rows, and add up the clusters: how many rows changed at most at a root."""
-        terms, (n_components, width) = self.terms, run.centres.shape
-        run.counts, inertia = np.zeros_like(run.counts), np.zeros(len(run.counts))
-        self.sums, self.there = np.zeros((2, n_components, width))
-        offsets = terms.blocks.offsets
-        changed = np.zeros(1 + len(inertia), dtype=np.intp)
-        local = partial(terms.squares, run.centres)
-        for rows, found in summed_distances(terms, self.total, run.centres, self.kind, local):
-            nearest = found.argmin(axis=2).astype(np.int32)
-            silent = self.total.silent
-            if silent is not None:
-                nearest[silent] = np.maximum(run.labels[silent, rows], 0)
-            least = np.take_along_axis(found, nearest[:, :, None], axis=2)[:, :, 0]
-            weights = np.ones(nearest.shape[1])
-            if terms.row_weights is not None:
-                weights = terms.row_weights[rows]
-            inertia += least.astype(np.float64) @ weights
-            changed[1:] += (nearest != run.labels[:, rows]).sum(axis=1)
-            run.labels[:, rows] = nearest
-            data = terms.rows.read(rows)
-            for root, own in enumerate(nearest):
-                columns = slice(0, width)
-                if len(nearest) > 1:
-                    columns = slice(int(offsets[root]), int(offsets[root + 1]))
-                run.counts[root] += np.bincount(own, weights, n_components)
-                self._add(by_cluster(own, weights, n_components), data, rows, columns)
-        run.inertia = inertia_of_roots(self.total, inertia)
-        return int(self.total.holders.allreduce(changed.max(keepdims=True), "max")[0])
+        found = assign(self.terms, self.total, run.centres, run.labels, self.kind)
+        run.counts, self.sums, self.there = found.counts, found.sums, found.there
+        run.inertia = inertia_of_roots(self.total, found.inertia)
+        return self._most(found.changed)
 
-    def _add(self, hard: Any, data: Floats, rows: slice, columns: slice) -> None:
-        """Add some rows (m, d), in clusters by a matrix (K, m), to the sums of some features."""
-        terms = self.terms
-        if isinstance(terms, MissingTerms):
-            there = terms.observed[rows, columns]
-            self.there[:, columns] += hard @ there
-            self.sums[:, columns] += hard @ (data[:, columns] * there)
-        else:
-            self.sums[:, columns] += hard @ data[:, columns]
+    def _most(self, changed: NDArray[np.intp]) -> int:
+        """Return how many rows changed at most at a root, of all processes."""
+        most = np.array([changed.max(initial=0)])
+        return int(self.total.holders.allreduce(most, "max")[0])
+
+    def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Squared shifts of every hub's part of the centres (B,)."""
+        blocks, features = self.terms.blocks, ((run.centres - before) ** 2).sum(axis=0)
+        found = np.bincount(blocks.block_of, features, blocks.n_blocks)
+        return found.astype(np.float64)
 
     def move(self, run: Lloyd) -> NDArray[np.intp]:
         blocks, silent, empty = self.terms.blocks, self.total.silent, run.counts <= 0
@@ -182,8 +129,8 @@ class _Clusters:
 class _InBatches(_Clusters):
     """Features that hubs hold, in clusters whose centres follow after every batch of rows."""
 
-    def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace) -> None:
-        super().__init__(terms, total, pace)
+    def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace, kind: str) -> None:
+        super().__init__(terms, total, pace, kind)
         self.size = pace.batch_size or terms.n_samples
         # One more is the sum of the inertia.
         self.n_sums = -(-terms.n_samples // self.size) + 1
@@ -201,20 +148,20 @@ class _InBatches(_Clusters):
         for rows in terms.chunks(terms.blocks.n_features):
             none = np.full(rows.stop - rows.start, -1, dtype=np.int32)
             self._move(own, rows, [none] * len(own), run.labels[:, rows])
-        changed = np.zeros(1 + len(own), dtype=np.intp)
+        changed = np.zeros(len(own), dtype=np.intp)
         for number in range(self.n_sums - 1):
             if number and not last:
                 self._follow(run)
             self.total.turn_to(number, self.n_sums)
             start = number * self.size
             batch = slice(start, min(start + self.size, terms.n_samples))
-            changed[1:] += self._visit(run, own, batch)
+            changed += self._visit(run, own, batch)
             self._note(run, own)
         # A number of each hub besides.
         self.total.turn_to(self.n_sums - 1, self.n_sums)
         found = add_vectors(self.total, self._inertia(run, own)[:, None], self.kind)
         run.inertia = inertia_of_roots(self.total, found[:, 0].copy())
-        return int(self.total.holders.allreduce(changed.max(keepdims=True), "max")[0])
+        return self._most(changed)
 
     def _columns(self, root: int, n_roots: int) -> slice:
         """Return the features of which a root has the sums: its hub's, or all of this process."""
@@ -224,12 +171,9 @@ class _InBatches(_Clusters):
 
     def _visit(self, run: Lloyd, own: Sequence[ClusterSums], batch: slice) -> NDArray[np.intp]:
         """Assign the rows of a batch: how many changed at each root."""
-        part = self.terms.part(batch)
         before = run.labels[:, batch].copy()
-        local = partial(part.squares, run.centres)
-        for rows, found in summed_distances(part, self.total, run.centres, self.kind, local):
-            inside = slice(batch.start + rows.start, batch.start + rows.stop)
-            run.labels[:, inside] = found.argmin(axis=2)
+        part = self.terms.part(batch)
+        assign(part, self.total, run.centres, run.labels[:, batch], self.kind)
         return self._move(own, batch, before, run.labels[:, batch])
 
     def _move(
@@ -272,42 +216,3 @@ class _InBatches(_Clusters):
             of_features[columns] = sums.inertia(run.centres[:, columns])
         found = np.bincount(blocks.block_of, of_features, blocks.n_blocks)
         return found.astype(np.float64)
-
-
-class _HardMixture:
-    """Clusters whose centres are the means of a mixture (`vpem.steps.lloyd.Clusters`)."""
-
-    agreement = "flooding"
-    settles = False
-    pace = PLAIN
-    kind = "setup"
-
-    def __init__(self, terms: StartTerms, total: Sum, stream: RowStream) -> None:
-        self.terms = terms
-        self.total = total
-        self.stream = stream
-        self.n_samples = terms.n_samples
-        self.mixture: Mixture
-
-    def assign(self, run: Lloyd) -> int:
-        """Assign all rows, and take the M-step: whether any changed anywhere."""
-        terms, total, weights = self.terms, self.total, self.stream.row_weights
-        statistics = terms.empty(run.centres, total.n_roots)
-        changed = False
-        for rows, distances in summed_distances(terms, total, run.centres):
-            nearest = distances.argmin(axis=2)
-            changed = changed or not np.array_equal(nearest, run.labels[:, rows])
-            run.labels[:, rows] = nearest
-            hard = (nearest[:, :, None] == np.arange(len(run.centres))).astype(distances.dtype)
-            if weights is not None:
-                hard *= weights[rows][:, None].astype(distances.dtype)
-            terms.summarize(statistics, hard, rows)
-        run.counts, self.mixture = statistics.counts, terms.update(statistics)
-        return int(total.holders.any(np.array([changed]))[0])
-
-    def move(self, run: Lloyd) -> NDArray[np.intp]:
-        run.centres = self.mixture.means.copy()
-        return np.flatnonzero(self.total.holders.any((run.counts <= 0).any(axis=0)))
-
-    def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
-        run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))

@@ -64,10 +64,14 @@ class Pace:
     batch_size : int or None
         Rows of a batch, after which centres follow (`vpem.steps.lloyd_batches`): an iteration is a
         pass over all. None, or as many as there are: all rows at once.
+    tolerances : ndarray of shape (n,) or None
+        Squared shift of the centres within which they are at rest, of each hub's part of them or,
+        over rows, in the eyes of each root of this process. None: they are once no row changes.
     """
 
     patience: int = 0
     batch_size: int | None = None
+    tolerances: NDArray[np.float64] | None = None
 
 
 PLAIN = Pace()
@@ -180,6 +184,9 @@ class Clusters(Protocol):
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         """Put the centres of these clusters at rows."""
 
+    def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Squared shifts of the centres since they were there, as `Pace.tolerances` are."""
+
 
 def iterate_lloyd(
     clusters: Clusters,
@@ -193,9 +200,10 @@ def iterate_lloyd(
 ) -> Lloyd:
     """Run Lloyd's iterations.
 
-    It stops when no row changes, where sums err or some are absent as often in a row as it takes; a
-    row as near to one centre as to another goes to the first. A cluster that is empty is
-    re-initialised at a random row, the same for all.
+    It stops when no row changes, where sums err or some are absent as often in a row as it takes,
+    or when all centres have moved by no more than a tolerance. A row as near to one centre as to
+    another goes to the first. A cluster that is empty is re-initialised at a random row, the same
+    for all.
 
     Parameters
     ----------
@@ -242,11 +250,16 @@ def iterate_lloyd(
             run.converged = True
             saver.offer(state, last=True)
             return run
+        before = run.centres
         empty = [int(cluster) for cluster in clusters.move(run)]
         if empty:
             rows = [stream.draw() for _ in empty]
             clusters.place(run, empty, rows)
             run.reseeded += [(iteration, *one) for one in zip(empty, rows, strict=True)]
+        elif _are_near(clusters, run, total, before):
+            run.converged = True
+            saver.offer(state, last=True)
+            return run
         saver.offer(state, last=iteration == max_iter)
     if clusters.settles:
         clusters.kind = "check"
@@ -268,6 +281,15 @@ def _is_at_rest(run: Lloyd, total: Sum, changed: int, patience: int) -> bool:
         return False
     run.calm += 1
     return run.calm > patience
+
+
+def _are_near(clusters: Clusters, run: Lloyd, total: Sum, before: NDArray[np.float64]) -> bool:
+    """Whether every root proposes to stop, its part of the centres having moved by so little."""
+    tolerances = clusters.pace.tolerances
+    if tolerances is None:
+        return False
+    far = np.array([(clusters.shifts(run, before) > tolerances).any()])
+    return not total.holders.any(far)[0]
 
 
 def _absent(total: Sum) -> NDArray[np.bool_] | None:

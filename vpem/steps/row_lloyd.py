@@ -56,7 +56,8 @@ def lloyd_rows(
     n_threads : int
         Threads of the kernels; nothing depends on it.
     kind : str
-        What the sums are for; see `vpem.sums.sum.Sum.begin`.
+        What the sums are for; see `vpem.sums.sum.Sum.begin`. Rows are assigned once more at the end
+        but for a "setup".
     observed : ndarray of shape (M, d), optional
         1 where a value is there, where values are missing; see `vpem.steps.seeding.seed_rows`.
     fill : bool
@@ -102,12 +103,12 @@ class _Clusters:
     """Rows of the workers of this process in clusters (`vpem.steps.lloyd.Clusters`)."""
 
     agreement = "stopping"
-    settles = True
 
     def __init__(self, held: HeldRows, total: Sum, kind: str, n_threads: int) -> None:
         self.held = held
         self.total = total
         self.kind = kind
+        self.settles = kind != "setup"
         self.n_threads = n_threads
         self.n_samples = int(held.ends[-1])
         self.least = 0.5 * held.lightest
@@ -172,6 +173,11 @@ class _Clusters:
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[:, clusters] = self.held.share(rows)
+
+    def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Squared shifts of the centres of the roots of this process (R,)."""
+        found: NDArray[np.float64] = ((run.centres - before) ** 2).sum(axis=(1, 2))
+        return found
 
     def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
         """Move the centres to the means."""

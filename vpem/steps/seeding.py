@@ -44,7 +44,12 @@ class Potential(Protocol):
 
 
 def _seed(
-    potential: Potential, total: Sum, n_components: int, stream: RowStream, n_trials: int | None
+    potential: Potential,
+    total: Sum,
+    n_components: int,
+    stream: RowStream,
+    n_trials: int | None,
+    tell: Callable[[str], None] | None,
 ) -> NDArray[np.intp]:
     """Choose rows (K,)."""
     if n_trials is None:
@@ -64,6 +69,8 @@ def _seed(
         chosen.append(latest[best])
         total.agree("flooding", ROW_BYTES)
         potential.keep(best, chosen)
+        if tell is not None:
+            tell(f"k-means++, row {len(chosen)} of {n_components}")
     return np.array(chosen, dtype=np.intp)
 
 
@@ -88,10 +95,17 @@ def summed_distances(
 
 
 def seed_features(
-    terms: StartTerms, total: Sum, n_components: int, stream: RowStream
+    terms: StartTerms,
+    total: Sum,
+    n_components: int,
+    stream: RowStream,
+    tell: Callable[[str], None] | None = None,
 ) -> NDArray[np.intp]:
-    """Choose rows (K,) by the first root's sums of squared distances over hubs."""
-    return _seed(_OverFeatures(terms, total, stream), total, n_components, stream, None)
+    """Choose rows (K,) by the first root's sums of squared distances over hubs.
+
+    ``tell`` is told of every row that is chosen.
+    """
+    return _seed(_OverFeatures(terms, total, stream), total, n_components, stream, None, tell)
 
 
 class _OverFeatures:
@@ -149,6 +163,7 @@ def seed_rows(
     n_trials: int | None = None,
     n_threads: int = 1,
     observed: NDArray[np.uint8] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> NDArray[np.intp]:
     """Choose rows that workers hold.
 
@@ -175,6 +190,8 @@ def seed_rows(
     observed : ndarray of shape (M, d), optional
         1 where a value is there, where values are missing: distances are by what is there, times
         the share of features it is.
+    tell : callable, optional
+        Is told of every row that is chosen.
 
     Returns
     -------
@@ -182,7 +199,8 @@ def seed_rows(
         Numbers of the rows, counted worker by worker.
     """
     held = HeldRows(parts, total, stream.row_weights, observed)
-    return _seed(_OverRows(held, total, stream, n_threads), total, n_components, stream, n_trials)
+    potential = _OverRows(held, total, stream, n_threads)
+    return _seed(potential, total, n_components, stream, n_trials, tell)
 
 
 class _OverRows:

@@ -2,21 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.steps.feature_lloyd import cluster_mixture
+from vpem.steps.feature_lloyd import lloyd_features
+from vpem.steps.lloyd import Lloyd, Pace
 from vpem.steps.seeding import seed_features
 from vpem.steps.streams import RowStream
 from vpem.sums.sum import Sum
+from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
-from vpem.terms.terms import StartTerms
 
-__all__ = ["draw_start"]
+__all__ = [
+    "LLOYD_TOLERANCE",
+    "MOST_LLOYD_OF_START",
+    "Tell",
+    "draw_start",
+    "step_of_lloyd",
+    "teller",
+]
+
+LLOYD_TOLERANCE = 1e-4
+"""Squared shift of all centres, in mean variances of a feature, at which a start's are at rest."""
+
+MOST_LLOYD_OF_START = 20
+"""Most of Lloyd's iterations of a start: what they leave to do EM does better."""
+
+SAMPLE_ROWS = 1 << 14
+"""Rows that a start looks at, if they are no more than that."""
+
+ROWS_A_FEATURE = 20
+"""Rows for each component and feature of the widest hub that a start looks at, whose covariances
+are to be those of all rows, but for a fifth of their deviations."""
+
+Tell = Callable[[str], None]
+
+
+def teller(callback: Any) -> Tell | None:
+    """Return what a callback has to be told of a start, its method ``starting``, if it has one."""
+    found: Tell | None = getattr(callback, "starting", None)
+    return found
+
+
+def sample_size(n_components: int, widest: int) -> int:
+    """Return how many rows a start looks at of more."""
+    return max(SAMPLE_ROWS, ROWS_A_FEATURE * n_components * widest)
+
+
+def step_of_lloyd(tell: Tell | None) -> Callable[[int, float, int], None] | None:
+    """Return a callback of Lloyd's iterations that says how far a start is."""
+    if tell is None:
+        return None
+    return lambda iteration, *_: tell(
+        f"k-means, iteration {iteration} of at most {MOST_LLOYD_OF_START}"
+    )
 
 
 def draw_start(
-    init: str, terms: StartTerms, total: Sum, n_components: int, stream: RowStream
+    init: str,
+    terms: FeatureTerms,
+    total: Sum,
+    n_components: int,
+    stream: RowStream,
+    tell: Tell | None = None,
 ) -> tuple[Mixture, NDArray[np.intp]]:
     """Starting parameters without pooling a feature.
 
@@ -27,15 +79,18 @@ def draw_start(
         from each other, by squared distances summed over hubs as the terms of the E-step are; the
         root of the first hub draws by its own estimate and sends the row's number. "kmeans": from
         there Lloyd's iterations, each root assigning rows by its own estimate of the distances, and
-        one M-step from the hard assignment.
-    terms : StartTerms
-        Distances of each hub's features.
+        one M-step from the last hard assignment. They end once the centres have moved by no more
+        than `LLOYD_TOLERANCE`, or after `MOST_LLOYD_OF_START`.
+    terms : FeatureTerms
+        Distances of each hub's features, and the M-step.
     total : Sum
         How they are summed.
     n_components : int
         Number of components, K.
     stream : RowStream
         The agents' shared random stream.
+    tell : callable, optional
+        Is told of every step.
 
     Returns
     -------
@@ -43,12 +98,62 @@ def draw_start(
         Starting parameters.
     rows : ndarray of shape (K,)
         Rows the means were placed at (before Lloyd's iterations).
+
+    Notes
+    -----
+    Of more rows than `sample_size` says "k-means++" and "kmeans" look at as many, drawn from the
+    shared stream: what they take and send does not grow with the rows beyond that.
     """
     if init == "random":
         rows = stream.draw_distinct(n_components)
         return terms.start(terms.at_rows(rows)), rows
-    rows = seed_features(terms, total, n_components, stream)
-    centres = terms.at_rows(rows)
+    some, own, numbers = terms, stream, np.arange(terms.n_samples)
+    count = sample_size(n_components, terms.widest)
+    if count < terms.n_samples:
+        numbers, own = stream.sample(count)
+        some = terms.some(numbers, own.row_weights)
+    places = seed_features(some, total, n_components, own, tell)
+    rows, centres = numbers[places], some.at_rows(places)
     if init == "k-means++":
         return terms.start(centres), rows
-    return cluster_mixture(terms, total, centres, stream), rows
+    pace = Pace(tolerances=_tolerances(some))
+    run = lloyd_features(
+        some, total, centres, own, max_iter=MOST_LLOYD_OF_START, pace=pace, kind="setup",
+        callback=step_of_lloyd(tell),
+    )  # fmt: skip
+    return _from_clusters(some, total, run), rows
+
+
+def _tolerances(terms: FeatureTerms) -> NDArray[np.float64]:
+    """Each hub's part (B,) of the squared shift that the centres of a start may still make."""
+    blocks = terms.blocks
+    of_hubs = np.bincount(blocks.block_of, _variances(terms), blocks.n_blocks)
+    return (LLOYD_TOLERANCE / terms.n_features * of_hubs).astype(np.float64)
+
+
+def _variances(terms: FeatureTerms) -> NDArray[np.float64]:
+    """Variance of each feature (d,), or of what there is of it."""
+    if isinstance(terms, MissingTerms):
+        return terms.spread
+    about = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
+    sums = np.zeros((2, len(about)))
+    for rows in terms.chunks(len(about)):
+        off, weights = terms.rows.read(rows) - about, np.ones(rows.stop - rows.start)
+        if terms.row_weights is not None:
+            weights = terms.row_weights[rows]
+        sums += [weights @ off, weights @ off**2]
+    first, second = sums / terms.total_weight
+    found: NDArray[np.float64] = np.maximum(second - first**2, 0.0)
+    return found
+
+
+def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
+    """Take an M-step from clusters, each root by its own labels."""
+    statistics = terms.empty(run.centres, total.n_roots)
+    for rows in terms.chunks(run.counts.size):
+        labels = run.labels[:, rows, None]
+        hard = (labels == np.arange(len(run.centres))).astype(terms.rows.dtype)
+        if terms.row_weights is not None:
+            hard *= terms.row_weights[rows][:, None].astype(hard.dtype)
+        terms.summarize(statistics, hard, rows)
+    return terms.update(statistics)

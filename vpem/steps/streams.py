@@ -47,6 +47,23 @@ class RowStream:
             return min(int(place * self.n_samples), self.n_samples - 1)
         return self._at(np.cumsum(self.row_weights), place)
 
+    def sample(self, count: int) -> tuple[NDArray[np.intp], RowStream]:
+        """Draw some of the rows, at most so many, and the stream that goes on over them.
+
+        Weights are cut in as many parts as rows are drawn, of one row each: rows stand as they do
+        among all, and one that weighs more than a part is drawn as often as it weighs.
+        """
+        places = (np.arange(count) + self.rng.random(count)) / count
+        if self.row_weights is None:
+            drawn = np.minimum((places * self.n_samples).astype(np.intp), self.n_samples - 1)
+        else:
+            ends = np.cumsum(self.row_weights)
+            below = np.minimum(places * ends[-1], np.nextafter(ends[-1], 0))
+            drawn = np.searchsorted(ends, below, side="right")
+        rows, times = np.unique(drawn, return_counts=True)
+        weights = None if (times == 1).all() else times.astype(np.float64)
+        return rows, RowStream(self.rng, weights, len(rows))
+
     def weigh(self, values: Floats, rows: slice | None = None) -> Floats:
         """Multiply values of all rows, or of some, by the rows' weights."""
         if self.row_weights is None:

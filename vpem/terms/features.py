@@ -18,7 +18,7 @@ from vpem._core.sweep import sweep
 from vpem.checks import Floats
 from vpem.network.blocks import Blocks
 from vpem.terms.covariances import Factors, block_views, factorise
-from vpem.terms.matrix import Arranges, MemoryRows, Rows, arrange_rows
+from vpem.terms.matrix import Arranges, Rows, arrange_rows
 from vpem.terms.mixture import Mixture
 from vpem.terms.scaling import Scaling
 from vpem.terms.statistics import BlockStatistics, Statistics
@@ -128,10 +128,10 @@ class FeatureTerms(BlockStatistics):
     ) -> FeatureTerms:
         """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
 
-        They are read together, and kept in memory.
+        They are read together, and kept in memory unless they are too many.
         """
         chosen = copy(self)
-        chosen.rows = MemoryRows.of(self.rows.take(rows))
+        chosen.rows = self.rows.some(rows)
         chosen.n_samples = len(rows)
         chosen.row_weights = row_weights
         chosen.total_weight = float(len(rows) if row_weights is None else row_weights.sum())

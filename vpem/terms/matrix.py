@@ -31,6 +31,9 @@ class Rows(Protocol):
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
 
+    def some(self, indices: NDArray[np.intp]) -> Rows:
+        """Some rows as rows of their own, kept in memory unless they are too many."""
+
     def part(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
 
@@ -95,6 +98,13 @@ class MemoryRows:
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
         return self._rows[indices]
+
+    def some(self, indices: NDArray[np.intp]) -> MemoryRows:
+        """Some rows as rows of their own."""
+        chosen = copy(self)
+        chosen._rows = self._rows[indices]
+        chosen.n_samples = len(chosen._rows)
+        return chosen
 
     def part(self, rows: slice, following: slice | None = None) -> MemoryRows:
         """A run of rows as rows of their own, counted from 0."""

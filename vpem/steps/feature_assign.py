@@ -1,0 +1,141 @@
+"""Nearest centres of rows whose features hubs hold, by sums of squared distances over hubs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.differences import assign_features
+from vpem.steps.lloyd_batches import by_cluster
+from vpem.steps.seeding import summed_distances
+from vpem.sums.sum import Sum
+from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import MissingTerms
+
+__all__ = ["Assigned", "assign"]
+
+
+@dataclass
+class Assigned:
+    """What the roots of this process have found.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (R, K)
+        Weight of each cluster.
+    sums : ndarray of shape (K, d)
+        Weighted sums of the clusters' rows, each root's over its own features.
+    there : ndarray of shape (K, d)
+        Weight of what is there of them, where values are missing.
+    inertia : ndarray of shape (R,)
+        Weighted sums of squared distances.
+    changed : ndarray of shape (R,)
+        How many rows are in other clusters than before.
+    """
+
+    counts: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    there: NDArray[np.float64]
+    inertia: NDArray[np.float64]
+    changed: NDArray[np.intp]
+
+
+def assign(
+    terms: FeatureTerms,
+    total: Sum,
+    centres: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    kind: str,
+) -> Assigned:
+    """Assign all rows.
+
+    A sum that is a fixed matrix is taken inside one compiled pass; any other is applied chunk by
+    chunk.
+
+    Parameters
+    ----------
+    terms, total
+        Whose rows, and how distances are summed.
+    centres : ndarray of shape (K, d)
+        In block order; each hub's part as its root has it.
+    labels : ndarray of shape (R, M)
+        What they were, and then what they are. Those of roots that are silent stay.
+    kind : str
+        What the sum is for; see `vpem.sums.sum.Sum.begin`.
+    """
+    n_roots, (n_components, width) = total.n_roots, centres.shape
+    found = Assigned(
+        np.zeros((n_roots, n_components)),
+        np.zeros((n_components, width)),
+        np.zeros((n_components, width)),
+        np.zeros(n_roots),
+        np.zeros(n_roots, dtype=np.intp),
+    )
+    (_by_sums if total.mix is None else _by_matrix)(terms, total, centres, labels, kind, found)
+    return found
+
+
+def _by_matrix(
+    terms: FeatureTerms,
+    total: Sum,
+    centres: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    kind: str,
+    found: Assigned,
+) -> None:
+    total.begin(kind, terms.n_samples, len(centres), terms.itemsize)
+    assert total.mix is not None
+    mix = np.ascontiguousarray(total.mix, dtype=np.float64)
+    first = np.zeros(terms.blocks.n_blocks)
+    gaps = terms.observed if isinstance(terms, MissingTerms) else None
+    nothing = np.empty((0, terms.blocks.n_features), dtype=np.uint8)
+    places = np.ascontiguousarray(centres, dtype=np.float64)
+    for run in terms.rows.runs():
+        assign_features(
+            terms.rows.read(run),
+            nothing if gaps is None else gaps[run],
+            np.empty(0) if terms.row_weights is None else terms.row_weights[run],
+            terms.blocks.offsets, places, mix, labels[:, run], found.counts, found.sums,
+            found.there, first, found.inertia, found.changed, terms.n_threads,
+        )  # fmt: skip
+    found.inertia += mix @ first
+
+
+def _by_sums(
+    terms: FeatureTerms,
+    total: Sum,
+    centres: NDArray[np.float64],
+    labels: NDArray[np.int32],
+    kind: str,
+    found: Assigned,
+) -> None:
+    local = partial(terms.squares, centres)
+    offsets, n_components = terms.blocks.offsets, len(centres)
+    for rows, distances in summed_distances(terms, total, centres, kind, local):
+        nearest = distances.argmin(axis=2).astype(np.int32)
+        silent = total.silent
+        if silent is not None:
+            nearest[silent] = np.maximum(labels[silent, rows], 0)
+        least = np.take_along_axis(distances, nearest[:, :, None], axis=2)[:, :, 0]
+        weights = np.ones(nearest.shape[1])
+        if terms.row_weights is not None:
+            weights = terms.row_weights[rows]
+        found.inertia += least.astype(np.float64) @ weights
+        found.changed += (nearest != labels[:, rows]).sum(axis=1)
+        labels[:, rows] = nearest
+        data = terms.rows.read(rows)
+        for root, own in enumerate(nearest):
+            columns = slice(0, centres.shape[1])
+            if len(nearest) > 1:
+                columns = slice(int(offsets[root]), int(offsets[root + 1]))
+            found.counts[root] += np.bincount(own, weights, n_components)
+            hard = by_cluster(own, weights, n_components)
+            if isinstance(terms, MissingTerms):
+                there = terms.observed[rows, columns]
+                found.there[:, columns] += hard @ there
+                found.sums[:, columns] += hard @ (data[:, columns] * there)
+            else:
+                found.sums[:, columns] += hard @ data[:, columns]
