@@ -178,7 +178,7 @@ class _OverFeatures:
             start = terms.at_rows(chosen)
         run = lloyd_features(
             terms, lasting(total, network, self.how), start, stream,
-            pace=pace_of(network, self.how, min(self.how.batch_size or n, n) * k),
+            pace=pace_of(network, self.how, min(self.how.batch_size or n, n) * (k - 1)),
             max_iter=self.how.max_iter, callback=progress_of(self.callback),
             saver=restart.saver(rows=chosen),
         )  # fmt: skip

@@ -1,4 +1,8 @@
-"""Nearest centres of rows whose features hubs hold, by sums of squared distances over hubs."""
+"""Nearest centres of rows whose features hubs hold, by one sum over hubs.
+
+What is summed is how squared distances to the centres differ from that to the first, K - 1 numbers
+a row, and one number more: all rows' squared distances to the first, which make the inertia.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from numpy.typing import NDArray
 
 from vpem._core.differences import assign_features
 from vpem.steps.lloyd_batches import by_cluster
-from vpem.steps.seeding import summed_distances
+from vpem.steps.summing import Differences, begin_differences
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
@@ -86,7 +90,7 @@ def _by_matrix(
     kind: str,
     found: Assigned,
 ) -> None:
-    total.begin(kind, terms.n_samples, len(centres), terms.itemsize)
+    begin_differences(total, kind, terms.n_samples, len(centres), terms.itemsize)
     assert total.mix is not None
     mix = np.ascontiguousarray(total.mix, dtype=np.float64)
     first = np.zeros(terms.blocks.n_blocks)
@@ -112,14 +116,19 @@ def _by_sums(
     kind: str,
     found: Assigned,
 ) -> None:
-    local = partial(terms.squares, centres)
     offsets, n_components = terms.blocks.offsets, len(centres)
-    for rows, distances in summed_distances(terms, total, centres, kind, local):
-        nearest = distances.argmin(axis=2).astype(np.int32)
+    begin_differences(total, kind, terms.n_samples, n_components, terms.itemsize)
+    sums = Differences(terms, total, n_components, partial(terms.squares, centres))
+    for rows, differences in sums:
+        # From the first centre a distance does not differ from the first's.
+        known = np.concatenate(
+            [np.zeros_like(differences, shape=(*differences.shape[:2], 1)), differences], axis=2
+        )
+        nearest = known.argmin(axis=2).astype(np.int32)
         silent = total.silent
         if silent is not None:
             nearest[silent] = np.maximum(labels[silent, rows], 0)
-        least = np.take_along_axis(distances, nearest[:, :, None], axis=2)[:, :, 0]
+        least = np.take_along_axis(known, nearest[:, :, None], axis=2)[:, :, 0]
         weights = np.ones(nearest.shape[1])
         if terms.row_weights is not None:
             weights = terms.row_weights[rows]
@@ -139,3 +148,4 @@ def _by_sums(
                 found.sums[:, columns] += hard @ (data[:, columns] * there)
             else:
                 found.sums[:, columns] += hard @ data[:, columns]
+    found.inertia += sums.firsts

@@ -64,7 +64,8 @@ def _seed(
             fresh = [int(row) for row in rest if row not in chosen]
             chosen += fresh[: n_components - len(chosen)]
             break
-        latest = potential.draw(n_trials)
+        # One that is drawn twice is looked at once.
+        latest = list(dict.fromkeys(potential.draw(n_trials)))
         best = potential.look(latest)
         chosen.append(latest[best])
         total.agree("flooding", ROW_BYTES)
@@ -81,15 +82,10 @@ def summed_distances(
     terms: StartTerms,
     total: Sum,
     centres: NDArray[np.float64],
-    kind: str = "setup",
-    local: Callable[[slice], Floats] | None = None,
 ) -> Iterator[tuple[slice, Floats]]:
-    """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time.
-
-    ``local`` has those of each hub's part of some rows, if not `StartTerms.distances`.
-    """
-    total.begin(kind, terms.n_samples, len(centres), terms.itemsize)
-    local = local or partial(terms.distances, centres)
+    """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time."""
+    total.begin("setup", terms.n_samples, len(centres), terms.itemsize)
+    local = partial(terms.distances, centres)
     for rows, sums in summed(terms, total, len(centres), local):
         yield rows, np.maximum(sums, 0)
 
