@@ -1,6 +1,6 @@
 """What fits send and what it buys: ``python -m benchmarks.communication [PART ...]``.
 
-Parts: ledger, rounds, compression, faults, ladder, batch. Each prints a table and writes its
+Parts: ledger, start, rounds, compression, faults, ladder, batch. Each prints a table and writes its
 numbers (JSON) and a plot to --folder.
 """
 
@@ -267,8 +267,31 @@ def batch(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
     return found, curves(shown)
 
 
+def start(size: str) -> tuple[list[dict[str, Any]], list[Curve]]:
+    """Compare what starts take with the 30 iterations after them: CPU seconds, and bytes."""
+    m = {"small": 6_000, "full": 60_000}[size]
+    X = mixture_rows(m, 30, 6)
+    found = []
+    for topology in ("star", "cycle"):
+        hops = 0 if topology == "star" else 1
+        network = connect(make_graph(topology, 10), contiguous(30, 10), hops=hops)
+        common = {"n_components": 6, "tol": 0.0, "max_iter": 30, "n_threads": 1}
+        run("warm", X[:600], network, **common)
+        here = []
+        for init in ("random", "k-means++", "kmeans"):
+            began = time.process_time()
+            row = run(f"{topology}, {init}", X, network, init=init, **common)
+            here.append(row | {"CPU seconds": time.process_time() - began})
+        for row in here:
+            for what in ("CPU seconds", "bytes"):
+                row[f"start's share of {what}"] = 1 - here[0][what] / row[what]
+        found += here
+    return found, curves(found)
+
+
 PARTS = {
     "ledger": ledger,
+    "start": start,
     "rounds": rounds,
     "compression": compression,
     "faults": faults,

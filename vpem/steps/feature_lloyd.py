@@ -32,6 +32,7 @@ def lloyd_features(
     max_iter: int,
     pace: Pace = PLAIN,
     kind: str = "estep",
+    fill: bool = False,
     callback: Callable[[int, float, int], None] | None = None,
     saver: Saver | None = None,
 ) -> Lloyd:
@@ -56,6 +57,9 @@ def lloyd_features(
     kind : str
         What the sums are for; see `vpem.sums.sum.Sum.begin`. Rows are assigned once more at the end
         but for a "setup".
+    fill : bool
+        Whether missing values count as the centre that they are filled by (k-POD, Chi, Chi and
+        Baraniuk 2016); else a feature's centre is the mean of what is there.
     max_iter, callback, saver
         As for `vpem.steps.lloyd.iterate_lloyd`.
 
@@ -67,6 +71,7 @@ def lloyd_features(
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
     whole = pace.batch_size is None or pace.batch_size >= terms.n_samples
     clusters = (_Clusters if whole else _InBatches)(terms, total, pace, kind)
+    clusters.fills = fill
     run = Lloyd(centres, labels, counts, inertia)
     return iterate_lloyd(
         clusters, run, total, stream,
@@ -82,6 +87,7 @@ class _Clusters:
         self.total = total
         self.pace = pace
         self.kind = kind
+        self.fills = False
         self.settles = kind != "setup"
         self.agreement = "stopping" if self.settles else "flooding"
         self.n_samples = terms.n_samples
@@ -111,7 +117,9 @@ class _Clusters:
         if isinstance(self.terms, MissingTerms):
             # Of what nothing is there the centre stays where it was.
             some = self.there > 0
-            moved = np.where(some, self.sums / np.where(some, self.there, 1.0), run.centres)
+            weights = np.maximum(counts, self.there) if self.fills else self.there
+            moves = self.sums - self.there * run.centres
+            moved = run.centres + moves / np.where(some, weights, 1.0)
         else:
             moved = self.sums / np.where(counts > 0, counts, 1.0)
         if silent is not None:

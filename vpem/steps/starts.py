@@ -13,6 +13,7 @@ from vpem.steps.lloyd import Lloyd, Pace
 from vpem.steps.seeding import seed_features
 from vpem.steps.streams import RowStream
 from vpem.sums.sum import Sum
+from vpem.terms.covariances import is_diagonal
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture
@@ -119,7 +120,7 @@ def draw_start(
     pace = Pace(tolerances=_tolerances(some))
     run = lloyd_features(
         some, total, centres, own, max_iter=MOST_LLOYD_OF_START, pace=pace, kind="setup",
-        callback=step_of_lloyd(tell),
+        fill=not is_diagonal(terms.covariance_type), callback=step_of_lloyd(tell),
     )  # fmt: skip
     return _from_clusters(some, total, run), rows
 
