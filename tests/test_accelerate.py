@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph
+from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph, read_dataset
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.network.holdings import contiguous, evenly
@@ -72,6 +72,20 @@ def test_an_accelerated_fit_takes_fewer_sums_to_no_lower_end_and_never_goes_down
     exact = network.total.exact
     assert np.diff(per_sample(fast), axis=0).min() >= (0 if exact else -1e-6)
     assert fast.log_likelihood >= per_sample(fast)[-1].mean() - 1e-6
+
+
+@pytest.mark.parametrize("name", ["squarem", "local:8", "local:8,squarem"])
+def test_where_reg_covar_weighs_an_accelerated_fit_ends_where_em_does(name):
+    """There M-steps find less at times, far from where they come to rest."""
+    data = read_dataset("data/wine.h5").X
+    how = {"covariance_type": "diag", "reg_covar": 0.5, "scale": "standard", "init": "random"}
+    hubs = connect(make_graph("star", 4), contiguous(13, 4), hops=0)
+    plain, fit = (
+        fit_vpem(data, hubs, **(HOW | how), seed=1, accelerate=pace) for pace in (None, name)
+    )
+    assert fit.converged
+    assert fit.log_likelihood / 178 >= plain.log_likelihood / 178 - 1e-6
+    assert len(fit.history) + len(fit.lost) <= 1.2 * len(plain.history)
 
 
 @each(

@@ -44,8 +44,15 @@ and where a step was lost it shrinks so many times."""
 SHORTEST = 0.3
 """Shortest step where there are local steps, which may go too far; M-steps do not, nor below 1."""
 
+PAUSE = 8
+"""M-steps by themselves after one that found less, at first; each time twice as many."""
+
 FLOOR = 0.9
 """Part of ``reg_covar`` that covariances keep wherever points lie on a line."""
+
+KEPT = ("tried", "begun", "clipped", "pause", "next_pause", "reach", "n_local", "accepted")
+KEPT_MIXTURES = ("kept", "best", "origin")
+"""What checkpoints keep."""
 
 Roots = Sequence[Terms]
 
@@ -114,7 +121,7 @@ class Plain:
     ended = False
     """Whether nothing is left to gain."""
 
-    def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], tol: float) -> bool:
+    def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], small: bool) -> bool:
         """Whether the parameters of a sum are given up for what it found at them.
 
         Parameters
@@ -123,8 +130,8 @@ class Plain:
             Log-likelihood, as all roots found it.
         emptied : callable
             Says whether a component has too few rows there.
-        tol : float
-            Change of the log-likelihood per sample that is small; 0: none is.
+        small : bool
+            Whether that changed by so little that a run may stop.
         """
         return False
 
@@ -216,6 +223,7 @@ class Accelerated(Plain):
         """Begin anew: with M-steps, as at the start."""
         self.tried = "step"
         self.begun = self.clipped = False
+        self.pause, self.next_pause = 0, PAUSE
         self.reach = REACH
         self.n_local = min(1, self.how.local)
         """Local steps after the next M-step; twice as many where they were good."""
@@ -228,17 +236,21 @@ class Accelerated(Plain):
         self.origin: list[Mixture] = []
         """First of three points that are extrapolated."""
 
-    def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], tol: float) -> bool:
+    def refuses(self, found: NDArray[np.float64], emptied: Callable[[], bool], small: bool) -> bool:
         """Whether the parameters of a sum are given up: where any root finds less than before.
 
-        Without ``reg_covar`` no M-step does that; with it EM comes to rest a little below the
-        highest log-likelihood, at which a run that may stop then ends.
+        Without ``reg_covar`` no M-step does that. With it EM comes to rest below the highest
+        log-likelihood: where an M-step finds a little less a run that may stop ends at what came
+        before; where it finds much less EM goes its own way, for some M-steps, to where it rests.
         """
         if self.accepted is None:
             return False
         if self.tried == "step":
-            lower = bool((found < self.accepted).all())
-            self.ended = lower and self.begun and tol > 0 and not self.how.noisy
+            lower = self.begun and not self.how.noisy and bool((found < self.accepted).all())
+            self.ended = lower and small
+            if lower and not small and not self.pause:
+                self.pause = self.next_pause
+                self.next_pause *= 2
             return self.ended
         return not bool((found >= self.accepted).all()) or emptied()
 
@@ -274,8 +286,8 @@ class Accelerated(Plain):
             gain = float((found - self.accepted).max()) / self.weight
             self.begun = self.begun or gain < BEGINS_BELOW
         self.accepted, self.kept, self.best = found, updated, list(before)
-        if not self.begun or (small and was != "step"):
-            self.origin = []
+        if not self.begun or self.pause or (small and was != "step"):
+            self.pause, self.origin = max(0, self.pause - 1), []
             return updated, factors
         if self.local is not None:
             self.tried = "local"
@@ -347,19 +359,10 @@ class Accelerated(Plain):
 
     def state(self) -> State:
         """Return what is kept from one sum to the next."""
-        return {
-            "acceleration": {
-                "tried": self.tried,
-                "begun": self.begun,
-                "clipped": self.clipped,
-                "reach": self.reach,
-                "n_local": self.n_local,
-                "accepted": self.accepted,
-                "kept": [mixture_state(one) for one in self.kept] or None,
-                "best": [mixture_state(one) for one in self.best] or None,
-                "origin": [mixture_state(one) for one in self.origin] or None,
-            }
-        }
+        own = {name: getattr(self, name) for name in KEPT}
+        for name in KEPT_MIXTURES:
+            own[name] = [mixture_state(one) for one in getattr(self, name)] or None
+        return {"acceleration": own}
 
     def schema(self, like: Mixture) -> dict[str, Schema]:
         """Say what that must be, of mixtures like this one."""
@@ -372,6 +375,8 @@ class Accelerated(Plain):
                 "tried": Choice(("step", "local", "extrapolation")),
                 "begun": FLAG,
                 "clipped": FLAG,
+                "pause": Integer(),
+                "next_pause": Integer(PAUSE),
                 "reach": Number(1.0),
                 "n_local": Integer(most=self.how.local),
                 "accepted": Maybe(found),
@@ -384,9 +389,9 @@ class Accelerated(Plain):
     def restore(self, state: State, like: Mixture) -> None:
         """Go on from what was kept, which has been checked."""
         own = state["acceleration"]
-        for name in ("kept", "best", "origin"):
+        for name in KEPT_MIXTURES:
             setattr(self, name, [replace(like, **one) for one in own[name] or ()])
-        for name in ("tried", "begun", "clipped", "reach", "n_local", "accepted"):
+        for name in KEPT:
             setattr(self, name, own[name])
         if self.accepted is None or not self.kept or not self.best:
             self.restart()

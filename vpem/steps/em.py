@@ -281,7 +281,7 @@ class _Loop:
             silent = total.roots.any(total.roots.padded(silent))
             found = np.where(silent, np.nan, found)
         emptied = partial(self.reinitialiser.emptied, [one.counts for one in statistics])
-        if pace.refuses(found, emptied, tol):
+        if pace.refuses(found, emptied, run.is_small(step.whole, found, tol)):
             run.mixtures, self.factors = pace.undo()
             run.lost.append(iteration)
             run.converged = pace.ended

@@ -121,6 +121,7 @@ class Run:
         Roots agree whether to stop, or whatever else the loop ``decides`` after every sum.
         """
         change = (found - self.history[-1]) / terms.total_weight if self.history else None
+        small = self.is_small(terms, found, tol)
         self.history.append(found)
         self.bytes_sent.append(total.bytes_sent)
         if tol > 0 or decides:
@@ -129,10 +130,15 @@ class Run:
             mean = mean_over_roots(found) / terms.total_weight
             moved = None if change is None else mean_over_roots(change)
             callback(Progress(len(self.history), mean, moved))
-        if change is None:
+        return small
+
+    def is_small(self, terms: Terms, found: NDArray[np.float64], tol: float) -> bool:
+        """Whether what the roots found, (R,), is within tol, or rounding, of what they had."""
+        if not self.history:
             return False
+        change = np.abs(found - self.history[-1]) / terms.total_weight
         rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
-        return bool((np.abs(change) < np.maximum(tol, rounding)).all())
+        return bool((change < np.maximum(tol, rounding)).all())
 
     def check_heard(self) -> None:
         """Raise NumericalError where there was no iteration in which anything was summed."""
