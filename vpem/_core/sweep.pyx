@@ -636,12 +636,37 @@ def _guessing(
     return taken if n_components > 2 and whole > 32 and cost < whole / 3 else taken[:0]
 
 
-def _aligned(Py_ssize_t n, dtype):
-    """Room for numbers, from a multiple of 64 bytes on."""
-    size = np.dtype(dtype).itemsize
-    buffer = np.empty(n * size + 64, dtype=np.uint8)
-    start = -buffer.ctypes.data % 64
-    return buffer[start:start + n * size].view(dtype)
+cdef inline char* line_of(unsigned char[::1] buffer) noexcept nogil:
+    """Where the first line of a buffer begins, which has room for one more than is used."""
+    cdef uintptr_t address = <uintptr_t>&buffer[0]
+    return <char*>((address + LINE - 1) // LINE * LINE)
+
+
+cdef void place_scratch(Work* work, const Py_ssize_t* sizes, char* place) noexcept nogil:
+    """Give a thread its scratch: arrays of so many bytes, one after the other."""
+    work.x = place
+    place += sizes[0]
+    work.terms = place
+    place += sizes[1]
+    work.sums = place
+    place += sizes[2]
+    work.tops = place
+    place += sizes[3]
+    work.scales = place
+    place += sizes[4]
+    work.centred = place
+    place += sizes[5]
+    work.packed = place
+    place += sizes[6]
+    work.in_order = <long*>place
+    place += sizes[7]
+    work.window = <long*>place
+    place += sizes[8]
+    work.guessed = <long*>place
+    place += sizes[9]
+    work.begins = <long*>place
+    place += sizes[10]
+    work.ends = <long*>place
 
 
 def sweep(
@@ -711,19 +736,11 @@ def sweep(
                     at = begin[0, b] + c * (width * (width + 1) // 2)
                     pack_panels(&inverse[start], width, plan.panel_rows, &factors[at])
                 start += width * width
-    cdef Py_ssize_t[::1] guessing = _guessing(
-        offsets, plan.diagonal, plan.n_components, plan.panel_rows)
-    cdef bint may_sort = least > 0 and plan.n_roots == 1 and guessing.shape[0] > 0
-    if may_sort:
-        plan.reach = np.log(np.max(row_weights, initial=1.0 if row_weights.shape[0] == 0 else 0.0))
-        plan.reach = max(plan.reach - log(least), 1.0)
-        plan.guessing = &guessing[0]
-        for b in range(plan.n_blocks):
-            if guessing[b]:
-                plan.glance = offsets[b] + guessing[b]
     mixing = np.zeros((round_up(plan.n_roots, 4), plan.n_blocks), dtype=dtype)
-    mixing[:plan.n_roots] = mix
-    mixing = np.ascontiguousarray(mixing.reshape(-1, 4, plan.n_blocks).swapaxes(1, 2))
+    if plan.n_roots > 1:
+        mixing[:plan.n_roots] = mix
+        mixing = np.ascontiguousarray(mixing.reshape(-1, 4, plan.n_blocks).swapaxes(1, 2))
+    mixing = mixing.reshape(-1, plan.n_blocks, 4)
     logs = np.ascontiguousarray(log_weights, dtype=dtype)
     cdef real[:, :, ::1] mixing_view = mixing
     cdef real[:, ::1] logs_view = logs
@@ -747,51 +764,53 @@ def sweep(
         CAPACITY * packed_stride(&plan, plan.widest, sizeof(real)) + plan.widest + plan.lanes,
     )
     cdef Py_ssize_t n_centred = max(plan.widest, spread) * 2 * plan.lanes
-    sizes = [
+    cdef Py_ssize_t[::1] guessing
+    cdef bint may_sort = least > 0 and plan.n_roots == 1 and n_tiles >= WORTH_A_TRIAL
+    if may_sort:
+        guessing = _guessing(offsets, plan.diagonal, plan.n_components, plan.panel_rows)
+        may_sort = guessing.shape[0] > 0
+    if may_sort:
+        plan.reach = np.log(np.max(row_weights, initial=1.0 if row_weights.shape[0] == 0 else 0.0))
+        plan.reach = max(plan.reach - log(least), 1.0)
+        plan.guessing = &guessing[0]
+        for b in range(plan.n_blocks):
+            if guessing[b]:
+                plan.glance = offsets[b] + guessing[b]
+    cdef Py_ssize_t in_window = WINDOW * plan.tile if may_sort else 0
+    cdef Py_ssize_t[12] sizes
+    sizes[:] = [
         plan.d * plan.tile, spread * plan.n_components * plan.tile,
         at_once * plan.n_components * plan.tile, plan.tile, plan.tile, n_centred, n_packed,
+        plan.tile, in_window, in_window, plan.n_components + 1, plan.n_components + 1,
     ]
-    cdef Py_ssize_t room_for_one = sizeof(long) // sizeof(real)
-    may_sort = may_sort and n_tiles >= WORTH_A_TRIAL
-    cdef Py_ssize_t in_window = WINDOW * plan.tile if may_sort else 0
-    for at in (plan.tile, in_window, in_window, plan.n_components + 1, plan.n_components + 1):
-        sizes.append(room_for_one * at)
-    sizes = [(int(n) + 15) // 16 * 16 for n in sizes]
-    totals = [
+    cdef Py_ssize_t a_thread = 0
+    for v in range(12):
+        sizes[v] = round_up(sizes[v] * <Py_ssize_t>(sizeof(real) if v < 7 else sizeof(long)),
+                            2 * LINE)
+        a_thread += sizes[v]
+    cdef Py_ssize_t[4] parts
+    parts[:] = [
         plan.n_roots, plan.n_roots * plan.n_components,
         plan.n_components * plan.d if plan.collect else 0, n_gram if plan.collect else 0,
     ]
-    own_sizes = [(int(n) + 7) // 8 * 8 for n in totals]
-    cdef Py_ssize_t[::1] parts = np.array(own_sizes, dtype=np.intp)
-    plan.n_sums = sum(own_sizes)
+    for v in range(4):
+        parts[v] = round_up(parts[v], 8)
+        plan.n_sums += parts[v]
     cdef Py_ssize_t n_shares = shares_of(n_tiles, cost, plan.n_sums)
     n_threads = worth(n_threads, n_shares, cost)
     cdef Py_ssize_t n_kept = 1, share, last
     if n_threads > 1:
         n_kept = kept_at_once(n_shares, plan.n_sums, n_threads)
     # In one piece each: the system takes small ones back and clears them anew, call after call.
-    memory = _aligned(n_threads * sum(sizes), dtype)
-    sums = _aligned((n_kept + 1) * plan.n_sums, np.float64)
-    works = np.zeros((n_threads + n_kept + 1) * sizeof(Work), dtype=np.uint8)
-    cdef unsigned char[::1] works_view = works
-    cdef Work* scratch = <Work*>&works_view[0]
+    cdef unsigned char[::1] memory = np.empty(n_threads * a_thread + LINE, dtype=np.uint8)
+    cdef unsigned char[::1] sums = np.empty((n_kept + 1) * plan.n_sums * 8 + LINE, dtype=np.uint8)
+    cdef unsigned char[::1] works = np.zeros(
+        (n_threads + n_kept + 1) * sizeof(Work), dtype=np.uint8)
+    cdef Work* scratch = <Work*>&works[0]
     cdef Work* work = scratch + n_threads
-    item = np.dtype(dtype).itemsize
     for v in range(n_threads):
-        places = np.cumsum([v * sum(sizes), *sizes]) * item + memory.ctypes.data
-        scratch[v].x = <void*><uintptr_t>places[0]
-        scratch[v].terms = <void*><uintptr_t>places[1]
-        scratch[v].sums = <void*><uintptr_t>places[2]
-        scratch[v].tops = <void*><uintptr_t>places[3]
-        scratch[v].scales = <void*><uintptr_t>places[4]
-        scratch[v].centred = <void*><uintptr_t>places[5]
-        scratch[v].packed = <void*><uintptr_t>places[6]
-        scratch[v].in_order = <long*><uintptr_t>places[7]
-        scratch[v].window = <long*><uintptr_t>places[8]
-        scratch[v].guessed = <long*><uintptr_t>places[9]
-        scratch[v].begins = <long*><uintptr_t>places[10]
-        scratch[v].ends = <long*><uintptr_t>places[11]
-    cdef double* place = <double*><uintptr_t>sums.ctypes.data
+        place_scratch(&scratch[v], sizes, line_of(memory) + v * a_thread)
+    cdef double* place = <double*>line_of(sums)
     for v in range(n_kept + 1):  # the last one for all of them
         work[v].log_likelihoods = place + v * plan.n_sums
         work[v].counts = work[v].log_likelihoods + parts[0]
