@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from vpem.errors import InputError, Setting, check_choice, did_you_mean
@@ -173,6 +174,8 @@ class Settings:
 
     def changed(self, **changes: Any) -> Self:
         """Return the record with other values."""
+        if not changes:
+            return self
         return type(self)(**{**vars(self), **changes})
 
     def into(self, record: type[T], **changes: Any) -> T:
@@ -194,9 +197,15 @@ def _same(one: object, other: object) -> bool:
     return found if isinstance(found, bool) else False
 
 
+@cache
+def _kinds(annotation: str) -> list[str]:
+    """Return the types that a setting may have, by name."""
+    return annotation.split(" | ")
+
+
 def _checked(one: Field[Any], value: Any) -> Any:
     """Return the value of a setting, or raise InputError if it cannot be that."""
-    known, kinds = about(one), str(one.type).split(" | ")
+    known, kinds = about(one), _kinds(str(one.type))
     if value is None and "None" in kinds:
         return value
     if isinstance(value, str) and {"int", "str"} <= set(kinds) and value not in known.choices:

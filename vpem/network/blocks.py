@@ -101,6 +101,11 @@ class Blocks:
         return np.array([len(columns) for columns in self.features], dtype=np.intp)
 
     @cached_property
+    def n_entries(self) -> int:
+        """Entries of all blocks of one covariance, ``sum d_b^2``."""
+        return int((self.widths.astype(np.int64) ** 2).sum())
+
+    @cached_property
     def offsets(self) -> NDArray[np.intp]:
         """First feature of each block in block order, and the end; shape (B + 1,)."""
         return np.concatenate([[0], np.cumsum(self.widths)]).astype(np.intp)
@@ -120,8 +125,9 @@ class Blocks:
 
         ``R`` is 1 where all roots share one estimate, else B.
         """
-        rows = np.broadcast_to(per_root, (self.n_blocks, per_root.shape[1]))
-        expanded: NDArray[Kind] = rows[self.block_of].T
+        if len(per_root) == 1:
+            return np.repeat(per_root, self.n_features, axis=0).T
+        expanded: NDArray[Kind] = per_root[self.block_of].T
         return expanded
 
 

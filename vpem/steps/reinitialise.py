@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,9 +168,9 @@ class Reinitialiser:
         """Components that collapsed, each with the first hub that found it, and the reason."""
         events: list[tuple[int, int, str]] = []
         for made, count in zip(factors, counts, strict=True):
-            for copy, hub in zip(*made.failed.nonzero(), strict=True):
+            for copy, hub in _true_in(made.failed):
                 events.append((int(copy), self.hubs[hub], "covariance"))
-            for root, component in zip(*(count < self.least).nonzero(), strict=True):
+            for root, component in _true_in(count < self.least):
                 # An estimate that all share is looked at in one process.
                 if int(component) not in self.given_up and root < len(self.roots):
                     events.append((int(component), self.roots[root], "weight"))
@@ -226,6 +227,11 @@ class Reinitialiser:
         """Go on from what was kept, which has been checked."""
         self.counts.update(zip(*state["collapsed"], strict=True))
         self.given_up.update(zip(*state["given_up"], strict=True))
+
+
+def _true_in(flags: NDArray[Any]) -> Iterable[tuple[int, int]]:
+    """Places of what holds in a table, mostly nothing."""
+    return zip(*flags.nonzero(), strict=True) if flags.any() else ()
 
 
 def least_weight(terms: Terms) -> float:

@@ -43,7 +43,7 @@ def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) ->
     copies = 1 if is_tied(covariance_type) else n_components
     if is_diagonal(covariance_type):
         return copies, blocks.n_features
-    return (copies * int((blocks.widths.astype(np.int64) ** 2).sum()),)
+    return (copies * blocks.n_entries,)
 
 
 def block_views(

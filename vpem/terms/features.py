@@ -28,6 +28,9 @@ __all__ = ["FeatureTerms"]
 NEGLIGIBLE = 1e-22
 """Responsibilities that together weigh less than this are left out of a component's moments."""
 
+NONE, NO_TABLE = np.zeros(0), np.zeros((0, 0))
+"""What kernels take for row weights, or for statistics, that there are not."""
+
 CHUNK_BYTES = 1 << 24
 """Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
 
@@ -236,7 +239,6 @@ class FeatureTerms(BlockStatistics):
         ndarray of shape (R,)
             Log-likelihood without `log_constant`.
         """
-        nothing = np.zeros((1, 0))
         log_weights = mixture.log_weights
         if len(log_weights) < len(mix):
             log_weights = np.repeat(log_weights, len(mix), axis=0)
@@ -244,7 +246,7 @@ class FeatureTerms(BlockStatistics):
         for run in self.rows.runs():
             found += sweep(
                 self.rows.read(run),
-                nothing[0] if self.row_weights is None else self.row_weights[run],
+                NONE if self.row_weights is None else self.row_weights[run],
                 self.blocks.offsets,
                 factors.means,
                 factors.inverse.reshape(-1),
@@ -252,9 +254,9 @@ class FeatureTerms(BlockStatistics):
                 factors.log_dets,
                 mix,
                 np.ascontiguousarray(log_weights),
-                nothing[:0] if statistics is None else statistics.counts,
-                nothing[:0] if statistics is None else statistics.first,
-                nothing[0] if statistics is None else statistics.second.reshape(-1),
+                NO_TABLE if statistics is None else statistics.counts,
+                NO_TABLE if statistics is None else statistics.first,
+                NONE if statistics is None else statistics.second.reshape(-1),
                 self.least,
                 self.n_threads,
             )
@@ -280,8 +282,9 @@ class FeatureTerms(BlockStatistics):
         """Parameters from the statistics, Valdeira et al., equations (5a), (9) and (11)."""
         counts = statistics.counts
         n = self.blocks.of_feature(counts)
+        used = n > 0
         means = statistics.shifts.astype(np.float64)
-        np.add(means, statistics.first / np.where(n > 0, n, 1.0), out=means, where=n > 0)
+        np.add(means, statistics.first / np.where(used, n, 1.0), out=means, where=used)
         covariances = np.empty_like(statistics.second)
         common = (statistics.first, statistics.second, counts, self.blocks.offsets, self.reg_covar)
         if self._is_diagonal:

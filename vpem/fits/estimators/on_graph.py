@@ -43,8 +43,8 @@ class OfSettings(BaseEstimator):
 
     def _settings(self, record: type[T], **changes: Any) -> T:
         """Return a record of the parameters, as recipes take it, with changes."""
-        names = {one.name for one in record.fields()}
-        own = {name: one for name, one in self.get_params(deep=False).items() if name in names}
+        given = vars(self)
+        own = {one.name: given[one.name] for one in record.fields() if one.name in given}
         return record(**{**own, **changes})
 
 
