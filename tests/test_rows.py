@@ -88,6 +88,23 @@ def test_packed_chunks_are_unpacked_by_threads_as_by_hdf5(
     matrix.close()
 
 
+def test_numbers_of_fewer_bits_than_their_bytes_are_left_to_hdf5(X, tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem.files.unpacking.processors", lambda: 2)
+    kind, plan = h5py.h5t.STD_I16LE.copy(), h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    kind.set_precision(12)
+    kind.set_offset(4)
+    plan.set_chunk((1000, D))
+    plan.set_deflate(1)
+    wanted = np.round(100 * X).astype("i2").clip(-2000, 2000)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        space = h5py.h5s.create_simple(X.shape)
+        stored = h5py.h5d.create(file.id, b"X", kind, space, plan)
+        stored.write(h5py.h5s.ALL, h5py.h5s.ALL, wanted)
+    matrix = FileMatrix(tmp_path / "x.h5")
+    np.testing.assert_array_equal(matrix[:], wanted)
+    matrix.close()
+
+
 def test_a_damaged_packed_chunk_is_refused(X, tmp_path, monkeypatch):
     monkeypatch.setattr("vpem.files.unpacking.processors", lambda: 2)
     with h5py.File(tmp_path / "x.h5", "w") as file:

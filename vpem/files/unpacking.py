@@ -45,8 +45,13 @@ class Unpacking:
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> Unpacking | None:
         """Return what unpacks a dataset, or None if HDF5 does that as well."""
+        import h5py
+
         codes = [] if dataset.chunks is None else codes_of(dataset)
         if codes not in ([DEFLATE], [SHUFFLE, DEFLATE]) or processors() == 1:
+            return None
+        # Numbers with fewer bits than their bytes have are not what NumPy makes of the bytes.
+        if not h5py.h5t.py_create(dataset.dtype).equal(dataset.id.get_type()):
             return None
         found = cls(dataset)
         return found if SMALL <= found._each <= LARGE else None
