@@ -211,6 +211,21 @@ def test_numbers_out_of_range_are_not_hidden_where_components_are_far_apart(inst
     assert not np.isfinite(found[0]).any()
 
 
+def test_rows_far_from_all_components_are_told_apart(instructions):
+    given = far_apart([40])
+    given["rows"][:4000] = 1e17 * (1 + np.random.default_rng(0).random((4000, 40)))
+    some, every = (run(sweep, given, np.float32, least) for least in (1e-26, 0.0))
+    assert_close(some[:2], every[:2], 1e-6)
+
+
+def test_rows_may_all_weigh_nothing(instructions):
+    given = far_apart([40])
+    given["row_weights"] = np.zeros(9001)
+    found = run(sweep, given, least=1e-26)
+    assert found[0] == 0
+    assert not found[1].any()
+
+
 def test_left_out_responsibilities_are_below_rounding(instructions):
     rng = np.random.default_rng(8)
     given = draw(rng, 4000, [6, 33], 3)

@@ -765,13 +765,14 @@ def sweep(
     )
     cdef Py_ssize_t n_centred = max(plan.widest, spread) * 2 * plan.lanes
     cdef Py_ssize_t[::1] guessing
-    cdef bint may_sort = least > 0 and plan.n_roots == 1 and n_tiles >= WORTH_A_TRIAL
+    cdef double heaviest = np.max(row_weights, initial=0.0) if row_weights.shape[0] else 1.0
+    cdef bint may_sort = (
+        least > 0 and heaviest > 0 and plan.n_roots == 1 and n_tiles >= WORTH_A_TRIAL)
     if may_sort:
         guessing = _guessing(offsets, plan.diagonal, plan.n_components, plan.panel_rows)
         may_sort = guessing.shape[0] > 0
     if may_sort:
-        plan.reach = np.log(np.max(row_weights, initial=1.0 if row_weights.shape[0] == 0 else 0.0))
-        plan.reach = max(plan.reach - log(least), 1.0)
+        plan.reach = max(log(heaviest) - log(least), 1.0)
         plan.guessing = &guessing[0]
         for b in range(plan.n_blocks):
             if guessing[b]:
