@@ -140,6 +140,20 @@ def test_rows_of_a_grid_have_labels_of_plain_passes(dtype):
         np.testing.assert_array_equal(found[0], nearest(reference_assign, X, centres)[0])
 
 
+@over(
+    case=[(np.float64, scale) for scale in (1e-150, 1e-44, 1e-43, 1e-38, 1e37, 1e38, 1e39, 1e150)]
+    + [(np.float32, scale) for scale in (1e-43, 1e-38, 1e36)]
+)
+def test_bounds_beyond_single_precision_hide_no_row(case):
+    dtype, scale = case
+    rng = np.random.default_rng(3)
+    X, centres = rng.normal(size=(3000, 2)), rng.normal(size=(20, 2))
+    path = [places * scale for places in wander(rng, centres)]
+    X = (X * scale).astype(dtype)
+    for places, found in zip(path, follow(assign, X, path), strict=True):
+        np.testing.assert_array_equal(found[0], nearest(reference_assign, X, places)[0])
+
+
 @over(dtype=[np.float64, np.float32], offset=[0.0, 1e3, 1e9], weighted=[False, True])
 def test_sums_and_inertias_keep_their_digits_whatever_changes(dtype, offset, weighted):
     rng = np.random.default_rng(12)

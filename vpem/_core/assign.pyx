@@ -2,7 +2,7 @@
 import numpy as np
 
 from cython.parallel cimport prange, threadid
-from libc.float cimport DBL_EPSILON, FLT_EPSILON
+from libc.float cimport DBL_EPSILON, FLT_EPSILON, FLT_MAX
 from libc.math cimport INFINITY, fma, isnan, sqrt
 from libc.string cimport memcpy
 
@@ -520,8 +520,9 @@ cdef void moves_of(
     for k in range(n_centres):
         for other in range(k):
             off = 0.5 * sqrt(vpem_apart_d(isa, centres + other * d, centres + k * d, d)) * DOWN
-            half[k] = min(half[k], <float>(off * DOWN))
-            half[other] = min(half[other], <float>(off * DOWN))
+            off = min(off * DOWN, <double>FLT_MAX)
+            half[k] = min(half[k], <float>off)
+            half[other] = min(half[other], <float>off)
 
 
 cdef void add_up(

@@ -2,6 +2,8 @@
 #ifndef VPEM_NEAREST_H
 #define VPEM_NEAREST_H
 
+#include <float.h>
+
 #include "tile.h"
 
 #if VPEM_X86
