@@ -22,11 +22,12 @@ def acceleration_of(
     asked = parse_acceleration(how.accelerate)
     if asked is None:
         return None
-    if network.faults is not None:
+    if network.faults is not None and network.total.way == "consensus":
         raise InputError(
             Setting("accelerate"),
             " takes back what a sum finds a lower log-likelihood at, but where links or agents "
-            "fail sums differ by who was heard; leave it out",
+            "fail sums by consensus differ by who was heard; leave it out, or take ",
+            Setting("sum", "tree"),
         )
     if asked.local and over_rows:
         raise InputError(
