@@ -64,14 +64,14 @@ class Coordinates:
         for view, block in zip(
             block_views(spreads, widths, copies), mixture.covariance_blocks, strict=True
         ):
-            on = np.arange(view.shape[1])
+            diagonals = _diagonals(view)
             view[...] = block
-            view[:, on, on] -= floor
+            diagonals -= floor
             try:
                 view[...] = np.linalg.cholesky(view)
             except np.linalg.LinAlgError:  # at the edge of rounding
                 view[...] = np.nan
-            view[:, on, on] = np.log(view[:, on, on])
+            np.log(diagonals, out=diagonals)
         return cls(mixture.blocks, weights, mixture.means, spreads)
 
     def minus(self, other: Coordinates) -> Coordinates:
@@ -110,8 +110,8 @@ class Coordinates:
             columns += (self.spreads * other.spreads).sum(axis=0)
         else:
             one, two = self.spreads, other.spreads
-            ends = np.cumsum([0, *_sizes(blocks, one)])
-            found += [one[a:b] @ two[a:b] for a, b in pairwise(ends.tolist())]
+            ends = [0, *np.cumsum(_sizes(blocks, one)).tolist()]
+            found += [one[a:b] @ two[a:b] for a, b in pairwise(ends)]
         found += np.bincount(blocks.block_of, columns, minlength=blocks.n_blocks)
         return found
 
@@ -138,15 +138,20 @@ class Coordinates:
             for view, logs in zip(
                 block_views(covariances, widths, copies), logarithms, strict=True
             ):
-                on = np.arange(view.shape[1])
                 factors = logs.copy()
-                factors[:, on, on] = np.exp(factors[:, on, on])
+                np.exp(_diagonals(logs), out=_diagonals(factors))
                 np.matmul(factors, factors.swapaxes(1, 2), out=view)
-                view[:, on, on] += floor
+                diagonals = _diagonals(view)
+                diagonals += floor
         return replace(like, weights=weights, means=self.means, covariances=covariances)
 
 
 def _sizes(blocks: Blocks, flat: Vector) -> NDArray[np.int64]:
     """Numbers that each block has in a flat array of covariances, (B,)."""
-    squares = blocks.widths.astype(np.int64) ** 2
-    return squares * (len(flat) // max(int(squares.sum()), 1))
+    return blocks.widths.astype(np.int64) ** 2 * (len(flat) // max(blocks.n_entries, 1))
+
+
+def _diagonals(block: Vector) -> Vector:
+    """View of the diagonals (n_copies, d_b) of matrices that lie one after the other."""
+    copies, width, _ = block.shape
+    return block.reshape(copies, width * width)[:, :: width + 1]

@@ -50,12 +50,12 @@ def block_views(
     flat: NDArray[np.float64], widths: NDArray[np.intp], copies: int
 ) -> list[NDArray[np.float64]]:
     """Views of shape (copies, d_b, d_b), one a block, into a flat array of covariances."""
-    sizes = copies * widths.astype(np.int64) ** 2
-    ends = np.cumsum(sizes)
-    return [
-        flat[end - size : end].reshape(copies, int(width), int(width))
-        for end, size, width in zip(ends, sizes, widths, strict=True)
-    ]
+    views, start = [], 0
+    for width in widths.tolist():
+        stop = start + copies * width * width
+        views.append(flat[start:stop].reshape(copies, width, width))
+        start = stop
+    return views
 
 
 @dataclass(frozen=True)
