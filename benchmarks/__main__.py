@@ -32,6 +32,7 @@ PARTS = (
     "mpi",
     "busy",
     "accelerate",
+    "pooled",
     "instructions",
 )
 HINT = """\

@@ -1,8 +1,7 @@
 """Fits in fewer sums: ``python -m benchmarks.accelerate [--pulsars FILE] [--size small]``.
 
 How many sums runs take until they are within 1e-6 nats per sample of their own end, and how far
-that lies from where EM ends, over data, hubs, covariances and nine starts; and how long whole fits
-of one agent take against scikit-learn's, both from their default starts.
+that lies from where EM ends, over data, hubs, covariances and nine starts.
 """
 
 from __future__ import annotations
@@ -10,19 +9,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.mixture import GaussianMixture
-from threadpoolctl import threadpool_limits
 
-from vpem import VPEM, VpemWarning, connect, fit_vpem, make_graph, read_dataset
-from vpem._core.threads import thread_count
+from vpem import VpemWarning, connect, fit_vpem, make_graph, read_dataset
 from vpem.network.holdings import contiguous
 
-from .measure import Options, call, compare
+from .measure import Options
 from .problems import mixture_rows
 
 __all__ = ["measure"]
@@ -115,56 +111,8 @@ def together(results: list[dict[str, Any]]) -> dict[str, Any]:
     return {**results[0], "case": "all of these", "facts": facts}
 
 
-# ---- one agent -----------------------------------------------------------------------------------
-
-POOLED = {
-    "tiny": ((300, 5, 2),),
-    "small": ((100_000, 20, 5), (200_000, 50, 4), (20_000, 30, 8), (50_000, 8, 6)),
-}
-
-
-def theirs(X: Any, k: int, tol: float, threads: int, seed: int = 0) -> Callable[[], Any]:
-    """scikit-learn's whole fit."""
-
-    def run() -> Any:
-        with threadpool_limits(threads):
-            return GaussianMixture(k, tol=tol, max_iter=5000, random_state=seed).fit(X)
-
-    return run
-
-
-def ours(X: Any, k: int, pace: str | None, threads: int, seed: int = 0) -> Callable[[], Any]:
-    """Our whole fit."""
-    made = VPEM(
-        k, agents=1, tol=1e-8, max_iter=5000, accelerate=pace, random_state=seed, n_threads=threads
-    )
-    return lambda: made.fit(X)
-
-
-def pooled(name: str, X: Any, k: int, options: Options) -> dict[str, Any]:
-    """Compare whole fits to the same log-likelihood.
-
-    scikit-learn stops at the largest tolerance of 1e-3, 1e-4, ... that ends within 1e-6 of 1e-9's.
-    """
-    best = theirs(X, k, 1e-9, options.threads)().score(X)
-    for digits in range(3, 10):
-        tol = 10.0**-digits
-        if theirs(X, k, tol, options.threads)().score(X) >= best - NEAR:
-            break
-    runs = {
-        "scikit-learn": theirs(X, k, tol, options.threads),
-        "vpem": ours(X, k, None, options.threads),
-        "vpem, squarem": ours(X, k, "squarem", options.threads),
-    }
-    facts: dict[str, Any] = {"tol of scikit-learn": tol, "log-likelihood, scikit-learn": best}
-    for who in ("vpem", "vpem, squarem"):
-        facts[f"log-likelihood, {who}"] = float(runs[who]().score(X))
-    timed = {who: call(run) for who, run in runs.items()}
-    return compare(options, "whole fit", name, "scikit-learn", timed, **facts)
-
-
 def measure(options: Options, pulsars: Path | None = None) -> Iterator[dict[str, Any]]:
-    """Yield sums of every problem, all together, and times of whole fits of one agent."""
+    """Yield sums of every problem, and of all together."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VpemWarning)
         tiny = options.size == "tiny"
@@ -173,37 +121,19 @@ def measure(options: Options, pulsars: Path | None = None) -> Iterator[dict[str,
             counted.append(sums(problem, 3 if tiny else 9))
             yield counted[-1]
         yield together(counted)
-        whole: list[tuple[str, Any, int]] = [
-            (f"{m:,} x {d}, K = {k}", mixture_rows(m, d, k), k)
-            for m, d, k in POOLED["tiny" if tiny else "small"]
-        ]
-        if not tiny:
-            for name in ("breast_cancer", "wine"):
-                X = read_dataset(FOLDER / f"{name}.h5").X
-                whole.append((name.replace("_", " "), X, 2))
-        if pulsars is not None:
-            rows = np.ascontiguousarray(np.loadtxt(pulsars, delimiter=",")[:, :-1])
-            whole.append(("pulsars", rows, 2))
-        for name, X, k in whole:
-            yield pooled(name, X, k, options)
 
 
 def main() -> None:
     """Print what was found of every case."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accelerate", description=__doc__)
     parser.add_argument("--size", choices=("tiny", "small"), default="small")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int)
     parser.add_argument("--pulsars", type=Path, help="CSV of HTRU2; its last column is the class")
     given = parser.parse_args()
-    options = Options(given.size, given.repeats, thread_count(given.threads))
-    for result in measure(options, given.pulsars):
+    for result in measure(Options(given.size), given.pulsars):
         print(f"{result['name']}: {result['case']}")
         for what, value in result["facts"].items():
             if not isinstance(value, list):
-                print(f"  {what}: {value}")
-        for who, taken in result["median"].items():
-            print(f"  {who}: {1e3 * taken:.1f} ms ({result['times_as_fast'][who]:.2f})", flush=True)
+                print(f"  {what}: {value}", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ def check(result):
 
 
 @pytest.mark.parametrize(
-    "part", ["agents", "scaling", "outofcore", "startup", "missing", "mpi", "busy", "accelerate"]
+    "part",
+    ["agents", "scaling", "outofcore", "startup", "missing", "mpi", "busy", "accelerate", "pooled"],
 )
 def test_part_writes_what_it_measured(bench, part):
     code, written = bench(part)
