@@ -177,7 +177,7 @@ def test_a_callback_is_told_of_every_step_of_a_start(split, overlapping):
             warnings.simplefilter("ignore", VpemWarning)
             recipe(X, workers, among, n_components=4, callback=heard, **stop)
     assert heard.steps[:3] == [f"k-means++, row {number} of 4" for number in (2, 3, 4)]
-    wanted = [f"k-means, iteration {n} of at most 20" for n in range(1, len(heard.steps) - 2)]
+    wanted = [f"k-means, iteration {n} of at most 60" for n in range(1, len(heard.steps) - 2)]
     assert heard.steps[3:] == wanted
     assert bool(wanted) == ("kmeans" not in split)
     assert heard.n_iterations > 0

@@ -30,10 +30,10 @@ __all__ = [
 LLOYD_TOLERANCE = 1e-4
 """Squared shift of all centres, in mean variances of a feature, at which a start's are at rest."""
 
-MOST_LLOYD_OF_START = 20
+MOST_LLOYD_OF_START = 60
 """Most of Lloyd's iterations of a start: what they leave to do EM does better."""
 
-SAMPLE_ROWS = 1 << 14
+SAMPLE_ROWS = 1 << 13
 """Rows that a start looks at, if they are no more than that."""
 
 ROWS_A_FEATURE = 20
