@@ -89,6 +89,15 @@ INSTEAD = {
     ("fit", "--participation"): "on a graph agents are absent with --agent-dropout, and a server's "
     "sum needs every agent; rows over workers that take part by turns are fitted by vpem fedem",
     ("impute", "--missing"): "what nobody saw is what is imputed; leave it out",
+    ("fedem", "--accelerate"): "steps of FedEM are of statistics, of which no sum shows a "
+    "log-likelihood to take them back by; rows are fitted in fewer sums by vpem fit --split rows "
+    "--accelerate squarem",
+    ("impute", "--accelerate"): "steps are of statistics, of which no sum shows a log-likelihood "
+    "to take them back by; leave it out",
+    ("saem", "--accelerate"): "latents are drawn anew in every iteration, so that no sum shows "
+    "whether a longer step was too much; leave it out",
+    ("kmeans", "--accelerate"): "Lloyd's iterations end by themselves after finitely many; with "
+    "fewer of them take --max-iter",
 }  # fmt: skip
 """What a command has for an option of others, or why it needs none."""
 
