@@ -134,7 +134,7 @@ class Run:
 
     def is_small(self, terms: Terms, found: NDArray[np.float64], tol: float) -> bool:
         """Whether what the roots found, (R,), is within tol, or rounding, of what they had."""
-        if not self.history:
+        if not self.history or np.isinf(found).any():
             return False
         change = np.abs(found - self.history[-1]) / terms.total_weight
         rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
