@@ -295,7 +295,9 @@ class _Observed(_Clusters):
         return parts[:, 0], parts[:, 1]
 
     def measure(self, run: Lloyd) -> None:
-        """Every pass does."""
+        """Every pass does, but where a process has no rows."""
+        if run.distances is None:
+            run.distances = np.empty(self.held.n_here)
 
     def _points(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
         """Points that a worker with some centres (K, d) takes sums about, (K, d)."""
