@@ -32,11 +32,6 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define GROUP 2
 #define MOST_CENTRES 4
 #include "nearest.inc"
-#undef SUFFIX
-#undef TARGET
-#undef LANES
-#undef GROUP
-#undef MOST_CENTRES
 #if VPEM_X86
 #define LOWER(a, b) ((NAME(lanes))_mm256_min_pd((__m256d)(a), (__m256d)(b)))
 #define UPPER(a, b) ((NAME(lanes))_mm256_max_pd((__m256d)(a), (__m256d)(b)))
@@ -56,20 +51,6 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define GROUP 2
 #define MOST_CENTRES 6
 #include "nearest.inc"
-#undef SUFFIX
-#undef TARGET
-#undef LANES
-#undef GROUP
-#undef MOST_CENTRES
-#undef LOWER
-#undef UPPER
-#undef PICK
-#undef SIDE
-#undef TABLE_OF
-#undef LOOK_UP
-#undef NOT_NEGATIVE
-#undef LARGER
-#undef NOT_BELOW
 #define LOWER(a, b) ((NAME(lanes))_mm512_min_pd((__m512d)(a), (__m512d)(b)))
 #define UPPER(a, b) ((NAME(lanes))_mm512_max_pd((__m512d)(a), (__m512d)(b)))
 #define PICK(a, b, x, y) ((NAME(lanes))_mm512_mask_blend_pd( \
@@ -88,20 +69,6 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define GROUP 4
 #define MOST_CENTRES 6
 #include "nearest.inc"
-#undef SUFFIX
-#undef TARGET
-#undef LANES
-#undef GROUP
-#undef MOST_CENTRES
-#undef LOWER
-#undef UPPER
-#undef PICK
-#undef SIDE
-#undef TABLE_OF
-#undef LOOK_UP
-#undef NOT_NEGATIVE
-#undef LARGER
-#undef NOT_BELOW
 #undef FUSED
 #endif
 
@@ -121,11 +88,6 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define GROUP 2
 #define MOST_CENTRES 4
 #include "nearest.inc"
-#undef SUFFIX
-#undef TARGET
-#undef LANES
-#undef GROUP
-#undef MOST_CENTRES
 #if VPEM_X86
 #define LOWER(a, b) ((NAME(lanes))_mm256_min_ps((__m256)(a), (__m256)(b)))
 #define UPPER(a, b) ((NAME(lanes))_mm256_max_ps((__m256)(a), (__m256)(b)))
@@ -138,14 +100,6 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define GROUP 2
 #define MOST_CENTRES 6
 #include "nearest.inc"
-#undef SUFFIX
-#undef TARGET
-#undef LANES
-#undef GROUP
-#undef MOST_CENTRES
-#undef LOWER
-#undef UPPER
-#undef PICK
 #define LOWER(a, b) ((NAME(lanes))_mm512_min_ps((__m512)(a), (__m512)(b)))
 #define UPPER(a, b) ((NAME(lanes))_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define PICK(a, b, x, y) ((NAME(lanes))_mm512_mask_blend_ps( \
@@ -156,14 +110,6 @@ enum { VPEM_STEP = 64 }; /* rows that are multiplied together: a multiple of GRO
 #define GROUP 4
 #define MOST_CENTRES 6
 #include "nearest.inc"
-#undef SUFFIX
-#undef TARGET
-#undef LANES
-#undef GROUP
-#undef MOST_CENTRES
-#undef LOWER
-#undef UPPER
-#undef PICK
 #undef FUSED
 #endif
 

@@ -31,12 +31,6 @@
 #define SUFFIX _d_base
 #define TARGET
 #include "tile.inc"
-#undef LANES
-#undef ROWS
-#undef UP
-#undef ACROSS
-#undef SUFFIX
-#undef TARGET
 #if VPEM_X86
 #define LANES 4
 #define ROWS 6
@@ -47,14 +41,6 @@
 #define EVERY 15
 #define TARGET __attribute__((target("avx2,fma")))
 #include "tile.inc"
-#undef LANES
-#undef ROWS
-#undef UP
-#undef ACROSS
-#undef SUFFIX
-#undef ABOVE
-#undef EVERY
-#undef TARGET
 #define LANES 8
 #define ROWS 8
 #define UP 8
@@ -64,14 +50,6 @@
 #define EVERY 255
 #define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
 #include "tile.inc"
-#undef LANES
-#undef ROWS
-#undef UP
-#undef ACROSS
-#undef SUFFIX
-#undef ABOVE
-#undef EVERY
-#undef TARGET
 #endif
 #undef REAL
 #undef INTEGER
@@ -91,12 +69,6 @@
 #define SUFFIX _f_base
 #define TARGET
 #include "tile.inc"
-#undef LANES
-#undef ROWS
-#undef UP
-#undef ACROSS
-#undef SUFFIX
-#undef TARGET
 #if VPEM_X86
 #define LANES 8
 #define ROWS 6
@@ -107,14 +79,6 @@
 #define EVERY 255
 #define TARGET __attribute__((target("avx2,fma")))
 #include "tile.inc"
-#undef LANES
-#undef ROWS
-#undef UP
-#undef ACROSS
-#undef SUFFIX
-#undef ABOVE
-#undef EVERY
-#undef TARGET
 #define LANES 16
 #define ROWS 8
 #define UP 8
@@ -124,14 +88,6 @@
 #define EVERY 65535
 #define TARGET __attribute__((target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")))
 #include "tile.inc"
-#undef LANES
-#undef ROWS
-#undef UP
-#undef ACROSS
-#undef SUFFIX
-#undef ABOVE
-#undef EVERY
-#undef TARGET
 #endif
 #undef REAL
 #undef INTEGER
