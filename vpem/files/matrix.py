@@ -10,8 +10,8 @@ from copy import copy
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Floats
-from vpem.errors import FileError, VpemWarning
+from vpem.checks import Floats, available_memory, check_memory
+from vpem.errors import FileError, InputError, Setting, VpemWarning
 from vpem.files.hdf5 import check_matrix, open_file
 from vpem.files.read_ahead import FileRows, ReadAhead, pieces
 from vpem.files.row_runs import RowRuns, reads_of
@@ -20,7 +20,7 @@ from vpem.files.unpacking import Unpacking
 from vpem.network.blocks import Blocks
 from vpem.terms.scaling import Scaling
 
-__all__ = ["FileMatrix"]
+__all__ = ["FileMatrix", "check_kept_beside"]
 
 READ_BYTES = 1 << 26
 """Size of one read from a file."""
@@ -242,3 +242,30 @@ class FileMatrix:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def check_kept_beside(
+    X: Floats | FileMatrix, needed: int, what: str, *instead: str | Setting
+) -> None:
+    """Raise InputError where what a fit keeps beside its data is more than there may be.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix
+        The data, which may have a memory limit.
+    needed : int
+        Bytes.
+    what : str
+        What is kept.
+    *instead : str or Setting
+        What else can be done, of data with a limit.
+    """
+    check_memory(needed, what)
+    if isinstance(X, FileMatrix):
+        limit = available_memory() if X.memory_limit is None else X.memory_limit
+        if needed > limit:
+            raise InputError(
+                f"{what} is kept in memory and takes {needed / 1e6:.4g} MB, but the memory limit "
+                f"is {limit / 1e6:.4g} MB; raise it, or ",
+                *instead,
+            )

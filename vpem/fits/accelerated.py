@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from vpem.checks import available_memory, check_memory
 from vpem.errors import InputError, Setting
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import check_kept_beside
 from vpem.settings import FitSettings
 from vpem.steps.accelerate import Acceleration, parse_acceleration
 from vpem.sums.connect import Network
@@ -56,12 +55,4 @@ def check_rest(X: Any, network: Network, n_components: int, itemsize: int) -> No
     n_hubs = len(network.total.holders.own)
     needed = n_hubs * len(X) * (n_components - 1) * itemsize
     what = "what every hub knows of the rest of a sum, of every row and component,"
-    check_memory(needed, what)
-    if isinstance(X, FileMatrix):
-        limit = available_memory() if X.memory_limit is None else X.memory_limit
-        if needed > limit:
-            raise InputError(
-                f"{what} is kept in memory and takes {needed / 1e6:.4g} MB, but the memory limit "
-                f"is {limit / 1e6:.4g} MB; raise it, or take ",
-                Setting("accelerate", "squarem"),
-            )
+    check_kept_beside(X, needed, what, "take ", Setting("accelerate", "squarem"))

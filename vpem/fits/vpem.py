@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, available_memory, check_int, check_memory
+from vpem.checks import Floats, check_int
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import describe_run
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, check_kept_beside
 from vpem.fits.accelerated import acceleration_of, check_rest
 from vpem.fits.parts import complete, own_start
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
@@ -218,15 +218,7 @@ def check_kept(X: Any, network: Network, n_components: int, batch_size: int | No
     together = n_rows if batch_size is None else min(batch_size, n_rows)
     needed = kept + WORKING * 8 * total.values_per_item * together * k
     what = "what compressed sums know of every agent, row and component"
-    check_memory(needed, what)
-    if isinstance(X, FileMatrix):
-        limit = available_memory() if X.memory_limit is None else X.memory_limit
-        if needed > limit:
-            raise InputError(
-                f"{what} is kept in memory and takes {needed / 1e6:.4g} MB, but the memory limit "
-                f"is {limit / 1e6:.4g} MB; raise it, or fit without ",
-                Setting("compress"),
-            )
+    check_kept_beside(X, needed, what, "fit without ", Setting("compress"))
 
 
 def _per_hub(values: NDArray[np.float64], network: Network) -> NDArray[np.float64]:
