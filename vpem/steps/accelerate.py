@@ -26,7 +26,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_states import mixture_schema, mixture_state
 from vpem.terms.terms import Terms
 
-__all__ = ["Accelerated", "Acceleration", "Plain", "parse_acceleration"]
+__all__ = ["Accelerated", "Acceleration", "PlainSteps", "parse_acceleration"]
 
 MOST_LOCAL = 1000
 """Local steps after a sum that may be asked for."""
@@ -110,7 +110,7 @@ def parse_acceleration(name: str | None) -> Acceleration | None:
     )
 
 
-class Plain:
+class PlainSteps:
     """EM as it is: the parameters of the M-step are those of the next sum."""
 
     tried = "step"
@@ -185,7 +185,7 @@ class Plain:
         """Go on from what was kept, which has been checked."""
 
 
-class Accelerated(Plain):
+class Accelerated(PlainSteps):
     """EM with longer steps.
 
     Parameters

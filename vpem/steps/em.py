@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.errors import PartitionedError
 from vpem.network.schema import State
-from vpem.steps.accelerate import Accelerated, Acceleration, Plain
+from vpem.steps.accelerate import Accelerated, Acceleration, PlainSteps
 from vpem.steps.local_steps import LocalSteps
 from vpem.steps.reinitialise import REINITIALISED_BYTES, Reinitialiser, least_weight
 from vpem.steps.runs import Progress, Run, check_finite, note_partition
@@ -241,7 +241,7 @@ class _Loop:
         self.step, self.run = step, run
         whole, total = step.whole, step.total
         self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, step.over_rows)
-        self.pace = Plain()
+        self.pace = PlainSteps()
         if accelerate is not None:
             self.pace = Accelerated(accelerate, step.roots, total, step.over_rows, step.local)
         self.factors: list[Factors] = []
