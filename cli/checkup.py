@@ -48,6 +48,8 @@ EXTRAS = {
     "cvxpy": ("cvxpy", "sdp", "--weights fastest"),
     "openmined-psi": ("private_set_intersection", "psi", "--align psi"),
     "mpi4py": ("mpi4py", "mpi", "--engine mpi"),
+    "cryptography": ("cryptography.x509", "tls", "--engine tls"),
+    "mnemonic": ("mnemonic", "tls", "fingerprints in words"),
 }
 """Distributions that add something: a module, the extra of vpem, and what for."""
 

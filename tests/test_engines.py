@@ -88,3 +88,14 @@ def test_nothing_else_knows_mpi():
                 if any(name.startswith(("mpi4py", "MPI", "Mpi")) for name in known):
                     found.add(path.name)
     assert found == {"mpi.py"}
+
+
+def test_an_engine_may_say_where_agents_live():
+    class Seated(OneProcess):
+        size, seats, rank = 3, (1, 2), 1
+
+    place = Placement.evenly(Seated(), 2, ["lab", "clinic"])
+    assert (place.ranks.tolist(), place.own.tolist()) == ([1, 2], [0])
+    assert (place.engine.names, place.nodes.tolist()) == (["this process"], [1, 2, 0])
+    with pytest.raises(vpem.InputError, match="2 parties have data, but there are 3 agents"):
+        Placement.evenly(Seated(), 3)

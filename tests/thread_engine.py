@@ -30,6 +30,8 @@ class ThreadEngine:
 
     apart = True
     crowded = False
+    seats = None
+    topic = ""
 
     def __init__(self, rank, size, mail, timeout=20.0):
         self.rank, self.size, self.mail, self.timeout = rank, size, mail, timeout

@@ -60,6 +60,11 @@ class Engine(Protocol):
         Seconds after which a process that others wait for is said to be stalled; None: never.
     crowded : bool
         Whether processes are more than processors, so that those that wait had better sleep.
+    seats : sequence of int or None
+        Processes that have one agent each, in the agents' order, and are called as these are
+        already; others have none. None: agents are spread evenly over all.
+    topic : str
+        Kind of what is exchanged at present, as ledgers call it.
     """
 
     rank: int
@@ -68,6 +73,8 @@ class Engine(Protocol):
     names: list[str]
     timeout: float | None
     crowded: bool
+    seats: Sequence[int] | None
+    topic: str
 
     def send(self, value: Any, to: int) -> None:
         """Send a value to another process."""

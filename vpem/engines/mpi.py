@@ -74,6 +74,8 @@ class MpiEngine:
     """
 
     apart = True
+    seats: Sequence[int] | None = None
+    topic = ""
 
     def __init__(self, comm: Any = None, *, timeout: float | None = None) -> None:
         self._given = MPI.COMM_WORLD if comm is None else comm

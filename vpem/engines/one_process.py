@@ -28,6 +28,8 @@ class OneProcess:
     apart = False
     timeout: float | None = None
     crowded = False
+    seats: Sequence[int] | None = None
+    topic = ""
 
     def __init__(self) -> None:
         self.names = ["this process"]

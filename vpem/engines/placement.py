@@ -17,6 +17,7 @@ from vpem import errors
 from vpem.checks import Floats
 from vpem.engines.engine import Engine
 from vpem.engines.one_process import OneProcess
+from vpem.errors import InputError
 
 __all__ = ["Placement", "for_each"]
 
@@ -57,8 +58,16 @@ class Placement:
         """Spread agents over the processes in runs, as evenly as can be.
 
         Where there are more processes than agents the last have none: they only take part in what
-        all do together. In messages, processes are called by the ``names`` of their agents.
+        all do together. In messages, processes are called by the ``names`` of their agents. An
+        engine whose processes stand for agents (`Engine.seats`) says itself where each lives.
         """
+        if engine.seats is not None:
+            if len(engine.seats) != n_agents:
+                raise InputError(
+                    f"{len(engine.seats)} parties have data, but there are {n_agents} agents; "
+                    "parties are the agents, one each"
+                )
+            return cls(engine, engine.seats)
         used = min(engine.size, n_agents)
         ends = (np.arange(used + 1) * n_agents) // max(used, 1)
         engine.names[:] = [f"rank {rank} (no agent)" for rank in range(engine.size)]

@@ -1,0 +1,1 @@
+"""Processes of organisations that share no cluster: links over TLS, each end pinned."""

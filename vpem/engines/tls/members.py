@@ -1,0 +1,109 @@
+"""Who takes part, and by which certificates they know each other."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+__all__ = ["Identity", "Member", "Roster", "expires", "fingerprint", "fingerprint_words"]
+
+SPOKEN = 16
+"""Bytes of a fingerprint that are read over a telephone: as hard to imitate as its key."""
+
+
+def fingerprint(certificate: bytes) -> str:
+    """Return the SHA-256 of a certificate (DER), in 64 hexadecimal digits."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def fingerprint_words(certificate: bytes) -> str:
+    """Return the first half of a certificate's fingerprint as twelve words of BIP 39.
+
+    The last word has a checksum: a word that was misheard is found out.
+    """
+    from mnemonic import Mnemonic
+
+    digest = hashlib.sha256(certificate).digest()
+    return str(Mnemonic("english").to_mnemonic(digest[:SPOKEN]))
+
+
+def expires(certificate: bytes) -> datetime:
+    """Return until when a certificate (DER) is valid, in UTC."""
+    from cryptography import x509
+
+    return x509.load_der_x509_certificate(certificate).not_valid_after_utc
+
+
+@dataclass(frozen=True)
+class Member:
+    """Somebody who may connect.
+
+    Attributes
+    ----------
+    name : str
+        What messages call the member.
+    certificate : bytes
+        Its self-signed certificate (DER): nobody else is taken for it.
+    address : tuple of str and int, or None
+        Host and port where others can dial it; None: it only dials.
+    holds : bool
+        Whether it brings data; a server may only add up.
+    """
+
+    name: str
+    certificate: bytes
+    address: tuple[str, int] | None = None
+    holds: bool = True
+
+
+@dataclass(frozen=True)
+class Roster:
+    """All who take part in a study.
+
+    Attributes
+    ----------
+    study : str
+        Number of the study, 32 hexadecimal digits.
+    name : str
+        What messages call it.
+    edition : int
+        How often the list has been signed.
+    members : tuple of Member
+        By rank: the first is the server of a star.
+    relay : Member or None
+        Who passes sealed bytes on between members of whom neither can be dialled.
+    revoked : mapping of str to str
+        Certificates that hold no more, by fingerprint, and since when (ISO 8601).
+    """
+
+    study: str
+    name: str
+    edition: int
+    members: tuple[Member, ...]
+    relay: Member | None = None
+    revoked: Mapping[str, str] = field(default_factory=dict)
+
+    def rank_of(self, name: str) -> int | None:
+        """Return the number of the member that is called so, if there is one."""
+        names = [member.name for member in self.members]
+        return names.index(name) if name in names else None
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What this process shows to others, and the key that proves it.
+
+    Attributes
+    ----------
+    name : str
+        Of the member.
+    certificate, key : Path
+        Files (PEM).
+    """
+
+    name: str
+    certificate: Path
+    key: Path
