@@ -8,6 +8,8 @@ from collections import defaultdict
 import numpy as np
 
 from vpem.engines.engine import StalledError
+from vpem.engines.tls.engine import TlsEngine
+from vpem.engines.tls.members import Member, Roster
 from vpem.errors import VpemError, VpemWarning
 from vpem.network.messages import decode, encode
 
@@ -30,12 +32,14 @@ class ThreadEngine:
 
     apart = True
     crowded = False
-    seats = None
     topic = ""
+    copies = 1
+    open = True
 
-    def __init__(self, rank, size, mail, timeout=20.0):
+    def __init__(self, rank, size, mail, timeout=20.0, seats=None):
         self.rank, self.size, self.mail, self.timeout = rank, size, mail, timeout
         self.names = [f"rank {number}" for number in range(size)]
+        self.seats = seats
         self._number = 0
 
     def post(self, to, what, value):
@@ -94,11 +98,49 @@ class ThreadEngine:
     def barrier(self):
         self.allgather(None)
 
-    def part(self, reason, patient=True):
+    def part(self, reason, patient=True, code=2):
         return False
 
     def abort(self, code):
         raise SystemExit(code)
+
+
+class QueuePost:
+    """Links of a member of a study that are queues (`vpem.engines.tls.engine.Links`)."""
+
+    def __init__(self, rank, mail, timeout=20.0):
+        self.rank, self.mail, self.timeout = rank, mail, timeout
+        self.sent = []
+
+    def put(self, to, tag, message, topic=""):
+        self.sent.append((to, topic, len(message)))
+        self.mail.box(self.rank, to, tag).put(bytes(message))
+
+    def take(self, source, tag):
+        waited = 0.0
+        while not self.mail.broken and waited < self.timeout:
+            try:
+                return self.mail.box(source, self.rank, tag).get(timeout=0.05)
+            except queue.Empty:
+                waited += 0.05
+        raise StalledError(f"member {source} has not answered")
+
+    def part(self, sentence, code):
+        self.mail.broken = True
+
+    def close(self):
+        pass
+
+
+def over_queues(rank, size, mail, seats=None, **options):
+    """Return the engine of a member of a study whose links are queues."""
+    members = tuple(
+        Member(f"rank {number}", bytes([number]), holds=seats is None or number in seats)
+        for number in range(size)
+    )
+    engine = TlsEngine(QueuePost(rank, mail, **options), Roster("0" * 32, "test", 1, members))
+    engine.seats = seats
+    return engine
 
 
 class Pending:

@@ -1,1 +1,1 @@
-"""Where agents live: in one process, or on the ranks of an MPI job."""
+"""Where agents live: in one process, on the ranks of an MPI job, or at the members of a study."""

@@ -65,6 +65,10 @@ class Engine(Protocol):
         already; others have none. None: agents are spread evenly over all.
     topic : str
         Kind of what is exchanged at present, as ledgers call it.
+    copies : int
+        How often this process sends an array, or others their total, where those of all are added.
+    open : bool
+        Whether sentences about data of one process may be said in all.
     """
 
     rank: int
@@ -75,6 +79,8 @@ class Engine(Protocol):
     crowded: bool
     seats: Sequence[int] | None
     topic: str
+    copies: int
+    open: bool
 
     def send(self, value: Any, to: int) -> None:
         """Send a value to another process."""
@@ -103,10 +109,11 @@ class Engine(Protocol):
     def barrier(self) -> None:
         """Wait for all processes."""
 
-    def part(self, reason: str, patient: bool = True) -> bool:
-        """Tell others why this process ends the job; whether all end, for the same reason.
+    def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
+        """Tell others why this process ends the job, and with which code.
 
-        Processes other than the first then give way to it, if they are ``patient``.
+        Returns whether all end for the same reason, or say it each. Processes other than the first
+        otherwise give way to it, if they are ``patient``.
         """
 
     def abort(self, code: int) -> None:

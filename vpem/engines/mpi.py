@@ -76,6 +76,8 @@ class MpiEngine:
     apart = True
     seats: Sequence[int] | None = None
     topic = ""
+    copies = 1
+    open = True
 
     def __init__(self, comm: Any = None, *, timeout: float | None = None) -> None:
         self._given = MPI.COMM_WORLD if comm is None else comm
@@ -235,7 +237,7 @@ class MpiEngine:
 
     # ---- the end -------------------------------------------------------------------------------
 
-    def part(self, reason: str, patient: bool = True) -> bool:
+    def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
         """Tell the first rank why this one ends the job; there, whether all end for that reason."""
         number = zlib.crc32(reason.encode())
         if self.rank:

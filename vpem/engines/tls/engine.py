@@ -1,0 +1,274 @@
+"""The engine of the members of a study, who talk over links of their own.
+
+What all do together goes by the first member: others send it theirs, and it sends all the same
+answer. Neighbours talk to each other directly. Arrays whose shapes both ends know travel as their
+bytes alone; other values are messages (`vpem.network.messages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats
+from vpem.engines.tls.members import Roster
+from vpem.errors import InputError
+from vpem.network.messages import decode, encode
+
+__all__ = ["Links", "TlsEngine"]
+
+SEGMENT = 1 << 18
+"""Bytes that are added up at a time: while one segment travels back, others still come in."""
+
+ADDED: dict[str, Any] = {"sum": np.add, "max": np.maximum}
+
+
+class Links(Protocol):
+    """What the engine wants of `vpem.engines.tls.post.Post`."""
+
+    rank: int
+    timeout: float | None
+
+    def put(self, to: int, tag: int, message: Any, topic: str = "") -> None:
+        """Queue a message for another member."""
+
+    def take(self, source: int, tag: int) -> Any:
+        """Wait for a message of another member."""
+
+    def part(self, sentence: str, code: int) -> None:
+        """Tell all why this member ends."""
+
+    def close(self) -> None:
+        """End once all has arrived."""
+
+
+class TlsEngine:
+    """Members of a study (`vpem.engines.engine.Engine`).
+
+    Parameters
+    ----------
+    post : Post
+        Links to all other members.
+    roster : Roster
+        Who they are, by rank.
+    """
+
+    apart = True
+    crowded = False
+    open = False
+
+    def __init__(self, post: Links, roster: Roster) -> None:
+        self._post = post
+        self.rank: int = post.rank
+        self.size = len(roster.members)
+        self.names = [member.name for member in roster.members]
+        self.seats: Sequence[int] | None = [
+            rank for rank, member in enumerate(roster.members) if member.holds
+        ]
+        self.copies = 1 if self.rank else self.size - 1
+        self.topic = ""
+        self._number = 0
+        self._pairs: dict[tuple[int, int], int] = {}
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds for which a member may be unheard of."""
+        return self._post.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._post.timeout = seconds
+
+    # ---- values --------------------------------------------------------------------------------
+
+    def send(self, value: Any, to: int) -> None:
+        """Send a value to another member."""
+        self._post.put(to, self._pair(self.rank, to), encode(value), self.topic)
+
+    def recv(self, source: int) -> Any:
+        """Return the value that another member has sent."""
+        return self._read(source, self._pair(source, self.rank))
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        """Return, in every process, the root's value, which goes by the first member."""
+        tag = self._together()
+        if self.rank == root:
+            message = encode(value)
+            for to in [0] if root else self._others():
+                self._post.put(to, tag, message, self.topic)
+            return value
+        message = self._post.take(0 if self.rank else root, tag)
+        found = self._decode(message, 0 if self.rank else root)
+        for to in [] if self.rank else self._others():
+            if to != root:
+                self._post.put(to, tag, message, self.topic)
+        return found
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        """Return every process's value at the root, None elsewhere; others see nothing of them."""
+        tag = self._together()
+        if self.rank != root:
+            self._post.put(root, tag, encode(value), self.topic)
+            return None
+        return [value if r == root else self._read(r, tag) for r in range(self.size)]
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return every process's value in every process."""
+        tag, message = self._together(), encode(value)
+        if self.rank:
+            self._post.put(0, tag, message, self.topic)
+            parts = self._read(0, tag)
+            if not isinstance(parts, list) or len(parts) != self.size:
+                raise self._wrong(0, "what all members have")
+            parts[self.rank] = message
+        else:
+            parts = [message, *(bytes(self._post.take(r, tag)) for r in self._others())]
+            every = encode(parts)
+            for to in self._others():
+                self._post.put(to, tag, every, self.topic)
+        return [value if r == self.rank else self._decode(m, r) for r, m in enumerate(parts)]
+
+    # ---- arrays --------------------------------------------------------------------------------
+
+    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
+        """Return the "sum" or the "max" of all processes' arrays, added in the order of members."""
+        found = np.array(values, order="C")
+        self._reduce(found, ADDED[op]).wait()
+        return found
+
+    def iallreduce(self, values: Floats) -> _Pending:
+        """Begin to add all processes' arrays, in place."""
+        return self._reduce(values, np.add)
+
+    def _reduce(self, values: NDArray[Any], add: Any) -> _Pending:
+        flat, topic = values.reshape(-1), self.topic
+        step = max(1, SEGMENT // values.itemsize)
+        parts = [
+            (flat[begin : begin + step], self._together()) for begin in range(0, flat.size, step)
+        ]
+
+        def answer() -> None:
+            for part, tag in parts:
+                for source in self._others():
+                    add(part, self._array(source, tag, part), out=part)
+                message = part.tobytes()
+                for to in self._others():
+                    self._post.put(to, tag, message, topic)
+
+        def read() -> None:
+            for part, tag in parts:
+                part[...] = self._array(0, tag, part)
+
+        if self.rank == 0:
+            return _Pending(answer)
+        for part, tag in parts:
+            self._post.put(0, tag, part.tobytes(), topic)
+        return _Pending(read)
+
+    def neighbours(self, ranks: Sequence[int]) -> _Neighbours:
+        """Join this process with those that it exchanges with, who name it too."""
+        return _Neighbours(self, ranks)
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self.allgather(None)
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
+        """Tell others why this process ends; each says so itself."""
+        self._post.part(reason, code)
+        return True
+
+    def abort(self, code: int) -> None:
+        """End this process, once what it has sent has arrived; others are told by `part`."""
+        self._post.close()
+        raise SystemExit(code)
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def _together(self) -> int:
+        """Number of what all do together next."""
+        self._number += 1
+        return 2 * self._number
+
+    def _pair(self, source: int, to: int) -> int:
+        """Number of what one sends another next."""
+        self._pairs[source, to] = self._pairs.get((source, to), 0) + 1
+        return 2 * self._pairs[source, to] + 1
+
+    def _others(self) -> Iterator[int]:
+        return (rank for rank in range(self.size) if rank != self.rank)
+
+    def _read(self, source: int, tag: int) -> Any:
+        return self._decode(self._post.take(source, tag), source)
+
+    def _decode(self, message: Any, source: int) -> Any:
+        """Read a value that came from a member."""
+        if not isinstance(message, bytes | bytearray | memoryview):
+            raise self._wrong(source, "a message")
+        try:
+            return decode(message)
+        except InputError:
+            raise self._wrong(source, "a message") from None
+
+    def _array(self, source: int, tag: int, like: NDArray[Any]) -> NDArray[Any]:
+        """Return what a member has sent in place of an array like this one."""
+        message = memoryview(self._post.take(source, tag)).cast("B")
+        if len(message) != like.nbytes:
+            raise self._wrong(source, f"{like.nbytes} bytes", f", got {len(message)}")
+        return np.frombuffer(message, like.dtype).reshape(like.shape)
+
+    def _wrong(self, source: int, expected: str, found: str = "") -> InputError:
+        return InputError(
+            f"{self.names[source]} has sent something else than {expected}{found}; "
+            "do all members run the same command of the same version of vpem?"
+        )
+
+
+class _Pending:
+    """What is on its way."""
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self.wait = wait
+
+
+class _Neighbours:
+    """Members that exchange arrays with this one, each over a link of its own."""
+
+    def __init__(self, engine: TlsEngine, ranks: Sequence[int]) -> None:
+        self._engine, self._ranks = engine, list(ranks)
+
+    def ialltoallv(
+        self,
+        sent: Floats,
+        n_sent: Sequence[int],
+        received: Floats,
+        n_received: Sequence[int],
+    ) -> _Pending:
+        """Begin to send each neighbour its run of the values in ``sent``, and to receive others.
+
+        Where nothing goes, nothing is sent.
+        """
+        engine, tag = self._engine, self._engine._together()
+        for rank, run in zip(self._ranks, _runs(sent, n_sent), strict=True):
+            if run.size:
+                engine._post.put(rank, tag, run.tobytes(), engine.topic)
+
+        def wait() -> None:
+            for rank, run in zip(self._ranks, _runs(received, n_received), strict=True):
+                if run.size:
+                    run[...] = engine._array(rank, tag, run)
+
+        return _Pending(wait)
+
+
+def _runs(values: Floats, counts: Sequence[int]) -> Iterator[Floats]:
+    """Cut values, in their order in memory, into runs of so many each."""
+    flat, begin = values.reshape(-1), 0
+    for count in counts:
+        yield flat[begin : begin + count]
+        begin += count
