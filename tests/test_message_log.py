@@ -1,0 +1,133 @@
+"""The log of messages: every one in a line, whole lines only, and what they come to."""
+
+import hashlib
+import json
+import stat
+from types import SimpleNamespace
+
+import pytest
+
+from vpem.errors import FileError
+from vpem.files.studies import message_log
+from vpem.files.studies.message_log import MessageLog, Totals, entries, log_beside, read_log
+
+from .test_full_disk import room_for
+
+
+def message(payload=b"1234", sent=True, peer="hub", topic="estep", time=1.5):
+    digest = hashlib.sha256(payload).hexdigest()
+    return SimpleNamespace(
+        time=time, sent=sent, peer=peer, topic=topic, size=len(payload), digest=digest
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return log_beside(tmp_path / "heart.toml", "lab")
+
+
+def test_messages_are_noted_and_summed_up(path):
+    assert path.name == "lab-heart.log"
+    with MessageLog(path, command="fit", edition=3) as log:
+        log.note(message(b"a" * 10))
+        log.note(message(b"b" * 20, sent=False))
+        log.note(message(b"c", topic="setup", peer="bank \x1b[31m"))
+        assert log.size == path.stat().st_size  # at once, not at the end
+        log.check()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    line = json.loads(path.read_text().splitlines()[1])
+    assert line == {
+        "time": "1970-01-01T00:00:01.500000Z", "way": "sent", "peer": "hub", "kind": "estep",
+        "bytes": 10, "sha256": hashlib.sha256(b"a" * 10).hexdigest(),
+    }  # fmt: skip
+    with MessageLog(path, command="predict") as log:  # is added to
+        log.note(message(time=2.0))
+    found = read_log([path])
+    assert [run["command"] for run in found.runs] == ["fit", "predict"]
+    assert found.totals["estep", "hub"] == Totals(2, 1, 14, 20)
+    assert (found.first, found.last) == (line["time"], "1970-01-01T00:00:02.000000Z")
+    last = read_log([path], last_run=True)
+    assert (len(last.runs), last.totals) == (1, {("estep", "hub"): Totals(1, 0, 4, 0)})
+    assert [entry.size for entry in entries([path])] == [10, 20, 1, 4]
+
+
+def test_a_long_log_is_set_aside(path, monkeypatch):
+    monkeypatch.setattr(message_log, "LARGEST", 450)
+    path.with_name("lab-heart.1.log").write_text("another's")
+    with MessageLog(path) as log:
+        for size in range(5):
+            log.note(message(b"x" * size))
+    names = ["lab-heart.2.log", "lab-heart.3.log", "lab-heart.log"]
+    files = [path.with_name(name) for name in names]
+    assert all(file.stat().st_size <= 450 for file in files)
+    found = read_log(files)
+    assert (len(found.runs), found.totals["estep", "hub"]) == (1, Totals(5, 0, 10, 0))
+    assert path.with_name("lab-heart.1.log").read_text() == "another's"
+
+
+def test_a_full_disk_leaves_whole_lines_and_a_sentence(path):
+    with MessageLog(path) as log:
+        log.note(message())
+        with room_for(log.size + 50):
+            log.note(message(b"lost"))
+            with pytest.raises(FileError, match=r"noted in .*lab-heart.log: .*--log"):
+                log.check()
+        log.note(message())
+    assert [entry.size for entry in entries([path])] == [4]
+    with MessageLog(path) as log, room_for(log.size):
+        pass
+    with room_for(path.stat().st_size), pytest.raises(FileError, match="noted"):
+        MessageLog(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "x = 1\n",
+        '{"time":"2026-01-01T00:00:00Z"}\n',
+        '{"time":"2026-01-01T00:00:00Z","run":{"id":3}}\n',
+        '{"time":"2026-01-01","run":{"id":"0123456789abcdef"}}\n',
+        '{"time":"2026-01-01T00:00:00Z","run":{"id":"0123456789abcdef"}}',
+        "[" * 3000 + "\n",
+    ],
+)
+def test_what_is_no_log_is_refused(path, content):
+    path.write_text(content)
+    with pytest.raises(FileError, match="no log of messages, or is damaged in line 1"):
+        read_log([path])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("way", "lost"), ("peer", 3), ("kind", None), ("bytes", -1), ("bytes", True),
+     ("sha256", "00"), ("time", "noon")],
+)  # fmt: skip
+def test_a_damaged_line_is_named(path, key, value):
+    with MessageLog(path) as log:
+        log.note(message())
+    first, line = path.read_text().splitlines()
+    path.write_text(f"{first}\n{json.dumps(json.loads(line) | {key: value})}\n")
+    with pytest.raises(FileError, match="line 2"):
+        read_log([path])
+
+
+def test_nothing_is_added_to_what_is_no_log(path):
+    path.write_text("name,value\n")
+    with pytest.raises(FileError, match="no log of messages, and nothing is added"):
+        MessageLog(path)
+    assert path.read_text() == "name,value\n"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FileError, match="cannot be written"):
+        MessageLog(path)
+
+
+def test_a_line_that_was_cut_short_is_told(path):
+    with MessageLog(path) as log:
+        log.note(message())
+        log.note(message(b"cut"))
+    path.write_bytes(path.read_bytes()[:-9])  # the machine went down
+    assert (read_log([path]).cut, read_log([path]).totals["estep", "hub"].sent) == (1, 1)
+    with MessageLog(path) as log:
+        log.note(message())
+    assert (read_log([path]).cut, read_log([path]).totals["estep", "hub"].sent) == (1, 2)

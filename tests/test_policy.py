@@ -1,0 +1,140 @@
+"""Policies of parties: what they refuse, in whose words, and what a policy may say."""
+
+import tomllib
+
+import pytest
+
+from vpem.errors import InputError
+from vpem.files.studies.policy import (
+    EXAMPLE,
+    RULES,
+    ESteps,
+    Policy,
+    PolicyError,
+    policy_beside,
+    read_policy,
+)
+
+ASKED = {"hops": 0, "align": None, "topology": None, "graph": None, "split": "features"}
+
+
+def policy_of(tmp_path, text):
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    return read_policy(path)
+
+
+def check(policy, command="fit", n_parties=3, result="all", **asked):
+    policy.check(command, ASKED | asked, n_parties=n_parties, result=result)
+
+
+REFUSED = [
+    ("largest-hops = 1", {"hops": 2}, "allows at most 1 hop", "hops=2"),
+    ("fewest-parties = 4", {}, "requires at least 4 parties", "the study has 3 with data"),
+    ("commands = ['fit', 'score']", {"command": "saem"}, "allows only the command fit or score",
+     "'vpem saem'"),
+    ("align = ['psi']", {}, "allows only the alignment psi", "align='none'"),
+    ("align = ['psi', 'hmac']", {"align": "ids"}, "allows only the alignment psi or hmac",
+     "align='ids'"),
+    ("topologies = ['star']", {"topology": "cycle"}, "allows only the topology star",
+     "topology='cycle'"),
+    ("topologies = ['star']", {"graph": "g.txt"}, "allows only the topology star",
+     "graph='g.txt'"),
+    ("results = ['shards']", {}, "allows only the result shards", "the study says 'all'"),
+    ("masked-sums = true", {}, "requires masked sums", "this version of vpem does not have"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "asked", "rule", "found"), REFUSED)
+def test_what_is_refused_is_told_in_full_here_and_by_name_elsewhere(
+    tmp_path, text, asked, rule, found
+):
+    policy = policy_of(tmp_path, text)
+    with pytest.raises(PolicyError) as refused:
+        check(policy, **asked)
+    told = str(refused.value)
+    assert told.startswith(f"{tmp_path}/policy.toml {rule}, ")
+    assert found in told
+    assert refused.value.elsewhere("lab") == f"lab's policy {rule}; ask there"
+
+
+ALLOWED = [
+    ("# nothing", {"hops": 9, "command": "saem"}),
+    ("largest-hops = 1", {"hops": 1}),
+    ("largest-hops = 0", {"hops": None}),
+    ("largest-hops = 0\nalign = ['psi']", {"split": "rows", "hops": 1}),
+    ("fewest-parties = 3\ncommands = ['fit']", {}),
+    ("align = ['none']\ntopologies = ['star', 'path']", {"topology": "path"}),
+    ("results = ['shards']", {"result": "shards"}),
+    ("masked-sums = false", {}),
+]
+
+
+@pytest.mark.parametrize(("text", "asked"), ALLOWED)
+def test_what_is_allowed(tmp_path, text, asked):
+    check(policy_of(tmp_path, text), **asked)
+
+
+def test_rows_are_looked_at_once_they_are_known(tmp_path):
+    policy = policy_of(tmp_path, "fewest-rows = 100")
+    policy.check_rows(100)
+    with pytest.raises(PolicyError, match="requires at least 100 rows, but the parties have 99 "):
+        policy.check_rows(99)
+
+
+def test_esteps_are_counted_as_sums_begin(tmp_path):
+    policy = policy_of(tmp_path, "most-esteps = 2")
+    steps = ESteps(policy, n_rows=10)
+    for kind, rows in (("setup", 5), ("setup", 1), ("estep", 5), ("estep", 1), ("estep", 10)):
+        steps.begin(kind, rows)
+    assert steps.taken == 2
+    with pytest.raises(PolicyError, match="allows at most 2 E-steps in a run, which have been"):
+        steps.begin("check", 10)
+    assert steps.taken == 2  # nothing more was shown
+    over_rows = ESteps(policy, n_rows=1)
+    for kind in ("setup", "estep", "setup", "check"):
+        over_rows.begin(kind, 1)
+    with pytest.raises(PolicyError):
+        over_rows.begin("estep", 1)
+    free = ESteps(Policy(tmp_path), 10)
+    for _ in range(1000):
+        free.begin("estep", 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("largest-hop = 1", "has no rule 'largest-hop' (did you mean 'largest-hops'?)"),
+        ("largest_hops = 1", "has no rule 'largest_hops' (did you mean 'largest-hops'?)"),
+        ("largest-hops = -1", "largest-hops must be a whole number of at least 0, got -1"),
+        ("fewest-rows = 0", "fewest-rows must be a whole number of at least 1, got 0"),
+        ("most-esteps = true", "most-esteps must be a whole number of at least 1, got True"),
+        ("most-esteps = 1.5", "must be a whole number"),
+        ("most-esteps = '100'", "must be a whole number"),
+        ("commands = 'fit'", "commands must be a list of fit, select, "),
+        ("commands = []", "commands must be a list"),
+        ("commands = ['fitt']", "commands may have fit, select, "),
+        ("align = [1]", "align may have none, ids, hmac, psi, got 1"),
+        ("results = ['shard']", "got 'shard' (did you mean 'shards'?)"),
+        ("masked-sums = 'yes'", "masked-sums must be true or false, got 'yes'"),
+        ("[fit]\nhops = 1", "has no rule 'fit'"),
+    ],
+)
+def test_a_policy_is_read_strictly(tmp_path, text, told):
+    with pytest.raises(InputError) as refused:
+        policy_of(tmp_path, text)
+    assert told in str(refused.value)
+
+
+def test_the_example_is_a_policy_and_has_every_rule_but_what_is_refused(tmp_path):
+    policy = policy_of(tmp_path, EXAMPLE)
+    assert (policy.largest_hops, policy.most_esteps, policy.commands) == (0, 500, None)
+    every = "\n".join(line.removeprefix("# ") for line in EXAMPLE.splitlines() if "=" in line)
+    assert set(tomllib.loads(every)) == set(RULES) - {"masked-sums"}
+    policy_of(tmp_path, every)
+    assert policy_beside(tmp_path / "heart.toml").path == tmp_path / "policy.toml"
+    (tmp_path / "policy.toml").unlink()
+    assert policy_beside(tmp_path / "heart.toml") is None
+    (tmp_path / "policy.toml").symlink_to("nowhere")  # no rules must not be for want of a file
+    with pytest.raises(OSError, match=r"policy.toml"):
+        policy_beside(tmp_path / "heart.toml")

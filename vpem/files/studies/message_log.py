@@ -1,0 +1,395 @@
+"""The log of a party: a line for every message that it sent or received, and what they come to.
+
+Lines are JSON. Each is written when the message is, in one piece and at the end of the file, so
+that what a process did is there however it ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import secrets
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from vpem.errors import FileError
+from vpem.files.opening import PathLike, open_regular
+from vpem.network.schema import State
+
+__all__ = ["Entry", "Logged", "MessageLog", "Totals", "entries", "log_beside", "read_log"]
+
+LARGEST = 1 << 26
+"""Bytes of a log; a longer one is set aside under another name, and the next begins."""
+
+LONGEST = 4096
+"""Bytes of a line: names and kinds are short."""
+
+DIGEST = re.compile("[0-9a-f]{64}")
+
+BEGINS = b'{"time":"'
+"""What every line begins with."""
+
+
+class Sent(Protocol):
+    """A message, as links tell of it (`vpem.engines.tls.post.Sent`)."""
+
+    @property
+    def time(self) -> float:
+        """When it was sent or received, in seconds since 1970."""
+
+    @property
+    def sent(self) -> bool:
+        """Whether it was sent, and not received."""
+
+    @property
+    def peer(self) -> str:
+        """To whom, or from whom."""
+
+    @property
+    def topic(self) -> str:
+        """What it was about, as ledgers call it."""
+
+    @property
+    def size(self) -> int:
+        """Payload bytes."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the payload."""
+
+
+def log_beside(study: PathLike, member: str) -> Path:
+    """Return where a member's messages of a study are noted: lab-heart.log beside heart.toml."""
+    path = Path(study)
+    return path.with_name(f"{member}-{path.stem}.log")
+
+
+# ---- written -------------------------------------------------------------------------------------
+
+
+class MessageLog:
+    """Notes messages at the end of a file that only its owner may read (mode 0600).
+
+    A file that has grown beyond `LARGEST` bytes is set aside (``lab-heart.1.log``, ``.2.log``...).
+    Lines are written at once. Where the disk takes no more, the lines that it has are whole, and
+    `check` says so.
+
+    Parameters
+    ----------
+    path : path
+        The file; what is in it stays.
+    **about
+        What the first line says of the run: plain values.
+
+    Raises
+    ------
+    FileError
+        If it cannot be written, or is something else than a log.
+    """
+
+    def __init__(self, path: PathLike, **about: Any) -> None:
+        self.path = Path(path)
+        self.n_messages = 0
+        self._lock = threading.Lock()
+        self._failure: str | None = None
+        self._file = -1
+        self._about = {"id": secrets.token_hex(8), **about}
+        self._open()
+        self._begin()
+        self.check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
+    def note(self, message: Sent) -> None:
+        """Note a message; any thread may. What goes wrong is kept for `check`."""
+        line = _line(
+            {
+                "time": _utc(message.time),
+                "way": "sent" if message.sent else "received",
+                "peer": message.peer,
+                "kind": message.topic,
+                "bytes": message.size,
+                "sha256": message.digest,
+            }
+        )
+        with self._lock:
+            if self._size + len(line) > LARGEST:
+                self._set_aside()
+            self._write(line)
+            self.n_messages += 1
+
+    def check(self) -> None:
+        """Raise FileError where a message could not be noted."""
+        if self._failure is not None:
+            raise FileError(
+                f"messages can no longer be noted in {self.path}: {self._failure}; make room, or "
+                "name a file elsewhere with --log"
+            )
+
+    def close(self) -> None:
+        """See that what was written is on the disk."""
+        with self._lock:
+            if self._file >= 0:
+                try:
+                    os.fsync(self._file)
+                except OSError as error:
+                    self._failure = self._failure or (error.strerror or str(error))
+                os.close(self._file)
+                self._file = -1
+
+    def _open(self) -> None:
+        """Open the file, or say in a sentence why it cannot be."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            self._file = os.open(self.path, flags, 0o600)
+        except OSError as error:
+            raise FileError(f"{self.path} cannot be written: {error.strerror}") from None
+        known = os.fstat(self._file)
+        self._size = known.st_size
+        if not stat.S_ISREG(known.st_mode) or not self._looks_right():
+            os.close(self._file)
+            self._file = -1
+            raise FileError(
+                f"{self.path} is no log of messages, and nothing is added to it; move it away, or "
+                "name another file with --log"
+            )
+
+    def _looks_right(self) -> bool:
+        """Whether the file is empty or begins as a log does; what is no whole line is cut off."""
+        if self._size and os.pread(self._file, len(BEGINS), 0) != BEGINS:
+            return False
+        tail = os.pread(self._file, LONGEST, max(0, self._size - LONGEST))
+        rest = len(tail) - tail.rfind(b"\n") - 1
+        if rest:  # the machine went down meanwhile
+            self._about["cut"] = rest
+            self._size -= rest
+            os.ftruncate(self._file, self._size)
+        return True
+
+    def _begin(self) -> None:
+        """Write what the run is."""
+        self._write(_line({"time": _utc(datetime.now(UTC).timestamp()), "run": self._about}))
+
+    def _write(self, line: bytes) -> None:
+        if self._failure is not None or self._file < 0:
+            return
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                # What has no room is no line: nobody is to take it for one.
+                os.ftruncate(self._file, self._size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._size += written
+        except OSError as error:
+            self._failure = error.strerror or str(error)
+
+    def _set_aside(self) -> None:
+        """Give the file another name, and begin the next."""
+        if self._failure is not None or self._file < 0:
+            return
+        number = 1
+        while os.path.lexists(aside := self.path.with_suffix(f".{number}{self.path.suffix}")):
+            number += 1
+        try:
+            os.rename(self.path, aside)
+            os.close(self._file)
+            self._file = -1
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = os.open(self.path, flags, 0o600)
+        except OSError as error:
+            self._failure = error.strerror or str(error)
+            return
+        self._size = 0
+        self._begin()
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+
+
+def _utc(seconds: float) -> str:
+    """Write a time as logs do: 2026-11-22T13:37:30.123456Z."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+# ---- read ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A message of a log.
+
+    Attributes
+    ----------
+    run : str
+        Which run it belongs to.
+    time : str
+        ISO 8601, UTC.
+    sent : bool
+        Whether it was sent, and not received.
+    peer, kind : str
+        Whom it went to or came from, and what it was about.
+    size : int
+        Payload bytes.
+    digest : str
+        Their SHA-256.
+    """
+
+    run: str
+    time: str
+    sent: bool
+    peer: str
+    kind: str
+    size: int
+    digest: str
+
+
+@dataclass
+class Totals:
+    """Messages and payload bytes either way.
+
+    Attributes
+    ----------
+    sent, received, bytes_sent, bytes_received : int
+        How many, and how much.
+    """
+
+    sent: int = 0
+    received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+    def add(self, entry: Entry) -> None:
+        """Count a message."""
+        if entry.sent:
+            self.sent += 1
+            self.bytes_sent += entry.size
+        else:
+            self.received += 1
+            self.bytes_received += entry.size
+
+
+@dataclass
+class Logged:
+    """What a log comes to.
+
+    Attributes
+    ----------
+    runs : list of dict
+        What is said of each run: id, time of its beginning, command...
+    totals : dict of (str, str) to Totals
+        By kind and peer, in the order in which they came first.
+    first, last : str or None
+        Times of the first and of the last message.
+    cut : int
+        Lines that were cut short as the machine went down.
+    """
+
+    runs: list[State] = field(default_factory=list)
+    totals: dict[tuple[str, str], Totals] = field(default_factory=dict)
+    first: str | None = None
+    last: str | None = None
+    cut: int = 0
+
+    def add(self, entry: Entry) -> None:
+        """Count a message."""
+        self.totals.setdefault((entry.kind, entry.peer), Totals()).add(entry)
+        self.first = self.first or entry.time
+        self.last = entry.time
+
+
+def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Logged:
+    """Sum up logs.
+
+    Parameters
+    ----------
+    paths : iterable of path
+        Logs of one member, the oldest first.
+    last_run : bool
+        Whether only the last run counts.
+
+    Raises
+    ------
+    FileError
+        If one cannot be read, or has a line that is none of a log.
+    """
+    found = Logged()
+    for about, entry in _lines(paths):
+        if about is not None and (not found.runs or found.runs[-1]["id"] != about["id"]):
+            found = Logged() if last_run else found
+            found.runs.append(about)
+            found.cut += "cut" in about
+        elif entry is not None:
+            found.add(entry)
+        elif about is None:
+            found.cut += 1
+    return found
+
+
+def entries(paths: Iterable[PathLike]) -> Iterator[Entry]:
+    """Yield the messages of logs, one by one; see `read_log`."""
+    return (entry for _, entry in _lines(paths) if entry is not None)
+
+
+def _lines(paths: Iterable[PathLike]) -> Iterator[tuple[State | None, Entry | None]]:
+    """Yield what is said of a run, or a message, of each line; neither of one cut short."""
+    for path in paths:
+        run = ""
+        with open_regular(path) as file:
+            for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), 1):
+                if run and len(line) < LONGEST and not line.endswith(b"\n"):
+                    yield None, None
+                    continue
+                try:
+                    about, entry = _read(line, run)
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    raise FileError(
+                        f"{path} is no log of messages, or is damaged in line {number}"
+                    ) from None
+                run = run if about is None else about["id"]
+                yield about, entry
+
+
+def _read(line: bytes, run: str) -> tuple[State | None, Entry | None]:
+    """Read a line; raises ValueError and the like where it is none of a log."""
+    found = json.loads(line)
+    time = datetime.fromisoformat(found["time"])
+    if time.tzinfo is None or not line.endswith(b"\n"):
+        raise ValueError
+    if "run" in found:
+        about = found["run"]
+        if not re.fullmatch("[0-9a-f]{16}", about["id"]):
+            raise ValueError
+        return {"time": found["time"], **about}, None
+    way, size, digest = found["way"], found["bytes"], found["sha256"]
+    texts = all(isinstance(found[name], str) for name in ("peer", "kind"))
+    if way not in ("sent", "received") or type(size) is not int or size < 0 or not texts:
+        raise ValueError
+    if not run or not DIGEST.fullmatch(digest):
+        raise ValueError
+    return None, Entry(
+        run, found["time"], way == "sent", found["peer"], found["kind"], size, digest
+    )

@@ -1,0 +1,316 @@
+"""What a party allows, whatever a study says: its own `policy.toml`, beside the study.
+
+The rules of a party hold for what is done with its data, and win over the study and the command
+line. They are looked at before any work, once the parties' rows are known, and as sums begin.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vpem.errors import InputError, Setting, did_you_mean, shorten
+from vpem.files.opening import PathLike, check_readable
+from vpem.files.toml_text import read_toml
+from vpem.settings import ALIGNMENTS, TOPOLOGIES
+
+__all__ = [
+    "COMMANDS",
+    "EXAMPLE",
+    "FILE",
+    "RESULTS",
+    "ESteps",
+    "Policy",
+    "PolicyError",
+    "policy_beside",
+    "read_policy",
+]
+
+FILE = "policy.toml"
+"""Its name, in the folder of the study."""
+
+COMMANDS = ("fit", "select", "kmeans", "fedem", "impute", "saem", "predict", "score")
+"""What parties may do together."""
+
+RESULTS = ("all", "shards")
+"""Who has what was found: all members, or each its own part."""
+
+LARGEST = 10**12
+"""Of a number."""
+
+EXAMPLE = """\
+# What this party allows, whatever a study says. Lines that begin with # allow anything.
+
+# How far features may travel at setup, in hops; 0: they stay here.
+largest-hops = 0
+
+# Parties with data, this one among them, and rows that they have together once they are aligned.
+fewest-parties = 3
+fewest-rows = 100
+
+# Passes over the rows in one run whose sums show how each row fits each component,
+# or, where parties hold rows, sums over these.
+most-esteps = 500
+
+# What may be run.
+# commands = ["fit", "predict"]
+
+# How rows may be found that all parties have: none, ids, hmac, psi.
+# align = ["hmac", "psi"]
+
+# Who may be linked with whom: star (a server adds up), cycle, tree, complete, ...
+# topologies = ["star"]
+
+# Who may have what was found: "shards" (parameters of features stay where these are), "all".
+# results = ["shards"]
+"""
+"""A policy to begin with; as it stands it suits a study of three parties that show no data."""
+
+
+class PolicyError(InputError):
+    """What a party's policy does not allow.
+
+    Parameters
+    ----------
+    rule : str
+        What the policy does: "allows at most 0 hops".
+    *found : str or Setting
+        What is asked for instead.
+    file : path
+        The policy, as this party's own sentence names it.
+    """
+
+    def __init__(self, rule: str, *found: str | Setting, file: PathLike = FILE) -> None:
+        super().__init__(f"{file} {rule}, ", *found)
+        self.rule = rule
+
+    def elsewhere(self, name: str) -> str:
+        """Return what other parties hear, of the party of this name."""
+        return f"{name}'s policy {self.rule}; ask there"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules of a party; None: anything is allowed.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    largest_hops : int or None
+        How far features may travel.
+    fewest_parties, fewest_rows : int or None
+        Who must take part, and how many rows all have together.
+    most_esteps : int or None
+        Passes over the rows in one run; see `ESteps`.
+    commands, align, topologies, results : tuple of str or None
+        What may be run, how rows may be aligned, how members may be linked, and what may become
+        of the result.
+    masked_sums : bool
+        Whether nobody may see the sums of one party; there are none such yet.
+    """
+
+    path: Path
+    largest_hops: int | None = None
+    fewest_parties: int | None = None
+    fewest_rows: int | None = None
+    most_esteps: int | None = None
+    commands: tuple[str, ...] | None = None
+    align: tuple[str, ...] | None = None
+    topologies: tuple[str, ...] | None = None
+    results: tuple[str, ...] | None = None
+    masked_sums: bool = False
+
+    def check(
+        self, command: str, options: Mapping[str, Any], *, n_parties: int, result: str
+    ) -> None:
+        """Raise PolicyError where a command may not be run, before any work.
+
+        Parameters
+        ----------
+        command : str
+            One of `COMMANDS`.
+        options : mapping of str to object
+            By names of settings: ``hops``, ``align``, ``topology``, ``graph`` and ``split`` are
+            looked at, where the command has them.
+        n_parties : int
+            Parties of the study that have data.
+        result : {"all", "shards"}
+            What becomes of the result.
+        """
+        if self.masked_sums:
+            raise self._error(
+                "requires masked sums", "which this version of vpem does not have; take the line "
+                "away to go on without them",
+            )  # fmt: skip
+        self._among("commands", "command", command, f"but 'vpem {command}' was asked for")
+        if self.fewest_parties is not None and n_parties < self.fewest_parties:
+            raise self._error(
+                f"requires at least {self.fewest_parties} parties",
+                f"but the study has {n_parties} with data",
+            )
+        self._among("results", "result", result, f"but the study says {result!r}")
+        over_rows = options.get("split") == "rows"
+        hops = int(options.get("hops") or 0)
+        if self.largest_hops is not None and hops > self.largest_hops and not over_rows:
+            hop = "hop" if self.largest_hops == 1 else "hops"
+            raise self._error(
+                f"allows at most {self.largest_hops} {hop}", "but got ", Setting("hops", hops)
+            )
+        if "align" in options and not over_rows:
+            align = str(options["align"] or "none")
+            self._among("align", "alignment", align, "but got ", Setting("align", align))
+        if "topology" in options:
+            graph = options.get("graph")
+            topology = "a file" if graph else str(options["topology"] or "star")
+            asked: Any = Setting("graph", str(graph)) if graph else Setting("topology", topology)
+            self._among("topologies", "topology", topology, "but got ", asked)
+
+    def check_rows(self, n_rows: int) -> None:
+        """Raise PolicyError where parties have too few rows together, once these are known."""
+        if self.fewest_rows is not None and n_rows < self.fewest_rows:
+            raise self._error(
+                f"requires at least {self.fewest_rows} rows", f"but the parties have {n_rows} "
+                "together"
+            )  # fmt: skip
+
+    def _among(self, name: str, noun: str, value: str, *found: str | Setting) -> None:
+        allowed = getattr(self, name)
+        if allowed is not None and value not in allowed:
+            raise self._error(f"allows only the {noun} {' or '.join(allowed)}", *found)
+
+    def _error(self, rule: str, *found: str | Setting) -> PolicyError:
+        return PolicyError(rule, *found, file=self.path)
+
+
+class ESteps:
+    """Counts passes over the rows, and ends a run whose policy allows no more.
+
+    What a sum shows of rows counts by the share of rows that are in it: batches of a pass are one
+    E-step together. Sums of a start that show rows count too, and so does the E-step after the last
+    iteration. Where parties hold rows, each sum over them is one.
+
+    Parameters
+    ----------
+    policy : Policy
+        With `Policy.most_esteps`.
+    n_rows : int
+        Rows that parties have together; 1 where each holds rows of its own.
+    """
+
+    def __init__(self, policy: Policy, n_rows: int) -> None:
+        self.policy, self.n_rows = policy, n_rows
+        self._shown = 0
+
+    @property
+    def taken(self) -> float:
+        """E-steps up to now."""
+        return self._shown / self.n_rows
+
+    def begin(self, kind: str, n_rows: int) -> None:
+        """Count a sum that begins; see `vpem.sums.sum.Sum.begin`.
+
+        Raises
+        ------
+        PolicyError
+            If it would show more than the policy allows.
+        """
+        # Of few numbers for all rows together, where features are spread, nothing is seen of one.
+        if n_rows == 1 and (self.n_rows > 1 or kind == "setup"):
+            return
+        most = self.policy.most_esteps
+        if most is not None and self._shown + n_rows > most * self.n_rows:
+            raise PolicyError(
+                f"allows at most {most} E-step{'' if most == 1 else 's'} in a run",
+                "which have been taken; a checkpoint has what was found (",
+                Setting("checkpoint"), "), and a larger ", Setting("tol"), " or a smaller ",
+                Setting("max_iter"), " ends sooner",
+                file=self.policy.path,
+            )  # fmt: skip
+        self._shown += n_rows
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def read_policy(path: PathLike) -> Policy:
+    """Read a policy.
+
+    Parameters
+    ----------
+    path : path
+        TOML; `EXAMPLE` has every key.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read or is not TOML.
+    InputError
+        If it has a key that is no rule, or a value that is none of this rule.
+    """
+    content = read_toml(check_readable(path))
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        rule = RULES.get(key)
+        if rule is None:
+            hint = did_you_mean(key, RULES)
+            raise InputError(f"{path} has no rule {key!r}{hint}; it may have {', '.join(RULES)}")
+        found[key.replace("-", "_")] = rule(f"{path}: {key}", value)
+    return Policy(Path(path), **found)
+
+
+def policy_beside(study: PathLike) -> Policy | None:
+    """Return the policy in the folder of a study, where there is one."""
+    path = Path(study).parent / FILE
+    return read_policy(path) if os.path.lexists(path) else None
+
+
+def _count(least: int) -> Callable[[str, object], int]:
+    """Return what reads a whole number of at least so many."""
+
+    def read(where: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+            raise InputError(f"{where} must be a whole number of at least {least}, got {value!r}")
+        return value
+
+    return read
+
+
+def _some(choices: Sequence[str]) -> Callable[[str, object], tuple[str, ...]]:
+    """Return what reads a list of some choices."""
+
+    def read(where: str, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or not value:
+            raise InputError(
+                f"{where} must be a list of {shorten(choices, 12)}, such as [{choices[0]!r}], got "
+                f"{value!r}"
+            )
+        for one in value:
+            if not isinstance(one, str) or one not in choices:
+                hint = did_you_mean(str(one), choices)
+                raise InputError(f"{where} may have {shorten(choices, 12)}, got {one!r}{hint}")
+        return tuple(dict.fromkeys(value))
+
+    return read
+
+
+def _flag(where: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where} must be true or false, got {value!r}")
+    return value
+
+
+RULES: dict[str, Callable[[str, object], Any]] = {
+    "largest-hops": _count(0),
+    "fewest-parties": _count(1),
+    "fewest-rows": _count(1),
+    "most-esteps": _count(1),
+    "commands": _some(COMMANDS),
+    "align": _some(ALIGNMENTS),
+    "topologies": _some(TOPOLOGIES),
+    "results": _some(RESULTS),
+    "masked-sums": _flag,
+}
