@@ -11,10 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from vpem.engines.engine import Engine
+from typing import Any
 
 __all__ = ["main"]
 
@@ -38,41 +35,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    engine = None
+    from .output import fail
+    from .where import joined
+
     try:
         _prepare_streams()
-        engine = _join(words)
+        _join(words)
         code = _invoke(words)
         sys.stdout.flush()
-        if engine is not None:
-            engine.barrier()
+        joined().close()
         return code
     except KeyboardInterrupt as error:
-        from .output import fail
-
-        code = 143 if type(error).__name__ == "Terminated" else 130
-        if engine is not None:
-            from .engine import interrupted
-
-            interrupted(engine, fail, code)
-        return fail("interrupted; nothing was written", code=code)
+        return joined().interrupted(fail, 143 if type(error).__name__ == "Terminated" else 130)
     except BrokenPipeError:
         # The reader of stdout has gone; there is nobody to tell.
         _drop_stdout()
         return 0
     except Exception as error:
-        from .output import fail
-
-        sentence = _sentence(error, words)
-        if engine is not None and engine.size > 1:
-            _end_all(engine, error, sentence)
-        if sentence is None:
-            raise
-        return fail(sentence, code=getattr(error, "exit_code", 2))
+        return joined().fail(error, _sentence(error, words), fail)
 
 
-def _join(words: list[str]) -> Engine | None:
-    """Join the MPI job of this process where it is asked for: the engine, or None."""
+def _join(words: list[str]) -> None:
+    """Join the MPI job of this process where it is asked for, before anything is parsed."""
     typed = any(word == "--engine" or word.startswith("--engine=") for word in words)
     told = any(name.startswith("VPEM_") for name in os.environ)
     if not typed and (told or any(word.startswith("--config") for word in words)):
@@ -82,25 +66,11 @@ def _join(words: list[str]) -> Engine | None:
         typed = engine_asked(words, command()) == "mpi"
         words = ["--engine=mpi"]
     if not typed:
-        return None
-    from .engine import asks_for_mpi, join
+        return
+    from .ranks import asks_for_mpi, join_job
 
-    return join() if asks_for_mpi(words) else None
-
-
-def _end_all(engine: Engine, error: Exception, sentence: str | None) -> None:
-    """Tell once what went wrong at one rank, or alike at all, and end all of them."""
-    import traceback
-
-    from .engine import fail as end
-    from .output import fail
-
-    if sentence is None:
-        last = traceback.format_exception_only(error)[-1].strip()
-        defect = f"{last} (a defect of vpem)\n{traceback.format_exc()}"
-        end(engine, lambda text: print(f"vpem: {text}", file=sys.stderr, flush=True), defect, 1)
-    else:
-        end(engine, fail, sentence, getattr(error, "exit_code", 2))
+    if asks_for_mpi(words):
+        join_job()
 
 
 def _prepare_streams() -> None:

@@ -31,10 +31,9 @@ def _kept(value: Path | None, options: object) -> list[Path]:
     from vpem.files.checkpoints import files_of
     from vpem.files.states import part_of
 
-    from .engine import joined
+    from .where import joined
 
-    engine = joined()
-    files = files_of(value, 1 if engine is None else engine.size)
+    files = files_of(value, joined().engine.size)
     return [*files, *map(part_of, files)]
 
 

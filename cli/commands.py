@@ -20,7 +20,8 @@ from .idle import refuse_idle
 from .members import tree
 from .naming import in_options, speak_of
 from .roles import READ, Role, begin, roles_of
-from .sources import agree, near_file, show_config, where_from
+from .sources import near_file, show_config, where_from
+from .where import joined
 
 __all__ = ["Command", "Group", "dress", "finish"]
 
@@ -171,7 +172,7 @@ class Command(_Manners, TyperCommand):
         """Run the command; sentences about a value say where it came from."""
         from vpem.errors import FileError, InputError
 
-        agree(ctx)
+        joined().agree(ctx)
         if ctx.meta[SHOW]:
             return show_config(ctx)
         try:

@@ -229,7 +229,7 @@ def engine_asked(words: list[str], root: Any) -> str | None:
     from vpem.errors import VpemError
     from vpem.files.toml_text import read_toml
 
-    from .engine import launched
+    from .ranks import launched
 
     path, node = [], root
     for word in words:

@@ -13,7 +13,7 @@ from vpem.records import setting
 
 from .checkpoints import CheckpointSettings, catching, saver_of
 from .choices import tell_of_tree
-from .engine import EngineSettings, engine_of, tell_warnings
+from .engine import EngineSettings, where_of
 from .idle import NO_CSV, NOTHING_REPLACED
 from .options import Printing
 from .output import Progress, Screen, print_json
@@ -75,8 +75,10 @@ class Run:
 
     Attributes
     ----------
-    engine : Engine
+    where : Where
         Where it runs.
+    engine : Engine
+        Its processes.
     saver : FileSaver or None
         What keeps checkpoints.
     network : Network or None
@@ -97,9 +99,10 @@ class Run:
         self.out = out
         self.network: Network | None = None
         engine = engine or EngineSettings()
-        self.engine = engine_of(engine, screen)
+        self.where = where_of(engine, screen)
+        self.engine = self.where.engine
         self.shards = engine.shards
-        if out.output is not None and self.engine.rank == 0 and not self.shards:
+        if out.output is not None and self.where.speaks and not self.shards:
             check_writable(out.output, out.force, kind)
         checkpoints = checkpoints or CheckpointSettings()
         self.saver = saver_of(checkpoints, out.force, self.engine)
@@ -125,7 +128,7 @@ class Run:
         Where the data stay on disk, it shows how much of them was read.
         """
         unkept = None if self.out.output or self.out.json else "--output FILE"
-        progress = kind(self.out.quiet or self.engine.rank > 0, unkept)
+        progress = kind(self.out.quiet or not self.where.speaks, unkept)
         if hasattr(data, "observer"):
             data.observer = progress.reading
         try:
@@ -136,8 +139,8 @@ class Run:
 
     def leave_it_to_the_first(self, converged: bool) -> None:
         """End here where another rank prints for all, once it has this one's warnings."""
-        tell_warnings(self.engine, self.screen)
-        if self.engine.rank > 0:
+        self.where.tell_warnings(self.screen)
+        if not self.where.speaks:
             raise typer.Exit(self._code(converged))
 
     def end(self, report: Report, converged: bool, show: Callable[[], None]) -> None:

@@ -85,7 +85,7 @@ def fedem(
         from vpem.pictures.figure import check_picture, save_picture
 
         run = Run(screen, out, "models", engine, checkpoints)
-        if out.plot is not None and run.engine.rank == 0:
+        if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
         if out.strict and how.tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")

@@ -95,7 +95,7 @@ def impute(
         from vpem.pictures.imputation import draw_imputation
 
         run = Run(screen, out, "imputations", engine, checkpoints)
-        if out.plot is not None and run.engine.rank == 0:
+        if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
         found, hidden = observed(data, parties, dealing, how, run)
         names = ", ".join(map(str, data))

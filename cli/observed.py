@@ -104,7 +104,7 @@ def observed(
     law = make_law(how.law, how.variance)
     check_parties(files, asked, over_rows=True)
     if asked.parties:
-        found, holders = _of_parties(files, dealing, run)
+        found, holders = _of_parties(files, asked, dealing, run)
         check_laws(found, law, holders)
     else:
         found, holders = _of_one_file(files[0], dealing, how.seed, law, run)
@@ -145,16 +145,15 @@ def _of_one_file(
 
 
 def _of_parties(
-    files: Sequence[Path], dealing: Dealing, run: Run
+    files: Sequence[Path], asked: Observers, dealing: Dealing, run: Run
 ) -> tuple[Observations, Placement]:
     """Read the files of this process's parties."""
     from vpem.errors import InputError, Setting
-    from vpem.files.parties.manifest import choose_parties
     from vpem.files.parties.observing import observe_parties
 
     for name, value in dealing.values("sample_weight", "holdout").items():
         if value is not None:
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
-    parties = choose_parties(files)
-    holders = place_parties(parties, run.out.output, run.shards, run.engine)
+    parties = run.where.parties(files, asked.id_column)
+    holders = place_parties(parties, run.out.output, run.shards, run.where)
     return observe_parties(parties, dealing.sample_weight, holders), holders

@@ -246,7 +246,6 @@ def _dataset(request: Request, complete: bool) -> tuple[Dataset, Report | None]:
     from vpem.checks import available_memory
     from vpem.errors import InputError
     from vpem.files.datasets import read_dataset
-    from vpem.files.parties.manifest import choose_parties
 
     files, asked, inside = request.files, request.parties, request.rows.dataset
     if not files:
@@ -256,8 +255,8 @@ def _dataset(request: Request, complete: bool) -> tuple[Dataset, Report | None]:
     if not asked.parties:
         return read_dataset(files[0], inside, memory_limit=available_memory()), None
     refuse_given(request.rows, "is for one file; with --parties leave it out", *OF_ALL_DATA)
-    parties = choose_parties(files)
-    holders = place_parties(parties, request.output.output, False, request.processes)
+    parties = request.where.parties(files, asked.id_column)
+    holders = place_parties(parties, request.output.output, False, request.where)
     return joined(parties, asked, over_rows, not complete, None, holders, request.screen.say)
 
 

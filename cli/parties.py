@@ -63,6 +63,14 @@ class PartySettings(Settings, heading="Data"):
         False,
         "Keep rows that some parties lack, and integrate out what is missing (ids and hmac).",
     )
+    id_column: str | None = setting(
+        None,
+        "With --parties: the column with ids of rows, in CSV and Parquet.",
+        idle=(
+            lambda given: not given["parties"],
+            (" is for files of parties; add --parties",),
+        ),
+    )
 
 
 class RowParties(PartySettings, heading="Data"):
@@ -130,7 +138,6 @@ def read_data(
     """
     from vpem.errors import InputError, Setting
     from vpem.files.datasets import read_dataset
-    from vpem.files.parties.manifest import choose_parties
 
     from .engine import place_parties
 
@@ -146,8 +153,8 @@ def read_data(
     for name, value in of_one.items():
         if value not in (None, False):
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
-    parties = choose_parties(files)
-    holders = place_parties(parties, run.out.output, run.shards, run.engine)
+    parties = run.where.parties(files, asked.id_column)
+    holders = place_parties(parties, run.out.output, run.shards, run.where)
     weight, say = held.sample_weight, run.screen.say
     return joined(parties, asked, over_rows, missing, weight, holders, say)
 

@@ -15,7 +15,7 @@ from vpem.records import Settings, changed, setting
 from vpem.settings import FitSettings, WorkerSettings
 
 from .driver import Output, TableOutput
-from .engine import EngineSettings, engine_of, tell_warnings
+from .engine import EngineSettings, where_of
 from .idle import NO_CSV_AT_ALL
 from .options import Printing
 from .parties import DataParties
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vpem.engines.engine import Engine
 
     from .output import Screen
+    from .where import Where
 
 __all__ = [
     "IndividualSettings",
@@ -219,15 +220,19 @@ class Request:
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     @cached_property
+    def where(self) -> Where:
+        """Where the command runs."""
+        return where_of(self.engine, self.screen)
+
+    @property
     def processes(self) -> Engine:
         """The processes in which parties live."""
-        return engine_of(self.engine, self.screen)
+        return self.where.engine
 
     def leave_it_to_the_first(self) -> None:
         """End here where another process prints for all, once it has this one's warnings."""
-        if self.processes.apart:
-            tell_warnings(self.processes, self.screen)
-        if self.processes.rank > 0:
+        self.where.tell_warnings(self.screen)
+        if not self.where.speaks:
             raise typer.Exit
 
     @property

@@ -69,7 +69,7 @@ def saem(
     init_model: InitModel = None,
     *,
     model: ModelSettings,
-    held: Annotated[HeldIndividuals, Without("align align_key missing_parties")],
+    held: Annotated[HeldIndividuals, Without("align align_key missing_parties id_column")],
     graph: Annotated[SaemGraph, Without("graph_seed")],
     moves: SamplerSettings,
     how: SaemSettings,
@@ -102,7 +102,7 @@ def saem(
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, moves, given)
         run = Run(screen, out, "fits of SAEM", engine, checkpoints)
-        if run.engine.rank == 0:
+        if run.where.speaks:
             _check_outputs(out)
         needed = needed_covariates(model.model, options)
         source = read_source(data, held, needed, how.missing == "marginalize", run)

@@ -131,15 +131,13 @@ def read_source(
     """
     import numpy as np
 
-    from vpem.files.parties.manifest import choose_parties
-
     columns = {name: getattr(asked, name) for name in ("id", "time", "value")}
     one = (columns, asked.covariates, needed, missing, asked.sample_weight)
     if asked.parties:
         for name in ("devices", "device_individuals"):
             if getattr(asked, name) is not None:
                 raise InputError(Setting(name), " is for one file; with --parties leave it out")
-        return _of_parties(choose_parties(files), one, run)
+        return _of_parties(run.where.parties(files, None), one, run)
     if len(files) > 1:
         raise InputError(
             f"one file of individuals is read at a time, got {len(files)}; add --parties if each "
@@ -184,7 +182,7 @@ def _of_parties(parties: Sequence[Party], one: tuple[Any, ...], run: Run) -> Sou
 
     from .engine import place_parties
 
-    holders = place_parties(parties, run.out.output, False, run.engine)
+    holders = place_parties(parties, run.out.output, False, run.where)
     if run.engine.size > len(parties):
         raise InputError(
             f"there are {run.engine.size} processes, but {len(parties)} parties: every process "

@@ -15,11 +15,11 @@ from .config import FILE, NOT_IN_FILES, key_of, path_of
 from .naming import name_of
 
 __all__ = [
-    "agree",
     "given",
     "is_given",
     "near_file",
     "show_config",
+    "told_apart",
     "told_by",
     "toml",
     "where_from",
@@ -143,33 +143,14 @@ def near_file(sentence: str) -> list[str]:
     return [f"did you mean {str(wanted.with_name(stems[near[0]]))!r}?"] if near else []
 
 
-def agree(context: Any) -> None:
-    """Raise InputError where ranks were told differently by files or variables."""
-    from .engine import joined
-
-    engine = joined()
-    if engine is None or engine.size == 1:
-        return
-    from vpem.errors import InputError
-
+def told_apart(context: Any) -> dict[str, tuple[str, str]]:
+    """Return the values that are from files or variables, and from which, by names of options."""
     own = {}
     for param in context.command.params:
         kind, place = _source(context, param)
         if place is not None:
             own[name_of(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
-    everyones = engine.allgather(own)
-    for name in sorted({name for told in everyones for name in told}):
-        values = [told.get(name) for told in everyones]
-        for rank, value in enumerate(values):
-            if (value and value[0]) != (values[0] and values[0][0]):
-                first, other = (
-                    "nothing" if told is None else f"{told[0]} ({told[1]})"
-                    for told in (values[0], value)
-                )
-                raise InputError(
-                    f"{name} is set differently: rank 0 is told {first}, rank {rank} {other}; "
-                    "give it on the command line, or all ranks the same file and variables"
-                )
+    return own
 
 
 # ---- showing ------------------------------------------------------------------------------------
@@ -177,10 +158,9 @@ def agree(context: Any) -> None:
 
 def show_config(context: Any) -> None:
     """Print the value of every option with its source: TOML, or with --json JSON."""
-    from .engine import joined
+    from .where import joined
 
-    engine = joined()
-    if engine is not None and engine.rank > 0:
+    if not joined().speaks:
         return
     rows = []
     for param in _told(context):

@@ -69,7 +69,7 @@ def predict(
         asked = Request(
             data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine
         )
-        if results.output is not None and asked.processes.rank == 0:
+        if results.output is not None and asked.where.speaks:
             check_writable(results.output, results.force, "results")
         count = stored_at(model).predict(asked)
         if results.output is not None:

@@ -9,7 +9,7 @@ import pytest
 
 import vpem_cli.app
 from vpem.errors import FileError
-from vpem_cli import engine, roles
+from vpem_cli import roles, where
 from vpem_cli.config import leaves
 
 from .cli_support import done, listing, make_data, run
@@ -124,7 +124,8 @@ def test_no_file_of_a_checkpoint_is_another(tmp_path, monkeypatch, name):
     leaf = COMMANDS["fit"]
     if name != "c":
         begin(leaf, name, "--checkpoint", "c")
-    monkeypatch.setattr(engine, "joined", lambda: SimpleNamespace(size=2))
+    two = SimpleNamespace(engine=SimpleNamespace(size=2))
+    monkeypatch.setattr(where, "joined", lambda: two)
     with pytest.raises(FileError, match=re.escape(f"{name} is the input {name} (DATA) itself")):
         begin(leaf, name, "--checkpoint", "c")
     with pytest.raises(FileError, match="are one file"):

@@ -89,7 +89,7 @@ ALONE = {
         align align_key checkpoint checkpoint_every config data dataset force init_model init_rows
         json missing_parties output parties plot quiet resume resume_if_any show_config state strict
         traces worker_rows device_individuals id time value covariates init_individuals
-        quote_formulas
+        quote_formulas id_column
     """,
     "where a command runs": "engine ranks shards timeout memory_limit",
     "objects that only a program has": """

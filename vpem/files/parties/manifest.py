@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vpem.errors import InputError, did_you_mean
+from vpem.errors import InputError, Setting, did_you_mean
 from vpem.files.opening import check_readable
 from vpem.files.toml_text import read_toml
 
@@ -58,7 +58,9 @@ class Party:
         return [Path(self.folder, file) for file in sorted(found)]
 
 
-def choose_parties(paths: Sequence[str | os.PathLike[str]]) -> list[Party]:
+def choose_parties(
+    paths: Sequence[str | os.PathLike[str]], id_column: str | None = None
+) -> list[Party]:
     """Make parties of what a user names: one file each, or a manifest that ends in ``.toml``.
 
     Parameters
@@ -66,6 +68,8 @@ def choose_parties(paths: Sequence[str | os.PathLike[str]]) -> list[Party]:
     paths : sequence of path
         The files; the name of a party is that of its file without what follows the last dot (and
         without ``.gz``).
+    id_column : str, optional
+        Of tables without a manifest, which says so itself: the column that holds ids.
 
     Returns
     -------
@@ -83,8 +87,14 @@ def choose_parties(paths: Sequence[str | os.PathLike[str]]) -> list[Party]:
     if manifests:
         if len(files) > 1:
             raise InputError(f"{manifests[0]} names all parties; give it without other files")
+        if id_column is not None:
+            raise InputError(
+                Setting("id_column"), f" is for files without a manifest; say ids = {id_column!r} "
+                f"in {manifests[0]}",
+            )  # fmt: skip
         return read_manifest(manifests[0])
-    return _checked([Party(_stem(file), str(file)) for file in files], "name them in a manifest")
+    parties = [Party(_stem(file), str(file), ids=id_column) for file in files]
+    return _checked(parties, "name them in a manifest")
 
 
 def read_manifest(path: str | os.PathLike[str]) -> list[Party]:

@@ -1,0 +1,248 @@
+"""A command as one rank of an MPI job, of which the first speaks for all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .where import Where, join
+
+if TYPE_CHECKING:
+    from vpem.engines.engine import Engine
+
+    from .engine import EngineSettings
+    from .output import Screen
+
+__all__ = ["Job", "Terminated", "asks_for_mpi", "join_job", "launched", "terminate"]
+
+LAUNCHERS = (
+    ("PMI_SIZE", "PMI_RANK"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)
+"""Where launchers tell a process how many there are, and which it is."""
+
+PASSED_ON = 0.5
+"""Seconds in which a signal that one rank got reaches the first, which then speaks for all."""
+
+LAST_WORDS = 0.1
+"""Seconds in which the launcher takes what was printed, before the job is ended."""
+
+STALLED = 4
+"""Exit code where a rank did not answer."""
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM)."""
+
+
+def terminate(number: int, frame: Any) -> None:
+    """Raise `Terminated`: a handler of SIGTERM."""
+    raise Terminated
+
+
+# ---- joining ------------------------------------------------------------------------------------
+
+
+def asks_for_mpi(words: Sequence[str]) -> bool:
+    """Whether the words of a command line ask for MPI."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return any(a == "--engine=mpi" or (a == "--engine" and b == "mpi") for a, b in pairs)
+
+
+def launched() -> bool:
+    """Whether a launcher says that it started several processes."""
+    counts = (os.environ.get(count, "") for count, _ in LAUNCHERS)
+    return any(count.isdecimal() and int(count) > 1 for count in counts)
+
+
+def join_job() -> Job:
+    """Join the MPI job that this process was started in.
+
+    Raises
+    ------
+    InputError
+        If there is no MPI, or that of the launcher is another one.
+    """
+    from vpem.errors import InputError
+
+    try:
+        # mpi4py warns of a launcher that looks foreign; whether it is is found out below.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            from vpem.engines import mpi
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        _leave_it_to_the_first()
+        raise InputError(
+            f"--engine mpi needs mpi4py and an MPI library ({reason}); try: pip install "
+            "'vpem[mpi]' mpich"
+        ) from None
+    engine, library = mpi.join()
+    if engine.size == 1:
+        _check_launcher(library)
+    job = Job(engine)
+    join(job)
+    signal.signal(signal.SIGTERM, terminate)
+    return job
+
+
+def _leave_it_to_the_first() -> None:
+    """End without a word where a launcher says that this is not the first of its processes."""
+    if any(os.environ.get(number, "0") != "0" for _, number in LAUNCHERS):
+        raise SystemExit(2)
+
+
+def _check_launcher(library: str) -> None:
+    """Raise InputError where a launcher started several processes that do not see each other."""
+    from vpem.errors import InputError
+
+    for count, _ in LAUNCHERS:
+        text = os.environ.get(count, "")
+        if text.isdecimal() and int(text) > 1:
+            _leave_it_to_the_first()
+            raise InputError(
+                f"the launcher started {text} processes ({count}), but each of them is alone: "
+                f"mpi4py is built for another MPI ({library}); take the mpiexec of that MPI, "
+                "or build mpi4py for yours (pip install --no-binary mpi4py mpi4py)"
+            )
+
+
+# ---- a rank -------------------------------------------------------------------------------------
+
+
+class Job(Where):
+    """A rank of an MPI job.
+
+    Parameters
+    ----------
+    engine : Engine
+        All ranks.
+    """
+
+    word = "mpi"
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this is the first rank."""
+        return self.engine.rank == 0
+
+    def agree(self, context: Any) -> None:
+        """Raise InputError where ranks were told differently by files or variables."""
+        if self.engine.size == 1:
+            return
+        from vpem.errors import InputError
+
+        from .sources import told_apart
+
+        everyones = self.engine.allgather(told_apart(context))
+        for name in sorted({name for told in everyones for name in told}):
+            values = [told.get(name) for told in everyones]
+            for rank, value in enumerate(values):
+                if (value and value[0]) != (values[0] and values[0][0]):
+                    first, other = (
+                        "nothing" if told is None else f"{told[0]} ({told[1]})"
+                        for told in (values[0], value)
+                    )
+                    raise InputError(
+                        f"{name} is set differently: rank 0 is told {first}, rank {rank} {other}; "
+                        "give it on the command line, or all ranks the same file and variables"
+                    )
+
+    def prepare(self, how: EngineSettings, screen: Screen) -> None:
+        """Share the processors of each machine, and let the first rank speak.
+
+        Raises
+        ------
+        InputError
+            If there are more or fewer ranks than were asked for.
+        """
+        from vpem._core.threads import crowded, share_processors, whereabouts
+        from vpem.errors import InputError
+
+        engine = self.engine
+        if how.ranks is not None and how.ranks != engine.size:
+            raise InputError(
+                f"--ranks {how.ranks} were asked for, but {engine.size} "
+                f"{'is' if engine.size == 1 else 'are'} there; start them with the mpiexec of the "
+                "MPI that mpi4py is built for, such as: pip install mpich"
+            )
+        engine.timeout = how.timeout
+        share_processors(engine.allgather(whereabouts()))
+        engine.crowded = crowded()
+        screen.silent = engine.rank > 0
+        if engine.size == 1 and how.ranks is None:
+            screen.say(
+                "one rank holds all agents; for more: mpiexec -n RANKS vpem ... --engine mpi"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what reports say of the ranks."""
+        return {"engine": self.word, "ranks": self.engine.size}
+
+    def tell_warnings(self, screen: Screen) -> None:
+        """Print the warnings of other ranks in the first, each once."""
+        for rank, texts in enumerate(self.engine.gather(screen.warnings) or []):
+            for text in texts if rank else []:
+                if text not in screen.warnings:
+                    screen.warn(text, f"{self.engine.names[rank]}: ")
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wait for all ranks."""
+        self.engine.barrier()
+
+    def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
+        """Say once what went wrong at one rank, or alike at all, and end all of them."""
+        if self.engine.size == 1:
+            return super().fail(error, sentence, tell)
+        code = getattr(error, "exit_code", 2)
+        if sentence is None:
+            import traceback
+
+            last = traceback.format_exception_only(error)[-1].strip()
+            sentence = f"{last} (a defect of vpem)\n{traceback.format_exc()}"
+            code, tell = 1, _as_defect
+        stalled = code == STALLED
+        alike = self.engine.rank == 0 and stalled
+        alike = alike or self.engine.part(sentence, patient=not stalled)
+        tell(sentence if alike or stalled else f"{self._name}: {sentence}")
+        return self._abort(code)
+
+    def interrupted(self, tell: Callable[..., int], code: int) -> int:
+        """Say it once, and end all ranks."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        sentence = "interrupted; nothing was written"
+        self.engine.part(sentence, patient=False)
+        if self.engine.rank:
+            time.sleep(PASSED_ON)
+            sentence = f"{self._name}: {sentence}"
+        tell(sentence)
+        return self._abort(code)
+
+    @property
+    def _name(self) -> str:
+        return self.engine.names[self.engine.rank]
+
+    def _abort(self, code: int) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # What is on its way to the launcher would be lost.
+        time.sleep(LAST_WORDS)
+        self.engine.abort(code)
+        return code
+
+
+def _as_defect(text: str) -> int:
+    print(f"vpem: {text}", file=sys.stderr, flush=True)
+    return 1

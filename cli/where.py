@@ -1,0 +1,99 @@
+"""Where a command runs: alone in this process, or joined with others, which have other answers.
+
+`vpem_cli.ranks` has those of an MPI job, `vpem_cli.meeting` those of members of a study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vpem.engines.engine import Engine
+    from vpem.files.parties.manifest import Party
+
+    from .engine import EngineSettings
+    from .output import Screen
+
+__all__ = ["Where", "join", "joined"]
+
+
+class Where:
+    """A process that is alone.
+
+    Attributes
+    ----------
+    engine : Engine
+        The processes.
+    word : str
+        What reports call them.
+    own_users : bool
+        Whether each process has a user of its own, who sees results and gives outputs.
+    """
+
+    word = "simulator"
+    own_users = False
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The processes, of which this is one."""
+        from vpem.engines.one_process import OneProcess
+
+        return OneProcess()
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process prints, and writes what is common."""
+        return True
+
+    def agree(self, context: Any) -> None:
+        """Raise InputError where processes were given what differs, before any work."""
+
+    def prepare(self, how: EngineSettings, screen: Screen) -> None:
+        """Take the options of a command about processes."""
+
+    def parties(self, files: Sequence[Path], id_column: str | None) -> list[Party]:
+        """Return all parties, of whom at least those of this process are known by their files."""
+        from vpem.files.parties.manifest import choose_parties
+
+        return choose_parties(files, id_column)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what reports say of the processes."""
+        return {"engine": self.word}
+
+    def tell_warnings(self, screen: Screen) -> None:
+        """Bring warnings to where they are printed."""
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End with others, after work that was done."""
+
+    def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
+        """Say what went wrong and return the exit code; a defect (no sentence) is raised again."""
+        if sentence is None:
+            raise error
+        return tell(sentence, code=getattr(error, "exit_code", 2))
+
+    def interrupted(self, tell: Callable[..., int], code: int) -> int:
+        """Say that the command was interrupted, and return the exit code."""
+        return tell("interrupted; nothing was written", code=code)
+
+
+_alone = Where()
+_joined: Where = _alone
+
+
+def joined() -> Where:
+    """Return where this process is."""
+    return _joined
+
+
+def join(where: Where | None) -> None:
+    """Note where this process is; None: alone again."""
+    global _joined
+    _joined = where or _alone
