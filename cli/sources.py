@@ -21,7 +21,6 @@ __all__ = [
     "show_config",
     "told_apart",
     "told_by",
-    "toml",
     "where_from",
 ]
 
@@ -158,6 +157,8 @@ def told_apart(context: Any) -> dict[str, tuple[str, str]]:
 
 def show_config(context: Any) -> None:
     """Print the value of every option with its source: TOML, or with --json JSON."""
+    from vpem.files.toml_text import as_toml
+
     from .where import joined
 
     if not joined().speaks:
@@ -183,7 +184,7 @@ def show_config(context: Any) -> None:
             comment = "missing: it must be given" if required else f"{comment}: not set"
             lines.append((f"# {name} =", comment))
         else:
-            lines.append((f"{name} = {toml(value)}", comment))
+            lines.append((f"{name} = {as_toml(value)}", comment))
     width = min(44, max(len(line) for line, _ in lines))
     path = path_of(context)
     print(f"# vpem {' '.join(path)}: every option and where its value is from.")
@@ -203,22 +204,3 @@ def _in_comment(text: str) -> str:
     from .output import clean
 
     return clean(text)
-
-
-def toml(value: Any) -> str:
-    """Write a value as TOML.
-
-    Parameters
-    ----------
-    value : bool, int, float, str, or list of these
-    """
-    if isinstance(value, list):
-        return f"[{', '.join(map(toml, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    written = "".join(
-        f"\\{c}" if c in '\\"' else c if c.isprintable() else f"\\U{ord(c):08X}" for c in value
-    )
-    return f'"{written}"'

@@ -8,9 +8,9 @@ import tomllib
 
 import pytest
 
+from vpem.files.toml_text import as_toml
 from vpem_cli.app import command
 from vpem_cli.config import key_of, leaves, variables
-from vpem_cli.sources import toml
 
 from .cli_support import MAIN, done, listing, make_data, run
 from .mpi_support import LAUNCHER, environment, run_cli
@@ -264,7 +264,7 @@ VALUES = [True, False, 0, -3, 1e-7, 1.0, float("inf"), 10**20, "", "plain", 'a"b
 
 @each("value", VALUES)
 def test_what_is_written_is_read(value):
-    assert tomllib.loads(f"x = {toml(value)}")["x"] == value
+    assert tomllib.loads(f"x = {as_toml(value)}")["x"] == value
 
 
 def test_names_of_files_stay_in_their_line(capsys, folder):

@@ -72,13 +72,15 @@ def remove_stale(folder: Path) -> None:
 
 
 @contextmanager
-def temporary_beside(target: Path) -> Iterator[Path]:
+def temporary_beside(target: Path, mode: int = 0o666) -> Iterator[Path]:
     """Make an empty file in the folder of ``target``, with its ending; remove it at the end.
 
     Parameters
     ----------
     target : Path
         What it is to become.
+    mode : int
+        Who may read and write it, less what the process leaves out (umask).
 
     Yields
     ------
@@ -100,7 +102,7 @@ def temporary_beside(target: Path) -> Iterator[Path]:
     try:
         if caught:
             signal.signal(signal.SIGTERM, end)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)

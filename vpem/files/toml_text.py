@@ -1,4 +1,4 @@
-"""One reader of TOML, for the options of commands and for who the parties are.
+"""One reader of TOML, for options of commands, who the parties are, and studies; and a writer.
 
 The parser of Python takes time and memory that grow with the square of how deep a text is nested;
 so the text is looked over, in one pass, before it is parsed.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from typing import Any
 
 from vpem.errors import FileError
 from vpem.files.opening import PathLike, read_text
 from vpem.network.schema import Report
 
-__all__ = ["read_toml"]
+__all__ = ["TIMES", "as_toml", "parse_toml", "read_toml"]
 
 DEEPEST = 16
 TIMES = 64
@@ -46,7 +47,24 @@ def read_toml(path: PathLike) -> Report:
         If it cannot be read, has more than `read_limit` / `TIMES` bytes, is not TOML, or has
         brackets or the parts of a key nested more than `DEEPEST` deep.
     """
-    text = read_text(path, TIMES)
+    return parse_toml(read_text(path, TIMES), path)
+
+
+def parse_toml(text: str, path: PathLike) -> Report:
+    """Return what TOML stands for.
+
+    Parameters
+    ----------
+    text : str
+        The text, its lines ended by newlines.
+    path : path
+        The file that it is from.
+
+    Raises
+    ------
+    FileError
+        If it is not TOML, or is nested more than `DEEPEST` deep.
+    """
     place = _too_deep(text)
     if place is not None:
         line = text.count("\n", 0, place) + 1
@@ -72,3 +90,22 @@ def _too_deep(text: str) -> int | None:
         if max(depth, dots) > DEEPEST:
             return part.start()
     return None
+
+
+def as_toml(value: Any) -> str:
+    """Write a value as TOML.
+
+    Parameters
+    ----------
+    value : bool, int, float, str, or list of these
+    """
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    written = "".join(
+        f"\\{c}" if c in '\\"' else c if c.isprintable() else f"\\U{ord(c):08X}" for c in value
+    )
+    return f'"{written}"'

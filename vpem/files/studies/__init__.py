@@ -1,1 +1,1 @@
-"""What members of a study agree on, and what each has of its own."""
+"""What parties agree on, know each other by, and allow: studies, keys, requests, policies, logs."""

@@ -1,0 +1,283 @@
+"""A study: who takes part, what will be run, and what each will show, signed by its organiser."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vpem.engines.tls.members import Member, Roster, fingerprint
+from vpem.errors import FileError, InputError, did_you_mean, printable
+from vpem.files.opening import PathLike
+from vpem.files.studies.certificates import need_tls, parse_certificate
+from vpem.files.studies.fields import Fields, address_of, check_name
+from vpem.files.studies.known import Former, check_known, former_of
+from vpem.files.studies.signed import Signed, read_signed
+from vpem.network.schema import Report
+
+__all__ = [
+    "FORMAT",
+    "MOST_FEATURES",
+    "MOST_LINES",
+    "RESULTS",
+    "Study",
+    "check_member",
+    "read_study",
+]
+
+FORMAT = 1
+RESULTS = ("all", "shards")
+MOST_MEMBERS = 200
+MOST_FEATURES = 1000
+"""Names of features that a member may announce."""
+MOST_LINES = 200
+LONGEST_LINE = 1000
+OWN_TABLES = ("study", "member", "relay", "revoked", "former", "signature")
+COMMAND = re.compile(r"[a-z][a-z-]{0,30}")
+OPTION = re.compile(r"[a-z][a-z0-9_-]{0,60}")
+
+
+@dataclass(frozen=True)
+class Study:
+    """What parties agree on.
+
+    Attributes
+    ----------
+    path : Path
+        Its file, NAME.toml.
+    name, id : str
+        What it is called, and a number of its own: 32 hexadecimal digits.
+    edition : int
+        How often it has been signed.
+    version : str
+        Of vpem, at the organiser.
+    organiser : str
+        The member who signs it.
+    signed : str
+        When, in UTC.
+    result : str
+        Who has the result: "all", or each its own part of it ("shards").
+    timeout : float
+        Seconds after which a member that is not heard of is given up.
+    options : dict of str to dict
+        By command, the options that all must run it with.
+    roster : Roster
+        Who takes part, in the order of their ranks.
+    features : dict of str to tuple of str
+        Names of the features that members said they would bring.
+    listens : dict of str to (str, int)
+        Where a member's door is, if others know it by another address.
+    runs, shows : tuple of str
+        Command lines that all will run, and what these will show to whom.
+    former : tuple of Former
+        Certificates that the organiser had before, oldest first.
+    """
+
+    path: Path
+    name: str
+    id: str
+    edition: int
+    version: str
+    organiser: str
+    signed: str
+    result: str
+    timeout: float
+    options: dict[str, dict[str, Any]]
+    roster: Roster
+    features: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    listens: dict[str, tuple[str, int]] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    shows: tuple[str, ...] = ()
+    former: tuple[Former, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where the study lies, and the key and certificate of a member beside it."""
+        return self.path.parent
+
+    def member(self, name: str) -> Member:
+        """Return the member that is called so.
+
+        Raises
+        ------
+        InputError
+            If nobody is.
+        """
+        rank = self.roster.rank_of(name)
+        if rank is not None:
+            return self.roster.members[rank]
+        names = [member.name for member in self.roster.members]
+        raise InputError(
+            f"{printable(name)!r} is no member of {self.name}, edition {self.edition}"
+            f"{did_you_mean(name, names)}; its members are {', '.join(names)}"
+        )
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def read_study(path: PathLike) -> Study:
+    """Read a study that may come from anybody, and check all of it.
+
+    Parameters
+    ----------
+    path : path
+        NAME.toml.
+
+    Returns
+    -------
+    Study
+
+    Raises
+    ------
+    FileError
+        If it cannot be read, is larger than 1 MB, no TOML, not signed by its organiser, or was
+        changed since; if the organiser is another one, or the edition older, than this folder
+        knows (NAME.known).
+    InputError
+        If something in it is missing or not as it must be.
+    """
+    need_tls()
+    path = Path(path)
+    text = read_signed(path, "study")
+    head = Fields(text.content.pop("study", None) or {}, f"{path}: [study]")
+    organiser = head.read("organiser", check_name)
+    members, features, listens = _members(text, path)
+    known = {member.name: member for member in members}
+    if organiser not in known:
+        raise InputError(f"{path}: the organiser {organiser} is none of its members")
+    if not text.is_by(known[organiser].certificate):
+        raise FileError(
+            f"{path} has been changed since {organiser} signed it, or not signed by {organiser}; "
+            "get it again from there (changes are made by 'vpem study')"
+        )
+    text.signature.end()
+    study = _study(text, path, head, members, organiser, features, listens)
+    if path.name != f"{study.name}.toml":
+        raise FileError(f"{path} is the study {study.name}; call its file {study.name}.toml")
+    check_known(study, text)
+    return study
+
+
+def _study(
+    text: Signed,
+    path: Path,
+    head: Fields,
+    members: tuple[Member, ...],
+    organiser: str,
+    features: dict[str, tuple[str, ...]],
+    listens: dict[str, tuple[str, int]],
+) -> Study:
+    """Make a study of a text whose signature is right."""
+    version = head.text("vpem")
+    if head.count("format") != FORMAT:
+        raise InputError(f"{path} was made by vpem {version}, whose studies are of another format")
+    name, edition = head.read("name", check_name), head.count("edition")
+    number = head.hexadecimal("id", 32)
+    former = former_of(text, path)
+    revoked = _revoked(text.content.pop("revoked", {}), path)
+    roster = Roster(number, name, edition, members, _relay(text, path), revoked)
+    study = Study(
+        path, name, number, edition, version, organiser,
+        head.time("signed"), head.choice("result", RESULTS), head.seconds("timeout"),
+        _options(text.content, path), roster, features, listens,
+        head.texts("runs", MOST_LINES, LONGEST_LINE), head.texts("shows", MOST_LINES, LONGEST_LINE),
+        former,
+    )  # fmt: skip
+    head.end()
+    for member in members:
+        if fingerprint(member.certificate) in revoked:
+            raise InputError(f"{path}: the certificate of {member.name} is revoked")
+    return study
+
+
+def _members(
+    text: Signed, path: Path
+) -> tuple[tuple[Member, ...], dict[str, tuple[str, ...]], dict[str, tuple[str, int]]]:
+    """Return the members, and what they bring and where their doors are, by name."""
+    tables = text.content.pop("member", None)
+    if not isinstance(tables, list) or not 1 <= len(tables) <= MOST_MEMBERS:
+        raise InputError(f"{path} must have 1 to {MOST_MEMBERS} tables [[member]]")
+    made: list[Member] = []
+    features: dict[str, tuple[str, ...]] = {}
+    listens: dict[str, tuple[str, int]] = {}
+    for number, table in enumerate(tables):
+        fields = Fields(table, f"{path}: [[member]] {number + 1}")
+        member = check_member(fields)
+        features[member.name] = fields.texts("features", MOST_FEATURES)
+        door = fields.read_if_any("listen", address_of)
+        if door is not None:
+            listens[member.name] = door
+        fields.end()
+        for other in made:
+            if other.name.lower() == member.name.lower():
+                raise InputError(f"{path}: two members are called {member.name}")
+            if other.certificate == member.certificate:
+                raise InputError(f"{path}: {other.name} and {member.name} have one certificate")
+        made.append(member)
+    return tuple(made), features, listens
+
+
+def check_member(fields: Fields) -> Member:
+    """Return the member of a table: name, certificate, address, and whether it brings data."""
+    name = fields.read("name", check_name)
+    text = fields.text("certificate", most=1 << 13)
+    try:
+        certificate = parse_certificate(text, name)
+    except InputError as error:
+        raise InputError(f"{fields.where} ({name}): {error}") from None
+    return Member(
+        name, certificate, fields.read_if_any("address", address_of), fields.flag("data", True)
+    )
+
+
+def _relay(text: Signed, path: Path) -> Member | None:
+    """Return who passes messages on, if anybody does."""
+    table = text.content.pop("relay", None)
+    if table is None:
+        return None
+    fields = Fields(table, f"{path}: [relay]")
+    relay = check_member(fields)
+    fields.end()
+    if relay.address is None:
+        raise InputError(f"{path}: [relay] has no address")
+    return Member(relay.name, relay.certificate, relay.address, holds=False)
+
+
+def _revoked(table: Any, path: Path) -> dict[str, str]:
+    """Return the fingerprints of certificates that hold no more, and since when."""
+    if not isinstance(table, dict) or len(table) > MOST_MEMBERS:
+        raise InputError(f"{path}: [revoked] must be a table of at most {MOST_MEMBERS} entries")
+    fields = Fields(table, f"{path}: [revoked]")
+    for name in table:
+        if not re.fullmatch("[0-9a-f]{64}", name):
+            raise InputError(f"{path}: [revoked] must have fingerprints, got {name[:80]!r}")
+    return {name: fields.time(name) for name in table}
+
+
+def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
+    """Return the tables of commands, which are all that is left."""
+    found: dict[str, dict[str, Any]] = {}
+    for command, table in content.items():
+        if not COMMAND.fullmatch(command) or not isinstance(table, dict):
+            hint = did_you_mean(command, OWN_TABLES)
+            raise InputError(f"{path}: {command[:60]!r} is the table of no command{hint}")
+        for name, value in table.items():
+            values = value if isinstance(value, list) else [value]
+            if not OPTION.fullmatch(name):
+                raise InputError(f"{path}: [{command}] has no option {name[:60]!r}")
+            if len(values) > MOST_FEATURES or not all(map(_is_plain, values)):
+                raise InputError(
+                    f"{path}: [{command}] {name} must be a number, a text, true or false, or a "
+                    "list of them"
+                )
+        found[command] = dict(table)
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is one that an option may have."""
+    if isinstance(value, str):
+        return len(value) <= LONGEST_LINE and value.isprintable()
+    return isinstance(value, bool | int | float)
