@@ -2,6 +2,7 @@
 
 import tomllib
 
+import numpy as np
 import pytest
 
 from vpem.errors import InputError
@@ -14,6 +15,14 @@ from vpem.files.studies.policy import (
     policy_beside,
     read_policy,
 )
+from vpem.fits.rows import fit_em
+from vpem.fits.spread import fit_spread
+from vpem.network.holdings import contiguous, evenly
+from vpem.network.topologies import make_graph
+from vpem.sums.connect import connect, connect_workers
+from vpem.sums.spread import spread, spread_workers
+
+from .thread_engine import together
 
 ASKED = {"hops": 0, "align": None, "topology": None, "graph": None, "split": "features"}
 
@@ -138,3 +147,51 @@ def test_the_example_is_a_policy_and_has_every_rule_but_what_is_refused(tmp_path
     (tmp_path / "policy.toml").symlink_to("nowhere")  # no rules must not be for want of a file
     with pytest.raises(OSError, match=r"policy.toml"):
         policy_beside(tmp_path / "heart.toml")
+
+
+FITTED = [
+    ("star", {}, {}),
+    ("cycle", {}, {}),
+    ("path", {"sum": "tree"}, {}),
+    ("star", {"compress": "qsgd:8bits"}, {}),
+    ("cycle", {"compress": "qsgd:8bits"}, {}),
+    ("path", {"sum": "tree", "compress": "qsgd:8bits"}, {}),
+    ("cycle", {"agent_dropout": 0.1}, {}),
+    ("star", {}, {"batch_size": 20}),
+]
+
+
+@pytest.mark.parametrize(("topology", "how", "more"), FITTED)
+def test_every_sum_over_features_is_watched(tmp_path, topology, how, more):
+    X, partition = np.random.default_rng(0).normal(size=(60, 4)), contiguous(4, 2)
+    network = connect(make_graph(topology, 2), partition, **how)
+    policy = Policy(tmp_path, most_esteps=6)
+
+    def work(engine):
+        steps = ESteps(policy, len(X))
+        engine.watch = steps.begin
+        part = X[:, partition.features[engine.rank]]
+        start = {"n_components": 2, "init": [0, 1], "tol": 0.0, **more}
+        fit_spread(part, spread(network, engine), max_iter=5, **start)
+        with pytest.raises(PolicyError, match="at most 6 E-steps in a run, which have been taken"):
+            fit_spread(part, spread(network, engine), max_iter=1, **start)
+        return steps.taken
+
+    assert together(2, work) == [6, 6]
+
+
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+def test_every_sum_over_rows_is_watched(tmp_path, topology):
+    X, workers = np.random.default_rng(0).normal(size=(60, 2)), evenly(60, 2)
+    network = connect_workers(make_graph(topology, 2))
+    begun = [[], []]
+
+    def work(engine):
+        engine.watch = lambda kind, n_rows: begun[engine.rank].append((kind, n_rows))
+        own = spread_workers(network, engine)
+        part, start = X[30 * engine.rank :][:30], {"n_components": 2, "init": [0, 1]}
+        fit_em(part, workers, own, max_iter=5, tol=0.0, **start)
+
+    assert together(2, work) == [None, None]
+    assert begun[0] == begun[1]
+    assert begun[0].count(("estep", 1)) + begun[0].count(("check", 1)) == 6

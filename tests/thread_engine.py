@@ -33,6 +33,7 @@ class ThreadEngine:
     apart = True
     crowded = False
     topic = ""
+    watch = None
     copies = 1
     open = True
 

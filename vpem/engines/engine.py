@@ -8,7 +8,7 @@ text of fixed width, and lists, tuples and dicts of such (`vpem.network.messages
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -65,6 +65,9 @@ class Engine(Protocol):
         already; others have none. None: agents are spread evenly over all.
     topic : str
         Kind of what is exchanged at present, as ledgers call it.
+    watch : callable or None
+        Is told of every sum that begins, its kind and the rows it shows, before anything of it is
+        sent; what it raises ends the run.
     copies : int
         How often this process sends an array, or others their total, where those of all are added.
     open : bool
@@ -79,6 +82,7 @@ class Engine(Protocol):
     crowded: bool
     seats: Sequence[int] | None
     topic: str
+    watch: Callable[[str, int], None] | None
     copies: int
     open: bool
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -76,6 +76,7 @@ class MpiEngine:
     apart = True
     seats: Sequence[int] | None = None
     topic = ""
+    watch: Callable[[str, int], None] | None = None
     copies = 1
     open = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ class OneProcess:
     crowded = False
     seats: Sequence[int] | None = None
     topic = ""
+    watch: Callable[[str, int], None] | None = None
     copies = 0
     open = True
 

@@ -98,6 +98,11 @@ class Placement:
         """Whether an agent lives in this process."""
         return bool(self.nodes[agent] == self.engine.rank)
 
+    def begin(self, kind: str, n_rows: int) -> None:
+        """Tell who watches that a sum over so many rows begins; see `vpem.sums.sum.Sum.begin`."""
+        if self.engine.watch is not None:
+            self.engine.watch(kind, n_rows)
+
     # ---- values of agents -----------------------------------------------------------------------
 
     def gather(self, values: dict[int, T], to: int | None = 0) -> dict[int, T] | None:

@@ -151,6 +151,7 @@ class SaemServer:
 
     def draw(self, size: int) -> NDArray[np.intp]:
         """Draw the active devices, and send them so many parameters, or what these are made of."""
+        self.holders.begin("estep", 1)
         self.devices.draw()
         if self.codec is not None and self.feedback in ("change", "error"):
             size = len(self.statistic)

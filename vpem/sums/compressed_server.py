@@ -166,6 +166,7 @@ class CompressedServerSum(GoesOn, AtServer):
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
         """Begin a sum, whose messages are counted as they are formed."""
+        self.holders.begin(kind, n_samples)
         if self._kind == "setup" and kind != "setup":
             # What is summed for a start has nothing to do with terms.
             self._memories.last = None

@@ -170,6 +170,7 @@ class AtServer(Counted):
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
         """Count a sum: every agent sends its terms to the server and receives the total."""
+        self.holders.begin(kind, n_samples)
         self.charge_as(kind)
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self.count(size)

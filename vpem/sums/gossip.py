@@ -226,6 +226,7 @@ class GossipSum(GoesOn, _OverHubs):
             If the links that are up in its rounds do not connect all agents that are awake, or no
             root is awake; for "setup" and "check" in 20 draws one after the other.
         """
+        self.holders.begin(kind, n_samples)
         if self._kind == "setup" and kind != "setup":
             self._memories.last = None  # of a start, which has nothing to do with terms
         self._kind = kind

@@ -89,6 +89,7 @@ class HeardAtServer(Wrapper):
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
         """Begin a sum: the server sends those that take part what it had, which they answer."""
+        self.holders.begin(kind, n_samples)
         self._number += 1
         self._kind, self._active = kind, None
         if kind == "estep":
@@ -198,8 +199,10 @@ class HeardByNeighbours:
         """Begin a sum; see `vpem.sums.sum.Sum.begin`."""
         self._kind = kind
         if kind == "estep":
-            n_samples, n_values, itemsize = n_samples * n_values + n_scalars + 1, 1, 8
-            n_scalars = 0
+            if n_samples > 1:  # the sum inside is one of vectors
+                self.holders.begin(kind, n_samples)
+            n_values, itemsize = n_samples * n_values + n_scalars + 1, 8
+            n_samples, n_scalars = 1, 0
         self.inner.begin(kind, n_samples, n_values, itemsize, n_scalars)
 
     def reduce(

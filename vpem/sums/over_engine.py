@@ -231,6 +231,7 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
         """Count a sum: roots send their agents the hub's term, then each round every neighbour."""
+        self.holders.begin(kind, n_samples)
         self.charge = "setup" if kind == "setup" else "estep"
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self._count(kind, size, self.n_rounds, self.n_rounds)

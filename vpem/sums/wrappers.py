@@ -100,6 +100,7 @@ class Wrapper:
 
         Messages to the server are counted as they are formed.
         """
+        self.server.holders.begin(kind, n_samples)
         self.draw()
         self.server.charge_as(kind)
         self.broadcast(message_bytes(n_samples, n_values, itemsize, n_scalars))
