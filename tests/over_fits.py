@@ -22,7 +22,11 @@ from vpem.sums.connect import connect
 from vpem.sums.spread import spread
 from vpem.terms.covariances import block_views
 
-N_AGENTS = 5
+HELD = {
+    3: [[0, 4, 1], [2, 3], [5, 6, 7]],
+    5: [[0, 4], [1], [2, 3], [], [5, 6, 7]],
+}
+"""Features of agents, by how many there are."""
 
 
 def overlapping(n_samples=150, n_features=8, seed=0):
@@ -71,18 +75,23 @@ class Comparison:
         assert found.converged == wanted.converged
         assert found.n_passes == wanted.n_passes
         assert found.lost == wanted.lost
-        np.testing.assert_allclose(found.free_energy, wanted.free_energy, **close)
+        # A graph that mixes in one round has one estimate in one process, over ranks one a root.
+        alike = ranked.total.exact == network.total.exact
+        np.testing.assert_allclose(found.free_energy, wanted.free_energy if alike else [], **close)
         return found
 
 
 def main(engine, brief=False):
+    n_agents = over_sums.agents_on(engine)
     for check in over_sums.CHECKS:
-        check(engine, N_AGENTS)
+        check(engine, n_agents)
     X = overlapping()
-    partition = from_lists([[0, 4], [1], [2, 3], [], [5, 6, 7]], 8)
+    partition = from_lists(HELD[n_agents], 8)
     compare = Comparison(engine, X)
     networks = {
-        (topology, hops): connect(make_graph(topology, N_AGENTS, seed=3), partition, hops=hops)
+        (topology, hops): connect(
+            make_graph(topology, partition.n_agents, seed=3), partition, hops=hops
+        )
         for topology in ("star", "cycle", "geometric")
         for hops in (0, 1, 2)
     }
@@ -99,11 +108,11 @@ def main(engine, brief=False):
     for network in (star, cycle):
         compare(network, accelerate="local:4,squarem", max_iter=12, tolerance=1e-7)
     other = connect(
-        make_graph("path", N_AGENTS), partition, hops=0, n_rounds=3, acceleration="none"
+        make_graph("path", n_agents), partition, hops=0, n_rounds=3, acceleration="none"
     )
     compare(other)
     for topology, hops in (("path", 0), ("path", 1), ("geometric", 0)):
-        graph = make_graph(topology, N_AGENTS, seed=3)
+        graph = make_graph(topology, partition.n_agents, seed=3)
         found = compare(connect(graph, partition, hops=hops, sum="tree"), init=starts[3])
         if hops == 0:
             # Along a tree as at a server, on whatever engine.
@@ -141,7 +150,7 @@ def compare_disturbed(compare, partition, first, brief):
         ),
     )
     for topology, hops, how, options in cases[:3] if brief else cases:
-        graph = make_graph(topology, N_AGENTS, seed=3)
+        graph = make_graph(topology, partition.n_agents, seed=3)
         compare(connect(graph, partition, hops=hops, **how), **options)
 
 
@@ -180,7 +189,7 @@ def compare_repairs(compare, networks, first):
     """Components that hold nothing, or are flat in one hub, are placed anew."""
     means, flat = first.means.copy(), first.covariances.copy()
     means[2] += 60.0
-    block_views(flat, first.blocks.widths, 3)[4][1] = 0.0
+    block_views(flat, first.blocks.widths, 3)[-1][1] = 0.0
     for network in networks:
         for start in (replace(first, means=means), replace(first, covariances=flat)):
             mended = compare(network, init=start)
@@ -191,7 +200,7 @@ def compare_repairs(compare, networks, first):
 
 def check_refusals(engine, partition):
     """What cannot be done is said alike on all ranks."""
-    cycle = make_graph("cycle", N_AGENTS)
+    cycle = make_graph("cycle", partition.n_agents)
     network = connect(cycle, partition, hops=0)
     ranked = spread(network, engine)
     n_columns = len(own_columns(ranked))

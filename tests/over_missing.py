@@ -6,17 +6,17 @@ At the first rank both are there and compared, iteration by iteration, from the 
 import numpy as np
 
 from tests.mpi_support import on_ranks
-from tests.over_fits import Comparison, overlapping
+from tests.over_fits import HELD, Comparison, overlapping
+from tests.over_sums import agents_on
 from vpem.network.holdings import from_lists
 from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect
 
-N_AGENTS = 5
 KINDS = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
 
 
 def main(engine, brief=False):
-    partition = from_lists([[0, 4], [1], [2, 3], [], [5, 6, 7]], 8)
+    partition = from_lists(HELD[agents_on(engine)], 8)
     rng = np.random.default_rng(2)
     X = overlapping()
     X[rng.random(X.shape) < 0.1] = np.nan
@@ -35,7 +35,9 @@ def main(engine, brief=False):
         for hops in (0, 1):
             if brief and (topology, hops) not in (("star", 0), ("cycle", 1)):
                 continue
-            network = connect(make_graph(topology, N_AGENTS, seed=3), partition, hops=hops)
+            network = connect(
+                make_graph(topology, partition.n_agents, seed=3), partition, hops=hops
+            )
             options = {"init": starts[number % 4], "covariance_type": KINDS[number]}
             compare(network, missing="marginalize", **options)
             compare(network, missing="marginalize", scale="standard")

@@ -7,7 +7,8 @@ goes on from what it saved itself.
 from dataclasses import replace
 
 from tests.mpi_support import on_ranks
-from tests.over_rows import N_WORKERS, overlapping
+from tests.over_rows import overlapping
+from tests.over_sums import agents_on
 from tests.resume_support import check_resumes
 from vpem.engines.placement import Placement
 from vpem.fits.fedem import fit_fedem
@@ -47,7 +48,8 @@ class Ranks:
     def check_features(self, topology, batch_size=None, **how):
         """The same of VP-EM, over sums that keep something."""
         rounds = {} if topology == "star" else {"n_rounds": 12}
-        joined = connect(make_graph(topology, 3), contiguous(3, 3), hops=0, **rounds, **how)
+        n = agents_on(self.engine, 3)
+        joined = connect(make_graph(topology, n), contiguous(3, n), hops=0, **rounds, **how)
 
         def run(saver):
             ranked = spread(joined, self.engine)
@@ -65,7 +67,7 @@ class Ranks:
 
 def main(engine, brief=False):
     # Of two workers on more ranks, some ranks look on.
-    n_workers = 2 if brief else N_WORKERS
+    n_workers = 2 if brief and engine.seats is None else agents_on(engine)
     ranks = Ranks(engine, n_workers)
     star = connect_workers(make_graph("star", n_workers))
     cycle = connect_workers(

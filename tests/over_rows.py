@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.mpi_support import on_ranks
+from tests.over_sums import agents_on
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem import fit_fedem
@@ -22,7 +23,8 @@ from vpem.network.topologies import make_graph
 from vpem.sums.connect import connect_workers
 from vpem.sums.spread import spread_workers
 
-N_WORKERS = 5
+SHARES = {3: [0.5, 0.3, 0.2], 5: [0.3, 0.2, 0.1, 0, 0.4]}
+"""Of the rows that each worker holds, by how many there are."""
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
@@ -118,15 +120,16 @@ class Comparison:
 
 def main(engine, brief=False):
     X = overlapping()
-    holders = np.random.default_rng(5).choice(N_WORKERS, size=len(X), p=[0.3, 0.2, 0.1, 0, 0.4])
-    names = [f"worker {worker}" for worker in range(N_WORKERS)]
+    n = agents_on(engine)
+    holders = np.random.default_rng(5).choice(n, size=len(X), p=SHARES[n])
+    names = [f"worker {worker}" for worker in range(n)]
     compare = Comparison(engine, X, from_worker_of_row(holders, names))
     # Of the last, so few rounds that workers differ much.
     few = {"n_rounds": 8, "acceleration": "none"}
     networks = [
-        connect_workers(make_graph("star", N_WORKERS)),
-        connect_workers(make_graph("cycle", N_WORKERS)),
-        connect_workers(make_graph("geometric", N_WORKERS, seed=0, radius=0.6), **few),
+        connect_workers(make_graph("star", n)),
+        connect_workers(make_graph("cycle", n)),
+        connect_workers(make_graph("geometric", n, seed=0, radius=0.6), **few),
     ]
     first = fit_em(X, compare.workers, networks[0], n_components=3, max_iter=2).mixture
     starts = ("random", "k-means++", "kmeans", [3, 77, 120], first)
@@ -138,7 +141,7 @@ def main(engine, brief=False):
             compare.kmeans(network, init=start)
         if not brief:
             compare.kmeans(network, scale="standard", n_init=2)
-    grown = connect_workers(make_graph("grid", N_WORKERS), sum="tree")
+    grown = connect_workers(make_graph("grid", n), sum="tree")
     compare.em(grown, init="kmeans")
     compare.kmeans(grown)
     compare_data(compare, networks, starts, brief)
@@ -212,8 +215,8 @@ def compare_disk(compare, networks, starts):
 
 def compare_disturbed(compare, brief):
     """Links that fail, and compressed rounds of FedEM."""
-    few = {"n_rounds": 20}
-    graph = make_graph("geometric", N_WORKERS, seed=0, radius=0.6)
+    n, few = compare.workers.n_workers, {"n_rounds": 20}
+    graph = make_graph("geometric", n, seed=0, radius=0.6)
     failing = connect_workers(graph, link_failure=0.2, stragglers=0.05, **few)
     compare.em(failing, init="random")
     both = connect_workers(graph, compress="qsgd:8bits", link_failure=0.1, **few)
@@ -221,7 +224,7 @@ def compare_disturbed(compare, brief):
     if not brief:
         compare.em(failing, init="kmeans", n_init=2, tol=1e-3)
         compare.fedem(failing, variance_reduction=True, participation=0.6)
-        codec = connect_workers(make_graph("cycle", N_WORKERS), compress="natural:12bits")
+        codec = connect_workers(make_graph("cycle", n), compress="natural:12bits")
         compare.fedem(codec, participation=0.6, init="random")
 
 

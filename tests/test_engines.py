@@ -1,6 +1,7 @@
 """What runs over the ranks of an engine finds what one process does, whatever the engine is."""
 
 import ast
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,10 @@ def at_the_end(told):
 
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
-@pytest.mark.parametrize("n_ranks", [2, 3])
+# A server that holds nothing may be the first.
+@pytest.mark.parametrize(
+    ("n_ranks", "seats"), [(2, None), (3, None), (4, (1, 2, 3))], ids=["2", "3", "a server"]
+)
 @pytest.mark.parametrize(
     ("suite", "engine"),
     [
@@ -58,9 +62,10 @@ def at_the_end(told):
         (over_row_states, over_queues),
     ],
 )
-def test_threads(suite, engine, n_ranks):
+def test_threads(suite, engine, n_ranks, seats):
     with one_blas_thread():
-        first, *others = together(n_ranks, lambda one: suite.main(one, brief=True), engine)
+        work = partial(suite.main, brief=True)
+        first, *others = together(n_ranks, work, engine, seats=seats)
     assert isinstance(first, str), first
     assert at_the_end(first) > 0
     assert all(isinstance(other, str) for other in others), others

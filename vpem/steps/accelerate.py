@@ -321,7 +321,8 @@ class Accelerated(PlainSteps):
             made.append(own.prepare(mixtures[-1]))
         longest = max(float(length.max(initial=0.0)) for length in lengths)
         failed = any(bool(one.failed.any()) for one in made)
-        flags = [longest >= self.reach, failed, longest != 1.0]
+        # Where no root lives, 0: that says nothing of whether others move.
+        flags = [longest >= self.reach, failed, longest not in (0.0, 1.0)]
         clipped, failed, moves = self.total.holders.any(flags).tolist()
         if failed:  # of which the root that finds it tells all others
             self.total.agree("flooding")
