@@ -50,6 +50,7 @@ EXTRAS = {
     "mpi4py": ("mpi4py", "mpi", "--engine mpi"),
     "cryptography": ("cryptography.x509", "tls", "--engine tls"),
     "mnemonic": ("mnemonic", "tls", "fingerprints in words"),
+    "websockets": ("websockets", "tls", "--engine tls"),
 }
 """Distributions that add something: a module, the extra of vpem, and what for."""
 

@@ -1,0 +1,115 @@
+"""Members of studies in one process: certificates, rosters, and posts on this machine."""
+
+import contextlib
+import socket
+import ssl
+import threading
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vpem.engines.tls.members import Identity, Member, Roster
+from vpem.engines.tls.post import Post
+
+DAY = timedelta(days=1)
+
+
+def certify(folder, name, begin=-DAY, end=365 * DAY, key=None):
+    """Make a key and a certificate that holds from ``begin`` to ``end``, seen from now."""
+    key = Ed25519PrivateKey.generate() if key is None else key
+    called = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(called)
+        .issuer_name(called)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + begin)
+        .not_valid_after(now + end)
+        .sign(key, None)
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / f"{name}.key").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return Identity(name, folder / f"{name}.crt", folder / f"{name}.key")
+
+
+def der(identity):
+    """Return the certificate of an identity."""
+    return ssl.PEM_cert_to_DER_cert(identity.certificate.read_text())
+
+
+def a_study(folder, names=("hub", "lab", "clinic"), listening=("hub",), holds=None):
+    """Make a study of members on this machine.
+
+    Returns
+    -------
+    roster : Roster
+    identities : dict of Identity
+        By name; each has a folder of its own.
+    sockets : dict of socket
+        By name, of those that listen, with ports that nobody had.
+    """
+    identities = {name: certify(folder / name, name) for name in names}
+    sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in listening}
+    members = tuple(
+        Member(
+            name,
+            der(identities[name]),
+            sockets[name].getsockname() if name in sockets else None,
+            holds is None or name in holds,
+        )
+        for name in names
+    )
+    return Roster(uuid.uuid4().hex, "heart", 1, members), identities, sockets
+
+
+def dialled_at(roster, name, address):
+    """Return a roster in which a member has another address."""
+    members = [replace(m, address=address) if m.name == name else m for m in roster.members]
+    return replace(roster, members=tuple(members))
+
+
+@contextlib.contextmanager
+def posts(roster, identities, sockets, timeout=20.0, **options):
+    """Start a post for every member, in the order of ranks, and close all."""
+    made = [
+        Post(roster, identities[member.name], listen=sockets.get(member.name), timeout=timeout,
+             **options)
+        for member in roster.members
+    ]  # fmt: skip
+    for post in made:
+        post.start()
+    try:
+        yield made
+    finally:
+        at_once([post.close for post in made])
+
+
+def at_once(works):
+    """Run functions without arguments in threads of their own: what each gave or raised."""
+    results = [None] * len(works)
+
+    def run(place, work):
+        try:
+            results[place] = work()
+        except BaseException as error:
+            results[place] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results

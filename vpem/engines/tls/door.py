@@ -1,0 +1,162 @@
+"""The listening side: strangers are few, small and brief; members come in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from vpem.engines.tls.sockets import Answered, Host, answer
+from vpem.engines.tls.trust import refusal_of
+
+__all__ = ["Door", "listening"]
+
+WAITING = 16
+"""Connections that have not said anything yet, each of which has a socket and nothing else."""
+
+STRANGERS = 3
+"""Connections in the middle of TLS's handshake, each of which takes some 300 kB of buffers."""
+
+SAID = 20
+"""Sentences about people who were turned away, at most."""
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; an empty host stands for all that this machine has."""
+    if not host and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+@dataclass(eq=False)
+class Guest:
+    """Somebody who has not shown a certificate yet."""
+
+    task: asyncio.Task[None]
+    address: str
+    begun: bool = False
+    gone: bool = False
+
+
+class Door:
+    """Accepts connections, and hands on those whose certificates are believed.
+
+    Parameters
+    ----------
+    context : SSLContext
+        That says whose certificates these are.
+    handler : coroutine function of Answered and str
+        Given each connection, and the path it asks for.
+    say : callable
+        Given a sentence about each kind of somebody who was turned away.
+    seconds : float
+        For a stranger to become a member.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        handler: Callable[[Answered, str], Awaitable[None]],
+        say: Callable[[str], None],
+        seconds: float = 10.0,
+    ) -> None:
+        self._context = context
+        self._handler = handler
+        self._say = say
+        self._seconds = seconds
+        self._guests: list[Guest] = []
+        self._said: set[str] = set()
+        self._host = Host(self._welcome)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept connections for ever."""
+        listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listener)
+            except OSError:  # out of descriptors, or gone before it was accepted
+                await asyncio.sleep(0.1)
+                continue
+            self.admit(accepted, str(address[0]) if address else "a relay")
+
+    def admit(self, accepted: socket.socket, address: str) -> None:
+        """Take a connection from somewhere."""
+        accepted.setblocking(False)
+        self._make_place(begun=False, most=WAITING)
+        task = asyncio.create_task(self._meet(accepted, address))
+        guest = Guest(task, address)
+        self._guests.append(guest)
+        task.add_done_callback(lambda _: self._guests.remove(guest))
+
+    def _make_place(self, begun: bool, most: int) -> None:
+        """End the oldest of the address that has the most, if there are too many."""
+        there = [guest for guest in self._guests if guest.begun == begun and not guest.gone]
+        if len(there) < most:
+            return
+        crowds = Counter(guest.address for guest in there)
+        worst = max(there, key=lambda guest: crowds[guest.address])  # the first of them
+        worst.gone = True
+        worst.task.cancel()
+
+    async def _meet(self, accepted: socket.socket, address: str) -> None:
+        """Wait for a stranger's first byte, then for TLS."""
+        loop = asyncio.get_running_loop()
+        taken = False
+        try:
+            async with asyncio.timeout(self._seconds):
+                if not await _begins_tls(accepted):
+                    return
+                self._make_place(begun=True, most=STRANGERS)
+                task = asyncio.current_task()
+                for guest in self._guests:
+                    guest.begun |= guest.task is task
+                taken = True
+                await loop.connect_accepted_socket(
+                    self._host.connection, accepted, ssl=self._context
+                )
+        except ssl.SSLError as error:
+            self._turned_away(refusal_of(error), address)
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            if not taken:
+                accepted.close()
+
+    def _turned_away(self, kind: str, address: str) -> None:
+        sentences = {
+            "unknown": f"somebody at {address} was turned away: its certificate is not in the "
+            "study, or has been revoked",
+            "refused": f"somebody at {address} does not believe the certificate of this member; "
+            "compare the editions of the study",
+        }
+        sentence = sentences.get(kind, "")
+        if sentence and sentence not in self._said and len(self._said) < SAID:
+            self._said.add(sentence)
+            self._say(sentence)
+
+    async def _welcome(self, connection: Answered) -> None:
+        """Answer a member's opening."""
+        with contextlib.suppress(TimeoutError, OSError, EOFError):
+            async with asyncio.timeout(self._seconds):
+                path = await answer(connection)
+            if path:
+                await self._handler(connection, path)
+
+
+async def _begins_tls(accepted: socket.socket) -> bool:
+    """Wait until something can be read, and look whether it begins as TLS does."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    number = accepted.fileno()
+    loop.add_reader(number, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(number)
+    return accepted.recv(1, socket.MSG_PEEK) == b"\x16"

@@ -1,0 +1,391 @@
+"""The link to one other member: opened again whenever it is cut, with nothing lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from websockets.exceptions import ConnectionClosed
+
+from vpem.engines.tls.dial import Refused, Trouble
+from vpem.engines.tls.members import Identity, Member, Roster
+from vpem.engines.tls.sockets import Line
+from vpem.engines.tls.streams import Incoming, Message, Outgoing
+from vpem.engines.tls.trust import not_valid
+from vpem.engines.tls.wire import Ack, Damaged, Data, Hello, Refusal, parse
+from vpem.errors import VpemError
+
+__all__ = ["Here", "Link", "Pace", "refuse"]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Times of links, in seconds.
+
+    Attributes
+    ----------
+    pulse : float
+        Between signs of life on a link that has nothing to say.
+    silence : float
+        Without any after which a link is opened again.
+    stuck : float
+        Without an acknowledgement of what was sent after which a link is opened again.
+    opening : float
+        For a connection to be opened.
+    pauses : tuple of float
+        Between attempts: the first, and the longest.
+    patience : int
+        How often something else may answer in a member's place before that is final.
+    """
+
+    pulse: float = 10.0
+    silence: float = 20.0
+    stuck: float = 30.0
+    opening: float = 10.0
+    pauses: tuple[float, float] = (0.05, 5.0)
+    patience: int = 4
+
+
+@dataclass
+class Here:
+    """What the links of a member know of it.
+
+    Attributes
+    ----------
+    roster, identity, rank, version : Roster, Identity, int, str
+        Who it is.
+    session : str
+        Number of this process.
+    pace : Pace
+        Times of links.
+    arrived : callable
+        Given a member's number and a message that has been received whole.
+    changed : callable
+        Called when a link has come up, gone down, or ended.
+    failed : callable
+        Given the error that ends the run.
+    say : callable
+        Given a sentence about somebody who was turned away.
+    """
+
+    roster: Roster
+    identity: Identity
+    rank: int
+    version: str
+    session: str
+    pace: Pace
+    arrived: Callable[[int, Message], None]
+    changed: Callable[[], None]
+    failed: Callable[[VpemError], None]
+    say: Callable[[str], None]
+    farewell: Refusal | None = None
+    links: dict[int, Link] = field(default_factory=dict)
+
+
+class Link:
+    """Messages to and from one member, in the thread of the loop.
+
+    Parameters
+    ----------
+    here : Here
+        This member.
+    rank : int
+        The other.
+    open : coroutine function, optional
+        That opens a connection; None: the other does.
+    """
+
+    def __init__(
+        self, here: Here, rank: int, open: Callable[[], Awaitable[Line]] | None = None
+    ) -> None:
+        self.here = here
+        self.member: Member = here.roster.members[rank]
+        self.rank = rank
+        self.out = Outgoing()
+        self.incoming = Incoming()
+        self.session = ""
+        self.connection: Line | None = None
+        self.trouble = ""
+        self.returned = False
+        self.parted: Refusal | None = None
+        self.finished = False
+        self.wanted = False
+        self.silent = 0.0
+        self._since_progress = 0.0
+        self._owing = False
+        self._heard = 0.0
+        self._open = open
+        self._wake = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._ended = False
+
+    # ---- what the thread of the program has done -------------------------------------------------
+
+    def add(self, message: Message) -> None:
+        """Send a message as soon as can be."""
+        self.out.add(message)
+        self.need()
+        self._wake.set()
+
+    def need(self) -> None:
+        """Open the link if it has not been."""
+        if self._open is not None and self._keeper is None and not self._ended:
+            self._keeper = asyncio.create_task(self._keep(self._open))
+
+    def took(self, size: int) -> None:
+        """Note that the program has read so many bytes."""
+        self.incoming.taken += size
+        self._make_room()
+
+    def wait(self, waiting: bool) -> None:
+        """Note whether the program waits for something that has not come."""
+        self.wanted = waiting
+        if waiting:
+            self.need()
+            self._make_room()
+
+    def _make_room(self) -> None:
+        if self.incoming.make_room(self.wanted):
+            self._owing = True
+            self._wake.set()
+
+    # ---- one connection after the other ----------------------------------------------------------
+
+    async def _keep(self, open: Callable[[], Awaitable[Line]]) -> None:
+        """Open the link whenever it is not."""
+        first, longest = self.here.pace.pauses
+        pause, strange = first, 0
+        while not self._ended:
+            try:
+                connection = await open()
+                strange = 0
+                if await self.talk(connection):
+                    pause = first
+            except Trouble as trouble:
+                self.trouble = str(trouble)
+                strange = strange + 1 if trouble.kind == "other" else 0
+                if strange == self.here.pace.patience:
+                    self.here.failed(
+                        Refused(f"{trouble}; is the address of {self.member.name} right?")
+                    )
+                    return
+            except Refused as error:
+                self.here.failed(error)
+                return
+            self.here.changed()
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, longest)
+
+    async def talk(self, connection: Line) -> bool:
+        """Use a connection until it ends; whether it was of use.
+
+        Raises
+        ------
+        Refused
+            If no connection to that member can be.
+        """
+        before, self.connection = self.connection, connection
+        if before is not None:
+            before.cut()  # the newer one wins: what it has not brought is sent again
+        writer = None
+        try:
+            async with asyncio.timeout(self.here.pace.opening):
+                await self._greet(connection)
+            self._up(connection)
+            writer = asyncio.create_task(self._write(connection))
+            await self._read(connection)
+        except (ConnectionClosed, TimeoutError, OSError):
+            return writer is not None
+        except Trouble as trouble:
+            self.trouble = str(trouble)
+            return False
+        except Damaged:
+            await self._refuse(connection, self._damaged())
+        finally:
+            if writer is not None:
+                writer.cancel()
+            connection.cut()
+            if self.connection is connection:
+                self.connection = None
+                self.here.changed()
+        return True
+
+    def _damaged(self) -> str:
+        return (
+            f"a message from {self.member.name} to {self.here.identity.name} is damaged; are all "
+            "members of the same version of vpem?"
+        )
+
+    async def _refuse(self, connection: Line, sentence: str, exit_code: int = 2) -> None:
+        """Tell the other end why there is no link, and raise that here.
+
+        Raises
+        ------
+        Refused
+            The same.
+        """
+        await refuse(connection, Refusal(sentence, exit_code))
+        raise Refused(sentence)
+
+    # ---- the first frames ------------------------------------------------------------------------
+
+    async def _greet(self, connection: Line) -> None:
+        """Exchange the first frames, and see whether all agree."""
+        here = self.here
+        wrong = not_valid(self.member.name, self.member.certificate)
+        if wrong:
+            await self._refuse(connection, wrong)
+        if here.farewell is not None and (self.session == "" or self.returned):
+            await refuse(connection, here.farewell)
+            raise Trouble("this member has ended")
+        hello = Hello(
+            here.roster.study,
+            here.roster.edition,
+            here.version,
+            here.identity.name,
+            here.session,
+            self.session,
+            self.incoming.got,
+        )
+        await connection.send(hello.pack())
+        theirs = parse(await connection.recv())
+        if isinstance(theirs, Refusal):
+            self._was_refused(theirs)
+        if not isinstance(theirs, Hello):
+            raise Damaged
+        sentence = self._differs(theirs)
+        if sentence:
+            await self._refuse(connection, sentence)
+        if self.session not in ("", theirs.session):
+            self.returned = True
+            self.here.changed()
+            raise Trouble(f"{self.member.name} has begun again")
+        if theirs.yours not in ("", here.session):
+            raise Trouble(f"{self.member.name} has not begun again yet")
+        self.session = theirs.session
+        self.out.rewind(theirs.got)
+
+    def _was_refused(self, refusal: Refusal) -> None:
+        if refusal.exit_code == 2:
+            name = self.member.name
+            raise Refused(f"{name} does not take part: {refusal.sentence}")
+        self.parted = refusal
+        self.here.changed()
+        raise Trouble(refusal.sentence)
+
+    def _differs(self, theirs: Hello) -> str:
+        """Return in what the other end does not agree."""
+        here, name = self.here, self.member.name
+        own = here.identity.name
+        if theirs.name != name:
+            return f"{name}, by its certificate, says that it is {theirs.name}"
+        if theirs.version != here.version:
+            return (
+                f"{own} has vpem {here.version} and {name} has {theirs.version}; all members need "
+                "the same version"
+            )
+        if theirs.study != here.roster.study:
+            return (
+                f"{own} takes part in the study {here.roster.study[:8]} ({here.roster.name}) and "
+                f"{name} in {theirs.study[:8]}; all members need the same file"
+            )
+        if theirs.edition != here.roster.edition:
+            return (
+                f"{own} has edition {here.roster.edition} of {here.roster.name} and {name} has "
+                f"edition {theirs.edition}; all members need the newest"
+            )
+        return ""
+
+    def _up(self, connection: Line) -> None:
+        self.silent = self._since_progress = 0.0
+        self._heard = connection.heard
+        self.trouble = ""
+        self._wake.set()
+        self.here.changed()
+
+    # ---- the rest of them ------------------------------------------------------------------------
+
+    async def _write(self, connection: Line) -> None:
+        """Send whatever there is to send, and acknowledge what has come."""
+        with contextlib.suppress(ConnectionClosed, OSError):
+            while True:
+                self._wake.clear()
+                while data := self.out.piece(self.incoming.ack()):
+                    self._owing = False
+                    await connection.send(data.pack())
+                if self._owing:
+                    self._owing = False
+                    await connection.send(self.incoming.ack().pack())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.here.pace.pulse):
+                        await self._wake.wait()
+                        continue
+                self._owing = True  # a sign of life
+
+    async def _read(self, connection: Line) -> None:
+        """Take what comes."""
+        unacknowledged = 0
+        while True:
+            frame = parse(await connection.recv())
+            if self.connection is not connection:
+                return
+            if isinstance(frame, Refusal):
+                self._was_refused(frame)
+            if not isinstance(frame, Ack | Data):
+                raise Damaged
+            ack = frame if isinstance(frame, Ack) else frame.ack
+            if self.out.acknowledge(ack.got, ack.room):
+                self._since_progress = 0.0
+                if not self.out.kept:
+                    self.here.changed()
+            if self.out.kept:
+                self._wake.set()  # there may be room now
+            if isinstance(frame, Data):
+                message = self.incoming.put(frame)
+                unacknowledged += len(frame.piece)
+                if message is not None:
+                    self._make_room()
+                    self.here.arrived(self.rank, message)
+                if message is not None or unacknowledged >= 1 << 20:
+                    unacknowledged = 0
+                    self._owing = True
+                    self._wake.set()
+
+    # ---- the clock -------------------------------------------------------------------------------
+
+    def tick(self, seconds: float) -> None:
+        """Look at a link once in a while: whether it is as alive as it claims."""
+        self.silent += seconds
+        connection = self.connection
+        if connection is None:
+            return
+        if connection.heard != self._heard:
+            self._heard = connection.heard
+            self.silent = 0.0
+        self._since_progress = self._since_progress + seconds if self.out.waits else 0.0
+        pace = self.here.pace
+        if self.silent > pace.silence or self._since_progress > pace.stuck:
+            self._since_progress = 0.0
+            connection.cut()
+
+    async def end(self) -> None:
+        """Close the link."""
+        self._ended = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self.connection is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self.connection.close()
+
+
+async def refuse(connection: Line, refusal: Refusal) -> None:
+    """Say why there is no link, and wait until that has been heard."""
+    with contextlib.suppress(ConnectionClosed, TimeoutError, OSError, ssl.SSLError):
+        async with asyncio.timeout(2.0):
+            await connection.send(refusal.pack())
+            await connection.close()

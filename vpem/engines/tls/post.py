@@ -1,0 +1,278 @@
+"""Messages between this member of a study and all others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+from vpem.engines.engine import StalledError
+from vpem.engines.tls.door import listening
+from vpem.engines.tls.link import Link, Pace
+from vpem.engines.tls.members import Identity, Roster
+from vpem.engines.tls.news import Parted, Returned, Sent
+from vpem.engines.tls.streams import Message
+from vpem.engines.tls.switchboard import FAREWELL, FINISHED, LOOK_EVERY, Switchboard
+from vpem.engines.tls.trust import identity_error
+from vpem.engines.tls.wire import TEXT, Refusal
+from vpem.errors import InputError, Setting, VpemError
+
+__all__ = ["Parted", "Post", "Returned", "Sent"]
+
+SAY_AFTER = (10.0, 60.0)
+"""Seconds without a member that is waited for after which that is said: at first, and again."""
+
+
+class Post:
+    """Links of a member to all others, which live in a thread of their own.
+
+    Parameters
+    ----------
+    roster : Roster
+        All members, by rank.
+    identity : Identity
+        Which of them this is.
+    listen : (str, int) or socket, optional
+        Where others dial this member; default: the port of its address, on all that this machine
+        has, if it has an address.
+    timeout : float, optional
+        Seconds for which a member that is waited for may be unheard of; None: for ever.
+    note : callable, optional
+        Given every message that was sent or received (`Sent`), in the thread of the program.
+    tell : callable, optional
+        Given sentences about what is going on: who is waited for, who was turned away.
+    pace : Pace, optional
+        Times of links.
+
+    Raises
+    ------
+    InputError
+        If the member's certificate is not the one of the roster, or does not hold.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        identity: Identity,
+        *,
+        listen: tuple[str, int] | socket.socket | None = None,
+        timeout: float | None = None,
+        note: Callable[[Sent], None] | None = None,
+        tell: Callable[[str], None] | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        wrong = identity_error(roster, identity)
+        if wrong:
+            raise InputError(wrong)
+        rank = roster.rank_of(identity.name)
+        assert rank is not None
+        self.rank: int = rank
+        self.timeout = timeout
+        self.roster = roster
+        self.names = [member.name for member in roster.members]
+        self._note = note
+        self._tell = tell
+        self._listen = listen
+        self._changed = threading.Condition()
+        self._boxes: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+        self._failed: VpemError | None = None
+        self._sentences: deque[str] = deque(maxlen=50)
+        self._listener: socket.socket | None = None
+        self._board = Switchboard(
+            roster,
+            identity,
+            Pace() if pace is None else pace,
+            arrived=self._arrived,
+            changed=self._wake,
+            failed=self._fail,
+            say=self._say,
+        )
+        self._links = self._board.links
+
+    # ---- the program's side ----------------------------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where this member listens, once it has started."""
+        return None if self._listener is None else self._listener.getsockname()[:2]
+
+    def start(self) -> None:
+        """Begin to listen, if others can dial this member; links are opened when first needed.
+
+        Raises
+        ------
+        InputError
+            If that cannot be done here.
+        """
+        own = self.roster.members[self.rank]
+        where = self._listen
+        if where is None and own.address is not None:
+            where = ("", own.address[1])
+        if isinstance(where, socket.socket):
+            self._listener = where
+        elif where is not None:
+            try:
+                self._listener = listening(*where)
+            except OSError as error:
+                raise InputError(
+                    f"{own.name} cannot listen at {where[0] or '*'}:{where[1]} "
+                    f"({error.strerror or error}); give another port with ",
+                    Setting("listen"),
+                ) from None
+        self._board.start(self._listener)
+
+    def put(
+        self, to: int, tag: int, message: bytes | bytearray | memoryview, topic: str = ""
+    ) -> None:
+        """Send a message to another member; it is on its way at once, and nobody is waited for."""
+        kept = message if isinstance(message, bytes) else bytes(message)
+        if to == self.rank:
+            self._arrived(to, Message(tag, topic, kept))
+            return
+        self._noted(True, to, topic, kept)
+        self._board.call(self._links[to].add, Message(tag, topic, kept))
+
+    def arrived(self, source: int, tag: int) -> bool:
+        """Whether a message has come."""
+        with self._changed:
+            return bool(self._boxes.get((source, tag)))
+
+    def take(self, source: int, tag: int) -> bytes | bytearray | memoryview:
+        """Wait for a message of another member, and return it.
+
+        Raises
+        ------
+        StalledError
+            If it is not heard of for too long.
+        Parted
+            If a member has ended.
+        Returned
+            If a member's process is a new one.
+        """
+        message = self._found(source, tag)
+        if message is None:
+            message = self._wait(source, tag)
+        if source != self.rank:
+            self._board.call(self._links[source].took, len(message.data))
+            self._noted(False, source, message.topic, message.data)
+        return message.data
+
+    def part(self, sentence: str, code: int) -> None:
+        """Tell all other members why this one ends."""
+        farewell = Refusal(sentence[:TEXT], code)
+        text = json.dumps({"sentence": farewell.sentence, "exit_code": code}).encode()
+        self._board.part(farewell)
+        for other, link in self._links.items():
+            if not (link.finished or link.parted):
+                self.put(other, FAREWELL, text, "farewell")
+
+    def close(self) -> None:
+        """End all links, when all that was sent has been received, or after a few seconds."""
+        self._board.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    # ---- waiting ---------------------------------------------------------------------------------
+
+    def _found(self, source: int, tag: int) -> Message | None:
+        with self._changed:
+            box = self._boxes.get((source, tag))
+            if not box:
+                return None
+            message = box.popleft()
+            if not box:
+                del self._boxes[source, tag]
+            return message
+
+    def _wait(self, source: int, tag: int) -> Message:
+        """Wait until a message has come, or never will."""
+        link = self._links[source]
+        self._board.call(link.wait, True)
+        said = 0
+        try:
+            while True:
+                message = self._found(source, tag)
+                if message is not None:
+                    return message
+                self._look(link)
+                said = self._report(link, said)
+                with self._changed:
+                    if not self._boxes.get((source, tag)):
+                        self._changed.wait(LOOK_EVERY)
+        finally:
+            self._board.call(link.wait, False)
+
+    def _look(self, link: Link) -> None:
+        """Raise whatever ends the wait for a member."""
+        if self._failed is not None:
+            raise self._failed
+        for other in self._links.values():
+            if other.parted is not None:
+                name, parted = other.member.name, other.parted
+                raise Parted(name, parted.sentence, parted.exit_code)
+            if other.returned:
+                raise Returned(other.member.name)
+        name = link.member.name
+        if link.finished:
+            raise Parted(name, "it has finished without what others wait for", 1)
+        if self.timeout is not None and link.silent > self.timeout:
+            why = f"; {link.trouble}" if link.trouble else ""
+            raise StalledError(
+                f"nothing has been heard of {name} for {link.silent:.0f} s (",
+                Setting("timeout", self.timeout),
+                f"){why}: look at its machine and at the network, or allow more time",
+            )
+
+    def _report(self, link: Link, said: int) -> int:
+        """Say who is waited for, once in a while; how often that was said."""
+        while self._sentences and self._tell is not None:
+            self._tell(self._sentences.popleft())
+        first, again = SAY_AFTER
+        if self._tell is None:
+            return said
+        if said and link.connection is not None:
+            self._tell(f"{link.member.name} is there")
+            return 0
+        if link.connection is None and link.silent > first + again * said:
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - link.silent))
+            why = f": {link.trouble}" if link.trouble else ""
+            self._tell(f"waiting for {link.member.name} (not connected since {since}){why}")
+            return said + 1
+        return said
+
+    def _noted(
+        self, sent: bool, other: int, topic: str, data: bytes | bytearray | memoryview
+    ) -> None:
+        if self._note is not None:
+            digest = hashlib.sha256(data).hexdigest()
+            self._note(Sent(time.time(), sent, self.names[other], topic, len(data), digest))
+
+    # ---- what links report, in their thread ------------------------------------------------------
+
+    def _arrived(self, source: int, message: Message) -> None:
+        with self._changed:
+            if message.tag == FAREWELL:
+                found = json.loads(bytes(message.data))
+                self._links[source].parted = Refusal(**found)
+            elif message.tag == FINISHED:
+                self._links[source].finished = True
+            else:
+                self._boxes[source, message.tag].append(message)
+            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _fail(self, error: VpemError) -> None:
+        if self._failed is None:
+            self._failed = error
+        self._wake()
+
+    def _say(self, sentence: str) -> None:
+        self._sentences.append(sentence)
+        self._wake()

@@ -1,0 +1,184 @@
+"""What goes over a link: frames of bounded size, each checked before it is believed."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+__all__ = ["FRAME", "PIECE", "Ack", "Damaged", "Data", "Got", "Hello", "Refusal", "parse"]
+
+PIECE = 1 << 18
+"""Bytes of a message in one frame: few enough that what is urgent passes between."""
+
+FRAME = PIECE + (1 << 12)
+"""Bytes of the largest frame."""
+
+KIND_HELLO, KIND_DATA, KIND_ACK, KIND_REFUSAL = range(1, 5)
+
+ACK = struct.Struct(">BQQQ")
+"""Kind; messages that have been received whole, bytes of the next; bytes that there is room for."""
+
+DATA = struct.Struct(">QQQqB")
+"""Number of the message; where in it the piece begins; its size; its tag; length of the topic."""
+
+TEXT = 1 << 11
+"""Characters of a sentence, at most."""
+
+
+class Damaged(Exception):
+    """A frame that no member of the same version sends."""
+
+
+class Got(NamedTuple):
+    """How far a sender's messages have been received: whole ones, and bytes of the next."""
+
+    messages: int = 0
+    part: int = 0
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first frame in each direction.
+
+    Attributes
+    ----------
+    study, edition, version, name : str, int, str, str
+        What both must agree on, and who is speaking.
+    session : str
+        Number of this process.
+    yours : str
+        Number of the other's process that this one has talked with before; or empty.
+    got : Got
+        What has been received of that process.
+    """
+
+    study: str
+    edition: int
+    version: str
+    name: str
+    session: str
+    yours: str
+    got: Got
+
+    def pack(self) -> bytes:
+        """Write it down."""
+        return _pack_json(KIND_HELLO, vars(self))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The last frame to somebody with whom no link is wanted, and why."""
+
+    sentence: str
+    exit_code: int = 2
+
+    def pack(self) -> bytes:
+        """Write it down."""
+        shown = {"sentence": self.sentence[:TEXT], "exit_code": self.exit_code}
+        return _pack_json(KIND_REFUSAL, shown)
+
+
+@dataclass(frozen=True)
+class Ack:
+    """How far messages have been received, and up to which byte of all there is room."""
+
+    got: Got
+    room: int
+
+    def pack(self) -> bytes:
+        """Write it down."""
+        return ACK.pack(KIND_ACK, *self.got, self.room)
+
+
+@dataclass(frozen=True)
+class Data:
+    """A piece of a message, and an acknowledgement."""
+
+    ack: Ack
+    number: int
+    begin: int
+    size: int
+    tag: int
+    topic: str
+    piece: memoryview
+
+    def pack(self) -> bytes:
+        """Write it down."""
+        topic = self.topic.encode()
+        head = ACK.pack(KIND_DATA, *self.ack.got, self.ack.room)
+        about = DATA.pack(self.number, self.begin, self.size, self.tag, len(topic))
+        return b"".join([head, about, topic, self.piece])
+
+
+def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
+    """Read a frame.
+
+    Raises
+    ------
+    Damaged
+        If it is none.
+    """
+    if isinstance(frame, str) or not frame:
+        raise Damaged
+    try:
+        kind = frame[0]
+        if kind == KIND_DATA:
+            return _parse_data(frame)
+        if kind == KIND_ACK and len(frame) == ACK.size:
+            return _parse_ack(frame)
+        if kind == KIND_HELLO:
+            return _parse_hello(json.loads(frame[1:]))
+        if kind == KIND_REFUSAL:
+            found = json.loads(frame[1:])
+            return Refusal(_text(found["sentence"], TEXT), _number(found["exit_code"], 255))
+    except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
+        raise Damaged from None
+    raise Damaged
+
+
+def _pack_json(kind: int, value: object) -> bytes:
+    return bytes([kind]) + json.dumps(value).encode()
+
+
+def _parse_ack(frame: bytes) -> Ack:
+    _, messages, part, room = ACK.unpack_from(frame)
+    return Ack(Got(messages, part), room)
+
+
+def _parse_data(frame: bytes) -> Data:
+    number, begin, size, tag, length = DATA.unpack_from(frame, ACK.size)
+    place = ACK.size + DATA.size + length
+    topic = frame[place - length : place].decode("ascii")
+    piece = memoryview(frame)[place:]
+    if place > len(frame) or begin + len(piece) > size or not topic.isprintable():
+        raise Damaged
+    if not len(piece) and size:
+        raise Damaged
+    return Data(_parse_ack(frame), number, begin, size, tag, topic, piece)
+
+
+def _parse_hello(found: Any) -> Hello:
+    messages, part = found["got"]
+    return Hello(
+        _text(found["study"], 64),
+        _number(found["edition"]),
+        _text(found["version"], 64),
+        _text(found["name"], 256),
+        _text(found["session"], 64),
+        _text(found["yours"], 64),
+        Got(_number(messages), _number(part)),
+    )
+
+
+def _text(value: Any, most: int) -> str:
+    if not isinstance(value, str) or len(value) > most or not value.isprintable():
+        raise ValueError
+    return value
+
+
+def _number(value: Any, most: int = 1 << 63) -> int:
+    if type(value) is not int or not 0 <= value < most:
+        raise ValueError
+    return value
