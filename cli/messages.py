@@ -12,7 +12,7 @@ from .output import print_json, show, size, table
 from .roles import READ
 
 if TYPE_CHECKING:
-    from vpem.files.studies.message_log import Logged
+    from vpem.files.studies.logged import Logged
     from vpem.network.schema import Report
 
 __all__ = ["log"]
@@ -37,7 +37,7 @@ def log(
 
     Example: vpem party log lab-heart.log
     """
-    from vpem.files.studies.message_log import read_log
+    from vpem.files.studies.logged import read_log
 
     found = read_log(files, last)
     report = _report(found)

@@ -1,18 +1,17 @@
-"""What a party allows: an example of a policy, and what the one beside a study says of commands."""
+"""What a party allows: an example of a policy, and how the one beside a study is kept to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .output import clean
-
 if TYPE_CHECKING:
-    from pathlib import Path
+    from vpem.engines.engine import Engine
+    from vpem.files.studies.study import Study
 
-    from vpem.files.studies.policy import Policy
+    from .output import Screen
 
-__all__ = ["policy", "refusals"]
+__all__ = ["Guard", "policy", "refusals"]
 
 
 def policy() -> None:
@@ -32,36 +31,67 @@ def policy() -> None:
     sys.stdout.write(EXAMPLE)
 
 
-def refusals(
-    study: Path, tables: Mapping[str, Mapping[str, Any]], *, n_parties: int, result: str
-) -> list[str]:
-    """Return what the policy beside a study refuses of what the study says, a sentence each.
+class Guard:
+    """Keeps a command to the policy beside a study, if there is one.
 
     Parameters
     ----------
-    study : path
-        The study; without a policy beside it nothing is refused.
-    tables : mapping of str to mapping
-        Options by commands, as a study has them.
-    n_parties : int
-        Parties that bring data.
-    result : {"all", "shards"}
-        What becomes of the result.
+    study : Study
+        What is taken part in.
     """
-    from vpem.files.studies.policy import PolicyError, policy_beside
+
+    def __init__(self, study: Study) -> None:
+        from vpem.files.studies.policy import policy_beside
+
+        self.study = study
+        self.policy = policy_beside(study.path)
+
+    def check(self, command: str, options: Mapping[str, Any]) -> None:
+        """Raise PolicyError where a command may not be run; options by names of parameters."""
+        if self.policy is not None:
+            n_parties = sum(member.holds for member in self.study.roster.members)
+            result = self.study.result
+            self.policy.check(command, options, n_parties=n_parties, result=result)
+
+    def watch(self, engine: Engine, n_rows: int, over_rows: bool, screen: Screen) -> None:
+        """Raise PolicyError where there are too few rows, or later where E-steps are used up.
+
+        Parameters
+        ----------
+        engine : Engine
+            The members.
+        n_rows : int
+            Rows that parties have together.
+        over_rows : bool
+            Whether each holds rows, and not features.
+        screen : Screen
+            Where it is said how many E-steps there may be.
+        """
+        from vpem.files.studies.policy import ESteps
+
+        if self.policy is None:
+            return
+        self.policy.check_rows(n_rows)
+        most = self.policy.most_esteps
+        if most is not None:
+            screen.say(f"{self.policy.path} allows at most {most} E-steps in this run")
+            engine.watch = ESteps(self.policy, 1 if over_rows else n_rows).begin
+
+
+def refusals(study: Study) -> list[str]:
+    """Return what the policy beside a study refuses of what the study says, a sentence each."""
+    from vpem.files.studies.policy import PolicyError
 
     from .naming import in_options
+    from .output import clean
 
-    own: Policy | None = policy_beside(study)
-    if own is None:
-        return []
-    found: dict[str, None] = {}
-    for command, options in tables.items():
+    guard, found = Guard(study), dict[str, None]()
+    for command, options in study.options.items():
         asked = {"align": None, "topology": None} | {
             name.replace("-", "_"): value for name, value in options.items()
         }
         try:
-            own.check(command, asked, n_parties=n_parties, result=result)
+            guard.check(command, asked)
         except PolicyError as error:
             found[clean(in_options(error))] = None
     return list(found)

@@ -1,4 +1,4 @@
-"""The log of a party: a line for every message that it sent or received, and what they come to.
+"""The log of a party: a line for every message that it sent or received.
 
 Lines are JSON. Each is written when the message is, in one piece and at the end of the file, so
 that what a process did is there however it ends.
@@ -9,31 +9,25 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import secrets
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from vpem.errors import FileError
-from vpem.files.opening import PathLike, open_regular
-from vpem.network.schema import State
+from vpem.files.opening import PathLike
 
-__all__ = ["Entry", "Logged", "MessageLog", "Totals", "entries", "log_beside", "read_log"]
+__all__ = ["MessageLog", "log_beside"]
 
 LARGEST = 1 << 26
 """Bytes of a log; a longer one is set aside under another name, and the next begins."""
 
 LONGEST = 4096
 """Bytes of a line: names and kinds are short."""
-
-DIGEST = re.compile("[0-9a-f]{64}")
 
 BEGINS = b'{"time":"'
 """What every line begins with."""
@@ -73,15 +67,11 @@ def log_beside(study: PathLike, member: str) -> Path:
     return path.with_name(f"{member}-{path.stem}.log")
 
 
-# ---- written -------------------------------------------------------------------------------------
-
-
 class MessageLog:
     """Notes messages at the end of a file that only its owner may read (mode 0600).
 
     A file that has grown beyond `LARGEST` bytes is set aside (``lab-heart.1.log``, ``.2.log``...).
-    Lines are written at once. Where the disk takes no more, the lines that it has are whole, and
-    `check` says so.
+    Lines are written at once; where the disk takes no more, those that it has are whole.
 
     Parameters
     ----------
@@ -105,7 +95,7 @@ class MessageLog:
         self._about = {"id": secrets.token_hex(8), **about}
         self._open()
         self._begin()
-        self.check()
+        self._check()
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +114,13 @@ class MessageLog:
         return self._size
 
     def note(self, message: Sent) -> None:
-        """Note a message; any thread may. What goes wrong is kept for `check`."""
+        """Note a message; any thread may.
+
+        Raises
+        ------
+        FileError
+            If it, or one before it, could not be noted: what is in the file is whole.
+        """
         line = _line(
             {
                 "time": _utc(message.time),
@@ -139,9 +135,10 @@ class MessageLog:
             if self._size + len(line) > LARGEST:
                 self._set_aside()
             self._write(line)
-            self.n_messages += 1
+            self.n_messages += self._failure is None
+        self._check()
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise FileError where a message could not be noted."""
         if self._failure is not None:
             raise FileError(
@@ -233,163 +230,3 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 def _utc(seconds: float) -> str:
     """Write a time as logs do: 2026-11-22T13:37:30.123456Z."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-# ---- read ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A message of a log.
-
-    Attributes
-    ----------
-    run : str
-        Which run it belongs to.
-    time : str
-        ISO 8601, UTC.
-    sent : bool
-        Whether it was sent, and not received.
-    peer, kind : str
-        Whom it went to or came from, and what it was about.
-    size : int
-        Payload bytes.
-    digest : str
-        Their SHA-256.
-    """
-
-    run: str
-    time: str
-    sent: bool
-    peer: str
-    kind: str
-    size: int
-    digest: str
-
-
-@dataclass
-class Totals:
-    """Messages and payload bytes either way.
-
-    Attributes
-    ----------
-    sent, received, bytes_sent, bytes_received : int
-        How many, and how much.
-    """
-
-    sent: int = 0
-    received: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-
-    def add(self, entry: Entry) -> None:
-        """Count a message."""
-        if entry.sent:
-            self.sent += 1
-            self.bytes_sent += entry.size
-        else:
-            self.received += 1
-            self.bytes_received += entry.size
-
-
-@dataclass
-class Logged:
-    """What a log comes to.
-
-    Attributes
-    ----------
-    runs : list of dict
-        What is said of each run: id, time of its beginning, command...
-    totals : dict of (str, str) to Totals
-        By kind and peer, in the order in which they came first.
-    first, last : str or None
-        Times of the first and of the last message.
-    cut : int
-        Lines that were cut short as the machine went down.
-    """
-
-    runs: list[State] = field(default_factory=list)
-    totals: dict[tuple[str, str], Totals] = field(default_factory=dict)
-    first: str | None = None
-    last: str | None = None
-    cut: int = 0
-
-    def add(self, entry: Entry) -> None:
-        """Count a message."""
-        self.totals.setdefault((entry.kind, entry.peer), Totals()).add(entry)
-        self.first = self.first or entry.time
-        self.last = entry.time
-
-
-def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Logged:
-    """Sum up logs.
-
-    Parameters
-    ----------
-    paths : iterable of path
-        Logs of one member, the oldest first.
-    last_run : bool
-        Whether only the last run counts.
-
-    Raises
-    ------
-    FileError
-        If one cannot be read, or has a line that is none of a log.
-    """
-    found = Logged()
-    for about, entry in _lines(paths):
-        if about is not None and (not found.runs or found.runs[-1]["id"] != about["id"]):
-            found = Logged() if last_run else found
-            found.runs.append(about)
-            found.cut += "cut" in about
-        elif entry is not None:
-            found.add(entry)
-        elif about is None:
-            found.cut += 1
-    return found
-
-
-def entries(paths: Iterable[PathLike]) -> Iterator[Entry]:
-    """Yield the messages of logs, one by one; see `read_log`."""
-    return (entry for _, entry in _lines(paths) if entry is not None)
-
-
-def _lines(paths: Iterable[PathLike]) -> Iterator[tuple[State | None, Entry | None]]:
-    """Yield what is said of a run, or a message, of each line; neither of one cut short."""
-    for path in paths:
-        run = ""
-        with open_regular(path) as file:
-            for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), 1):
-                if run and len(line) < LONGEST and not line.endswith(b"\n"):
-                    yield None, None
-                    continue
-                try:
-                    about, entry = _read(line, run)
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                    raise FileError(
-                        f"{path} is no log of messages, or is damaged in line {number}"
-                    ) from None
-                run = run if about is None else about["id"]
-                yield about, entry
-
-
-def _read(line: bytes, run: str) -> tuple[State | None, Entry | None]:
-    """Read a line; raises ValueError and the like where it is none of a log."""
-    found = json.loads(line)
-    time = datetime.fromisoformat(found["time"])
-    if time.tzinfo is None or not line.endswith(b"\n"):
-        raise ValueError
-    if "run" in found:
-        about = found["run"]
-        if not re.fullmatch("[0-9a-f]{16}", about["id"]):
-            raise ValueError
-        return {"time": found["time"], **about}, None
-    way, size, digest = found["way"], found["bytes"], found["sha256"]
-    texts = all(isinstance(found[name], str) for name in ("peer", "kind"))
-    if way not in ("sent", "received") or type(size) is not int or size < 0 or not texts:
-        raise ValueError
-    if not run or not DIGEST.fullmatch(digest):
-        raise ValueError
-    return None, Entry(
-        run, found["time"], way == "sent", found["peer"], found["kind"], size, digest
-    )

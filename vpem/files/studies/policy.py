@@ -14,6 +14,7 @@ from typing import Any
 
 from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.files.opening import PathLike, check_readable
+from vpem.files.studies.study import RESULTS
 from vpem.files.toml_text import read_toml
 from vpem.settings import ALIGNMENTS, TOPOLOGIES
 
@@ -21,7 +22,6 @@ __all__ = [
     "COMMANDS",
     "EXAMPLE",
     "FILE",
-    "RESULTS",
     "ESteps",
     "Policy",
     "PolicyError",
@@ -35,8 +35,8 @@ FILE = "policy.toml"
 COMMANDS = ("fit", "select", "kmeans", "fedem", "impute", "saem", "predict", "score")
 """What parties may do together."""
 
-RESULTS = ("all", "shards")
-"""Who has what was found: all members, or each its own part."""
+OVER_FEATURES = ("fit", "select", "predict", "score")
+"""Of these, those that are over features unless ``split`` says otherwise."""
 
 LARGEST = 10**12
 """Of a number."""
@@ -153,7 +153,8 @@ class Policy:
                 f"but the study has {n_parties} with data",
             )
         self._among("results", "result", result, f"but the study says {result!r}")
-        over_rows = options.get("split") == "rows"
+        usual = "features" if command in OVER_FEATURES else "rows"
+        over_rows = options.get("split", usual) == "rows"
         hops = int(options.get("hops") or 0)
         if self.largest_hops is not None and hops > self.largest_hops and not over_rows:
             hop = "hop" if self.largest_hops == 1 else "hops"
