@@ -15,7 +15,7 @@ from vpem.files.parties.alignment import align, read_key
 from vpem.settings import ALIGNMENTS
 
 from .tables import each
-from .thread_engine import ThreadEngine, together
+from .thread_engine import ThreadEngine, over_queues, together
 
 KEY = bytes(range(40))
 NAMES = ("hospital", "lab", "insurer", "registry", "clinic")
@@ -172,6 +172,12 @@ def test_work_that_fails_somewhere_fails_everywhere_with_the_first_error():
     assert {str(error) for error in errors} == {"no file 1"}
     found = together(2, lambda engine: for_each(Placement(engine, (0, 1)), (0, 1), abs))
     assert found == [{0: 0}, {1: 1}]
+    # What organisations are told of each other's data is that it cannot be used.
+    held = together(
+        3, lambda engine: for_each(Placement(engine, range(3)), range(3), work), over_queues
+    )
+    told = "member 1 ended: it cannot use its data; ask there"
+    assert [str(error) for error in held] == [told, "no file 1", "no file 2"]
 
 
 # ---- what is sent -------------------------------------------------------------------------------

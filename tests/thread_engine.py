@@ -136,7 +136,7 @@ class QueuePost:
 def over_queues(rank, size, mail, seats=None, **options):
     """Return the engine of a member of a study whose links are queues."""
     members = tuple(
-        Member(f"rank {number}", bytes([number]), holds=seats is None or number in seats)
+        Member(f"member {number}", bytes([number]), holds=seats is None or number in seats)
         for number in range(size)
     )
     engine = TlsEngine(QueuePost(rank, mail, **options), Roster("0" * 32, "test", 1, members))

@@ -85,6 +85,10 @@ def _again(kind: type[_Told], args: tuple[Any, ...]) -> _Told:
 class VpemError(_Told):
     """Base of every error that vpem raises on purpose."""
 
+    def elsewhere(self, name: str) -> str:
+        """Return what other parties hear, of the party of this name: nothing of its data."""
+        return f"{name} ended: it cannot use its data; ask there"
+
 
 class InputError(VpemError, ValueError):
     """Data, options or parameters that cannot be used as they are."""

@@ -231,22 +231,39 @@ def for_each(place: Placement, agents: Iterable[int], work: Callable[[int], T]) 
     Raises
     ------
     VpemError
-        In every process the same, of the first agent whose work raised one.
+        In every process the same, of the first agent whose work raised one. Where processes are
+        others' (`Engine.open`) it is raised where it happened, and others hear that it did
+        (`VpemError.elsewhere`).
     """
+    engine = place.engine
     done: dict[int, T] = {}
-    failures: dict[int, Any] = {}
+    errors_here: dict[int, errors.VpemError] = {}
     for agent in agents:
         if place.mine(agent):
             try:
                 done[agent] = work(agent)
             except errors.VpemError as error:
-                parts = [part if isinstance(part, str) else (part.name, part.value)
-                         for part in error.parts]  # fmt: skip
-                failures[agent] = [type(error).__name__, parts]
-    everywhere = place.allgather(failures)
+                errors_here[agent] = error
+    everywhere = place.allgather(
+        {
+            agent: _sayable(error) if engine.open else error.elsewhere(engine.names[engine.rank])
+            for agent, error in errors_here.items()
+        }
+    )
+    if errors_here and not engine.open:
+        raise errors_here[min(errors_here)]
     if everywhere:
-        kind, parts = everywhere[min(everywhere)]
+        said = everywhere[min(everywhere)]
+        if isinstance(said, str):
+            raise errors.InputError(errors.printable(said))
+        kind, parts = said
         raise getattr(errors, kind, errors.InputError)(
             *(part if isinstance(part, str) else errors.Setting(*part) for part in parts)
         )
     return done
+
+
+def _sayable(error: errors.VpemError) -> list[Any]:
+    """Return the kind and the sentence of an error as plain values."""
+    parts = [part if isinstance(part, str) else (part.name, part.value) for part in error.parts]
+    return [type(error).__name__, parts]
