@@ -259,6 +259,7 @@ def test_a_fit_on_a_cycle_by_hand(acceleration):
         "estep": {"messages": 12 * steps, "bytes": 12 * steps * ITEMS, "rounds": steps},
         "stopping": {"messages": 36 * n_iter, "bytes": 36 * n_iter, "rounds": 3 * n_iter},
         "server": {"messages": 0, "bytes": 0, "rounds": 0},
+        "labels": {"messages": 0, "bytes": 0, "rounds": 0},
     }
     assert len(sent["bytes_by_iteration"]) == n_iter
     assert sent["bytes_by_iteration"][0] == 36 * ITEMS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +38,8 @@ from vpem.network.holdings import Partition, Workers, from_agent_of_feature, fro
 
 if TYPE_CHECKING:
     import h5py
+
+    from vpem.files.parties.homes import Home
 
 __all__ = [
     "Dataset",
@@ -78,6 +80,8 @@ class Dataset:
         Weights of the rows.
     source : str
         Where the data come from, as the user named it; used in messages.
+    homes : dict of int to Home
+        Where the rows come from, by party, of the parties that live in this process.
 
     Raises
     ------
@@ -94,6 +98,7 @@ class Dataset:
     workers: Workers | None = None
     sample_weight: NDArray[np.float64] | None = None
     source: str = "data"
+    homes: dict[int, Home] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.X, FileMatrix):

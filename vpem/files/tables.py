@@ -8,6 +8,8 @@ import sys
 import unicodedata
 from typing import TextIO
 
+import numpy as np
+
 from vpem.checks import Labels
 from vpem.files.endings import ending_of
 from vpem.files.hdf5 import atomic_write, create, write_column
@@ -38,6 +40,7 @@ def write_columns(
     path : path or None
         A .csv or .h5 file; None writes CSV to standard output.
     columns : dict of name to ndarray of shape (M,)
+        Masked values are empty cells of CSV; in HDF5 they are -1 of whole numbers, else NaN.
     kind : str
         ``encoding-type`` of an HDF5 file.
     force : bool
@@ -63,7 +66,14 @@ def write_columns(
             return
         with create(temporary, kind, VERSION) as file:
             for name, column in columns.items():
-                write_column(file, name, column)
+                write_column(file, name, _filled(column))
+
+
+def _filled(column: Labels) -> Labels:
+    """Return a column whose masked numbers are -1, or NaN."""
+    if not isinstance(column, np.ma.MaskedArray):
+        return column
+    return np.ma.filled(column, np.nan if column.dtype.kind == "f" else -1)
 
 
 def _write_csv(stream: TextIO, columns: dict[str, Labels], quote_formulas: bool) -> None:

@@ -26,7 +26,7 @@ from vpem.steps.streams import ROW_BYTES
 from vpem.sums.connect import Network, along_a_tree, connect, connect_workers
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 from vpem.sums.counted import add_vectors
-from vpem.sums.forecast import communication
+from vpem.sums.forecast import communication, labels_sent
 from vpem.sums.quantizer import ITEM
 from vpem.table import refusal
 
@@ -87,8 +87,9 @@ def plan(
         spectral gap for each weighting; ``consensus_errors``: ``max |C - 1|`` after some numbers of
         rounds; ``rounds_needed``: the fewest for some errors, or ("_is_bound") a number that will
         do where finding the fewest takes long, both of rounds that are a fixed operator;
-        ``communication``: what the ``setup`` sends, one ``iteration``, and the ``last`` E-step,
-        which finds the log-likelihood of the model (`vpem.network.ledger.Ledger.summary`);
+        ``communication``: what the ``setup`` sends, one ``iteration``, the ``last`` E-step, which
+        finds the log-likelihood of the model, and ``labels``, which are sent to all if anybody
+        wants them (`vpem.network.ledger.Ledger.summary`);
         ``along_a_tree``: messages, bytes and rounds of an iteration that sums along a tree in place
         of rounds, or None where it cannot be.
 
@@ -207,7 +208,8 @@ def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, spl
     size = asked.batch_size
     if split == "features":
         shape = n_samples, work.values[1]
-        return communication(network, *shape, work.itemsize, size, work.n_scalars)
+        sent = communication(network, *shape, work.itemsize, size, work.n_scalars)
+        return sent | {"labels": labels_sent(network, n_samples, asked.n_components)}
     n_values = message_size(asked.n_components, work.width)
     sent = communication(network, 1, n_values, work.itemsize)
     if size is not None:
@@ -220,7 +222,7 @@ def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, spl
         place = row % network.graph.n_agents
         total.agree("flooding", ROW_BYTES + ITEM * work.width, place)
     add_vectors(total, np.zeros((network.graph.n_agents, message_size(1, work.width))), "setup")
-    return sent | {"setup": ledger.summary()}
+    return sent | {"setup": ledger.summary(), "labels": Ledger(network.graph).summary()}
 
 
 def _of_widths(graph: Graph, widths: Sequence[int]) -> Partition:

@@ -206,6 +206,8 @@ class Fit(MixtureResult):
         Rows worked on in batches, in multiples of all of them; None without batches.
     free_energy : list of float
         After every batch, where sums are exact.
+    responsibilities : dict of int to ndarray of shape (M, K)
+        Of all rows, as agents of this process hear of them, where they are told.
     init_rows, best_restart, total_iterations, seconds, communication
         See `NetworkResult`.
     """
@@ -220,6 +222,7 @@ class Fit(MixtureResult):
     lost: list[int] = field(default_factory=list)
     n_passes: float | None = None
     free_energy: list[float] = field(default_factory=list)
+    responsibilities: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def n_iter(self) -> int:

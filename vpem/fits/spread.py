@@ -39,6 +39,7 @@ def fit_spread(
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
     shards: bool = False,
+    labels: Sequence[int] | None = None,
     **changes: Any,
 ) -> Fit:
     """Fit a Gaussian mixture to features that agents in several processes hold: VP-EM.
@@ -58,7 +59,7 @@ def fit_spread(
         Weight of each row; those of the first process hold for all.
     feature_names : sequence of str, optional
         Of the columns of ``X``, for messages.
-    callback, saver
+    callback, saver, labels
         As for `vpem.fits.vpem.fit_vpem`.
     shards : bool
         Leave the parameters where they are.
@@ -84,7 +85,7 @@ def fit_spread(
     assert data is not None
     fit = fit_vpem(
         data, network, how, sample_weight=weights, feature_names=names, callback=callback,
-        saver=saver,
+        saver=saver, labels=labels,
     )  # fmt: skip
     return fit if shards or not network.agents.apart else gathered(fit)
 

@@ -16,6 +16,7 @@ from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
 from vpem.fits.accelerated import acceleration_of, check_rest
+from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.parts import complete, own_start
 from vpem.fits.prepare import Prepared, make_terms, prepare, units_of
 from vpem.fits.results import Fit, warn_of_outcome
@@ -50,6 +51,7 @@ def fit_vpem(
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
+    labels: Sequence[int] | None = None,
     **changes: Any,
 ) -> Fit:
     """Fit a Gaussian mixture to data split by features: VP-EM (Valdeira et al., Algorithms 1, 2).
@@ -72,6 +74,8 @@ def fit_vpem(
         Told of every iteration; its method ``starting``, if it has one, what a start does.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
+    labels : sequence of int, optional
+        Agents whose `Fit.responsibilities` are kept; with any, even none, all are told theirs.
     **changes
         Settings that differ: see `vpem.FitSettings`. Besides the names of starts ``init`` takes a
         Mixture, or row indices (K,): means at those rows, equal weights, every covariance the
@@ -131,7 +135,9 @@ def fit_vpem(
         numbers = numbers if isinstance(how.init, str) else range(1)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept)
         best = restarts.best(network.total, attempts)
-    run = best.run
+    run, shares = best.run, {}
+    if labels is not None:
+        shares = responsibilities_of_agents(X, run.mixture, network, ledger, labels, how.missing)
     fit = Fit(
         mixture=run.mixture,
         network=network,
@@ -148,6 +154,7 @@ def fit_vpem(
         free_energy=run.free_energy,
         accelerate=how.accelerate,
         lost=run.lost,
+        responsibilities=shares,
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, how.max_iter, how.tol)

@@ -12,9 +12,13 @@ from vpem.network.schema import LARGEST_COUNT, Array, Schema, State
 
 __all__ = ["KINDS", "Ledger"]
 
-KINDS = ("setup", "flooding", "estep", "stopping", "server")
+KINDS = ("setup", "flooding", "estep", "stopping", "server", "labels")
 """Features to roots and sums of the start; agreement by flooding; rounds of the E-steps; agreeing
-to stop; sums at a server."""
+to stop; sums at a server; the sum that says what rows belong to once the fit is over, and what
+agents hear of it."""
+
+LATE = 1
+"""Of these, the last, which are sent after the last checkpoint and are in none."""
 
 Links = slice | Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]
 
@@ -95,7 +99,9 @@ class Ledger:
 
     def state(self) -> State:
         """Return what was counted."""
-        return {"messages": self._messages, "bytes": self._bytes, "rounds": self._rounds}
+        kept = slice(len(KINDS) - LATE)
+        counts = {"messages": self._messages, "bytes": self._bytes, "rounds": self._rounds}
+        return {name: own[kept] for name, own in counts.items()}
 
     def schema(self) -> Schema:
         """Return what that must be."""

@@ -14,7 +14,7 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.ledger import Ledger
 
-__all__ = ["Routes", "charge_features", "charge_hubs", "find_routes"]
+__all__ = ["Routes", "charge_answers", "charge_features", "charge_hubs", "find_routes"]
 
 NUMBER_BYTES = 4
 """Of the number of an agent."""
@@ -122,3 +122,8 @@ def charge_features(
                 messages[parent] += messages[node]
                 values[parent] += values[node]
     ledger.send("setup", 0, times=0, rounds=routes.hops)
+
+
+def charge_answers(ledger: Ledger, routes: Routes, size: int) -> None:
+    """Count how roots tell the agents of their hubs, hop by hop, what rows belong to."""
+    ledger.send("labels", size, links=routes.links_down(ledger), rounds=routes.hops)

@@ -15,7 +15,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_bound, chebyshev_steps
 from vpem.network.routes import Routes
 from vpem.settings import CONSENSUS
-from vpem.sums.counted import AmongNeighbours
+from vpem.sums.counted import AmongNeighbours, charged
 from vpem.sums.scalars import Scalars, beside, message_bytes
 
 __all__ = ["ConsensusSum", "consensus_error_bound", "rounds_needed"]
@@ -86,7 +86,7 @@ class _OverHubs(AmongNeighbours):
         self, kind: str, size: int, times: Any, rounds: int, told: Any = slice(None)
     ) -> None:
         """Count a sum: roots tell their agents the hub's term, then each round every neighbour."""
-        charge = "setup" if kind == "setup" else "estep"
+        charge = charged(kind, "estep")
         if self.routes is not None:
             self._send(charge, size, links=self._down[told], rounds=self.routes.hops)
         self._send(charge, size, times=times, rounds=rounds)

@@ -25,10 +25,19 @@ __all__ = [
     "add_numbers",
     "add_vectors",
     "at_server",
+    "charged",
 ]
 
 SUM_KIND = Choice(("setup", "estep", "check"))
 """What a sum is for; see `vpem.sums.sum.Sum.begin`."""
+
+
+def charged(kind: str, usual: str) -> str:
+    """Return the kind that messages of a sum are counted as, by what the sum is for.
+
+    Those of a start and of labels are counted apart from the ``usual`` ones.
+    """
+    return kind if kind in ("setup", "labels") else usual
 
 
 class Counted:
@@ -158,7 +167,7 @@ class AtServer(Counted):
 
     def charge_as(self, kind: str) -> None:
         """Count what is sent from now on as what the sum is for; see `Sum.begin`."""
-        self.charge = "setup" if kind == "setup" else self.kind
+        self.charge = charged(kind, self.kind)
 
     def weighted(self, weights: NDArray[np.float64]) -> Self:
         """Return the same sum of vectors that weigh so much each, (n,)."""

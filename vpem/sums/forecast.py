@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -10,17 +10,20 @@ from numpy.typing import NDArray
 
 from vpem.errors import PartitionedError
 from vpem.network.ledger import Ledger
+from vpem.network.routes import charge_answers, find_routes
 from vpem.network.schema import State
 from vpem.network.waits import AT_ONCE
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network
 from vpem.sums.gossip import GossipSum
+from vpem.sums.quantizer import ITEM
 from vpem.sums.scalars import Scalars
+from vpem.sums.spread import uncompressed
 
 if TYPE_CHECKING:
     from vpem.network.codecs import Codec
 
-__all__ = ["communication", "one_sum"]
+__all__ = ["communication", "labels_sent", "one_sum"]
 
 MOST_DRAWN = 500
 """Sums whose faults are drawn for a mean."""
@@ -95,6 +98,31 @@ def communication(
         "n_drawn": n_drawn,
         "partitioned": (n_drawn - n_whole) / n_drawn if n_drawn else 0.0,
     }
+
+
+def labels_sent(network: Network, n_samples: int, n_components: int) -> State:
+    """Count what is sent once a fit is over, if agents that hold features want labels.
+
+    Parameters
+    ----------
+    network : Network
+        From `vpem.connect`.
+    n_samples, n_components : int
+        Rows, and responsibilities of each.
+
+    Returns
+    -------
+    dict
+        `vpem.network.ledger.Ledger.summary`, or its mean where links fail.
+    """
+    plain, n_drawn = replace(network, total=uncompressed(network)), _n_drawn(network)
+    message = (n_samples, n_components - 1, ITEM, 1)
+    ledger = _take_sums(plain, "labels", message, max(n_drawn, 1))[0]
+    routes = find_routes(network.graph, network.hubs)
+    for _ in range(max(n_drawn, 1)):
+        charge_answers(ledger, routes, n_samples * n_components * ITEM)
+    found: State = _mean(ledger.summary(), n_drawn)
+    return found
 
 
 def one_sum(network: Network) -> Ledger:

@@ -25,7 +25,7 @@ from vpem.network.schema import COUNT, Schema, State
 from vpem.sums.consensus import _Layout, _OverHubs
 from vpem.sums.contraction import RoundSteps, codec_of, contraction, stable_steps
 from vpem.sums.copies import Copies, speakers
-from vpem.sums.counted import SUM_KIND
+from vpem.sums.counted import SUM_KIND, charged
 from vpem.sums.memories import GoesOn, Memories
 from vpem.sums.neighbours import Neighbourhood, finished
 from vpem.sums.outages import Outages
@@ -183,6 +183,13 @@ class GossipSum(GoesOn, _OverHubs):
         self.n_roots, self.traffic, self.values_per_item = near.n_roots, near.traffic, near.most
         self._fixed, self._failing = near.rows_of(self._layout), near.rows_of(self._links)
 
+    def uncompressed(self) -> Self:
+        """Return the same sum, whose rounds carry numbers as they are."""
+        plain = copy(self)
+        plain.codec = plain._coder = None
+        plain.whole = False
+        return plain
+
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
@@ -224,7 +231,7 @@ class GossipSum(GoesOn, _OverHubs):
         ------
         PartitionedError
             If the links that are up in its rounds do not connect all agents that are awake, or no
-            root is awake; for "setup" and "check" in 20 draws one after the other.
+            root is awake; for all but "estep" in 20 draws one after the other.
         """
         self.holders.begin(kind, n_samples)
         if self._kind == "setup" and kind != "setup":
@@ -244,7 +251,7 @@ class GossipSum(GoesOn, _OverHubs):
     @property
     def _charged(self) -> str:
         """Kind that the ledger counts the messages of this sum as."""
-        return "setup" if self._kind == "setup" else "estep"
+        return charged(self._kind, "estep")
 
     def _draw(self, kind: str, n_values: int, itemsize: int, n_scalars: int) -> None:
         """Draw one sum and count it."""

@@ -20,7 +20,7 @@ from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
 from vpem.network.schema import Schema, State
 from vpem.sums.consensus import _OverHubs
-from vpem.sums.counted import AtServer, Counted
+from vpem.sums.counted import AtServer, Counted, charged
 from vpem.sums.neighbours import Neighbourhood, Traffic, finished, row_bytes
 from vpem.sums.scalars import Scalars, beside, message_bytes, with_scalars
 
@@ -232,7 +232,7 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
     ) -> None:
         """Count a sum: roots send their agents the hub's term, then each round every neighbour."""
         self.holders.begin(kind, n_samples)
-        self.charge = "setup" if kind == "setup" else "estep"
+        self.charge = charged(kind, "estep")
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self._count(kind, size, self.n_rounds, self.n_rounds)
 

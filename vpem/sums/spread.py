@@ -12,6 +12,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
 from vpem.sums.compressed_server import CompressedServerSum
+from vpem.sums.compressed_tree import CompressedTreeSum
 from vpem.sums.connect import Network
 from vpem.sums.consensus import ConsensusSum
 from vpem.sums.gossip import GossipSum
@@ -22,7 +23,7 @@ from vpem.sums.sum import Sum
 from vpem.sums.tree import TreeSum
 from vpem.sums.tree_over_engine import TreeOverEngine
 
-__all__ = ["spread", "spread_workers", "sum_over"]
+__all__ = ["spread", "spread_workers", "sum_over", "uncompressed"]
 
 
 def spread(network: Network, engine: Engine) -> Network:
@@ -135,3 +136,25 @@ def sum_over(network: Network, agents: Placement, following: bool = False) -> Su
         n_threads=total.n_threads,
         following=following,
     )
+
+
+def uncompressed(network: Network) -> Sum:
+    """Return the sum of a network, as this process has it, with numbers that no codec touches.
+
+    What it sends to other processes is counted with what the network's own sum sends.
+    """
+    whole, total = network.whole, network.total
+    if isinstance(total, GossipSum):
+        return total.uncompressed()
+    if not isinstance(total, CompressedServerSum):
+        return total
+    plain: TreeSum | ServerSum = ServerSum(len(whole.hubs))
+    if isinstance(total, CompressedTreeSum):
+        plain = TreeSum(total.tree, total.agents)
+        plain.waits = total.waits
+    if network.part_of is None:
+        return plain
+    spread_out = sum_over(replace(whole, total=plain), network.agents)
+    assert isinstance(spread_out, ServerOverEngine | TreeOverEngine)
+    spread_out.traffic = total.traffic
+    return spread_out

@@ -60,10 +60,11 @@ class Sum(Protocol):
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
-        """Begin a sum: "estep", "setup" for a start, or "check".
+        """Begin a sum: "estep", "setup" for a start, "check", or "labels".
 
         A message has so many values of each of so many rows, and so many scalars. A "check" is the
-        E-step after the last iteration, in which all take part. Raises PartitionedError where the
+        E-step after the last iteration, in which all take part, as they do in "labels", which says
+        what rows belong to. Raises PartitionedError where the
         network falls apart meanwhile.
         """
 

@@ -18,6 +18,7 @@ from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset
 from vpem.files.parties.alignment import Alignment, align, read_key
+from vpem.files.parties.homes import Home
 from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding, open_parties
 from vpem.files.parties.weights import joined_weights, stacked_weights
@@ -208,12 +209,16 @@ def join_parties(
         for holding in held.values():
             holding.close()
     source = ", ".join(str(party.path) for party in parties)
+    homes = {
+        party: Home.joined(parties[party].name, holding.ids, holding.n_samples, found.rows[party])
+        for party, holding in held.items()
+    }
     if holders.apart:
         # Ids that the first party has of all rows stay with it.
         first_party = 0 in held and (found.rows[0] >= 0).all()
         ids = _joined_ids({0: held[0]}, found) if first_party else None
-        share = Share(X, names, ids, partition=partition, sample_weight=weights, source=source)
-        return share, found
+        common = {"partition": partition, "sample_weight": weights, "source": source}
+        return Share(X, names, ids, homes=homes, **common), found
     labelled = [party for party, holding in held.items() if holding.labels is not None]
     labels = None
     if len(labelled) == 1 and (found.rows[labelled[0]] >= 0).all():
@@ -226,6 +231,7 @@ def join_parties(
         partition=partition,
         sample_weight=weights,
         source=source,
+        homes=homes,
     )
     return dataset, found
 
@@ -333,8 +339,13 @@ def stack_parties(
     rows = tuple(np.split(np.arange(sum(counts), dtype=np.intp), np.cumsum(counts)[:-1]))
     workers = Workers(rows, tuple(party.name for party in parties))
     source = ", ".join(str(party.path) for party in parties)
+    homes = {
+        party: Home(parties[party].name, holding.ids, np.arange(holding.n_samples))
+        for party, holding in held.items()
+    }
     if holders.apart:
-        return Share(X, tuple(names[0]), workers=workers, sample_weight=weights, source=source)
+        common = {"workers": workers, "sample_weight": weights, "source": source}
+        return Share(X, tuple(names[0]), homes=homes, **common)
     return Dataset(
         X,
         tuple(names[0]),
@@ -343,6 +354,7 @@ def stack_parties(
         workers=workers,
         sample_weight=weights,
         source=source,
+        homes=homes,
     )
 
 

@@ -1,0 +1,68 @@
+"""Where rows that parties have together come from, so that what is found of them can go back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Labels
+
+__all__ = ["Home"]
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """The rows of one party's data, in its own order.
+
+    Attributes
+    ----------
+    name : str
+        Whose they are; "" of one dataset.
+    ids : ndarray of shape (m,) or None
+        What the party calls them.
+    places : ndarray of int of shape (m,)
+        Which row each of them became, of those that this process has results of; -1: none.
+    """
+
+    name: str
+    ids: Labels | None
+    places: NDArray[np.intp]
+
+    @classmethod
+    def joined(cls, name: str, ids: Labels | None, n_rows: int, rows: NDArray[np.intp]) -> Self:
+        """Make one of the party's row that each joined row is of, (M,); -1 where it lacks it."""
+        places = np.full(n_rows, -1, dtype=np.intp)
+        there = np.flatnonzero(rows >= 0)
+        places[rows[there]] = there
+        return cls(name, ids, places)
+
+    @property
+    def n_lost(self) -> int:
+        """Rows of which nothing is found."""
+        return int((self.places < 0).sum())
+
+    def columns(self, found: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """Return a table of all its rows: what they are called, and what was found of them.
+
+        Parameters
+        ----------
+        found : mapping of str to ndarray of shape (M,)
+            By rows as they were joined.
+
+        Returns
+        -------
+        dict of str to ndarray of shape (m,)
+            Masked where a row took no part.
+        """
+        called = ("row", np.arange(len(self.places))) if self.ids is None else ("id", self.ids)
+        lost = self.places < 0
+        return dict([called]) | {
+            name: np.ma.array(np.take(column, np.where(lost, 0, self.places)), mask=lost)
+            if lost.any()
+            else np.asarray(column)[self.places]
+            for name, column in found.items()
+        }

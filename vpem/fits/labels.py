@@ -1,0 +1,231 @@
+"""What a fitted mixture says of the rows it was fitted to, brought to those who hold them.
+
+Who holds features hears of the responsibilities by one more sum, which is counted as "labels"; who
+holds rows computes them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem._core.normalise import normalise
+from vpem._core.threads import one_blas_thread, thread_count
+from vpem.checks import Floats, check_memory
+from vpem.engines.placement import Placement
+from vpem.network.holdings import Workers
+from vpem.network.ledger import Ledger
+from vpem.network.routes import charge_answers, find_routes
+from vpem.steps.summing import FARTHEST, Differences, begin_differences
+from vpem.sums.connect import Network
+from vpem.sums.quantizer import ITEM
+from vpem.sums.spread import uncompressed
+from vpem.terms.mixture import Mixture
+from vpem.terms.posteriors import CHUNK_VALUES, local_terms
+
+__all__ = [
+    "columns_of",
+    "columns_of_clusters",
+    "responsibilities_of_agents",
+    "responsibilities_of_workers",
+    "stacked",
+]
+
+if TYPE_CHECKING:
+    from vpem.fits.clustering import Clustering
+
+Shares = NDArray[np.float64]
+"""Responsibilities, a row each."""
+
+
+@dataclass(frozen=True)
+class _AllRows:
+    """All rows of the data, as sums of differences ask for them; none weighs more."""
+
+    n_samples: int
+    n_threads: int
+    row_weights: None = None
+
+    def chunks(self, n_values: int) -> Iterator[slice]:
+        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
+        step = max(64, CHUNK_VALUES // max(n_values, 1))
+        for start in range(0, self.n_samples, step):
+            yield slice(start, min(start + step, self.n_samples))
+
+
+def responsibilities_of_agents(
+    X: Any,
+    mixture: Mixture,
+    network: Network,
+    ledger: Ledger,
+    agents: Sequence[int],
+    missing: str = "refuse",
+) -> dict[int, Shares]:
+    """Responsibilities of all rows, as each agent that holds features hears of them.
+
+    Hubs sum how their terms of the fitted mixture differ from those of the first component, with no
+    codec, and roots tell the agents of their hubs. Where the sum is exact all have the same; by
+    consensus every root has its own.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        All rows, of the features of this process's hubs.
+    mixture : Mixture
+        The parameters of these hubs.
+    network : Network
+        Where it was fitted; all its processes call this alike.
+    ledger : Ledger
+        Where messages are counted.
+    agents : sequence of int
+        Whose are returned.
+    missing : {"refuse", "marginalize"}
+        Whether values may be missing.
+
+    Returns
+    -------
+    dict of int to ndarray of shape (M, K)
+        By agent, of those that live here.
+
+    Raises
+    ------
+    InputError
+        If there is too little memory.
+    PartitionedError
+        If links that fail leave some out in many draws.
+    """
+    total, k, n_samples = uncompressed(network).on(ledger), mixture.n_components, len(X)
+    hub_of = {agent: b for b, hub in enumerate(network.hubs) for agent in hub.agents}
+    apart = network.agents.apart
+    used = {hub_of[agent] for agent in agents}
+    kept = [(place, b) for place, b in enumerate(total.holders.own.tolist()) if apart or b in used]
+    shared = total.roots.n_agents == 1
+    count = 1 if shared else len(kept)
+    check_memory(count * n_samples * k * ITEM, f"responsibilities of {n_samples} rows")
+    found = np.empty((count, n_samples, k))
+    threads, own = thread_count(None), mixture.blocks.n_blocks
+
+    def local(rows: slice) -> Floats:
+        if not own:
+            return np.zeros((0, rows.stop - rows.start, k))
+        return local_terms(mixture, X, rows, missing)[0]
+
+    held: Any = _AllRows(n_samples, threads)
+    begin_differences(total, "labels", n_samples, k, ITEM)
+    with one_blas_thread():
+        for rows, sums in Differences(held, total, k, local, FARTHEST[ITEM]):
+            log_weights = np.broadcast_to(mixture.log_weights, (len(sums), k))
+            out, densities = np.empty((*sums.shape[:2], k)), np.empty(sums.shape[:2])
+            normalise(sums, np.ascontiguousarray(log_weights), out, densities, threads)
+            found[:, rows] = out[:1] if shared else out[[place for place, _ in kept]]
+    by_hub = {b: found[0 if shared else at] for at, (_, b) in enumerate(kept)}
+    told = _tell_agents(network, ledger, by_hub, (n_samples, k))
+    return {agent: told[agent] for agent in agents if agent in told}
+
+
+def _tell_agents(
+    network: Network, ledger: Ledger, by_hub: dict[int, Shares], shape: tuple[int, int]
+) -> dict[int, Shares]:
+    """Bring what roots have to the agents of their hubs, hop by hop: by agent of this process."""
+    agents, routes = network.agents, find_routes(network.graph, network.hubs)
+    have: dict[int, Any] = {network.hubs[b].root: shares for b, shares in by_hub.items()}
+    charge_answers(ledger, routes, shape[0] * shape[1] * ITEM)
+    for leaf in reversed(routes.leaves.tolist()):
+        parent = int(routes.parent[leaf])
+        part = agents.send_rows(have.get(parent), shape, np.dtype(np.float64), parent, leaf)
+        if part is not None:
+            have[leaf] = part
+    return have
+
+
+def responsibilities_of_workers(
+    X: Any,
+    workers: Workers,
+    mixtures: Sequence[Mixture],
+    holders: Placement,
+    missing: str = "refuse",
+) -> dict[int, Shares]:
+    """Responsibilities of each worker's rows by its own model; nothing is sent.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        All rows; where workers live in several processes those of this one's, worker by worker.
+    workers : Workers
+        Who holds which rows.
+    mixtures : sequence of Mixture
+        One for all, or one a worker, of all or of those that live here.
+    holders : Placement
+        Which worker lives where.
+    missing : {"refuse", "marginalize"}
+        Whether values may be missing.
+
+    Returns
+    -------
+    dict of int to ndarray of shape (m_i, K)
+        By worker, of those that live here.
+    """
+    found, begin = {}, 0
+    for place, worker in enumerate(holders.own.tolist()):
+        rows = workers.rows[worker]
+        if holders.apart:
+            rows = np.arange(begin, begin + len(rows))
+            begin += len(rows)
+        at = 0 if len(mixtures) == 1 else worker if len(mixtures) == workers.n_workers else place
+        own = X[rows] if isinstance(X, np.ndarray) else X.of_rows([rows])
+        found[worker] = mixtures[at].predict_proba(own, missing=missing)
+    return found
+
+
+def columns_of(shares: Shares) -> dict[str, NDArray[Any]]:
+    """Return what a table of labels has of responsibilities (M, K), as `vpem predict` does."""
+    proba = {f"proba_{k}": column for k, column in enumerate(shares.T)}
+    return {"label": shares.argmax(axis=1), **proba}
+
+
+def columns_of_clusters(
+    found: Clustering, holders: Placement, workers: Workers | None
+) -> dict[int, dict[str, NDArray[Any]]]:
+    """Return what tables of labels have of a clustering: labels and distances, by who holds rows.
+
+    Parameters
+    ----------
+    found : Clustering
+        From `vpem.fits.row_kmeans.kmeans_rows` or `vpem.fits.feature_kmeans.kmeans_features`.
+    holders : Placement
+        Which worker or agent lives where.
+    workers : Workers or None
+        Who holds which rows; None: all agents hold features of all.
+
+    Returns
+    -------
+    dict of int to dict
+        Columns by worker or agent of this process.
+    """
+    table = {"label": found.labels, "distance": np.sqrt(found.distances)}
+    own = holders.own.tolist()
+    if workers is None:
+        return dict.fromkeys(own, table)
+    rows = dict(enumerate(workers.rows))
+    if len(found.labels) < workers.n_samples:  # a process has its own workers', one by one
+        ends = np.cumsum([0, *(len(rows[worker]) for worker in own)])
+        rows = {w: np.arange(*run) for w, run in zip(own, pairwise(ends.tolist()), strict=True)}
+    return {w: {name: column[rows[w]] for name, column in table.items()} for w in own}
+
+
+def stacked(
+    found: dict[int, dict[str, NDArray[Any]]], workers: Workers, holders: Placement
+) -> dict[int, dict[str, NDArray[Any]]]:
+    """Put what workers have of one dataset's rows in its order, at the first process."""
+    parts = holders.gather(found)
+    if parts is None:
+        return {}
+    order = np.argsort(workers.order)
+    columns = list(zip(*(part.items() for part in parts.values()), strict=True))
+    joined = {one[0][0]: np.concatenate([own for _, own in one])[order] for one in columns}
+    return {0: joined}
