@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.sums.connect import Network
 
+    from .labels import LabelFile
+
 __all__ = ["Output", "Run", "TableOutput"]
 
 P = TypeVar("P", bound=Progress)
@@ -83,6 +85,8 @@ class Run:
         What keeps checkpoints.
     network : Network or None
         What is fitted on.
+    labels : LabelFile or None
+        Where labels go, of a command that has any.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class Run:
         self.screen = screen
         self.out = out
         self.network: Network | None = None
+        self.labels: LabelFile | None = None
         engine = engine or EngineSettings()
         self.where = where_of(engine, screen)
         self.engine = self.where.engine

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vpem.sums.connect import Network
     from vpem.sums.neighbours import Traffic
 
+    from .labels import LabelFile
     from .output import Screen
 
 __all__ = ["EngineSettings", "describe_engine", "place_parties", "where_of"]
@@ -78,7 +79,11 @@ def where_of(how: EngineSettings, screen: Screen) -> Where:
 
 
 def place_parties(
-    parties: Sequence[Party], output: Path | None, shards: bool, where: Where
+    parties: Sequence[Party],
+    output: Path | None,
+    shards: bool,
+    where: Where,
+    labels: LabelFile | None = None,
 ) -> Placement:
     """Return who holds which parties, once all have the same list and none is written over.
 
@@ -92,6 +97,8 @@ def place_parties(
         Whether it is written in shards.
     where : Where
         The processes.
+    labels : LabelFile, optional
+        Where labels go.
     """
     from vpem.engines.placement import Placement, for_each
     from vpem.errors import InputError
@@ -110,6 +117,8 @@ def place_parties(
     if output is not None and shards:
         both = ([] if engine.rank else ["server"]) + [names[agent] for agent in holders.own]
         writes("--shards", *(shard_path(output, name) for name in both))
+    if labels is not None:
+        labels.place(names, holders)
     for files in [written()] if where.own_users else engine.allgather(written()):
         for option, path in files:
             writes(option, path)

@@ -10,8 +10,9 @@ from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, Worker
 
 from .checkpoints import CheckpointSettings
 from .choices import StartSettings, started
-from .driver import Output, Run
+from .driver import Run
 from .engine import EngineSettings, describe_engine
+from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen
 from .own import own_rows, own_weights
@@ -48,7 +49,7 @@ class FedGraph(GraphSettings, heading="Network"):
     )
 
 
-class FedOutput(Output, heading="Output", kept=False):
+class FedOutput(LabelledOutput, heading="Output", kept=False):
     """What is written and printed."""
 
     plot: Path | None = setting(
@@ -85,6 +86,7 @@ def fedem(
         from vpem.pictures.figure import check_picture, save_picture
 
         run = Run(screen, out, "models", engine, checkpoints)
+        run.labels = LabelFile.of(out, run.where, parties.parties)
         if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
         if out.strict and how.tol == 0:
@@ -134,8 +136,9 @@ def _fit(
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
     with run.working(Progress, source.X) as progress:
         network = run.over(connect_workers(joined, sums), workers=True)
+        X = own_rows(source, workers, network, limit)
         found = fit_fedem(
-            own_rows(source, workers, network, limit),
+            X,
             workers,
             network,
             how,
@@ -144,7 +147,12 @@ def _fit(
             callback=progress,
             saver=run.saver,
         )
-        return found, describe_engine(network)
+    ran = describe_engine(network)
+    labels, agents = run.labels, network.agents
+    assert labels is not None
+    told = of_workers(labels, X, workers, [found.mixture], agents, how.missing)
+    labels.write(source, told, agents, run.screen)
+    return found, ran | {"labels_files": labels.written}
 
 
 def _name(report: Report) -> str:

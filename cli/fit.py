@@ -14,11 +14,12 @@ from .choices import (
     started,
     stored_graph,
 )
-from .driver import Output, Run
+from .driver import Run
 from .engine import (
     EngineSettings,
     describe_engine,
 )
+from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
 from .own import own_features, own_rows, own_weights
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.fits.results import Fit
     from vpem.network.schema import Report
+
+    from .labels import Found
 
 __all__ = ["fit"]
 
@@ -48,7 +51,7 @@ def fit(
     begin: StartSettings,
     checkpoints: CheckpointSettings,
     engine: EngineSettings,
-    out: Output,
+    out: LabelledOutput,
     given: Given,
 ) -> None:
     """Fit a Gaussian mixture to features, or rows, that are spread.
@@ -70,6 +73,7 @@ def fit(
         if out.output is not None:
             check_ending(out.output, "models")
         run = Run(screen, out, "models", engine, checkpoints)
+        run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
         _check_shards_asked(run, held)
@@ -85,6 +89,7 @@ def fit(
         }  # fmt: skip
         task = _Task(source, held, graph, sums, how, run)
         found, ran = task.fit(run.memory(memory_limit))
+        run.labels.write(source, task.labelled(found), task.network.agents, screen)
         if run.shards and out.output is not None:
             found = write_shards(
                 out.output, found, task.names, source.feature_names, options, out.force
@@ -95,7 +100,7 @@ def fit(
         report["sample_weight"] = held.sample_weight
         if alignment is not None:
             report["alignment"] = alignment
-        report |= ran
+        report |= ran | {"labels_files": run.labels.written}
         if out.output is not None and not run.shards:
             write_model(out.output, found.kept(source.feature_names, report, options), out.force)
         report["model"] = None if out.output is None else str(out.output)
@@ -131,6 +136,7 @@ class _Task:
             self.parts = partition_of(source, held)
             network = connect(stored_graph(source, self.parts, graph), self.parts, sums)
             self.network = run.over(network)
+        self.data: Any = None
         self.names: Sequence[str] = self.parts.names
         self.weighted = held.sample_weight is not None
         out = run.out
@@ -159,8 +165,26 @@ class _Task:
                 X, common["feature_names"] = own_features(self.source, network, limit)
                 if self.weighted:
                     common["sample_weight"] = self.source.sample_weight
+                if self.run.labels:
+                    own = network.agents.own.tolist()
+                    common["labels"] = own if self.run.labels.parties else [0]
                 found = fit_spread(X, network, self.how, shards=self.run.shards, **common)
+            self.data = X
             return found, describe_engine(network)
+
+    def labelled(self, found: Fit) -> Found:
+        """Return what rows belong to, by who holds them, where that is to be written."""
+        from vpem.fits.labels import columns_of
+        from vpem.fits.results import RowFit
+
+        labels = self.run.labels
+        if not labels:
+            return {}
+        if self.over_rows:
+            assert isinstance(found, RowFit)
+            agents, missing = self.network.agents, self.how.missing
+            return of_workers(labels, self.data, self.parts, found.mixtures, agents, missing)
+        return {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
 
 
 def _check_shards_asked(run: Run, held: HoldingSettings) -> None:

@@ -27,7 +27,7 @@ __all__ = [
     "why_refused",
 ]
 
-NAMED_OUTPUTS = ("output", "plot", "state", "checkpoint", "individuals", "traces")
+NAMED_OUTPUTS = ("output", "plot", "state", "checkpoint", "individuals", "traces", "labels_file")
 
 NOTHING_REPLACED: Rule = (
     # A record of outputs alone, which knows of no input, does not know of a checkpoint either.
@@ -41,7 +41,7 @@ NOTHING_REPLACED: Rule = (
 
 def _writes_csv(given: Any) -> bool:
     """Whether one of the files that a command writes is CSV."""
-    files = (given.get("output"), given.get("individuals"))
+    files = (given.get("output"), given.get("individuals"), given.get("labels_file"))
     return any(file is not None and str(file).lower().endswith(".csv") for file in files)
 
 

@@ -21,6 +21,7 @@ from .engine import (
     EngineSettings,
     describe_engine,
 )
+from .labels import LabelFile, LabelledOutput, of_clusters
 from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
 from .own import own_features, own_rows, own_weights
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["kmeans"]
 
 
-class ClusterOutput(Output, heading="Output", kept=False):
+class ClusterOutput(LabelledOutput, heading="Output", kept=False):
     """What is written of clusters."""
 
     output: Path | None = changed(Output, "output", help="Write centres and labels here (HDF5).")
@@ -75,6 +76,7 @@ def kmeans(
         from vpem.files.clusterings import write_clustering
 
         run = Run(screen, out, "clusterings", engine, checkpoints)
+        run.labels = LabelFile.of(out, run.where, parties.parties)
         graph, files = graph.seeded(how.seed), ", ".join(map(str, data))
         options = given.record | {"data": files}
         _refuse_what_makes_no_sense(how, held, start)
@@ -91,7 +93,7 @@ def kmeans(
         report |= {"sample_weight": held.sample_weight, "participation": how.participation}
         if alignment is not None:
             report["alignment"] = alignment
-        report |= ran
+        report |= ran | {"labels_files": run.labels.written}
         if out.output is not None:
             stored = found.kept(source.feature_names, report, options, source.ids)
             write_clustering(out.output, stored, out.force)
@@ -131,6 +133,7 @@ def _cluster(
             if held.sample_weight is not None:
                 common["sample_weight"] = own_weights(source, workers, network)
             found = kmeans_rows(X, workers, network, how, **common)
+            of_clusters(run, source, found, network, workers)
             return found, workers.names, describe_engine(network)
         parts = partition_of(source, held)
         if how.method == "grid" and graph.topology is None and graph.graph is None:
@@ -141,7 +144,8 @@ def _cluster(
         X, common["feature_names"] = own_features(source, network, limit)
         if held.sample_weight is not None:
             common["sample_weight"] = source.sample_weight
-        found = kmeans_features(X, network, how, **common)
+        found = kmeans_features(X, network, how, labels=bool(run.labels), **common)
+        of_clusters(run, source, found, network)
         return found, parts.names, describe_engine(network)
 
 

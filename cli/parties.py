@@ -154,7 +154,7 @@ def read_data(
         if value not in (None, False):
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = run.where.parties(files, asked.id_column)
-    holders = place_parties(parties, run.out.output, run.shards, run.where)
+    holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
     weight, say = held.sample_weight, run.screen.say
     return joined(parties, asked, over_rows, missing, weight, holders, say)
 

@@ -89,12 +89,12 @@ ALONE = {
         align align_key checkpoint checkpoint_every config data dataset force init_model init_rows
         json missing_parties output parties plot quiet resume resume_if_any show_config state strict
         traces worker_rows device_individuals id time value covariates init_individuals
-        quote_formulas id_column
+        quote_formulas id_column labels_file
     """,
     "where a command runs": "engine ranks shards timeout memory_limit",
     "objects that only a program has": """
         X basis callback cells feature_names first_codec known_covariance ledger
-        model model_options network observations partition problem record rng sample_weight
+        labels model model_options network observations partition problem record rng sample_weight
         sampler_options saver server start tell whole
     """,
     "a graph that is made, which programs make by make_graph": "graph_seed mean_degree radius",

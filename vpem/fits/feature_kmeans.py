@@ -23,6 +23,7 @@ from vpem.fits.clustering import (
     progress_of,
     warn_of_outcome,
 )
+from vpem.fits.labels import charge_clusters
 from vpem.fits.one_shot import one_shot
 from vpem.fits.parts import complete, join_centres, own_columns_of_hubs
 from vpem.fits.spread import bring
@@ -54,6 +55,7 @@ def kmeans_features(
     feature_names: Sequence[str] | None = None,
     callback: Callback | None = None,
     saver: Saver | None = None,
+    labels: bool = False,
     **changes: Any,
 ) -> Clustering:
     """k-means over features that agents hold: Lloyd's algorithm, or in one shot.
@@ -79,6 +81,8 @@ def kmeans_features(
         Told of every iteration.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from; not with "grid".
+    labels : bool
+        Count what it takes to tell all agents the clusters of rows, and distances.
 
     Returns
     -------
@@ -123,6 +127,8 @@ def kmeans_features(
     if saver is not None:
         saver.begin(describe_kmeans("kmeans-features", asked, network, how))
     if how.method == "grid":
+        if labels:
+            charge_clusters(network, ledger, len(asked.X))
         found = one_shot(asked, network, ledger, how)
         found.seconds = time.perf_counter() - began
         warn_of_outcome(found, how.max_iter)
@@ -144,6 +150,8 @@ def kmeans_features(
         kept = LloydRuns(shape, terms.n_samples, network.total)
         restarts = Restarts(saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept)
         best = restarts.best(network.total, _OverFeatures(asked, terms, network, how, callback))
+        if labels:
+            charge_clusters(network, ledger, terms.n_samples)
         found = _clustering(best, asked, terms, network, restarts.outcome(began))
     warn_of_outcome(found, how.max_iter)
     return found

@@ -29,6 +29,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.posteriors import CHUNK_VALUES, local_terms
 
 __all__ = [
+    "charge_clusters",
     "columns_of",
     "columns_of_clusters",
     "responsibilities_of_agents",
@@ -38,6 +39,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from vpem.fits.clustering import Clustering
+
+LABEL = 4
+"""Bytes of the number of a cluster."""
 
 Shares = NDArray[np.float64]
 """Responsibilities, a row each."""
@@ -229,3 +233,10 @@ def stacked(
     columns = list(zip(*(part.items() for part in parts.values()), strict=True))
     joined = {one[0][0]: np.concatenate([own for _, own in one])[order] for one in columns}
     return {0: joined}
+
+
+def charge_clusters(network: Network, ledger: Ledger, n_samples: int) -> None:
+    """Count how distances to the centres of rows' clusters are summed, and all told of both."""
+    uncompressed(network).on(ledger).begin("labels", n_samples, 1, ITEM)
+    routes = find_routes(network.graph, network.hubs)
+    charge_answers(ledger, routes, n_samples * (ITEM + LABEL))

@@ -195,10 +195,8 @@ class Fit(MixtureResult):
         Components that collapsed and were placed anew.
     partitions : list of (int, str)
         Iterations in which the network fell apart, and how; parameters stayed as they were.
-    batch_size, step_size : int, float or None
+    batch_size, step_size, accelerate : int, float, str or None
         As they were asked for.
-    accelerate : str or None
-        What was tried beyond M-steps (`vpem.steps.accelerate`).
     lost : list of int
         Iterations, counted from 1 with these, whose sum found that to be too much; they have no
         entry in the history.
@@ -274,9 +272,7 @@ class Fit(MixtureResult):
         )
         return {
             **described,
-            "partitions": [
-                {"iteration": iteration, "reason": reason} for iteration, reason in self.partitions
-            ],
+            "partitions": [{"iteration": at, "reason": reason} for at, reason in self.partitions],
             **self.network.describe("consensus_path"),
         }
 

@@ -183,13 +183,6 @@ class GossipSum(GoesOn, _OverHubs):
         self.n_roots, self.traffic, self.values_per_item = near.n_roots, near.traffic, near.most
         self._fixed, self._failing = near.rows_of(self._layout), near.rows_of(self._links)
 
-    def uncompressed(self) -> Self:
-        """Return the same sum, whose rounds carry numbers as they are."""
-        plain = copy(self)
-        plain.codec = plain._coder = None
-        plain.whole = False
-        return plain
-
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)

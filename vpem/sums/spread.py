@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 
@@ -145,7 +146,9 @@ def uncompressed(network: Network) -> Sum:
     """
     whole, total = network.whole, network.total
     if isinstance(total, GossipSum):
-        return total.uncompressed()
+        rounds = copy(total)
+        rounds.codec, rounds.whole = None, False
+        return rounds
     if not isinstance(total, CompressedServerSum):
         return total
     plain: TreeSum | ServerSum = ServerSum(len(whole.hubs))

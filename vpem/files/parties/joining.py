@@ -23,6 +23,7 @@ from vpem.files.parties.manifest import Party
 from vpem.files.parties.opening import Holding, open_parties
 from vpem.files.parties.weights import joined_weights, stacked_weights
 from vpem.network.holdings import Partition, Workers
+from vpem.network.schema import Report
 
 __all__ = ["Share", "align_parties", "join_parties", "joined_names", "stack_parties"]
 
@@ -217,7 +218,7 @@ def join_parties(
         # Ids that the first party has of all rows stay with it.
         first_party = 0 in held and (found.rows[0] >= 0).all()
         ids = _joined_ids({0: held[0]}, found) if first_party else None
-        common = {"partition": partition, "sample_weight": weights, "source": source}
+        common: Report = {"partition": partition, "sample_weight": weights, "source": source}
         return Share(X, names, ids, homes=homes, **common), found
     labelled = [party for party, holding in held.items() if holding.labels is not None]
     labels = None
@@ -344,7 +345,7 @@ def stack_parties(
         for party, holding in held.items()
     }
     if holders.apart:
-        common = {"workers": workers, "sample_weight": weights, "source": source}
+        common: Report = {"workers": workers, "sample_weight": weights, "source": source}
         return Share(X, tuple(names[0]), homes=homes, **common)
     return Dataset(
         X,

@@ -1,0 +1,223 @@
+"""What rows belong to, written where the rows are: a table for each party, in its own order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vpem.records import setting
+
+from .driver import TableOutput
+from .roles import Role, writes
+
+if TYPE_CHECKING:
+    from vpem.engines.placement import Placement
+    from vpem.files.datasets import Dataset
+    from vpem.files.parties.homes import Home
+    from vpem.fits.clustering import Clustering
+    from vpem.network.holdings import Workers
+    from vpem.sums.connect import Network
+    from vpem.terms.mixture import Mixture
+
+    from .driver import Run
+    from .output import Screen
+    from .where import Where
+
+    Found = Mapping[int, Mapping[str, Any]]
+    """Columns that were found, by party."""
+
+__all__ = ["LabelFile", "LabelledOutput", "of_clusters", "of_workers"]
+
+
+def _of_one(value: Path | None, options: Mapping[str, Any]) -> Iterable[Path]:
+    """Return the table of one dataset; those of parties are known later: see `LabelFile.place`."""
+    return () if value is None or options.get("parties") else (value,)
+
+
+class LabelledOutput(TableOutput, heading="Output", kept=False):
+    """What a fit of rows writes."""
+
+    labels_file: Path | None = setting(
+        None,
+        "Write what each row belongs to here: .csv or .h5. With --parties a file for each, named "
+        "after it (clusters.lab.csv), with all its rows in its own order.",
+        flags="--labels",
+        file=Role(writes=True, files=_of_one),
+    )
+
+
+class LabelFile:
+    """Where labels go, or nowhere.
+
+    Parameters
+    ----------
+    option : str
+        That names the file.
+    file : path or None
+        The file: of one dataset, or of a process that has a user of its own; else files are named
+        after it and the parties, as shards are.
+    where : Where
+        The processes.
+    parties : bool
+        Whether data are those of parties.
+    **how
+        ``force`` and ``quote_formulas``, as `vpem.files.tables.write_columns` takes them.
+
+    Attributes
+    ----------
+    written : list of str
+        What was written: of a process that has a user of its own its file, else all.
+
+    Raises
+    ------
+    InputError
+        If the ending is another one.
+    FileError
+        If the table of one dataset cannot be written.
+    """
+
+    def __init__(
+        self, option: str, file: Path | None, where: Where, parties: bool, **how: bool
+    ) -> None:
+        from vpem.files.endings import check_ending
+        from vpem.files.hdf5 import check_writable
+
+        self.option, self.file, self.where, self.parties = option, file, where, parties
+        self.how, self.written = how, list[str]()
+        if file is not None:
+            check_ending(file, "results")
+            if not parties and where.speaks:
+                check_writable(file, how["force"], "results")
+
+    @classmethod
+    def of(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
+        """Make that of a fit."""
+        how = {"force": out.force, "quote_formulas": out.quote_formulas}
+        return cls("--labels", out.labels_file, where, parties, **how)
+
+    def __bool__(self) -> bool:
+        return self.file is not None
+
+    def place(self, names: Sequence[str], holders: Placement) -> None:
+        """Raise, in every process alike, where the table of a party cannot be written."""
+        from vpem.engines.placement import for_each
+        from vpem.files.hdf5 import check_writable
+
+        if self.file is None:
+            return
+        paths = self._paths(names)
+
+        def check(party: int) -> None:
+            writes(self.option, paths[party])
+            check_writable(paths[party], self.how["force"], "results")
+
+        for_each(holders, range(len(paths)), check)
+
+    def _paths(self, names: Sequence[str]) -> list[Path]:
+        """Return where each party's table goes."""
+        from vpem.fits.shards import shard_path
+
+        file = self.file
+        assert file is not None
+        if self.where.own_users:
+            return [file] * len(names)
+        plain = [shard_path(file, name) for name in names]
+        return [
+            path if plain.count(path) == 1 else shard_path(file, f"{name}-{number}")
+            for number, (name, path) in enumerate(zip(names, plain, strict=True))
+        ]
+
+    def write(self, source: Dataset, found: Found, holders: Placement, screen: Screen) -> None:
+        """Write what was found of the rows, and say of how many nothing was; all call this.
+
+        Parameters
+        ----------
+        source : Dataset
+            The data.
+        found : dict of dict
+            Columns by party, of rows as they were joined; of one dataset those of all rows, by 0,
+            in the first process.
+        holders : Placement
+            Which party lives where.
+        screen : Screen
+            Where messages go.
+        """
+        from vpem.engines.placement import for_each
+        from vpem.files.tables import write_columns
+
+        if self.file is None:
+            return
+        homes, paths = source.homes, [self.file]
+        if self.parties:
+            held = source.partition or source.workers
+            assert held is not None
+            paths = self._paths(held.names)
+        elif self.where.speaks:
+            homes = {0: whole_of(source)}
+
+        def write(party: int) -> list[Any]:
+            home = homes.get(party)
+            if home is None:
+                return []
+            columns = home.columns(found[party])
+            write_columns(paths[party], columns, "vpem-predictions", **self.how)
+            return [str(paths[party]), home.name, len(home.places), home.n_lost]
+
+        facts = for_each(holders, range(len(paths)), write)
+        if not self.where.own_users:
+            facts = holders.allgather(facts)
+        for path, name, n_rows, n_lost in filter(None, facts.values()):
+            self.written.append(path)
+            screen.say(f"wrote {n_rows} rows to {path}")
+            if n_lost:
+                screen.say(
+                    f"{name}: {n_lost} of {n_rows} rows took no part, since not every party has "
+                    f"them; their cells in {path} are empty"
+                )
+
+
+def whole_of(source: Dataset) -> Home:
+    """Return the rows of one dataset, all of which took part."""
+    import numpy as np
+
+    from vpem.files.parties.homes import Home
+
+    return Home("", source.ids, np.arange(source.n_samples))
+
+
+def of_workers(
+    labels: LabelFile,
+    X: Any,
+    workers: Workers,
+    mixtures: Sequence[Mixture],
+    holders: Placement,
+    missing: str,
+) -> Found:
+    """Return what workers' rows belong to by their models: each their own, or of one dataset."""
+    from vpem.fits.labels import columns_of, responsibilities_of_workers, stacked
+
+    if not labels:
+        return {}
+    shares = responsibilities_of_workers(X, workers, mixtures, holders, missing)
+    found = {worker: columns_of(own) for worker, own in shares.items()}
+    return found if labels.parties else stacked(found, workers, holders)
+
+
+def of_clusters(
+    run: Run,
+    source: Dataset,
+    found: Clustering,
+    network: Network,
+    workers: Workers | None = None,
+) -> None:
+    """Write which clusters rows are in; ``workers`` hold different rows, agents features of all."""
+    from vpem.fits.labels import columns_of_clusters, stacked
+
+    labels, agents = run.labels, network.agents
+    if not labels:
+        return
+    columns = columns_of_clusters(found, agents, workers)
+    if workers is not None and not labels.parties:
+        columns = stacked(columns, workers, agents)
+    labels.write(source, columns, agents, run.screen)
