@@ -207,7 +207,7 @@ SEARCH = ("-k", "1-3", "--restarts", 2, "--json", "-q")
 
 PAUSING = """
 import sys, time
-import vpem.fits.selection.jobs as jobs, vpem.fits.selection.trials as trials
+import vpem.fits.selection.holding as holding, vpem.fits.selection.jobs as jobs
 def pausing(method):
     calls = []
     def call(*words, **options):
@@ -217,7 +217,7 @@ def pausing(method):
             time.sleep(60)
         return method(*words, **options)
     return call
-trials.fit_vpem = pausing(trials.fit_vpem)
+holding.fit_vpem = pausing(holding.fit_vpem)
 jobs._Process.answer = pausing(jobs._Process.answer)
 if __name__ == "__main__":
     import vpem_cli

@@ -13,7 +13,7 @@ from vpem.engines.engine import StalledError
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 
-from . import over_fits, over_missing, over_row_states, over_rows, over_sums
+from . import over_fits, over_missing, over_row_states, over_rows, over_selection, over_sums
 from .mpi_support import ROOT, run_ranks
 from .thread_engine import ThreadEngine, over_queues, together
 
@@ -30,6 +30,7 @@ from .thread_engine import ThreadEngine, over_queues, together
         ("rows", 2, "all"),
         ("rows", 6, "brief"),
         ("row_states", 2, "all"),
+        ("selection", 2, "all"),
     ],
 )
 def test_mpi(script, n_ranks, how):
@@ -60,6 +61,7 @@ def at_the_end(told):
         (over_rows, over_queues),
         (over_missing, over_queues),
         (over_row_states, over_queues),
+        (over_selection, over_queues),
     ],
 )
 def test_threads(suite, engine, n_ranks, seats):

@@ -8,7 +8,7 @@ from sklearn.mixture import GaussianMixture
 
 from vpem import InputError, Workers, connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import FileError, VpemWarning
-from vpem.fits.selection.criteria import choose, compare_folds, entropy, over_folds
+from vpem.fits.selection.criteria import choose, compare_folds, over_folds
 from vpem.fits.selection.jobs import run_trials
 from vpem.fits.selection.lists import MOST_NUMBERS, parse_names, parse_numbers
 from vpem.fits.selection.record import Record, facts_of
@@ -161,12 +161,14 @@ def test_free_parameters_are_those_of_the_blocks(topology, hops, covariance, blo
 
 def test_entropy_of_one_component_is_none_and_rows_without_values_do_not_count():
     X, _ = overlapping(n_samples=60)
-    one = problem_of(X).fit(Cell(1, 0, "full")).mixture
-    assert entropy(one, X) == 0
-    two = problem_of(X).fit(Cell(2, 0, "full")).mixture
     blank = np.vstack([X, np.full((5, X.shape[1]), np.nan)])
-    assert entropy(two, blank, "marginalize") == pytest.approx(entropy(two, X), rel=1e-12)
-    assert 0 < entropy(two, X) < len(X) * np.log(2)
+    problem, more = problem_of(X), problem_of(blank, missing="marginalize")
+    one, two = (problem.fit(Cell(k, 0, "full")) for k in (1, 2))
+    assert problem.held(0).judge(one, None).entropy == 0
+    found, same = problem.held(0).judge(two, None), more.held(0).judge(two, None)
+    assert same.entropy == pytest.approx(found.entropy, rel=1e-12)
+    assert (same.weight, found.weight) == (60, 60)
+    assert 0 < found.entropy < len(X) * np.log(2)
 
 
 def test_mean_and_standard_error_over_folds():

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
 
 __all__ = [
-    "LARGEST_VALUE", "MARGINALIZE", "Prepared", "make_terms", "precision_of", "prepare", "units_of",
+    "LARGEST_VALUE", "MARGINALIZE", "Prepared", "check_count", "make_terms", "precision_of",
+    "prepare", "units_of",
 ]  # fmt: skip
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
@@ -176,16 +177,21 @@ def prepare(
     if misses:
         check_columns(X, feature_names, elsewhere=np.asarray if here is None else any_has)
         misses = bool(any_has(np.array([np.isnan(X).any()]))[0])
-    if n_positive < n_components:
-        raise InputError(
-            f"{n_components} components need at least as many rows, got {n_positive}"
-            f"{'' if row_weights is None else ' with a positive weight'}; try fewer components"
-        )
+    check_count(n_components, n_positive, "" if row_weights is None else " with a positive weight")
     if given is not None:
         given = check_rows(given, n_components, n_positive)
     found = extremes(X) if found is None else found
     _inspect(X, found, feature_names, how.reg_covar, precision, here)
     return Prepared(X, n_samples, row_weights, kept, given, precision, misses)
+
+
+def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
+    """Raise InputError unless there are at least as many rows (of a kind) as components."""
+    if n_rows < n_components:
+        raise InputError(
+            f"{n_components} components need at least as many rows, got {n_rows}{kind}; try fewer "
+            "components"
+        )
 
 
 def precision_of(dtype: DTypeLike) -> np.dtype[np.floating]:

@@ -47,6 +47,11 @@ class Traffic:
         self.delivered[kind] = self.delivered.get(kind, 0) + delivered
         self.on_wire[kind] = self.on_wire.get(kind, 0) + on_wire
 
+    def clear(self) -> None:
+        """Count from the beginning."""
+        self.delivered.clear()
+        self.on_wire.clear()
+
     def state(self) -> State:
         """Return what went up to now."""
         return {"delivered": dict(self.delivered), "on_wire": dict(self.on_wire)}
@@ -58,8 +63,8 @@ class Traffic:
 
     def restore(self, state: State) -> None:
         """Go on from what went."""
+        self.clear()
         for name, counted in vars(self).items():
-            counted.clear()
             counted.update(state[name])
 
 

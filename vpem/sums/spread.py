@@ -12,6 +12,8 @@ from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.network.blocks import Blocks
+from vpem.network.ledger import Ledger
+from vpem.network.trees import grow_tree
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.compressed_tree import CompressedTreeSum
 from vpem.sums.connect import Network
@@ -24,7 +26,7 @@ from vpem.sums.sum import Sum
 from vpem.sums.tree import TreeSum
 from vpem.sums.tree_over_engine import TreeOverEngine
 
-__all__ = ["spread", "spread_workers", "sum_over", "uncompressed"]
+__all__ = ["spread", "spread_workers", "sum_exactly", "sum_over", "uncompressed"]
 
 
 def spread(network: Network, engine: Engine) -> Network:
@@ -161,3 +163,28 @@ def uncompressed(network: Network) -> Sum:
     assert isinstance(spread_out, ServerOverEngine | TreeOverEngine)
     spread_out.traffic = total.traffic
     return spread_out
+
+
+def sum_exactly(network: Network, ledger: Ledger) -> Sum:
+    """Return the exact sum of a network, whose rounds, codecs and faults are left aside.
+
+    It is taken at the server where there is one, and else along a tree: no agent needs to be
+    reached by others than in a fit.
+
+    Parameters
+    ----------
+    network : Network
+        From `vpem.sums.connect`, or this process's part of it.
+    ledger : Ledger
+        Where it is counted how a tree is grown, if there is none yet.
+    """
+    whole = network.whole
+    total = whole.total
+    if not isinstance(total, ServerSum | TreeSum) or whole.faults is not None:
+        if whole.graph.has_server:
+            total = ServerSum(len(whole.hubs))
+        else:
+            roots = np.array([hub.root for hub in whole.hubs], dtype=np.intp)
+            # Where there are hubs everybody knows the graph.
+            total = TreeSum(grow_tree(whole.graph, None if whole.hops else ledger), roots)
+    return sum_over(replace(whole, total=total), network.agents) if network.agents.apart else total

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vpem.checks import Floats
 from vpem.errors import InputError
 from vpem.network.schema import Report
-from vpem.terms.mixture import Mixture
 
 __all__ = [
     "Chosen",
     "choose",
     "compare_folds",
-    "entropy",
     "higher_is_better",
     "over_folds",
 ]
@@ -27,47 +24,15 @@ def higher_is_better(criterion: str) -> bool:
     return criterion == "heldout"
 
 
-def entropy(mixture: Mixture, X: Floats, missing: str = "refuse") -> float:
-    """Entropy of the responsibilities, summed over rows: how much the components overlap.
-
-    Parameters
-    ----------
-    mixture : Mixture
-        The model.
-    X : ndarray of shape (M, d)
-        Its data; rows without any value count for nothing.
-    missing : {"refuse", "marginalize"}
-        What is done where values are missing.
-
-    Returns
-    -------
-    float
-        ``-sum gamma log gamma`` in nats: 0 where every row belongs to one component, at most
-        ``M log K``.
-
-    Notes
-    -----
-    ICL is BIC plus twice this (Biernacki, Celeux and Govaert 2000, with responsibilities in the
-    place of the classification, as McLachlan and Peel 2000 take it).
-    """
-    from scipy.special import entr
-
-    responsibilities = mixture.predict_proba(X, missing=missing)
-    each = entr(responsibilities).sum(axis=1)
-    if missing != "refuse":
-        each = each[(~np.isnan(X)).any(axis=1)]
-    return float(each.sum())
-
-
-def over_folds(totals: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
+def over_folds(totals: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
     """Held-out log-likelihood per sample, and its standard error.
 
     Parameters
     ----------
     totals : sequence of float
         Log-likelihood of the rows of each fold.
-    counts : sequence of int
-        Number of these rows.
+    counts : sequence of float
+        Number of these rows, or what they weigh.
 
     Returns
     -------

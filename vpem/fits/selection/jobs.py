@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
@@ -33,13 +33,13 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         if before is None:
-            del os.environ["OMP_NUM_THREADS"]
+            os.environ.pop("OMP_NUM_THREADS", None)
         else:
             os.environ["OMP_NUM_THREADS"] = before
 
 
 def run_trials(
-    problem: Problem, trials: Sequence[Trial], n_jobs: int
+    problem: Problem, trials: Sequence[Trial], n_jobs: int | None
 ) -> Iterator[tuple[Trial, Outcome]]:
     """Do trials and yield the result of each as soon as it is there.
 
@@ -49,8 +49,9 @@ def run_trials(
         What they are trials of; every process gets a copy.
     trials : sequence of Trial
         What to do, begun in this order.
-    n_jobs : int
-        Processes; with 1 it is done in this one. The results are the same.
+    n_jobs : int or None
+        Processes, of one thread each; with 1 it is done in this one. None: in this one, with as
+        many threads as the problem's options say. The results are the same.
 
     Yields
     ------
@@ -65,9 +66,9 @@ def run_trials(
     Processes are started afresh, not forked: a script that calls this with several jobs guards its
     main part by ``if __name__ == "__main__"``. They end when this process does, however it ends.
     """
-    n_jobs = min(n_jobs, len(trials))
-    if n_jobs <= 1:
-        with one_thread():
+    n_jobs = n_jobs and min(n_jobs, len(trials))
+    if n_jobs is None or n_jobs <= 1:
+        with nullcontext() if n_jobs is None else one_thread():
             for trial in trials:
                 yield trial, problem.run(trial)
         return

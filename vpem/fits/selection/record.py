@@ -8,7 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpem
+from vpem.engines.engine import Engine
+from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError, Setting
+from vpem.files.checkpoints import files_of
+from vpem.files.endings import check_ending
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.hdf5 import PathLike, check_writable
 from vpem.files.states import read_state, write_state
@@ -28,12 +32,13 @@ STATE = {"kind": Choice((KIND,)), "facts": Mapping(PLAIN), "results": Mapping(Ma
 
 def facts_of(problem: Problem) -> Report:
     """What must be the same when a search goes on: data, agents and options, not the grid."""
-    network = problem.networks[min(problem.networks)]
+    network = problem.networks[min(problem.networks)].whole
     options = {name: value for name, value in problem.options.items() if name != "feature_names"}
+    X = np.empty((problem.n_samples, 0)) if problem.X is None else problem.X
     options["dtype"] = np.dtype(options.get("dtype", np.float64)).name
     facts = {
         "vpem": vpem.__version__,
-        **describe_run(KIND, problem.X, None, None, **options),
+        **describe_run(KIND, X, problem.sample_weight, None, **options),
         "who is joined in the graph": checksum(
             network.graph.n_nodes, np.asarray(network.graph.edges)
         ),
@@ -43,6 +48,8 @@ def facts_of(problem: Problem) -> Report:
         facts["who holds which features"] = checksum(*_features_of_agents(network))
     else:
         facts["who holds which rows"] = checksum(problem.workers.order, problem.workers.counts)
+    if problem.engine.apart:
+        facts["processes"] = problem.engine.size
     return facts
 
 
@@ -62,11 +69,14 @@ class Record:
     Parameters
     ----------
     path : path or None
-        The file; None keeps nothing.
+        The file; None keeps nothing. Each of several processes has a file of its own, as
+        checkpoints have (`vpem.files.checkpoints.files_of`), with what tells its own data.
     facts : dict
         From `facts_of`.
     force : bool
         Begin anew where the file is of other data or options.
+    engine : Engine, optional
+        The processes, which go on from what all have kept. None: this one alone.
 
     Raises
     ------
@@ -76,21 +86,38 @@ class Record:
         If it is no such file, is damaged, or cannot be written.
     """
 
-    def __init__(self, path: PathLike | None, facts: Report, force: bool = False) -> None:
-        self.path = None if path is None else Path(path)
+    def __init__(
+        self,
+        path: PathLike | None,
+        facts: Report,
+        force: bool = False,
+        engine: Engine | None = None,
+    ) -> None:
+        engine = engine or OneProcess()
+        self.path: Path | None = None
         self.facts = facts
         self.results: dict[str, Outcome] = {}
-        if self.path is None:
+        if path is None:
             return
-        check_writable(self.path, True, "checkpoints")
-        if not self.path.exists():
-            return
-        state = read_state(self.path)
+        check_ending(path, "checkpoints")
+        self.path = files_of(path, engine.size)[2 * engine.rank]
+        check_writable(self.path, True)
+        if self.path.exists():
+            self._read(force)
+        common = set(self.results).intersection(*engine.allgather(sorted(self.results)))
+        ours = {key: result for key, result in self.results.items() if key in common}
+        self.results = engine.bcast(ours)
+
+    def _read(self, force: bool) -> None:
+        """Read what there is."""
+        path = self.path
+        assert path is not None
+        state = read_state(path)
         if "kind" not in state:
             raise FileError(f"{path} is no state of a selection; ", *ANOTHER)
         place = Place(f"the state {path}", advice=ANOTHER)
         check(STATE, state, place)
-        differs = _difference(state["facts"], facts)
+        differs = _difference(state["facts"], self.facts)
         if differs is None:
             for key, result in state["results"].items():
                 check(result_schema(key, result), result, place.inside("results", key))

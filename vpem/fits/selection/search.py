@@ -11,7 +11,6 @@ import numpy as np
 
 from vpem.checks import check_int
 from vpem.errors import check_choice
-from vpem.fits.prepare import prepare
 from vpem.fits.selection.criteria import Chosen, choose, compare_folds, over_folds
 from vpem.fits.selection.jobs import run_trials
 from vpem.fits.selection.record import Record
@@ -83,10 +82,14 @@ def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
     return found
 
 
-def trials_of(cell: Cell, criterion: str, n_init: int, n_folds: int) -> list[Trial]:
-    """Return the trials that judge a cell: its restarts, or its folds."""
+def trials_of(
+    cell: Cell, criterion: str, n_init: int, n_folds: int, together: bool = False
+) -> list[Trial]:
+    """Return the trials that judge a cell: its folds, or its restarts, which one fit may do."""
     if criterion == "heldout":
         return [Trial(cell, number, n_folds, n_init) for number in range(n_folds)]
+    if together:
+        return [Trial(cell, 0, n_init=n_init)]
     return [Trial(cell, number) for number in range(n_init)]
 
 
@@ -101,19 +104,12 @@ def check_problem(problem: Problem, criterion: str, n_init: int, n_folds: int) -
     check_choice("criterion", criterion, CRITERIA)
     check_int("n_init", n_init, least=1)
     if criterion == "heldout":
-        folds_of(len(problem.X), n_folds, problem.seed)
+        folds_of(problem.n_samples, n_folds, problem.seed)
     given = problem.options
     how = FitSettings(
         **{name: value for name, value in given.items() if name != "feature_names"}, n_init=n_init
     )
-    prepare(
-        problem.X,
-        problem.X.shape[1],
-        how.changed(n_components=1),
-        dtype=how.dtype,
-        missing=how.missing,
-        feature_names=given.get("feature_names"),
-    )
+    problem.held(min(problem.networks)).check(how.changed(n_components=1))
 
 
 def search(
@@ -123,7 +119,7 @@ def search(
     criterion: str = "bic",
     n_init: int = 1,
     n_folds: int = 5,
-    n_jobs: int = 1,
+    n_jobs: int | None = 1,
     record: Record | None = None,
     tell: Callable[[Trial, Outcome], None] | None = None,
     whole: Callable[[], AbstractContextManager[Any]] = nullcontext,
@@ -143,8 +139,10 @@ def search(
         Restarts of each fit.
     n_folds : int
         Folds, with "heldout".
-    n_jobs : int
-        Processes; they do not change the results.
+    n_jobs : int or None
+        Processes, of one thread each; they do not change the results. None: in this one, with all
+        restarts of a cell in one fit, which `Problem.keep` is shown. Where agents live in several
+        processes all of them do one trial after another together.
     record : Record, optional
         What has been done before, and where what is done is kept.
     tell : callable, optional
@@ -162,8 +160,10 @@ def search(
         If no cell could be fitted, or an option cannot be used.
     """
     check_problem(problem, criterion, n_init, n_folds)
-    check_int("n_jobs", n_jobs, least=1)
-    wanted = {cell: trials_of(cell, criterion, n_init, n_folds) for cell in cells}
+    if n_jobs is not None:
+        n_jobs = 1 if problem.engine.apart else check_int("n_jobs", n_jobs, least=1)
+    together = n_jobs is None
+    wanted = {cell: trials_of(cell, criterion, n_init, n_folds, together) for cell in cells}
     done: dict[str, Outcome] = {} if record is None else dict(record.results)
     to_do = [trial for trials in wanted.values() for trial in trials if trial.key not in done]
     for trial, result in run_trials(problem, to_do, n_jobs):
@@ -229,6 +229,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
             "n_iter": sum(one["n_iter"] for one in results),
             "recoveries": sum(one["recoveries"] for one in results),
             "given_up": max(one["given_up"] for one in results),
+            **_sent(results),
             "heldout": held,
             "standard_error": error,
             "train_log_likelihood": float(np.mean([one["log_likelihood"] for one in results])),
@@ -243,9 +244,15 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
         "status": results[kept]["status"],
         **told,
         **{name: results[kept][name] for name in names},
+        **_sent(results),
         "restart": kept,
         "restarts": [{name: one[name] for name in shown} for one in results],
     }
+
+
+def _sent(results: Sequence[Outcome]) -> Report:
+    """Count what was sent for all trials of a cell: to fit, and to judge."""
+    return {name: sum(one[name] for one in results) for name in ("messages", "bytes")}
 
 
 def _failed(results: Sequence[Outcome]) -> Iterator[str]:

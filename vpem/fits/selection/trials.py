@@ -17,15 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, check_int
-from vpem.errors import InputError, NotConvergedWarning, VpemError, VpemWarning
+from vpem.engines.engine import Engine
+from vpem.errors import (
+    InputError,
+    NotConvergedWarning,
+    NumericalError,
+    PartitionedError,
+    VpemError,
+    VpemWarning,
+)
+from vpem.files.matrix import FileMatrix
+from vpem.fits.prepare import check_count
 from vpem.fits.results import Fit
-from vpem.fits.rows import fit_em
-from vpem.fits.selection.criteria import entropy
-from vpem.fits.vpem import fit_vpem
+from vpem.fits.selection.holding import ByFeatures, ByRows, Held, Judged
 from vpem.network.holdings import Workers
-from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, Integer, ListOf, Number, Report, Schema
+from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Report, Schema
 from vpem.sums.connect import Network
-from vpem.terms.mixture import Mixture
+from vpem.sums.neighbours import Traffic
 
 __all__ = ["Cell", "Problem", "Trial", "folds_of", "name_hops", "result_schema"]
 
@@ -38,7 +46,9 @@ Outcome = Report
 
 FITTED: dict[str, Schema] = {
     "status": Choice(("converged", "not converged")),
-    **dict.fromkeys(("n_parameters", "n_iter", "recoveries", "given_up"), COUNT),
+    **dict.fromkeys(
+        ("n_parameters", "n_iter", "recoveries", "given_up", "messages", "bytes"), COUNT
+    ),
 }
 RESULTS: dict[str, dict[str, Schema]] = {
     "failed": {"status": Choice(("failed",)), "reason": TEXT, "refused": Choice((False,))},
@@ -46,7 +56,7 @@ RESULTS: dict[str, dict[str, Schema]] = {
     | dict.fromkeys(("first_root", "log_likelihood", "entropy", "bic", "aic", "icl"), NUMBER),
     "fold": FITTED
     | dict.fromkeys(("held_out_total", "held_out", "log_likelihood"), NUMBER)
-    | {"n_held_out": Integer(1)},
+    | {"n_held_out": Number(0, whole=True)},
 }
 """What there is in the result of a trial that is kept, besides how long it took."""
 
@@ -104,7 +114,8 @@ class Trial:
     n_folds : int
         How many folds there are; 0 for a restart on all rows.
     n_init : int
-        Restarts of the fit of a fold.
+        Restarts of the fit of a fold; on all rows those that are done in one, of which a fit keeps
+        the best.
     """
 
     cell: Cell
@@ -119,12 +130,17 @@ class Trial:
         name = f"{cell.n_components}/{cell.hops}/{cell.covariance_type}"
         if self.n_folds:
             return f"{name}/fold {self.number} of {self.n_folds}, {self.n_init} starts"
-        return f"{name}/restart {self.number}"
+        return f"{name}/restart {self.number}{self._others}"
 
     def __str__(self) -> str:
         if self.n_folds:
             return f"{self.cell}, fold {self.number + 1} of {self.n_folds}"
-        return f"{self.cell}, restart {self.number}"
+        return f"{self.cell}, restart {self.number}{self._others}"
+
+    @property
+    def _others(self) -> str:
+        """Restarts that are done with it."""
+        return f" to {self.number + self.n_init - 1}" if self.n_init > 1 else ""
 
 
 def folds_of(n_samples: int, n_folds: int, seed: int) -> list[NDArray[np.intp]]:
@@ -162,113 +178,174 @@ class Problem:
 
     Attributes
     ----------
-    X : ndarray of shape (M, d)
-        The data.
+    X : ndarray or FileMatrix of shape (M, d), or None
+        The data; where agents live in several processes, what those of this one hold, as
+        `vpem.fits.spread.fit_spread` and `vpem.fits.rows.fit_em` want it.
     networks : dict of int to Network
-        By number of hops.
+        By number of hops; what this process has of them (`vpem.sums.spread`).
     workers : Workers or None
         Who holds which rows; None where data are split by features.
     options : dict
         Of `vpem.fit_vpem`, or with ``workers`` of `vpem.fit_em`, but n_components,
-        covariance_type, n_init, first_restart, n_threads, callback and saver.
+        covariance_type, n_init, first_restart, sample_weight, callback and saver. Without
+        n_threads: one thread.
     asked : dict
         How the networks were asked for: what tells a search from others besides.
+    sample_weight : ndarray of shape (M,) or None
+        Of the rows of ``X``.
+    engine : Engine
+        The processes.
+    n_samples : int
+        Number of rows of all of them together, M.
     """
 
-    X: Floats
+    X: Floats | FileMatrix | None
     networks: dict[int, Network]
     workers: Workers | None
     options: Report
     asked: Report = field(default_factory=dict)
+    sample_weight: Floats | None = None
+
+    def __post_init__(self) -> None:
+        self.engine: Engine = next(iter(self.networks.values())).agents.engine
+        self._held: dict[int, Held] = {}
+        here = np.array([0 if self.X is None else len(self.X)])
+        everywhere = self.engine.allreduce(here, "max")[0]
+        self.n_samples = int(everywhere) if self.workers is None else self.workers.n_samples
 
     @property
     def seed(self) -> int:
         """Seed of the starts, and of the folds."""
         return int(self.options.get("seed", 0))
 
-    @property
-    def missing(self) -> str:
-        """What is done where values are missing."""
-        return str(self.options.get("missing", "refuse"))
+    def held(self, hops: int) -> Held:
+        """Return what this process has of the data, where features have gone so many hops."""
+        if hops not in self._held:
+            network = self.networks[hops]
+            missing = str(self.options.get("missing", "refuse"))
+            more = self.sample_weight, self.options.get("feature_names"), missing
+            self._held[hops] = (
+                ByFeatures(self.X, network, *more)
+                if self.workers is None
+                else ByRows(self.X, network, self.workers, *more)
+            )
+        return self._held[hops]
 
     def fit(self, cell: Cell, rows: NDArray[np.intp] | None = None, **more: Any) -> Fit:
-        """Fit a cell to all rows, or to some."""
+        """Fit a cell to all rows, or to some.
+
+        Where hubs live in several processes each ends with the parameters of its own; see
+        `vpem.fits.parts.gathered`.
+        """
         given = {
+            "n_threads": 1,
             **self.options,
             "n_components": cell.n_components,
             "covariance_type": cell.covariance_type,
             **more,
         }
-        X = self.X if rows is None else self.X[rows]
-        network = self.networks[cell.hops]
-        if self.workers is None:
-            return fit_vpem(X, network, **given)
-        return fit_em(X, self.workers if rows is None else self.workers.of_rows(rows), network,
-                      **given)  # fmt: skip
+        given.pop("feature_names", None)
+        traffic = getattr(self.networks[cell.hops].total, "traffic", None)
+        if isinstance(traffic, Traffic):
+            # A report says what went in its own fit.
+            traffic.clear()
+        return self.held(cell.hops).fit(rows, given)
+
+    def keep(self, trial: Trial, fit: Fit, found: Outcome) -> None:
+        """Take note of a fit, whose result is this."""
 
     def run(self, trial: Trial) -> Outcome:
-        """Do a trial on one thread; what cannot be fitted is a result too.
+        """Do a trial; what cannot be fitted is a result too.
 
         Returns
         -------
         dict
             ``status`` is "converged", "not converged" or "failed"; where it is failed ``reason``
-            says why. See `_on_all_rows` and `_on_a_fold` for what else there is.
+            says why. See `_on_all_rows` and `_on_a_fold` for what else there is. It is the same in
+            all processes.
+
+        Raises
+        ------
+        VpemError
+            What went wrong other than in the fit. Of several processes one may find that a fit
+            fails while others still work on it: there whatever a fit raises.
         """
         began = time.perf_counter()
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", VpemWarning)
             try:
-                found = self._on_a_fold(trial) if trial.n_folds else self._on_all_rows(trial)
-            except VpemError as error:
-                found = {
-                    "status": "failed",
-                    "reason": str(error),
-                    # Found before any work: not worth keeping.
-                    "refused": isinstance(error, InputError),
-                }
+                found = self._tried(trial)
             except MemoryError as error:
+                if self.engine.apart:
+                    raise
                 reason = f"not enough memory ({error}); try fewer jobs"
                 found = {"status": "failed", "reason": reason, "refused": False, "lost": True}
         found["seconds"] = time.perf_counter() - began
-        found["warnings"] = [
+        texts = [
             str(one.message)
             for one in heard
             if issubclass(one.category, VpemWarning)
             and not issubclass(one.category, NotConvergedWarning)
         ]
+        engine = self.engine
+        if engine.apart:
+            found = engine.bcast(found)
+            ours, *others = engine.allgather(texts)
+            texts = ours + [text for theirs in others for text in theirs if text not in ours]
+        found["warnings"] = texts
         return found
 
+    def _tried(self, trial: Trial) -> Outcome:
+        """Do a trial, or say why it failed."""
+        refused = False
+        try:
+            if self.engine.apart:
+                # This all processes find alike.
+                refused = True
+                left = self.n_samples - len(self._fold(trial)) if trial.n_folds else self.n_samples
+                check_count(trial.cell.n_components, left)
+                refused = False
+            return self._on_a_fold(trial) if trial.n_folds else self._on_all_rows(trial)
+        except (InputError, NumericalError, PartitionedError) as error:
+            if self.engine.apart and not refused:
+                raise
+            return _failed(error)
+
+    def _fold(self, trial: Trial) -> NDArray[np.intp]:
+        """Rows that a trial holds out."""
+        return folds_of(self.n_samples, trial.n_folds, self.seed)[trial.number]
+
     def _on_all_rows(self, trial: Trial) -> Outcome:
-        """Fit to all rows from one restart, and judge the model on them."""
-        fit = self.fit(trial.cell, n_init=1, first_restart=trial.number, n_threads=1)
-        mixture = fit.mixture
-        total, used = score(mixture, self.X, self.missing)
-        doubt = entropy(mixture, self.X, self.missing)
-        bic = mixture.bic(total, used)
-        return self._checked(
+        """Fit to all rows from one restart, or more, and judge the model on them."""
+        fit = self.fit(trial.cell, n_init=trial.n_init, first_restart=trial.number)
+        judged = self.held(trial.cell.hops).judge(fit, None)
+        mixture, total = judged.mixture, judged.log_likelihood
+        bic = mixture.bic(total, judged.weight)
+        found = self._checked(
             {
-                **_of_fit(fit),
+                **_of_fit(fit, judged),
                 "first_root": float(fit.root_log_likelihood[0]),
-                "log_likelihood": total / used,
-                "entropy": doubt,
+                "log_likelihood": total / judged.weight,
+                "entropy": judged.entropy,
                 "bic": bic,
                 "aic": mixture.aic(total),
-                "icl": bic + 2 * doubt,
+                "icl": bic + 2 * judged.entropy,
             },
             "bic",
         )
+        self.keep(trial, fit, found)
+        return found
 
     def _on_a_fold(self, trial: Trial) -> Outcome:
         """Fit to all rows but those of a fold, and judge the model on these."""
-        M = len(self.X)
-        held = folds_of(M, trial.n_folds, self.seed)[trial.number]
-        others = np.setdiff1d(np.arange(M), held)
-        fit = self.fit(trial.cell, others, n_init=trial.n_init, n_threads=1)
-        total, used = score(fit.mixture, self.X[held], self.missing)
+        fold = self._fold(trial)
+        others = np.setdiff1d(np.arange(self.n_samples), fold)
+        fit = self.fit(trial.cell, others, n_init=trial.n_init)
+        judged = self.held(trial.cell.hops).judge(fit, fold)
+        total, used = judged.log_likelihood, judged.weight
         return self._checked(
             {
-                **_of_fit(fit),
+                **_of_fit(fit, judged),
                 "held_out_total": total,
                 "n_held_out": used,
                 "held_out": total / used if used else float("nan"),
@@ -286,28 +363,24 @@ class Problem:
         return {"status": "failed", "reason": f"the {what} is not finite", "refused": False}
 
 
-def score(mixture: Mixture, X: Floats, missing: str) -> tuple[float, int]:
-    """Return the total log-likelihood of rows, and how many of them have a value, as `vpem score`.
-
-    Parameters
-    ----------
-    mixture : Mixture
-        The model as it is saved: mixing weights are the mean over roots.
-    X : ndarray of shape (M, d)
-        The rows.
-    missing : str
-        What is done where values are missing.
-    """
-    used = len(X) if missing == "refuse" else int((~np.isnan(X)).any(axis=1).sum())
-    return float(mixture.score_samples(X, missing=missing).sum()), used
+def _failed(error: VpemError) -> Outcome:
+    """What is said of a trial whose fit failed."""
+    return {
+        "status": "failed",
+        "reason": str(error),
+        # Found before any work: not worth keeping.
+        "refused": isinstance(error, InputError),
+    }
 
 
-def _of_fit(fit: Fit) -> Outcome:
+def _of_fit(fit: Fit, judged: Judged) -> Outcome:
     """What is kept of any fit."""
     return {
         "status": "converged" if fit.converged else "not converged",
-        "n_parameters": fit.mixture.n_parameters,
+        "n_parameters": judged.mixture.n_parameters,
         "n_iter": fit.n_iter,
         "recoveries": len(fit.recoveries),
         "given_up": len({one.component for one in fit.recoveries if one.row is None}),
+        "messages": fit.communication["messages"] + judged.messages,
+        "bytes": fit.communication["bytes"] + judged.bytes,
     }

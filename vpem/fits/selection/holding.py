@@ -1,0 +1,307 @@
+"""The data that models are compared on, where they are: here, or spread over processes.
+
+Each of several processes has the columns, or the rows, of its own agents. It fits as it would
+without a search, and a model is judged on rows by one more sum: of the terms of its hubs for every
+row, exact whatever the rounds of the fit, or of three numbers of every worker's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Floats
+from vpem.files.matrix import FileMatrix
+from vpem.fits.local_rows import LocalRows
+from vpem.fits.parts import outline
+from vpem.fits.prepare import prepare
+from vpem.fits.results import Fit
+from vpem.fits.rows import fit_em
+from vpem.fits.spread import bring
+from vpem.fits.vpem import fit_vpem
+from vpem.network.holdings import Workers
+from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
+from vpem.settings import FitSettings
+from vpem.sums.connect import Network
+from vpem.sums.counted import add_vectors
+from vpem.sums.spread import sum_exactly
+from vpem.sums.sum import Sum
+from vpem.terms.mixture import Mixture
+from vpem.terms.posteriors import CHUNK_VALUES, local_terms, normalised, posteriors
+
+__all__ = ["ByFeatures", "ByRows", "Held", "Judged"]
+
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a model says of some rows.
+
+    Attributes
+    ----------
+    mixture : Mixture
+        What was judged: as it is saved, mixing weights are the mean over roots. Where hubs live in
+        several processes only its shape is that of all.
+    log_likelihood : float
+        Of the rows together, each as often as it weighs.
+    weight : float
+        Rows that have a value, or what they weigh.
+    entropy : float
+        Of the responsibilities, summed over these: how much the components overlap.
+    messages, bytes : int
+        That were sent to find this out.
+
+    Notes
+    -----
+    ``-sum gamma log gamma`` in nats is 0 where every row belongs to one component, at most
+    ``M log K``. ICL is BIC plus twice this (Biernacki, Celeux and Govaert 2000, with
+    responsibilities in the place of the classification, as McLachlan and Peel 2000 take it).
+    """
+
+    mixture: Mixture
+    log_likelihood: float
+    weight: float
+    entropy: float
+    messages: int
+    bytes: int
+
+
+class Held(Protocol):
+    """What a process has of the data."""
+
+    def check(self, how: FitSettings) -> None:
+        """Raise InputError where nothing could be fitted to the data, and warn of them."""
+
+    def fit(self, rows: Indices | None, options: Report) -> Fit:
+        """Fit to some rows, by the numbers that users give them, or (None) to all.
+
+        Where hubs live in several processes each ends with the parameters of its own.
+        """
+
+    def judge(self, fit: Fit, rows: Indices | None) -> Judged:
+        """Judge what `fit` has found on some rows, or (None) on all."""
+
+
+class ByFeatures:
+    """Features that agents hold.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d), or None
+        The data; where agents live in several processes, as for `vpem.fits.spread.fit_spread`:
+        features go to the roots of their hubs now, once for all models.
+    network : Network
+        Who holds which.
+    sample_weight : ndarray of shape (M,) or None
+        Of the rows; those of the first process hold for all.
+    feature_names : sequence of str or None
+        Of the columns of X.
+    missing : {"refuse", "marginalize"}
+        What is done where values are missing.
+    """
+
+    def __init__(
+        self, X: Any, network: Network, sample_weight: Any, feature_names: Any, missing: str
+    ) -> None:
+        self._network, self._missing = network, missing
+        self._apart = network.agents.apart
+        if self._apart:
+            weights = None if sample_weight is None else np.asarray(sample_weight)
+            sample_weight = network.agents.engine.bcast(weights)
+            X, feature_names = bring(X, network, feature_names, missing)
+        self.X, self._weights, self._names = X, sample_weight, feature_names
+        self._sum = _Exact(network)
+
+    def check(self, how: FitSettings) -> None:
+        """Look at the data as a fit does."""
+        prepare(
+            self.X, self._network.blocks.n_features, how, sample_weight=self._weights,
+            feature_names=self._names, dtype=how.dtype, missing=how.missing,
+            some=self._network.total.holders.any,
+        )  # fmt: skip
+
+    def fit(self, rows: Indices | None, options: Report) -> Fit:
+        """Fit by VP-EM."""
+        return fit_vpem(
+            _some(self.X, rows), self._network, sample_weight=_some(self._weights, rows),
+            feature_names=self._names, **options,
+        )  # fmt: skip
+
+    def judge(self, fit: Fit, rows: Indices | None) -> Judged:
+        """Judge by the exact sum of the hubs' terms of each row."""
+        total, ledger = self._sum.begin()
+        X, mixture = _some(self.X, rows), fit.mixture
+        total.begin("estep", len(X), mixture.n_components, 8)
+        found = _Rows(X, self._missing, _some(self._weights, rows))
+        if self._apart:
+            found.has_some = self._network.total.holders.any(found.has_some)
+            mixture = self._shared(mixture)
+            for part in self._posteriors(X, mixture, total):
+                found.take(*part)
+            mixture = outline(fit).mixture
+        else:
+            found.judge(mixture)
+        return Judged(mixture, *found.sums(), ledger.messages, ledger.bytes)
+
+    def _shared(self, mixture: Mixture) -> Mixture:
+        """Return this process's part of a mixture with the mean of all roots' mixing weights."""
+        roots = self._network.total.roots
+        own = mixture.weights[: len(roots.own)]
+        mean = roots.allreduce(own.sum(axis=0)) / roots.n_agents
+        return replace(mixture, weights=mean[None])
+
+    def _posteriors(
+        self, X: Any, part: Mixture, total: Sum
+    ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
+        """Responsibilities and log-likelihoods of rows under what processes have parts of."""
+        k, n_own = part.n_components, len(total.holders.own)
+
+        def local(rows: slice) -> Floats:
+            if not n_own:
+                return np.zeros((0, rows.stop - rows.start, k))
+            terms, constant = local_terms(part, X, rows, self._missing)
+            # Constants are summed with the terms: log-densities are minus half of them.
+            terms[0] -= 2 * np.broadcast_to(constant, terms.shape[1])[:, None]
+            return terms
+
+        size = max(64, CHUNK_VALUES // (total.holders.n_agents * k))
+        chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
+        for rows, sums in total.flow(chunks, local):
+            yield rows, *normalised(part, sums)
+
+
+class ByRows:
+    """Rows that workers hold.
+
+    Parameters
+    ----------
+    X : ndarray or FileMatrix of shape (M, d)
+        The data; where workers live in several processes, those of the process's own workers.
+    network : Network
+        Of the workers.
+    workers : Workers
+        Who holds which.
+    sample_weight : ndarray of shape (M,) or None
+        Of the rows of X.
+    feature_names : sequence of str or None
+        Of the columns.
+    missing : {"refuse", "marginalize"}
+        What is done where values are missing.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        network: Network,
+        workers: Workers,
+        sample_weight: Any,
+        feature_names: Any,
+        missing: str,
+    ) -> None:
+        self.X, self._network, self._workers = X, network, workers
+        self._weights, self._names, self._missing = sample_weight, feature_names, missing
+        self._here = LocalRows.of(network.total.holders, workers, X)
+        self._sum = _Exact(network)
+
+    def check(self, how: FitSettings) -> None:
+        """Look at the data as a fit does."""
+        prepare(
+            self.X, self.X.shape[1], how, sample_weight=self._weights, feature_names=self._names,
+            dtype=how.dtype, missing=how.missing, here=self._here,
+        )  # fmt: skip
+
+    def _own(self, rows: Indices | None) -> Indices | None:
+        """Return which of the rows that are here some of all are."""
+        if rows is None or self._here is None:
+            return rows
+        return np.flatnonzero(np.isin(self._here.numbers, rows))
+
+    def fit(self, rows: Indices | None, options: Report) -> Fit:
+        """Fit by EM over rows."""
+        workers, own = self._workers, self._own(rows)
+        return fit_em(
+            _some(self.X, own), workers if rows is None else workers.of_rows(rows), self._network,
+            sample_weight=_some(self._weights, own), feature_names=self._names, **options,
+        )  # fmt: skip
+
+    def judge(self, fit: Fit, rows: Indices | None) -> Judged:
+        """Judge the first worker's model by what every worker finds of its own rows."""
+        total, ledger = self._sum.begin()
+        mixture = fit.mixture
+        if self._network.whole.total.n_roots > 1:
+            values = [mixture.weights, mixture.means, mixture.covariances]
+            total.agree("estep", sum(one.nbytes for one in values), 0)
+            weights, means, covariances = self._network.agents.engine.bcast(values)
+            mixture = replace(mixture, weights=weights, means=means, covariances=covariances)
+        own = self._own(rows)
+        found = _Rows(_some(self.X, own), self._missing, _some(self._weights, own))
+        found.judge(mixture)
+        sums = found.sums()
+        each = np.zeros((len(total.holders.own), 3))
+        each[:1] = sums
+        added = add_vectors(total, each)[0]
+        if self._here is not None:
+            sums = float(added[0]), float(added[1]), float(added[2])
+        return Judged(mixture, *sums, ledger.messages, ledger.bytes)
+
+
+class _Exact:
+    """The sum by which models are judged, from its beginning for each."""
+
+    def __init__(self, network: Network) -> None:
+        self._graph, self._grown = network.graph, Ledger(network.graph)
+        self._total = sum_exactly(network, self._grown)
+
+    def begin(self) -> tuple[Sum, Ledger]:
+        """Return the sum, and where it is counted: each as if it were the only one."""
+        ledger = Ledger(self._graph)
+        ledger.add(self._grown)
+        return self._total.on(ledger), ledger
+
+
+class _Rows:
+    """Log-likelihood and entropy of some rows, which are taken a run at a time."""
+
+    def __init__(self, X: Any, missing: str, weights: Any) -> None:
+        self._X, self._missing, self._weights = X, missing, weights
+        self._scores, self._doubts = np.zeros(len(X)), np.zeros(len(X))
+        self.has_some = np.ones(len(X), dtype=np.bool_)
+        """Rows of which there is a value, (m,)."""
+        if missing != "refuse":
+            runs = X.runs() if isinstance(X, FileMatrix) else [(0, X)]
+            for start, part in runs:
+                self.has_some[start : start + len(part)] = (~np.isnan(part)).any(axis=1)
+
+    def judge(self, mixture: Mixture) -> None:
+        """Take all of them, of which everything is here."""
+        for part in posteriors(mixture, self._X, self._missing):
+            self.take(*part)
+
+    def take(self, rows: slice, proba: NDArray[np.float64], scores: NDArray[np.float64]) -> None:
+        """Take a run of rows: responsibilities (n, K) and log-likelihoods (n,)."""
+        from scipy.special import entr
+
+        self._scores[rows], self._doubts[rows] = scores, entr(proba).sum(axis=1)
+
+    def sums(self) -> tuple[float, float, float]:
+        """Return log-likelihood, weight and entropy of all together."""
+        if self._weights is None:
+            return (float(self._scores.sum()), float(np.count_nonzero(self.has_some)),
+                    float(self._doubts[self.has_some].sum()))  # fmt: skip
+        used = self.has_some & (np.asarray(self._weights) > 0)
+        weights = np.asarray(self._weights, dtype=np.float64)[used]
+        return (float(weights @ self._scores[used]), float(weights.sum()),
+                float(weights @ self._doubts[used]))  # fmt: skip
+
+
+def _some(values: Any, rows: Indices | None) -> Any:
+    """Return some rows of a matrix or of weights, of which there may be none."""
+    if rows is None or values is None:
+        return values
+    return values.of_rows([rows]) if isinstance(values, FileMatrix) else np.asarray(values)[rows]
