@@ -1,37 +1,48 @@
-"""Opening a connection to another member, and what it means when that fails."""
+"""Opening a connection to another member, and finding out why when that fails."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidProxyStatus, ProxyError
+from websockets.exceptions import WebSocketException
+from websockets.proxy import get_proxy
+from websockets.uri import parse_uri
 
+from vpem.engines.tls.faults import Met, Refused, Trouble, explain, validity
 from vpem.engines.tls.members import Member
-from vpem.engines.tls.sockets import OPTIONS, Called, quiet
-from vpem.engines.tls.trust import refusal_of
+from vpem.engines.tls.sockets import OPTIONS, Called, certificate_of, quiet
+from vpem.engines.tls.trust import any_context, refusal_of
 from vpem.engines.tls.wire import FRAME
-from vpem.errors import VpemError
 
-__all__ = ["Refused", "Trouble", "dial"]
+__all__ = ["PATH", "Refused", "Trouble", "dial", "proxy_to"]
 
 PATH = "/vpem"
 
-
-class Refused(VpemError):
-    """A link that cannot be, however often it is tried."""
-
-    exit_code = 2
+GREETING = 256
+"""Bytes that are read of what does not speak TLS."""
 
 
-class Trouble(Exception):
-    """A link that cannot be at present."""
+def proxy_to(host: str, port: int) -> str | None:
+    """Return the proxy through which an address is dialled, without its password."""
+    try:
+        given = get_proxy(parse_uri(_uri(host, port, PATH)))
+    except (ValueError, WebSocketException):  # dialling will say why
+        return None
+    if given is None:
+        return None
+    read = urlsplit(given)
+    return f"{read.scheme}://{read.netloc.rpartition('@')[2]}"
 
-    def __init__(self, sentence: str, kind: str = "") -> None:
-        super().__init__(sentence)
-        self.kind = kind
+
+def _uri(host: str, port: int, path: str) -> str:
+    return f"wss://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
 
 async def dial(
@@ -40,6 +51,10 @@ async def dial(
     context: ssl.SSLContext,
     through: socket.socket | None = None,
     seconds: float = 10.0,
+    *,
+    path: str = PATH,
+    members: Sequence[Member] = (),
+    **options: Any,
 ) -> Called:
     """Open a connection to a member.
 
@@ -55,6 +70,12 @@ async def dial(
         A stream that leads there; default: its address, by a proxy where one is set.
     seconds : float
         To try for.
+    path : str
+        What it is asked for.
+    members : sequence of Member
+        All of the study, of whom another may answer.
+    **options
+        Keywords of `websockets.asyncio.client.connect`.
 
     Raises
     ------
@@ -68,67 +89,74 @@ async def dial(
         return made[-1]
 
     host, port = member.address or (member.name, 443)
-    where = f"{host}:{port}"
-    given: dict[str, Any] = {} if through is None else {"sock": through}
+    proxy = None if through is not None else proxy_to(host, port)
+    met = Met(own, member, host, port, proxy, seconds)
+    given: dict[str, Any] = {"compression": None, "max_size": FRAME, "user_agent_header": None,
+                             "logger": quiet, **OPTIONS, **options}  # fmt: skip
+    if through is not None:
+        given["sock"] = through
     try:
         connection = await connect(
-            f"wss://{f'[{host}]' if ':' in host else host}:{port}{PATH}",
+            _uri(host, port, path),
             ssl=context,
-            compression=None,
-            max_size=FRAME,
             open_timeout=seconds,
-            user_agent_header=None,
-            logger=quiet,
             create_connection=cast(Any, make),
-            **OPTIONS,
             **given,
         )
-    except (OSError, EOFError, InvalidHandshake, InvalidProxy) as error:
+    except (OSError, EOFError, ImportError, WebSocketException) as error:
         lost = made[-1].lost if made else None
-        raise _meaning(own, member.name, where, error, lost) from None
-    return cast(Called, connection)
+        # An alert of TLS 1.3 comes when the handshake seems to be over, and is what ended the rest.
+        cause = lost if isinstance(lost, ssl.SSLError) else error
+        if through is None:
+            await _look(cause, met)
+        raise explain(cause, met, members) from None
+    called = cast(Called, connection)
+    shown = certificate_of(called)
+    if shown != member.certificate:
+        called.cut()
+        met.shown = shown
+        raise explain(ssl.SSLCertVerificationError(), met, members)
+    assert called.response is not None
+    wrong = validity(member, called.response.headers)
+    if wrong is not None:
+        called.cut()
+        raise wrong
+    return called
 
 
-def _meaning(
-    own: str, name: str, where: str, error: Exception, lost: Exception | None
-) -> Trouble | Refused:
-    """Say what a failed connection means."""
-    kind = refusal_of(error) or refusal_of(lost)
-    if kind == "unknown":
-        return Refused(
-            f"what answers at {where} is not {name}: it shows another certificate than the one "
-            "in the study; is the address right, is the study the newest edition, or does a "
-            "proxy open what is sealed?"
-        )
-    if kind == "refused":
-        return Refused(
-            f"{name} refuses the certificate of {own}: it is not in the study that {name} has, "
-            "or has been revoked; compare the editions"
-        )
-    if isinstance(error, InvalidProxyStatus):
-        status = error.response.status_code
-        if status == 407:
-            return Refused(
-                f"the proxy on the way to {name} asks for a name and a password; give them in "
-                "https_proxy (http://NAME:PASSWORD@HOST:PORT)"
-            )
-        return Trouble(f"the proxy on the way to {where} answers {status}")
-    if isinstance(error, InvalidProxy):
-        return Refused(f"https_proxy cannot be used: {error}")
-    if isinstance(error, ProxyError):
-        return Trouble(f"the proxy on the way to {where} does not answer as one")
-    if kind == "other" or isinstance(error, InvalidHandshake):
-        return Trouble(f"what answers at {where} is not vpem", "other")
-    if isinstance(error, TimeoutError):
-        return Trouble(f"{where} does not answer")
-    if isinstance(error, ConnectionRefusedError):
-        return Trouble(f"nobody listens at {where}")
-    if isinstance(error, socket.gaierror):
-        return Trouble(f"there is no host {where.rpartition(':')[0]}")
-    if isinstance(error, ssl.SSLError | EOFError | ConnectionError):
-        return Trouble(f"the connection to {where} was cut while it was opened")
-    return Trouble(
-        f"{where} cannot be reached ({error.strerror or 'no reason given'})"
-        if isinstance(error, OSError)
-        else f"{where} cannot be reached"
-    )
+async def _look(error: Exception, met: Met) -> None:
+    """Find out what it is that answers in the member's place."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        seen: list[bytes] = []
+
+        class Looking(Called):
+            """Sends nothing, and ends as soon as the certificate is there."""
+
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                seen.append(certificate_of(self))
+                self.cut()
+
+        with contextlib.suppress(OSError, EOFError, WebSocketException):
+            await connect(
+                _uri(met.host, met.port, PATH), ssl=any_context(), open_timeout=met.seconds,
+                create_connection=Looking, logger=quiet,
+            )  # fmt: skip
+        met.shown = seen[0] if seen else None
+    elif refusal_of(error) == "other" and met.proxy is None:
+        with contextlib.suppress(OSError):
+            met.banner = await _greeting(met.host, met.port)
+
+
+async def _greeting(host: str, port: int) -> bytes:
+    """Return what answers in plain words at an address: what it says first, or to HTTP."""
+    async with asyncio.timeout(3.0):
+        reader, writer = await asyncio.open_connection(host, port, limit=GREETING)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    return await reader.read(GREETING)
+            writer.write(b"HEAD / HTTP/1.0\r\n\r\n")
+            return await reader.read(GREETING)
+        finally:
+            writer.transport.abort()

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from vpem.engines.tls.gate import shake_hands
 from vpem.engines.tls.sockets import Answered, Host, answer
 from vpem.engines.tls.trust import refusal_of
 
@@ -18,8 +19,8 @@ __all__ = ["Door", "listening"]
 WAITING = 16
 """Connections that have not said anything yet, each of which has a socket and nothing else."""
 
-STRANGERS = 3
-"""Connections in the middle of TLS's handshake, each of which takes some 300 kB of buffers."""
+STRANGERS = 8
+"""Connections in the middle of TLS's handshake, each of which takes some 100 kB of buffers."""
 
 SAID = 20
 """Sentences about people who were turned away, at most."""
@@ -73,6 +74,10 @@ class Door:
         self._said: set[str] = set()
         self._host = Host(self._welcome)
 
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Believe other certificates from now on."""
+        self._context = context
+
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections for ever."""
         listener.setblocking(False)
@@ -92,7 +97,13 @@ class Door:
         task = asyncio.create_task(self._meet(accepted, address))
         guest = Guest(task, address)
         self._guests.append(guest)
-        task.add_done_callback(lambda _: self._guests.remove(guest))
+
+        def leave(_: object) -> None:
+            self._guests.remove(guest)
+            if not guest.begun:
+                accepted.close()
+
+        task.add_done_callback(leave)
 
     def _make_place(self, begun: bool, most: int) -> None:
         """End the oldest of the address that has the most, if there are too many."""
@@ -106,8 +117,6 @@ class Door:
 
     async def _meet(self, accepted: socket.socket, address: str) -> None:
         """Wait for a stranger's first byte, then for TLS."""
-        loop = asyncio.get_running_loop()
-        taken = False
         try:
             async with asyncio.timeout(self._seconds):
                 if not await _begins_tls(accepted):
@@ -116,17 +125,12 @@ class Door:
                 task = asyncio.current_task()
                 for guest in self._guests:
                     guest.begun |= guest.task is task
-                taken = True
-                await loop.connect_accepted_socket(
-                    self._host.connection, accepted, ssl=self._context
-                )
+                made = self._host.connection()
+                await shake_hands(accepted, made, self._context, self._seconds)
         except ssl.SSLError as error:
             self._turned_away(refusal_of(error), address)
         except (OSError, TimeoutError):
             pass
-        finally:
-            if not taken:
-                accepted.close()
 
     def _turned_away(self, kind: str, address: str) -> None:
         sentences = {

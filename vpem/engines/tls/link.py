@@ -167,11 +167,9 @@ class Link:
                     pause = first
             except Trouble as trouble:
                 self.trouble = str(trouble)
-                strange = strange + 1 if trouble.kind == "other" else 0
+                strange = strange + 1 if trouble.kind == "tls" else 0
                 if strange == self.here.pace.patience:
-                    self.here.failed(
-                        Refused(f"{trouble}; is the address of {self.member.name} right?")
-                    )
+                    self.here.failed(Refused(str(trouble), trouble.kind))
                     return
             except Refused as error:
                 self.here.failed(error)

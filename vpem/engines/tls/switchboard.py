@@ -12,7 +12,7 @@ from typing import Any
 from vpem import __version__
 from vpem.engines.tls.dial import PATH, Refused, dial
 from vpem.engines.tls.door import Door
-from vpem.engines.tls.link import Here, Link, Pace, refuse
+from vpem.engines.tls.link import Here, Link, Pace
 from vpem.engines.tls.members import Identity, Roster
 from vpem.engines.tls.sockets import Answered, Line, certificate_of
 from vpem.engines.tls.streams import Message
@@ -159,22 +159,11 @@ class Switchboard:
 
         async def open() -> Line:
             seconds = self._here.pace.opening
-            connection = await dial(own.name, member, self._client, seconds=seconds)
-            shown = certificate_of(connection)
-            if shown != member.certificate:
-                sentence = f"{self._called(shown)} answers in the place of {member.name}"
-                await refuse(connection, Refusal(sentence))
-                raise Refused(f"{sentence}, by its certificate; is the address right?")
-            return connection
+            return await dial(
+                own.name, member, self._client, seconds=seconds, members=self._roster.members
+            )
 
         return open
-
-    def _called(self, certificate: bytes) -> str:
-        """Return whose certificate it is."""
-        for member in self._roster.members:
-            if member.certificate == certificate:
-                return member.name
-        return "somebody else"
 
     async def _welcome(self, connection: Answered, path: str) -> None:
         """Talk with a member that has dialled."""

@@ -9,7 +9,14 @@ from datetime import UTC, datetime
 from vpem.engines.tls.members import Identity, Member, Roster, fingerprint
 from vpem.errors import InputError
 
-__all__ = ["client_context", "identity_error", "not_valid", "refusal_of", "server_context"]
+__all__ = [
+    "any_context",
+    "client_context",
+    "identity_error",
+    "not_valid",
+    "refusal_of",
+    "server_context",
+]
 
 NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME: dates are looked at after the handshake, by `not_valid`,
@@ -36,6 +43,14 @@ def client_context(identity: Identity, expected: Iterable[Member]) -> ssl.SSLCon
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate is the name
     return _pinned(context, identity, expected)
+
+
+def any_context() -> ssl.SSLContext:
+    """Return what one looks at certificates with, of whomever: nothing may be sent over it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def server_context(identity: Identity, expected: Iterable[Member]) -> ssl.SSLContext:

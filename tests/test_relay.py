@@ -1,0 +1,261 @@
+"""A relay passes on what members say to each other, and lets nobody else in."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from vpem.engines.tls import door as doors
+from vpem.engines.tls.carried import calls, through
+from vpem.engines.tls.dial import dial
+from vpem.engines.tls.door import listening
+from vpem.engines.tls.faults import Refused, Trouble
+from vpem.engines.tls.members import Member
+from vpem.engines.tls.relay import CHUNK, Relay
+from vpem.engines.tls.standing import Standing
+from vpem.engines.tls.trust import client_context
+
+from .tls_support import a_study, certify, der
+
+
+class Place:
+    """A study whose members are at a relay, which runs and whose events are kept."""
+
+    def __init__(self, folder, seconds=10.0):
+        self.roster, self.identities, _ = a_study(folder, listening=())
+        self.identity = certify(folder, "relay")
+        self.seconds = seconds
+        self.events, self.said, self.tasks = [], [], []
+
+    async def __aenter__(self):
+        self.relay = Relay(self.events.append)
+        self.standing = Standing(self.roster, self.identity, self.relay, self.said.append,
+                                 seconds=self.seconds)  # fmt: skip
+        listener = listening("127.0.0.1", 0)
+        self.address = listener.getsockname()
+        self.member = Member("relay", der(self.identity), self.address)
+        self.serving = asyncio.create_task(self.standing.serve(listener))
+        self.delivered = asyncio.Queue()
+        return self
+
+    async def __aexit__(self, *_):
+        for task in [*self.tasks, self.serving]:
+            task.cancel()
+        await asyncio.gather(*self.tasks, self.serving, return_exceptions=True)
+        while not self.delivered.empty():
+            self.delivered.get_nowait().close()
+
+    def wait(self, name):
+        """Register a member, as its links do."""
+        work = calls(self.member, self.identities[name], self.roster, self.delivered.put_nowait)
+        self.tasks.append(asyncio.create_task(work))
+
+    async def stream(self, name, to):
+        """Return both ends of a stream between two members."""
+        member = self.roster.members[self.roster.rank_of(to)]
+        ends = await asyncio.gather(
+            through(self.member, member, self.identities[name], self.roster), self.delivered.get()
+        )
+        return [await asyncio.open_connection(sock=end) for end in ends]
+
+    async def dial(self, path, identity=None):
+        identity = identity or self.identities["clinic"]
+        context = client_context(identity, [self.member])
+        return await dial(identity.name, self.member, context, path=path)
+
+
+def run(work):
+    return asyncio.run(asyncio.wait_for(work, 30))
+
+
+def test_streams_are_passed_on_both_ways_and_end_together(tmp_path):
+    content = {"lab": bytes(range(256)) * 3000, "clinic": b"\0\xff" * 200_001}
+
+    async def scene():
+        async with Place(tmp_path) as place:
+            place.wait("lab")
+            near, far = await place.stream("clinic", "lab")
+            for (_, writer), name in ((near, "clinic"), (far, "lab")):
+                writer.write(content[name])
+            got = await asyncio.gather(
+                far[0].readexactly(len(content["clinic"])),
+                near[0].readexactly(len(content["lab"])),
+            )
+            assert got == [content["clinic"], content["lab"]]
+            near[1].close()
+            assert await far[0].read() == b""
+            far[1].close()
+            while place.relay.pairs:
+                await asyncio.sleep(0.01)
+            ended = place.events[-1]
+            assert (ended.event, ended.source, ended.target) == ("ended", "clinic", "lab")
+            assert (ended.there, ended.back) == (len(content["clinic"]), len(content["lab"]))
+
+    run(scene())
+
+
+def test_a_call_waits_for_a_member_that_comes_later_and_says_who_is_absent(tmp_path, monkeypatch):
+    async def scene():
+        async with Place(tmp_path) as place:
+            coming = asyncio.create_task(place.stream("clinic", "lab"))
+            await asyncio.sleep(0.1)
+            place.wait("lab")
+            for _, writer in await coming:
+                writer.close()
+            monkeypatch.setattr("vpem.engines.tls.relay.WAIT", 0.1)
+            with pytest.raises(Trouble, match=r"^hub is not connected to relay, .*start hub$"):
+                await place.stream("clinic", "hub")
+
+    run(scene())
+
+
+def test_members_are_registered_again_after_a_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem.engines.tls.carried.PAUSES", (0.01, 0.01))
+
+    async def scene():
+        async with Place(tmp_path) as place:
+            place.wait("lab")
+            while [event.event for event in place.events].count("waits") < 3:
+                await asyncio.sleep(0.01)
+                for waiting in place.relay._waiting.get("lab", []):
+                    waiting.cut()
+            for _, writer in await place.stream("clinic", "lab"):
+                writer.close()
+
+    run(scene())
+
+
+def test_a_reader_that_is_slow_holds_up_its_sender(tmp_path):
+    async def scene():
+        async with Place(tmp_path) as place:
+            place.wait("lab")
+            (_, writer), (_slow, other) = await place.stream("clinic", "lab")
+            sent = 0
+            with contextlib.suppress(TimeoutError):
+                while sent < 2**28:
+                    writer.write(bytes(2**16))
+                    await asyncio.wait_for(writer.drain(), 0.3)
+                    sent += 2**16
+            # What has left the sender is in buffers of sockets, and a little in the relay.
+            assert sent < 2**24
+            writer.transport.abort()
+            other.transport.abort()
+
+    run(scene())
+
+
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "known", "sentence"),
+    [
+        (-DAY, DAY, False, r"relay \(.*\) does not know the certificate of clinic: it was renewed"),
+        (-9 * DAY, -DAY, True, "the certificate of clinic has expired on "),
+        (DAY, 9 * DAY, True, "the certificate of clinic is not valid before "),
+    ],
+)
+def test_who_has_no_valid_certificate_of_the_study_is_refused(
+    tmp_path, begin, end, known, sentence
+):
+    me = certify(tmp_path / "mine", "clinic", begin, end)
+
+    async def scene():
+        place = Place(tmp_path)
+        if known:
+            members = [*place.roster.members[:2], Member("clinic", der(me))]
+            place.roster = replace(place.roster, members=tuple(members))
+        async with place:
+            with pytest.raises((Refused, Trouble), match=sentence) as caught:
+                await through(place.member, place.roster.members[1], me, place.roster)
+            assert caught.value.kind == "certificate"
+
+    run(scene())
+
+
+def test_a_new_edition_is_taken_up_while_the_relay_runs(tmp_path):
+    async def scene():
+        async with Place(tmp_path) as place:
+            fewer = replace(place.roster, edition=2, members=place.roster.members[:2])
+            waiting = await place.dial("/relay/wait")
+            place.standing.renew(fewer)
+            await waiting.wait_closed()
+            with pytest.raises(Refused, match="does not know the certificate of clinic"):
+                await place.dial("/relay/wait")
+            opened = await place.dial("/relay/wait", place.identities["lab"])
+            await opened.close()
+
+    run(scene())
+
+
+def test_members_who_send_what_they_should_not_are_sent_away(tmp_path):
+    async def scene():
+        async with Place(tmp_path) as place:
+            place.wait("lab")
+
+            async def ending(path, *messages):
+                opened = await place.dial(path)
+                for message in messages:
+                    await opened.send(message)
+                await opened.wait_closed()
+                return opened.close_code
+
+            assert await ending("/relay/wait", b"hello") == 1008
+            assert await ending("/relay/answer/" + "0" * 32) == 1008
+            assert await ending("/relay/dance") == 1008
+            assert await ending("/elsewhere") == 1008
+            assert await ending("/relay/call/lab", bytes(CHUNK + 1)) == 1009
+            assert await ending("/relay/call/lab", "text") == 1009
+            while place.relay.pairs:
+                await asyncio.sleep(0.01)
+
+    run(scene())
+
+
+def test_strangers_give_way_to_members(tmp_path):
+    async def scene():
+        async with Place(tmp_path, seconds=0.5) as place:
+            silent = [socket.create_connection(place.address) for _ in range(40)]
+            opened = await place.dial("/relay/wait", place.identities["lab"])
+            assert len(place.standing.door._guests) <= doors.WAITING
+            await asyncio.sleep(0.7)
+            assert not place.standing.door._guests
+            for each in silent:
+                each.close()
+            await opened.close()
+
+    run(scene())
+
+
+def test_garbage_harms_nobody(tmp_path):
+    hello = ssl.MemoryBIO()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+    greeting = hello.read()
+    mutated = [greeting[:at] + bytes([greeting[at] ^ 255]) + greeting[at + 1 :]
+               for at in range(0, 60, 3)]  # fmt: skip
+    garbage = [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", bytes(100_000), greeting, *mutated]
+
+    async def scene():
+        async with Place(tmp_path) as place:
+            for content in garbage:
+                reader, writer = await asyncio.open_connection(*place.address)
+                with contextlib.suppress(ConnectionError):
+                    writer.write(content)
+                    writer.write_eof()
+                    await asyncio.wait_for(reader.read(), 5)
+                writer.close()
+            place.wait("lab")
+            (_, there), (here, back) = await place.stream("clinic", "lab")
+            there.write(b"well")
+            assert await here.readexactly(4) == b"well"
+            there.close()
+            back.close()
+
+    run(scene())

@@ -1,0 +1,359 @@
+"""What went wrong on the way to another member, in one sentence each: what, and what to try.
+
+A fit says these sentences, and `vpem party check` says the same ones.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from websockets import exceptions as ws
+
+from vpem.engines.tls.members import Member
+from vpem.engines.tls.sockets import Called
+from vpem.engines.tls.trust import not_valid, refusal_of
+from vpem.errors import VpemError, printable
+
+__all__ = [
+    "Fault",
+    "Met",
+    "Refused",
+    "Trouble",
+    "clock",
+    "closed",
+    "explain",
+    "others_clock",
+    "validity",
+]
+
+ASTRAY = timedelta(minutes=5)
+"""How much two clocks may differ."""
+
+POLICY = 1008
+"""Code of WebSocket with which a member is sent away for good; the reason is a sentence."""
+
+CREDENTIALS = "https_proxy=http://USER:PASSWORD@HOST:PORT"
+
+ENDED = (
+    ws.InvalidHandshake,
+    ws.ConnectionClosed,
+    ConnectionResetError,
+    ConnectionAbortedError,
+    BrokenPipeError,
+    EOFError,
+)
+"""Ways of the library and of the system to say that the other end has gone."""
+
+
+class Fault(VpemError):
+    """Why there is no way to a member.
+
+    Parameters
+    ----------
+    message : str
+        The sentence.
+    kind : str
+        What failed: "name", "port", "proxy", "cut", "tls", "certificate", "clock" or "answer".
+    """
+
+    def __init__(self, message: str, kind: str = "answer") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Refused(Fault):
+    """A link that cannot be, however often it is tried."""
+
+    exit_code = 2
+
+
+class Trouble(Fault):
+    """A link that cannot be at present."""
+
+
+@dataclass
+class Met:
+    """What was seen on the way to a member.
+
+    Attributes
+    ----------
+    own : str
+        Who dials.
+    member : Member
+        Who was dialled.
+    host, port : str and int
+        Where.
+    proxy : str or None
+        Through which proxy, without its password.
+    seconds : float
+        That were waited.
+    shown : bytes or None
+        The certificate (DER) that was shown, where it was another.
+    banner : bytes
+        First bytes of what does not speak TLS.
+    """
+
+    own: str
+    member: Member
+    host: str
+    port: int
+    proxy: str | None = None
+    seconds: float = 10.0
+    shown: bytes | None = None
+    banner: bytes = b""
+
+    @property
+    def where(self) -> str:
+        """The other end, as sentences call it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.member.name} ({host}:{self.port})"
+
+
+# ---- clocks --------------------------------------------------------------------------------------
+
+
+def others_clock(headers: Any) -> datetime | None:
+    """Return the time that an answer (headers of HTTP) was made, by its sender's clock."""
+    try:
+        told = parsedate_to_datetime(headers["Date"])
+    except (LookupError, TypeError, ValueError):
+        return None
+    return told if told.tzinfo else told.replace(tzinfo=UTC)
+
+
+def clock(name: str, theirs: datetime | None) -> str:
+    """Say by how much this machine's clock differs from a member's; empty if by little."""
+    if theirs is None:
+        return ""
+    behind = theirs - datetime.now(UTC)
+    if abs(behind) <= ASTRAY:
+        return ""
+    which = "behind" if behind > ASTRAY else "ahead of"
+    return (
+        f"this machine's clock is {_long(abs(behind))} {which} that of {name}: set the one that is "
+        "wrong (timedatectl set-ntp true)"
+    )
+
+
+def _long(span: timedelta) -> str:
+    minutes = round(span.total_seconds() / 60)
+    for unit, size in (("day", 1440), ("hour", 60)):
+        if minutes >= size:
+            count = f"{minutes / size:.3g}"
+            return f"{count} {unit}{'' if count == '1' else 's'}"
+    return f"{minutes} minutes"
+
+
+def validity(member: Member, headers: Any) -> Refused | None:
+    """Return what is wrong if a member's certificate, the right one, does not hold at present.
+
+    Parameters
+    ----------
+    member : Member
+        Who has answered.
+    headers : mapping
+        Of the answer.
+    """
+    late = not_valid(member.name, member.certificate)
+    if not late:
+        return None
+    off = clock(member.name, others_clock(headers))
+    if off:
+        return Refused(f"{off}; meanwhile {late}", "clock")
+    return Refused(f"{late}: {member.name} must renew it (vpem party renew)", "certificate")
+
+
+def closed(member: Member, opened: Called) -> Fault:
+    """Return why a member has ended a connection that it had opened, by what it said then."""
+    told = printable(opened.close_reason or "")
+    headers = opened.response.headers if opened.response is not None else {}
+    if opened.close_code != POLICY:
+        return Trouble(f"{member.name} ended the connection{f' ({told})' if told else ''}: try "
+                       "again", "cut")  # fmt: skip
+    off = clock(member.name, others_clock(headers))
+    if "certificate" in told and off:
+        return Refused(f"{off}; meanwhile {told}, says {member.name}", "clock")
+    renew = ": renew it (vpem party renew)" if "expired" in told else ""
+    return Refused(f"{member.name} refuses: {told}{renew}",
+                   "certificate" if "certificate" in told else "answer")  # fmt: skip
+
+
+# ---- what exceptions mean ------------------------------------------------------------------------
+
+
+def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> Fault:
+    """Return what an exception of a connection means.
+
+    Parameters
+    ----------
+    error : BaseException
+        Of `asyncio`, `ssl` or `websockets`.
+    met : Met
+        What was seen.
+    members : sequence of Member
+        All of the study, of whom another may have answered.
+    """
+    if isinstance(error, Fault):
+        return error
+    early = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+    if isinstance(error, ws.ProxyError | ws.InvalidProxy | ImportError) or (met.proxy and early):
+        return _by_proxy(error, met)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _another(met, members)
+    if isinstance(error, ssl.SSLError):
+        return _by_tls(error, met)
+    if isinstance(error, ws.InvalidStatus):
+        return Trouble(f"{met.where} answers with HTTP {error.response.status_code}: it is ending, "
+                       "or not ready yet; try again")  # fmt: skip
+    if isinstance(error, ENDED):
+        return Trouble(
+            f"{met.where} ended the connection as it began: it is ending, or something on the way "
+            "lets no TLS 1.3 pass; try again, then ask who keeps the network",
+            "cut",
+        )
+    return _unreached(error, met)
+
+
+def _unreached(error: BaseException, met: Met) -> Trouble:
+    """Say why there is no connection at all."""
+    where, name = met.where, met.member.name
+    if isinstance(error, socket.gaierror):
+        why = (error.strerror or str(error)).lower()
+        return Trouble(
+            f"the host {met.host} of {name} has no address ({why}): look how the study spells it, "
+            "and at this machine's DNS",
+            "name",
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return Trouble(
+            f"{where} refuses connections: nothing listens there, or a firewall refuses; start "
+            f"{name}, or have port {met.port} opened",
+            "port",
+        )
+    if isinstance(error, TimeoutError):
+        return Trouble(
+            f"{where} does not answer in {met.seconds:g} s: its machine is off, or a firewall "
+            f"drops what is sent there; have port {met.port} opened",
+            "port",
+        )
+    told = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return Trouble(f"{where} cannot be reached ({printable(told).lower()}): look at the network",
+                   "port")  # fmt: skip
+
+
+def _by_proxy(error: BaseException, met: Met) -> Fault:
+    """Say what a proxy has against it."""
+    proxy = met.proxy or "in https_proxy"
+    past = f"no_proxy={met.host}"
+    if isinstance(error, ImportError):
+        return Refused(f"the proxy {proxy} speaks SOCKS: pip install python-socks, or name one of "
+                       "HTTP, https_proxy=http://HOST:PORT", "proxy")  # fmt: skip
+    if isinstance(error, ws.InvalidProxy):
+        return Refused(f"https_proxy cannot be read ({printable(error.msg)}): it is to be "
+                       f"{CREDENTIALS}", "proxy")  # fmt: skip
+    if isinstance(error, ws.InvalidProxyStatus):
+        status = error.response.status_code
+        if status == 407:
+            return Refused(f"the proxy {proxy} asks for a name and a password, or for others: "
+                           f"{CREDENTIALS}", "proxy")  # fmt: skip
+        reason = printable(error.response.reason_phrase)[:60]
+        sentence = (
+            f"the proxy {proxy} does not connect to {met.where} (HTTP {status} {reason}): ask who "
+            f"keeps it to allow CONNECT to {met.host}:{met.port}, or go past it with {past}"
+        )
+        return (Trouble if status >= 500 else Refused)(sentence, "proxy")
+    if isinstance(error, ws.InvalidProxyMessage):
+        return Refused(f"what is at {proxy} does not answer as a proxy of HTTP does: look at "
+                       "https_proxy", "proxy")  # fmt: skip
+    why = {
+        socket.gaierror: "its host has no address",
+        ConnectionRefusedError: "it refuses connections",
+        TimeoutError: f"no answer in {met.seconds:g} s",
+    }
+    told = next((text for kind, text in why.items() if isinstance(error, kind)), None)
+    told = told or printable(getattr(error, "strerror", None) or error).lower()
+    return Trouble(f"the proxy {proxy} cannot be used ({told}): look at https_proxy, or go past it "
+                   f"with {past}", "proxy")  # fmt: skip
+
+
+def _another(met: Met, members: Sequence[Member]) -> Refused:
+    """Say whose certificate it is that was shown in place of the member's."""
+    name, where = met.member.name, met.where
+    other = next((one.name for one in members if one.certificate == met.shown), name)
+    if other != name:
+        sentence = (
+            f"{where} is {other}, by its certificate: addresses in the study are swapped, or "
+            f"{other} listens at the port of {name}"
+        )
+        return Refused(sentence, "certificate")
+    subject, issuer = ("", "") if met.shown is None else _names(met.shown)
+    if subject != issuer:
+        sentence = (
+            f"something on the way to {where} opens TLS: the certificate shown is issued by "
+            f"{issuer}; ask who keeps the network to let TLS to {met.host}:{met.port} pass unopened"
+        )
+        return Refused(sentence, "certificate")
+    shown = f"that of {subject}" if subject else "another"
+    return Refused(
+        f"what answers in the place of {where} shows a certificate that the study does not have "
+        f"({shown}): it was renewed, or it is somebody else; get the newest study file, and have "
+        "the fingerprint read to you",
+        "certificate",
+    )
+
+
+def _names(certificate: bytes) -> tuple[str, str]:
+    """Return the subject and the issuer of a certificate (DER)."""
+    from cryptography import x509
+
+    try:
+        read = x509.load_der_x509_certificate(certificate)
+        named = [read.subject.rfc4514_string(), read.issuer.rfc4514_string()]
+    except ValueError:
+        return "somebody", "nobody who can be read"
+    subject, issuer = (printable(name)[:80] or "nobody" for name in named)
+    return subject, issuer
+
+
+def _by_tls(error: ssl.SSLError, met: Met) -> Fault:
+    """Say what an error of TLS comes of, other than one about the certificate shown."""
+    reason = error.reason or str(error)
+    if refusal_of(error) == "refused":
+        return Refused(
+            f"{met.where} does not know the certificate of {met.own}: it was renewed, revoked or "
+            "is of another study; get the newest study file, at both ends",
+            "certificate",
+        )
+    if ("PROTOCOL" in reason and "VERSION" in reason) or "UNSUPPORTED_PROTOCOL" in reason:
+        return Trouble(
+            f"{met.where} speaks no TLS 1.3: another program answers there, or a gateway on the "
+            f"way; ask who keeps the network to let port {met.port} pass unopened",
+            "tls",
+        )
+    if refusal_of(error) == "other":
+        return Trouble(
+            f"{met.where} answers with {_banner(met.banner)}, not with TLS: the port is another "
+            "program's; look at the address in the study",
+            "tls",
+        )
+    return Trouble(
+        f"TLS with {met.where} fails ({printable(reason).lower().replace('_', ' ')}): something on "
+        "the way damages it, or another program answers there",
+        "tls",
+    )
+
+
+def _banner(first: bytes) -> str:
+    """Name what speaks so."""
+    if first.startswith(b"SSH-"):
+        return "SSH"
+    if first.startswith(b"HTTP/"):
+        return "plain HTTP"
+    text = printable(first[:40].decode("ascii", "replace").strip())
+    return f"{text!r}" if text else "something else"

@@ -1,0 +1,67 @@
+"""TLS of those who come in, in less memory than asyncio's own takes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+from asyncio.sslproto import SSLProtocol
+from contextlib import suppress
+from socket import socket
+
+from vpem.engines.tls.sockets import Answered
+
+__all__ = ["BUFFER", "shake_hands"]
+
+BUFFER = 1 << 15
+"""Bytes that a connection is read by; asyncio has 256 kB for it, which strangers would take too."""
+
+
+class _Gate(SSLProtocol):
+    """TLS that reads little at a time, and says why it turns somebody away."""
+
+    max_size = BUFFER
+
+    def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
+        if handshake_exc is not None and self._transport is not None:
+            # The alert, which the other end's sentence comes of: asyncio would drop it.
+            self._process_outgoing()  # type: ignore[attr-defined]
+        super()._on_handshake_complete(handshake_exc)
+
+
+async def shake_hands(
+    accepted: socket, connection: Answered, context: ssl.SSLContext, seconds: float
+) -> None:
+    """Bring up TLS with somebody who has dialled.
+
+    Parameters
+    ----------
+    accepted : socket
+        That leads to it; it is closed if that fails.
+    connection : Answered
+        What talks over it afterwards.
+    context : SSLContext
+        Whose certificates are accepted.
+    seconds : float
+        For all of it.
+
+    Raises
+    ------
+    SSLError, OSError
+        If it fails.
+    """
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    gate = _Gate(
+        loop, connection, context, done, server_side=True, ssl_handshake_timeout=math.ceil(seconds),
+        ssl_shutdown_timeout=1.0,
+    )  # fmt: skip
+    gate._set_read_buffer_limits(2 * BUFFER)  # type: ignore[attr-defined]
+    transport, _ = await loop.connect_accepted_socket(lambda: gate, accepted)
+    try:
+        await done
+    except asyncio.CancelledError:
+        transport.abort()
+        with suppress(asyncio.CancelledError):
+            done.exception()
+        raise

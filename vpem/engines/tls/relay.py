@@ -1,0 +1,214 @@
+"""Sealed bytes passed on between members of whom neither can be dialled.
+
+A member stays registered at ``/relay/wait``; another asks for it at ``/relay/call/NAME``; the first
+is sent a number and comes to ``/relay/answer/NUMBER``. Then what each of these two connections
+brings is copied to the other. The two members speak TLS with each other inside: the relay learns
+who talks with whom, when and how much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from websockets.exceptions import ConnectionClosed
+
+from vpem.engines.tls.sockets import Answered
+
+__all__ = ["ABSENT", "CHUNK", "PAIRED", "RELAY", "WAIT", "Passed", "Relay"]
+
+RELAY = "/relay/"
+"""How the paths begin that a relay serves."""
+
+CHUNK = 1 << 14
+"""Bytes of a message that is passed on, at most."""
+
+PAIRED = "paired"
+"""What both members are sent before anything of the other's."""
+
+ABSENT = "absent"
+"""Why a call ends whose member has not come."""
+
+WAIT = 20.0
+"""Seconds that a call waits for the other member."""
+
+REGISTERED = 4
+"""Processes of a member that may wait for calls; the newest is called."""
+
+MOST = 64
+"""Connections that a member may have."""
+
+PING = 10.0
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a relay knows of two members.
+
+    Attributes
+    ----------
+    event : str
+        "waits", "left", "paired", "ended" or "absent".
+    source, target : str
+        Who called, and whom; the same where one waits or has left.
+    there, back : int
+        Bytes so far.
+    seconds : float
+        For how long.
+    """
+
+    event: str
+    source: str
+    target: str
+    there: int = 0
+    back: int = 0
+    seconds: float = 0.0
+
+
+class Relay:
+    """Pairs members' connections and copies what they bring.
+
+    Parameters
+    ----------
+    note : callable, optional
+        Given everything that happens (`Passed`).
+
+    Attributes
+    ----------
+    pairs : int
+        Connected at present.
+    """
+
+    def __init__(self, note: Callable[[Passed], None] | None = None) -> None:
+        self.note = note or (lambda passed: None)
+        self.pairs = 0
+        self._waiting: dict[str, list[Answered]] = {}
+        self._here: Counter[str] = Counter()
+        self._come = asyncio.Condition()
+        self._calls: dict[str, tuple[str, asyncio.Future[Answered]]] = {}
+
+    async def serve(self, connection: Answered, name: str, path: str) -> None:
+        """Serve a member's connection until it ends.
+
+        Parameters
+        ----------
+        connection : Answered
+            Whose certificate is that of the member.
+        name : str
+            Of the member.
+        path : str
+            What it asks for: `RELAY` and more.
+        """
+        connection.transport.set_write_buffer_limits(4 * CHUNK)
+        connection.ping_interval, connection.ping_timeout = PING, 2 * PING
+        connection.start_keepalive()
+        verb, _, rest = path.removeprefix(RELAY).partition("/")
+        work = {"wait": self._wait, "call": self._call, "answer": self._answer}.get(verb)
+        if work is None:
+            await connection.close(1008, "a relay is asked to wait, call or answer")
+        elif self._here[name] >= MOST:
+            await connection.close(1013, f"{name} has {MOST} connections already")
+        else:
+            self._here[name] += 1
+            try:
+                await work(connection, name, rest)
+            finally:
+                self._here[name] -= 1
+
+    async def _wait(self, connection: Answered, name: str, _: str) -> None:
+        waiting = self._waiting.setdefault(name, [])
+        waiting.append(connection)
+        self.note(Passed("waits", name, name))
+        if len(waiting) > REGISTERED:
+            await waiting.pop(0).close(1008, f"{name} waits {REGISTERED} times already")
+        async with self._come:
+            self._come.notify_all()
+        try:
+            # Nothing is expected: whoever sends something there is no member's program.
+            with suppress(ConnectionClosed):
+                await connection.recv()
+                await connection.close(1008, "nothing is to be sent while one waits")
+        finally:
+            if connection in waiting:
+                waiting.remove(connection)
+            self.note(Passed("left", name, name))
+
+    async def _call(self, connection: Answered, name: str, wanted: str) -> None:
+        number = secrets.token_hex(16)
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._calls[number] = wanted, answer
+        try:
+            async with asyncio.timeout(WAIT):
+                await self._ring(wanted, number)
+                other = await answer
+        except TimeoutError:
+            self.note(Passed(ABSENT, name, wanted))
+            await connection.close(1013, ABSENT)
+            return
+        finally:
+            del self._calls[number]
+        await self._pair(connection, name, other, wanted)
+
+    async def _ring(self, wanted: str, number: str) -> None:
+        """Send a call to a process of this member that waits, as soon as there is one."""
+        async with self._come:
+            while True:
+                waiting = self._waiting.get(wanted)
+                while waiting:
+                    with suppress(ConnectionClosed):
+                        await waiting[-1].send(number)
+                        return
+                    waiting.pop()
+                await self._come.wait()
+
+    async def _answer(self, connection: Answered, name: str, number: str) -> None:
+        wanted, answer = self._calls.get(number, ("", None))
+        if answer is None or wanted != name or answer.done():
+            await connection.close(1008, "there is no such call any more")
+            return
+        answer.set_result(connection)
+        await connection.wait_closed()
+
+    async def _pair(self, caller: Answered, name: str, called: Answered, other: str) -> None:
+        """Copy both ways until one has ended."""
+        began, sizes = time.monotonic(), [0, 0]
+        self.pairs += 1
+        self.note(Passed("paired", name, other))
+        try:
+            with suppress(ConnectionClosed):
+                for one in (caller, called):
+                    await one.send(PAIRED)
+                await either(_copy(caller, called, sizes, 0), _copy(called, caller, sizes, 1))
+        finally:
+            self.pairs -= 1
+            self.note(Passed("ended", name, other, sizes[0], sizes[1], time.monotonic() - began))
+            await asyncio.gather(caller.close(), called.close())
+
+
+async def either(*works: Coroutine[Any, Any, None]) -> None:
+    """Do several things until one of them is done."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _copy(source: Answered, target: Answered, sizes: list[int], way: int) -> None:
+    """Pass on what one sends, as fast as the other reads it."""
+    with suppress(ConnectionClosed):
+        while True:
+            message = await source.recv()
+            if isinstance(message, str) or len(message) > CHUNK:
+                await source.close(1009, f"messages are binary, of {CHUNK} bytes at most")
+                return
+            await target.send(message)
+            sizes[way] += len(message)
