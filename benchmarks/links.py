@@ -108,7 +108,6 @@ def main(words: list[str]) -> None:
     if words[:1] == ["--rank"]:
         rank([int(word) for word in words[1:]])
         return
-    os.nice(-19)  # the router must not wait for anybody's work
     for link in words or LINKS:
         seconds = measured(parse_link(link), [str(number) for number in range(len(CASES))])
         for number, found in enumerate(seconds):

@@ -78,6 +78,8 @@ class Router(threading.Thread):
 
     def run(self) -> None:
         """Pass packets on until `stopped`."""
+        # It must not wait for anybody's work.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -19)
         poll = select.poll()
         for device in self.devices.values():
             os.set_blocking(device, False)

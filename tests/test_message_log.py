@@ -13,6 +13,7 @@ from vpem.files.studies.logged import Totals, entries, read_log
 from vpem.files.studies.message_log import MessageLog, log_beside
 
 from .test_full_disk import room_for
+from .tls_support import a_study, at_once, posts
 
 
 def message(payload=b"1234", sent=True, peer="hub", topic="estep", time=1.5):
@@ -133,3 +134,31 @@ def test_a_line_that_was_cut_short_is_told(path):
     with MessageLog(path) as log:
         log.note(message())
     assert (read_log([path]).cut, read_log([path]).totals["estep", "hub"].sent) == (1, 2)
+
+
+def test_both_ends_note_the_same(tmp_path):
+    roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
+    logs = [MessageLog(log_beside(tmp_path / name / "heart.toml", name)) for name in identities]
+    with posts(roster, identities, sockets) as (hub, lab):
+        hub._note, lab._note = (log.note for log in logs)
+
+        def one():
+            for tag, size in enumerate((0, 10, 3_000_000)):
+                lab.put(0, tag, b"x" * size, "estep")
+            return lab.take(0, 9)
+
+        def other():
+            for tag in range(3):
+                hub.take(1, tag)
+            hub.put(1, 9, b"all", "server")
+
+        assert bytes(at_once([one, other])[0]) == b"all"
+    for log in logs:
+        log.close()
+    here, there = (list(entries([log.path])) for log in logs)
+    assert [(entry.kind, entry.size) for entry in here] == [
+        ("estep", 0), ("estep", 10), ("estep", 3_000_000), ("server", 3)
+    ]  # fmt: skip
+    for one, other in zip(here, there, strict=True):
+        assert (one.kind, one.size, one.digest) == (other.kind, other.size, other.digest)
+        assert (one.sent, one.peer, other.peer) == (not other.sent, "lab", "hub")

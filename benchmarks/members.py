@@ -1,0 +1,172 @@
+"""Members of a study on this machine, in folders of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vpem import __version__
+from vpem.engines.tls.members import Member, Roster
+from vpem.files.studies.identities import certificate_of, make_identity
+from vpem.files.studies.study import Study
+from vpem.files.studies.writing import write_study
+
+__all__ = ["Ended", "Members", "numbers"]
+
+PORT = 4433
+VPEM = Path(sys.executable).with_name("vpem")
+Report = dict[str, Any]
+
+
+@dataclass
+class Ended:
+    """A process of a member that has ended: its exit code, its report, what it said."""
+
+    name: str
+    code: int
+    out: str
+    err: str
+
+    @property
+    def report(self) -> Report:
+        """What it printed, as JSON."""
+        if self.code not in (0, 3):
+            raise RuntimeError(f"{self.name} ended with {self.code}: {self.err}")
+        found: Report = json.loads(self.out)
+        return found
+
+
+class Members:
+    """A study 'bench' whose members have a folder each.
+
+    Parameters
+    ----------
+    home : Path
+        Where folders are made.
+    addresses : list of str
+        Of all members, the server of a star first.
+    options : dict
+        Of ``vpem fit``, as the study has them.
+    shape : tuple of int
+        Rows, features and components of the data.
+    within : callable
+        Given a member's number and the words of a command, the words that run it where it lives.
+    timeout : float
+        Seconds after which a member that is not heard of is given up.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        addresses: Sequence[str],
+        options: Report,
+        shape: tuple[int, int, int],
+        within: Callable[..., list[str]],
+        timeout: float = 60.0,
+    ) -> None:
+        self.home, self.options, self._within = home, options, within
+        star = options["topology"] == "star"
+        self.names = [f"party{n}" for n in range(len(addresses) - star)]
+        if star:
+            self.names.insert(0, "hub")
+        rows, features, components = shape
+        self.data = home / "all.h5"
+        run("data", "simulate", "-n", rows, "-d", features, "-k", components, "--overlap", 0.2,
+            "--agents", len(addresses) - star, "-q", "-o", self.data)  # fmt: skip
+        run("data", "split", self.data, "-q", "-o", home / "cut")
+        self._agree(addresses, star, timeout)
+
+    def _agree(self, addresses: Sequence[str], star: bool, timeout: float) -> None:
+        made = {}
+        for name in self.names:
+            folder = self.folder(name)
+            folder.mkdir(mode=0o700)
+            made[name] = make_identity(folder, name)
+            if name != "hub":
+                Path(self.home, "cut", f"{name}.h5").rename(folder / f"{name}.h5")
+        members = tuple(
+            Member(
+                name,
+                certificate_of(made[name]),
+                (address, PORT) if name == "hub" or not star else None,
+                name != "hub",
+            )
+            for name, address in zip(self.names, addresses, strict=True)
+        )
+        first = self.names[0]
+        roster = Roster(secrets.token_hex(16), "bench", 1, members)
+        study = Study(
+            self.folder(first) / "bench.toml", "bench", roster.study, 1, __version__, first,
+            "2026-01-31T12:00:00Z", "all", timeout, {"fit": self.options}, roster,
+            dict.fromkeys(self.names, ()),
+        )  # fmt: skip
+        for name in self.names:
+            write_study(replace(study, path=self.folder(name) / "bench.toml"), made[first])
+
+    def folder(self, name: str) -> Path:
+        """Where a member's files are."""
+        return self.home / name
+
+    def start(self, name: str, *words: object) -> subprocess.Popen[str]:
+        """Begin `vpem fit` at a member."""
+        own = [] if name == "hub" else [f"{name}.h5"]
+        command = [VPEM, "fit", "--study", "bench.toml", "--as", name, *own, "--json", *words]
+        return subprocess.Popen(
+            self._within(self.names.index(name), *map(str, command)), cwd=self.folder(name),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+        )  # fmt: skip
+
+    def fit(self, *words: object, timeout: float = 600.0) -> list[Ended]:
+        """Run `vpem fit` at all members, and wait for them."""
+        started = {name: self.start(name, *words) for name in self.names}
+        return [end(name, process, timeout) for name, process in started.items()]
+
+    def simulated(self) -> Report:
+        """Return the report of one process."""
+        words = [f"--{name}={value}" for name, value in self.options.items()]
+        found: Report = json.loads(run("fit", self.data, "--json", "-q", *words))
+        return found
+
+    def log(self, name: str) -> Report:
+        """Return what the last run's log of a member comes to."""
+        log = self.folder(name) / f"{name}-bench.log"
+        found: Report = json.loads(run("party", "log", log, "--last", "--json"))
+        return found
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of a member: one thread, which sleeps while it waits."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
+
+def run(*words: object) -> str:
+    """Run vpem here, and return what it prints."""
+    done = subprocess.run(
+        [VPEM, *map(str, words)], capture_output=True, text=True, env=environment()
+    )
+    if done.returncode not in (0, 3):
+        raise RuntimeError(f"vpem {' '.join(map(str, words))}: {done.stderr}")
+    return done.stdout
+
+
+def end(name: str, process: subprocess.Popen[str], timeout: float) -> Ended:
+    """Wait for a member's process; one that does not end is killed, with the code -9."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+    return Ended(name, process.returncode, out, err)
+
+
+def numbers(report: Report) -> Report:
+    """Return what a fit has found, of its report."""
+    names = ("history", "log_likelihood", "mixing_weights", "n_iter", "converged", "init_rows")
+    return {name: report[name] for name in names}

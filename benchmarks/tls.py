@@ -1,0 +1,246 @@
+"""Members of a study over TLS, in namespaces of their own: numbers, bytes, times and faults.
+
+    sudo python -m benchmarks.tls [alike] [pace] [cuts] [loss] [kills] [idle] [--quick]
+
+Each member is a process with a folder of its own, and runs `vpem fit --study` there; between them
+lies a router in user space (`benchmarks.router`). Prints a line of JSON for each case, and ends
+with 1 if anything is not as it should be. Needs root and iproute2; ``pace`` also MPICH's mpiexec.
+
+alike: histories of 3, 5 and 9 parties against one process; payload by the ledger, by the logs, and
+on the interfaces. pace: seconds of an E-step against bytes over rate and round trips, and over MPI.
+cuts: connections that are cut at random moments. loss: packets that are lost. kills: a member that
+is killed at random moments and resumed. idle: nothing is said for minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vpem.network.links import parse_link
+
+from .members import Ended, Members, end, numbers
+from .router import Net, namespaces
+
+FAST = "1Gbit,0.1ms"
+SLOW = "100Mbit,30ms"
+FIT = {"topology": "star", "components": 3, "init": "random", "tol": 0.0, "max-iter": 5}
+SHAPE = (20_000, 18, 3)
+"""Rows, features and components: a message of an E-step has 320 kB."""
+
+MOST_BEYOND = 1.03
+"""Bytes on the interfaces, of the payload's."""
+
+MOST_SECONDS = 1.3
+"""Seconds of an E-step, of bytes over rate and round trips."""
+
+Line = dict[str, Any]
+
+
+@contextmanager
+def meeting(
+    n_parties: int,
+    link: str = FAST,
+    shape: tuple[int, int, int] = SHAPE,
+    loss: float = 0.0,
+    **options: Any,
+) -> Iterator[tuple[Members, Net]]:
+    """Make members in namespaces, and their study."""
+    fit = FIT | {name.replace("_", "-"): value for name, value in options.items()}
+    n_members = n_parties + (fit["topology"] == "star")
+    with (
+        namespaces(n_members, parse_link(link), loss=loss) as net,
+        tempfile.TemporaryDirectory() as home,
+    ):
+        yield Members(Path(home), net.addresses, fit, shape, net.within), net
+
+
+def same(ended: list[Ended], right: Line) -> bool:
+    """Whether all members have found these numbers, to the bit."""
+    return all(numbers(one.report) == right for one in ended)
+
+
+# ---- numbers and bytes ---------------------------------------------------------------------------
+
+
+def alike(quick: bool) -> Iterator[Line]:
+    """Histories and bytes of some parties, against one process."""
+    topologies = ["star"] if quick else ["star", "cycle"]
+    for topology in topologies:
+        for n_parties in (3,) if quick else (3, 5, 9):
+            with meeting(n_parties, topology=topology) as (members, net):
+                before = net.sent()
+                ended = members.fit("-q")
+                sent = sum(net.sent()) - sum(before)
+                one = members.simulated()
+                yield _alike(members, ended, one, sent)
+
+
+def _alike(members: Members, ended: list[Ended], one: Line, sent: int) -> Line:
+    reports = [each.report for each in ended]
+    mine, right = (np.array(report["history"]) for report in (reports[0], one))
+    by_kind = {kind: of["bytes"] for kind, of in one["communication"]["by_kind"].items()}
+    kind = "server" if members.names[0] == "hub" else "estep"
+    logs = {name: members.log(name)["totals"] for name in members.names}
+    found = {
+        way: sum(row[way] for rows in logs.values() for row in rows if row["kind"] == kind)
+        for way in ("bytes_sent", "bytes_received")
+    }
+    logged = sum(row["bytes_sent"] for rows in logs.values() for row in rows)
+    apart = float(np.abs(mine / right - 1).max())
+    return {
+        "parties": one["n_agents"],
+        "topology": one["topology"],
+        "history apart": apart,
+        "ledger": by_kind[kind],
+        "sent": found["bytes_sent"],
+        "received": found["bytes_received"],
+        "interfaces over payload": sent / logged,
+        "right": apart <= 1e-12
+        and all(report["communication"] == one["communication"] for report in reports)
+        and found["bytes_sent"] == found["bytes_received"] == by_kind[kind]
+        and sent / logged <= MOST_BEYOND,
+    }
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+def pace(quick: bool) -> Iterator[Line]:
+    """Seconds of an E-step on a star over slow links, against what bytes and round trips take."""
+    for n_parties in (3,) if quick else (3, 5, 9):
+        seconds = []
+        for count in (2, 7):
+            with meeting(n_parties, SLOW, max_iter=count) as (members, _):
+                seconds.append(members.fit("-q")[0].report["seconds"])
+        taken = (seconds[1] - seconds[0]) / 5
+        link, size = parse_link(SLOW), 8 * (SHAPE[0] * 2 + 1)
+        # What the server's own link carries, there and back, and an answer to each question.
+        least = 2 * n_parties * link.transfer(size) + 2 * link.latency
+        yield {
+            "parties": n_parties, "link": SLOW, "seconds": taken, "bytes and round trips": least,
+            "ratio": taken / least, "right": taken <= MOST_SECONDS * least,
+        }  # fmt: skip
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+
+def disturbed(
+    n_parties: int, disturb: Callable[[Net, Callable[[], bool]], Line], *, link: str = FAST,
+    loss: float = 0.0, **options: Any,
+) -> Line:  # fmt: skip
+    """Run a fit on a good network and on one that is disturbed: are the numbers the same bits."""
+    with meeting(n_parties, link, **options) as (members, net):
+        right = numbers(members.fit("-q")[0].report)
+        net.router.loss = loss
+        began = time.monotonic()
+        running = {name: members.start(name) for name in members.names}
+        line = disturb(net, lambda: all(one.poll() is None for one in running.values()))
+        ended = [end(name, process, 600.0) for name, process in running.items()]
+        told = sorted({line for one in ended for line in one.err.splitlines()})
+        line |= {"seconds": round(time.monotonic() - began, 1), "right": same(ended, right)}
+    return {"parties": n_parties, "link": link, **line, "told": told[:8]}
+
+
+def cuts(quick: bool) -> Iterator[Line]:
+    """Connections that are cut at random moments while a fit goes on."""
+    wanted = 10 if quick else 50
+    for how in ("reset", "forgotten", "silent"):
+        rng, count = random.Random(0), wanted if how == "reset" else 3
+
+        def disturb(
+            net: Net, runs: Callable[[], bool], how: str = how, count: int = count,
+            rng: random.Random = rng,
+        ) -> Line:  # fmt: skip
+            done = 0
+            time.sleep(3.0)
+            while done < count and runs():
+                time.sleep(rng.uniform(0.2, 1.5))
+                if how == "silent":
+                    net.router.be_silent(rng.uniform(0.5, 5.0))
+                    done += 1
+                else:
+                    done += net.router.forget(answer=how == "reset") > 0
+                if how != "reset":
+                    time.sleep(rng.uniform(5.0, 30.0))
+            return {"cut": how, "times": done}
+
+        yield disturbed(3, disturb, link="100Mbit,10ms", max_iter=150 if quick else 400)
+
+
+def loss(quick: bool) -> Iterator[Line]:
+    """Packets that are lost."""
+    for share in (0.05,):
+        yield {"loss": share} | disturbed(
+            3, lambda net, _: {"dropped so far": net.router.dropped}, link="100Mbit,10ms",
+            loss=share, max_iter=5 if quick else 20,
+        )  # fmt: skip
+
+
+def idle(quick: bool) -> Iterator[Line]:
+    """One member is stopped for minutes, so that nothing is said; the others wait."""
+    seconds = 45.0 if quick else 600.0
+    with meeting(3, FAST, max_iter=200) as (members, _):
+        right = numbers(members.fit("-q")[0].report)
+        words = ("--timeout", 2 * seconds)
+        running = {name: members.start(name, *words) for name in members.names}
+        time.sleep(6.0)
+        running["party1"].send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        running["party1"].send_signal(signal.SIGCONT)
+        ended = [end(name, process, 300.0) for name, process in running.items()]
+        yield {"idle": seconds, "right": same(ended, right)}
+
+
+def kills(quick: bool) -> Iterator[Line]:
+    """Members that are killed at random moments, and begin again."""
+    rng = random.Random(1)
+    with meeting(3, "100Mbit,10ms", max_iter=100) as (members, _):
+        right = numbers(members.fit("-q")[0].report)
+        words = ("--checkpoint", "fit.ckpt", "--checkpoint-every", 1)
+        for attempt in range(4 if quick else 20):
+            for name in members.names:
+                Path(members.folder(name), "fit.ckpt").unlink(missing_ok=True)
+            running = {name: members.start(name, *words) for name in members.names}
+            victim = rng.choice(members.names)
+            moment = rng.uniform(1.0, 15.0)
+            time.sleep(moment)
+            running[victim].kill()
+            killed = end(victim, running[victim], 10.0).code == -signal.SIGKILL
+            time.sleep(rng.uniform(0.0, 3.0))
+            running[victim] = members.start(victim, *words, "--resume-if-any")
+            ended = [end(name, process, 300.0) for name, process in running.items()]
+            codes = {one.name: one.code for one in ended}
+            good = set(codes.values()) <= {0, 3} and same(ended, right)
+            yield {"kill": attempt, "who": victim, "after": round(moment, 1), "killed": killed,
+                   "codes": codes, "right": good,
+                   "told": [one.err[-300:] for one in ended] if not good else []}  # fmt: skip
+
+
+PARTS = {"alike": alike, "pace": pace, "cuts": cuts, "loss": loss, "kills": kills, "idle": idle}
+
+
+def main(words: list[str]) -> int:
+    """Print a line of JSON for each case."""
+    quick = "--quick" in words
+    right = True
+    for part in [word for word in words if word != "--quick"] or PARTS:
+        for line in PARTS[part](quick):
+            right = right and line["right"]
+            print(json.dumps({"part": part} | line), flush=True)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
