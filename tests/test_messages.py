@@ -1,5 +1,7 @@
 """Messages between parties: what can be sent comes back, and nothing else is read."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -46,8 +48,32 @@ def test_damaged_messages_are_refused():
             decode(message)
 
 
-def test_no_header_makes_an_array_of_objects_or_of_negative_size():
-    for header in (b'{"a":"|O","s":[1],"g":false}', b'{"a":"<f8","s":[-1],"g":false}', b"[1]"):
-        message = b"vpem" + len(header).to_bytes(8, "little") + header + bytes(8)
+HEADERS = [
+    '{"a":"|O","s":[1],"g":false}', '{"a":"<f8","s":[-1],"g":false}', "[1]",
+    '{"a":"<U1000000000","s":[0,1],"g":false,"b":8}', '{"a":"<U0","s":[1000000000],"g":false}',
+    '{"a":"<f8","s":[4294967296,4294967296],"g":false}', '{"a":"<f8","s":[1.0],"g":false}',
+    '{"a":"f8,f8","s":[1],"g":false}', '{"a":"<M8","s":[1],"g":false}', '{"b":8.0}', '{"b":true}',
+    '{"a":"<f8","s":[1],"g":true}', '{"a":"<f8","s":[' + "1," * 99 + '1],"g":false}',
+    '{"d":[[1,2],[1,3]]}', '{"d":[[{"l":[]},2]]}', '{"d":[[1]]}', '{"l":{"b":8}}', '{"x":[]}', "{}",
+    '{"l":[],"t":[]}', '{"l":' * 100 + "1" + "}" * 100, "[" * 100_000, "1" * 5000,
+]  # fmt: skip
+
+
+@each("header", HEADERS)
+def test_no_header_makes_what_is_not_there(header):
+    text = header.encode()
+    for rest in (b"", bytes(8)):
         with pytest.raises(InputError, match="damaged"):
-            decode(message)
+            decode(b"vpem" + len(text).to_bytes(8, "little") + text + rest)
+
+
+def test_mutated_messages_are_read_or_refused():
+    rng = np.random.default_rng(0)
+    wholes = [encode(value) for value in VALUES] + [encode(VALUES)]
+    for number in range(3000):
+        message = bytearray(wholes[number % len(wholes)])
+        for _ in range(rng.integers(1, 4)):
+            at = rng.integers(len(message))
+            message[at : at + rng.integers(3)] = rng.bytes(rng.integers(3))
+        with contextlib.suppress(InputError):
+            encode(decode(message))

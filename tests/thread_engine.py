@@ -81,15 +81,21 @@ class ThreadEngine:
         return self.allgather(value if root == self.rank else None)[root]
 
     def allreduce(self, values, op="sum"):
-        return {"sum": np.sum, "max": np.max}[op](
-            np.stack(self.allgather(np.array(values))), axis=0
-        ).astype(values.dtype)
+        found = np.array(values)
+        self._reduce(found, {"sum": np.sum, "max": np.max}[op]).wait()
+        return found
 
     def iallreduce(self, values):
+        return self._reduce(values, np.sum)
+
+    def _reduce(self, values, add):
         arrive = self.begin(dict.fromkeys(range(self.size), np.array(values)))
 
         def store():
-            values[...] = np.sum(np.stack(arrive()), axis=0)
+            parts = arrive()
+            # Engines that send bytes alone add them up as they are.
+            assert {part.dtype for part in parts} == {values.dtype}
+            values[...] = add(np.stack(parts), axis=0)
 
         return Pending(store)
 

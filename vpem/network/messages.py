@@ -6,6 +6,8 @@ A message is a header of JSON, which says what the value is made of, and the byt
 from __future__ import annotations
 
 import json
+import math
+import re
 import struct
 from typing import Any
 
@@ -19,8 +21,14 @@ MAGIC = b"vpem"
 LENGTH = struct.Struct("<4sQ")
 KINDS = "biufcSU"
 """Of arrays: truth values, integers, floats, complex numbers, and texts of fixed width."""
+DTYPE = re.compile(rf"[<>|=]?[{KINDS}][0-9]{{1,9}}")
 DEEPEST = 64
 """Levels of lists in lists."""
+LONGEST_HEADER = 1 << 25
+"""Bytes of a header that is read: what it becomes takes some dozen times as much."""
+MOST_AXES = 64
+LARGEST = 1 << 48
+"""Entries along an axis."""
 
 
 def encode(value: object) -> bytes:
@@ -45,23 +53,26 @@ def encode(value: object) -> bytes:
 def decode(message: bytes | bytearray | memoryview) -> Any:
     """Read a value that `encode` has written.
 
+    A message may come from anybody: nothing is run, and what is allocated for arrays are their own
+    bytes, which are there.
+
     Raises
     ------
     InputError
         If the message is cut short, too long, or no message at all.
     """
-    data = memoryview(message)
+    data = memoryview(message).cast("B")
     try:
         magic, length = LENGTH.unpack_from(data)
         begin = LENGTH.size + length
-        if magic != MAGIC or begin > len(data):
+        if magic != MAGIC or begin > len(data) or length > LONGEST_HEADER:
             raise ValueError
         header = json.loads(bytes(data[LENGTH.size : begin]))
         reader = _Reader(data, begin)
         value = reader.read(header)
         if reader.place != len(data):
             raise ValueError
-    except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
+    except (ValueError, LookupError, TypeError, ArithmeticError, struct.error, RecursionError):
         raise InputError(
             f"a message of {len(data)} bytes between parties is damaged; are all of them of the "
             "same version of vpem?"
@@ -117,24 +128,37 @@ class _Reader:
             if isinstance(header, list):
                 raise ValueError
             return header
-        if "b" in header:
-            return bytes(self.take(int(header["b"])))
         if "a" in header:
-            dtype = np.dtype(str(header["a"]))
-            shape = [int(size) for size in header["s"]]
-            if dtype.kind not in KINDS or any(size < 0 for size in shape):
-                raise ValueError
-            count = 1
-            for size in shape:
-                count *= size
-            raw = self.take(count * dtype.itemsize)
-            if dtype.itemsize == 0:
-                array = np.zeros(shape, dtype)
-            else:
-                array = np.frombuffer(raw, dtype).reshape(shape).copy()
-            return array[()] if header["g"] else array
-        if "d" in header:
-            pairs = header["d"]
-            return {self.read(k, depth + 1): self.read(v, depth + 1) for k, v in pairs}
-        items = [self.read(item, depth + 1) for item in header["l" if "l" in header else "t"]]
-        return items if "l" in header else tuple(items)
+            return self.read_array(header)
+        ((kind, held),) = header.items()
+        if kind == "b":
+            return bytes(self.take(_count(held)))
+        if not isinstance(held, list) or kind not in ("d", "l", "t"):
+            raise ValueError
+        if kind == "d":
+            found = {self.read(k, depth + 1): self.read(v, depth + 1) for k, v in held}
+            if len(found) != len(held):
+                raise ValueError  # a key that is there twice
+            return found
+        items = [self.read(item, depth + 1) for item in held]
+        return items if kind == "l" else tuple(items)
+
+    def read_array(self, header: dict[str, Any]) -> Any:
+        described, sizes, scalar = header["a"], header["s"], header["g"]
+        if len(header) != 3 or not isinstance(sizes, list) or len(sizes) > MOST_AXES:
+            raise ValueError
+        if not isinstance(described, str) or not DTYPE.fullmatch(described):
+            raise ValueError
+        dtype, shape = np.dtype(described), tuple(map(_count, sizes))
+        if dtype.itemsize == 0 or type(scalar) is not bool or (scalar and shape):
+            raise ValueError
+        raw = self.take(math.prod(shape) * dtype.itemsize)
+        array = np.frombuffer(raw, dtype).reshape(shape).copy()
+        return array[()] if scalar else array
+
+
+def _count(value: object) -> int:
+    """Return a size that is one."""
+    if type(value) is not int or not 0 <= value < LARGEST:
+        raise ValueError
+    return value

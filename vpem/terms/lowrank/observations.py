@@ -96,8 +96,12 @@ class Observations:
         """Return the weight (how often it was seen) and the weighted sum of each entry, (I, J)."""
         every, values, weights = self.entries(range(self.n_observers))
         size = self.shape[0] * self.shape[1]
-        total: Any = np.bincount(every, values if weights is None else weights * values, size)
+        # What nothing is added to are whole numbers, whatever weights there are.
+        heavy = values if weights is None else weights * values
+        total = np.bincount(every, heavy, size).astype(np.float64, copy=False)
         weight: Any = np.bincount(every, weights, size)
+        if weights is not None:
+            weight = weight.astype(np.float64, copy=False)
         return weight.reshape(self.shape), total.reshape(self.shape)
 
     def column_sums(self) -> NDArray[np.float64]:
