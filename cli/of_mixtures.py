@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from vpem.files.models import Model
     from vpem.network.schema import Report
 
-    from .of_rows import Assigned, Loaded
+    from .loading import Loaded
+    from .of_rows import Assigned
 
 __all__ = ["MixtureFile"]
 
@@ -28,6 +31,7 @@ class MixtureFile(RowFile):
 
     holds = "a mixture"
     needs_values = False
+    goes_without = "integrated out"
 
     @cached_property
     def stored(self) -> Model:
@@ -54,6 +58,12 @@ class MixtureFile(RowFile):
                 said = f"{parties[party]} sends {parties[root]} features of their hub: {listed}"
                 request.screen.say(said)
         return found
+
+    def marginal(self, columns: Sequence[int]) -> None:
+        """Go on with the marginal of these features."""
+        stored = self.stored
+        names = tuple(stored.feature_names[column] for column in columns)
+        self.stored = replace(stored, mixture=stored.mixture.marginal(columns), feature_names=names)
 
     def labels(self, X: Floats, missing: str) -> NDArray[np.intp]:
         """Most responsible component of each row."""

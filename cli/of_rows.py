@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .config import key_of
-from .engine import place_parties
 from .kinds import StoredFile, reported
+from .loading import Loaded, labels_of, load
 from .output import number, print_json, show, table
-from .parties import check_parties, joined
 from .requests import Request, refuse_given
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from vpem.checks import Floats, Labels
     from vpem.files.clusterings import StoredClustering
-    from vpem.files.datasets import Dataset
     from vpem.network.schema import Report
     from vpem.pictures.samples import EvaluationData
 
@@ -38,30 +37,13 @@ COMMANDS = {
 }
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """Data that a model is used on.
-
-    Attributes
-    ----------
-    source : Dataset
-        What was read.
-    X : ndarray, FileMatrix or SpreadRows of shape (M, d)
-        The model's features, in its order.
-    told : dict
-        What JSON tells of them: how rows of parties were aligned.
-    """
-
-    source: Dataset
-    X: Any
-    told: Report
-
-
 class RowFile(StoredFile):
     """A mixture, or clusters."""
 
     needs_values: ClassVar[bool]
     """Whether rows that lack values cannot be assigned."""
+    goes_without: ClassVar[str]
+    """What becomes of features that the data lack."""
 
     @property
     @abstractmethod
@@ -78,58 +60,11 @@ class RowFile(StoredFile):
 
     def load(self, request: Request) -> Loaded:
         """Read data, features in the order of the file."""
-        return self._read(request, request.missing == "refuse")
+        return load(self, request, request.missing == "refuse", narrow=True)
 
-    def _read(self, request: Request, complete: bool) -> Loaded:
-        from vpem.checks import check_finite
-        from vpem.files.matrix import FileMatrix
-        from vpem.files.models import match_features
-        from vpem.terms.missing_patterns import check_missing
-
-        if request.processes.apart:
-            return self._spread(request, complete)
-        source, alignment = _dataset(request, complete)
-        apart = request.parties.parties and request.parties.split == "features"
-        columns = match_features(self.stored, source.feature_names, ordered=not apart)
-        X = source.X
-        if columns is not None:
-            X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
-        (check_finite if complete else check_missing)(X, self.stored.feature_names)
-        return Loaded(source, X, {} if alignment is None else {"alignment": alignment})
-
-    def _spread(self, request: Request, complete: bool) -> Loaded:
-        """Read what this process's parties have, and keep it here."""
-        from vpem.engines.placement import Placement
-        from vpem.errors import InputError
-        from vpem.files.models import match_features
-        from vpem.fits.spread_use import SpreadRows
-
-        asked, engine = request.parties, request.processes
-        if not asked.parties:
-            raise InputError(
-                "--engine mpi is for parties, each of which is read by a rank of its own; add "
-                "--parties"
-            )
-        if asked.split == "rows":
-            raise InputError(
-                "a row whose features one party has needs nobody else: let each party use the "
-                "model on its own file, without --engine mpi"
-            )
-        marks = engine.allgather(self.fingerprint)
-        for rank, mark in enumerate(marks):
-            if mark != marks[0]:
-                raise InputError(
-                    f"rank {rank} has another model than rank 0; give all ranks the same"
-                )
-        source, alignment = _dataset(request, complete)
-        names, wanted = source.feature_names, self.stored.feature_names
-        columns = match_features(self.stored, names, ordered=False) or range(len(names))
-        assert source.partition is not None
-        called = source.partition.names
-        parties = Placement.evenly(engine, len(called), called)
-        missing = "refuse" if complete else "marginalize"
-        X = SpreadRows(source.X, source.partition, columns, parties, wanted, missing)
-        return Loaded(source, X, {"alignment": alignment})
+    @abstractmethod
+    def marginal(self, columns: Sequence[int]) -> None:
+        """Go on with these of the features alone."""
 
     @property
     @abstractmethod
@@ -158,41 +93,51 @@ class RowFile(StoredFile):
             return None
         from vpem.pictures.samples import EvaluationData
 
-        found = self._read(request, self.needs_values)
+        found = load(self, request, self.needs_values)
         named = request.rows.labels != "labels"
         labelled = request.labelled or named or found.source.labels is not None
-        labels = _read_labels(request, found.source) if labelled else None
+        labels = labels_of(request, found.source) if labelled else None
         return EvaluationData(found.X, labels, request.source)
 
     def predict(self, request: Request) -> int:
         """Assign rows to components or clusters."""
         import numpy as np
 
+        from vpem.files.parties.homes import Home
+
         self.refuse_individuals(request)
-        output = request.output
+        output, tables = request.output, request.tables
         found = self.load(request)
-        X, ids_of = found.X, found.source.ids
+        X, source = found.X, found.source
         labels, more, own = self.assign(X, request.missing, request.proba)
-        told = self.told(found)
+        told, columns = self.told(found), {"label": labels, **more}
+        if tables:
+            everyones = dict.fromkeys(X.parties.own.tolist(), columns)
+            tables.write(source, everyones, X.parties, request.screen)
         request.leave_it_to_the_first()
-        ids = ("row", np.arange(len(X))) if ids_of is None else ("id", ids_of)
-        output.write({ids[0]: ids[1], "label": labels, **more}, "vpem-predictions")
+        shown: Report = {"labels": labels, **own}
+        rows = Home("", source.ids, np.arange(len(X)))
+        if request.where.own_users:  # a member that brings no data has no rows
+            rows = next(iter(source.homes.values()), Home("", None, np.arange(0)))
+            shown = {name: rows.values(column) for name, column in shown.items()}
+        if not tables:
+            output.write(rows.columns(columns), "vpem-predictions")
         if output.json:
             report = {
                 "n_samples": len(X),
-                "counts": np.bincount(labels, minlength=self.n_labels),
+                "counts": np.bincount(columns["label"], minlength=self.n_labels),
                 "output": None if output.output is None else str(output.output),
                 **told,
             }
-            print_json(report | ({"labels": labels, **own} if output.output is None else {}))
-        return len(labels)
+            print_json(report | (shown if output.output is None else {}))
+        return len(X)
 
     def evaluate(self, request: Request) -> None:
         """Compare components or clusters with labels."""
         from vpem.fits.evaluation import compare
 
         data = self.load(request)
-        truth = _read_labels(request, data.source)
+        truth = labels_of(request, data.source)
         k = self.n_labels
         found = compare(truth, self.labels(data.X, request.missing), k)
         if request.output.json:
@@ -241,61 +186,12 @@ def _same(value: Any, default: Any) -> bool:
     return value is False or value == default or str(value) == str(default)
 
 
-def _dataset(request: Request, complete: bool) -> tuple[Dataset, Report | None]:
-    """Read the one dataset, or join those of parties; and how these were aligned."""
-    from vpem.checks import available_memory
-    from vpem.errors import InputError
-    from vpem.files.datasets import read_dataset
-
-    files, asked, inside = request.files, request.parties, request.rows.dataset
-    if not files:
-        raise InputError("vpem predict needs DATA: a dataset with the model's features")
-    over_rows = asked.split == "rows"
-    check_parties(files, asked, over_rows)
-    if not asked.parties:
-        return read_dataset(files[0], inside, memory_limit=available_memory()), None
-    refuse_given(request.rows, "is for one file; with --parties leave it out", *OF_ALL_DATA)
-    parties = request.where.parties(files, asked.id_column)
-    holders = place_parties(parties, request.output.output, False, request.where)
-    return joined(parties, asked, over_rows, not complete, None, holders, request.screen.say)
-
-
-OF_ALL_DATA = ("labels", "features", "missing")
-"""Options about rows that parties' data have, too."""
-
-
-def _read_labels(request: Request, source: Dataset) -> Labels:
-    """Read labels from the dataset, another place in its file, or a text file."""
-    import numpy as np
-
-    from vpem.errors import InputError
-    from vpem.fits.evaluation import read_labels
-
-    where, asked = request.rows.labels, request.parties
-    if where == "labels":
-        if source.labels is None:
-            who = "every party" if asked.split == "rows" else "one party that has all the rows"
-            raise InputError(
-                f"{request.source} has no labels; name where they are with --labels, or import the "
-                "data with --label-column"
-                if not asked.parties
-                else f"{who} must have labels: in HDF5, or in a column that a manifest names; or "
-                "name a text file with --labels"
-            )
-        return np.asarray(source.labels)
-    if asked.parties and asked.align not in (None, "none"):
-        raise InputError(
-            f"--labels {where} has a label a line, but parties are aligned by their ids; give "
-            "labels to one party, or align them first"
-        )
-    return read_labels(where, request.files[0], source.n_samples)
-
-
 class ClustersFile(RowFile):
     """What `vpem kmeans` has written."""
 
     holds = "clusters"
     needs_values = True
+    goes_without = "left out of distances"
     instead: ClassVar = {
         "sample": "from which no rows are drawn; fit a mixture with 'vpem fit'",
         "model export": "which are not exported; 'vpem model show --json' prints them",
@@ -307,6 +203,17 @@ class ClustersFile(RowFile):
         from vpem.files.clusterings import read_clustering
 
         return read_clustering(self.path)
+
+    def marginal(self, columns: Sequence[int]) -> None:
+        """Go on with distances of these features, which are nearest by what is known of a row."""
+        found, kept = self.stored, list(columns)
+        self.stored = replace(
+            found,
+            centres=found.centres[:, kept],
+            feature_names=tuple(found.feature_names[column] for column in kept),
+            root_centres=None,
+            scaling=None if found.scaling is None else found.scaling.of(kept),
+        )
 
     @property
     def n_labels(self) -> int:

@@ -93,6 +93,12 @@ class DataParties(PartySettings, heading="Data", kept=False):
         help="Each DATA is one party's (HDF5, CSV, Parquet), or one .toml file names them all "
         "(docs/parties.md). They need not be those of the fit: features are found by name.",
     )
+    id_column: str | None = changed(
+        PartySettings,
+        "id_column",
+        help="The column with ids of rows, where DATA is CSV or Parquet.",
+        idle=None,
+    )
     split: str = changed(
         HoldingSettings,
         "split",

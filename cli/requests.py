@@ -23,6 +23,7 @@ from .parties import DataParties
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
 
+    from .labels import LabelFile
     from .output import Screen
     from .where import Where
 
@@ -223,6 +224,16 @@ class Request:
     def where(self) -> Where:
         """Where the command runs."""
         return where_of(self.engine, self.screen)
+
+    @cached_property
+    def tables(self) -> LabelFile:
+        """Where parties' rows go, each party's where it is; nowhere if one process has them all."""
+        from .labels import LabelFile
+
+        out = self.output
+        apart = self.processes.apart and self.parties.parties
+        how = {"force": out.force, "quote_formulas": out.quote_formulas}
+        return LabelFile("--output", out.output if apart else None, self.where, True, **how)
 
     @property
     def processes(self) -> Engine:

@@ -69,10 +69,10 @@ def predict(
         asked = Request(
             data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine
         )
-        if results.output is not None and asked.where.speaks:
+        if results.output is not None and not asked.tables and asked.where.speaks:
             check_writable(results.output, results.force, "results")
         count = stored_at(model).predict(asked)
-        if results.output is not None:
+        if results.output is not None and not asked.tables:
             screen.say(f"wrote {plural(count, 'row')} to {results.output}")
 
 
@@ -130,7 +130,7 @@ def evaluate(
     model: FitFile,
     data: DataFile,
     *,
-    rows: Annotated[RowSettings, Without("features missing")],
+    rows: Annotated[RowSettings, Without("features")],
     parties: DataParties,
     results: Annotated[ResultSettings, Without("output force quote_formulas quiet")],
 ) -> None:

@@ -1,5 +1,6 @@
 """Parties whose files are at their own ranks only, over MPI: fits, what is refused, checkpoints."""
 
+import csv
 import json
 import os
 import secrets
@@ -115,7 +116,7 @@ def test_a_fit_is_that_of_one_process(capsys, monkeypatch, whole, tmp_path, held
 
 
 def test_a_model_is_used_where_the_data_are(capsys, monkeypatch, whole, tmp_path):
-    """Each rank has the model and its party's file; the first knows the ids of all rows."""
+    """Each rank has the model and its party's file, and writes what became of its own rows."""
     folders = apart(whole, tmp_path, *([name] for name in PARTIES[::-1]), [])
     monkeypatch.chdir(whole)
     fitted = ("fit", *FILES, "--parties", "--align", "ids", "--topology", "path", "--hops", "1")
@@ -127,10 +128,18 @@ def test_a_model_is_used_where_the_data_are(capsys, monkeypatch, whole, tmp_path
     assert ended.returncode == 0, ended.stderr
     alone = done(capsys, *asked, "--force")
     lines = told(ended)
-    assert [line for line in lines if "of their hub" not in line] == alone.err.splitlines()
+    ours = [line for line in lines if "of their hub" not in line and "labels." not in line]
+    assert ours == alone.err.splitlines()[:-1]
+    assert sum("rows took no part" in line for line in lines) == 3
     assert any("registry sends" in line or "sends registry" in line for line in lines)
-    assert (folders[0] / "labels.csv").read_text() == (whole / "labels.csv").read_text()
-    assert not any((folder / "labels.csv").exists() for folder in folders[1:])
+    with open(whole / "labels.csv", newline="") as file:
+        together = {row["id"]: row["label"] for row in csv.DictReader(file)}
+    for folder, name in zip(folders, PARTIES[::-1], strict=False):
+        with open(folder / f"labels.{name}.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["id"] for row in rows] == read_dataset(folder / f"{name}.h5").ids.tolist()
+        assert all(row["label"] == together.get(row["id"], "") for row in rows)
+    assert not any((folder / "labels.csv").exists() for folder in folders)
 
 
 def test_patterns_of_a_manifest_and_sets_that_stay_private(capsys, monkeypatch, whole, tmp_path):

@@ -16,8 +16,14 @@ Column = str | int
 Roles = tuple[tuple[int | None, ...], list[int]]
 """Numbers of the columns of labels, ids, workers and weights, and of the features."""
 
-Chosen = tuple[tuple[Column | None, ...], tuple[Column, ...], tuple[Column, ...] | None, bool]
-"""Annotations, columns to drop, features, and whether weights that are named must be there."""
+Chosen = tuple[
+    tuple[Column | None, ...],
+    tuple[Column, ...],
+    tuple[Column, ...] | frozenset[str] | None,
+    bool,
+]
+"""Annotations, columns to drop, features (a set: those of them that there are), and whether weights
+that are named must be there."""
 
 ANNOTATIONS = ("label", "id", "worker", "weight")
 
@@ -34,6 +40,13 @@ def roles_of(names: list[str], chosen: Chosen, source: str) -> Roles:
     wanted, drop_columns, columns, weights_needed = chosen
     if not weights_needed and wanted[-1] not in names:
         wanted = (*wanted[:-1], None)
+    if isinstance(columns, frozenset):
+        known, columns = columns, tuple(name for name in names if name in columns)
+        if not columns:
+            raise InputError(
+                f"{source} has none of the features {shorten(map(repr, sorted(known)))}; its "
+                f"columns are {shorten(names, 10)}"
+            )
     annotations = tuple(
         resolve_column(f"{what} column", column, names, source)
         for what, column in zip(ANNOTATIONS, wanted, strict=True)

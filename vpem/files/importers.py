@@ -16,13 +16,19 @@ from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import check_readable
 from vpem.network.holdings import from_worker_of_row
 
-__all__ = ["read_table"]
+__all__ = ["is_table", "read_table"]
 
 TEXT_SUFFIXES = {".csv": ",;\t", ".tsv": "\t", ".txt": "\t,; "}
 PARQUET_SUFFIXES = (".parquet", ".pq")
 
 MISSINGS = ("refuse", "keep")
 KEEP = ("say with ", Setting("missing", "keep"), " that they are to be kept as missing")
+
+
+def is_table(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name is that of a table, as `read_table` reads."""
+    name = os.fspath(path).lower().removesuffix(".gz")
+    return name.endswith((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))
 
 
 def read_table(
@@ -35,7 +41,7 @@ def read_table(
     header: bool = True,
     delimiter: str | None = None,
     drop_columns: Sequence[Column] = (),
-    columns: Sequence[Column] | None = None,
+    columns: Sequence[Column] | frozenset[str] | None = None,
     missing: str = "refuse",
     weights_needed: bool = True,
 ) -> Dataset:
@@ -59,8 +65,9 @@ def read_table(
         first line.
     drop_columns : sequence of str or int
         Columns to leave out.
-    columns : sequence of str or int, optional
-        The features, in this order; by default every other column is one.
+    columns : sequence of str or int, or frozenset of str, optional
+        The features, in this order; of a set those that are there, in the order of the table. By
+        default every other column is one.
     missing : {"refuse", "keep"}
         What is done with empty cells (and nulls, NaN) of features. "keep" makes them NaN; a column
         without any value is refused all the same.
@@ -89,7 +96,7 @@ def read_table(
     source = os.fspath(path)
     suffix = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
     suffix = suffix.lower()
-    wanted = None if columns is None else tuple(columns)
+    wanted = columns if columns is None or isinstance(columns, frozenset) else tuple(columns)
     annotations = (label_column, id_column, worker_column, weight_column)
     chosen = (annotations, tuple(drop_columns), wanted, weights_needed)
     if suffix in TEXT_SUFFIXES:

@@ -326,6 +326,40 @@ class Mixture:
             scaling,
         )
 
+    def marginal(self, features: Sequence[int]) -> Mixture:
+        """Return the mixture of some of the features: all others are integrated out.
+
+        A marginal of a Gaussian has the rows and columns of its mean and covariance that are of
+        these features, in each block.
+
+        Parameters
+        ----------
+        features : sequence of int
+            Which, in the user's numbering, in the order that they are to have.
+        """
+        chosen = np.asarray(features, dtype=np.intp)
+        place = np.full(self.n_features, -1, dtype=np.intp)
+        place[chosen] = np.arange(len(chosen))
+        inside = [np.flatnonzero(place[own] >= 0) for own in self.blocks.features]
+        own = zip(self.blocks.features, inside, strict=True)
+        blocks = replace(self.blocks, features=tuple(place[one[kept]] for one, kept in own))
+        starts = zip(self.blocks.offsets, inside, strict=False)
+        kept = np.concatenate([begin + one for begin, one in starts])
+        if self.is_diagonal:
+            covariances = self.covariances[:, kept]
+        else:
+            views = zip(self.covariance_blocks, inside, strict=True)
+            covariances = np.concatenate(
+                [view[:, one[:, None], one].ravel() for view, one in views]
+            )
+        return replace(
+            self,
+            blocks=blocks,
+            means=np.ascontiguousarray(self.means[:, kept]),
+            covariances=np.ascontiguousarray(covariances),
+            scaling=self.scaling.of(chosen),
+        )
+
     def renumbered(self, columns: Sequence[int]) -> Mixture:
         """Return the same mixture of data whose columns stand in another order.
 

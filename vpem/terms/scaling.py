@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -85,6 +85,10 @@ class Scaling:
     def is_none(self) -> bool:
         """Whether nothing is changed."""
         return not self.shift.any() and bool((self.scale == 1).all())
+
+    def of(self, columns: Sequence[int] | NDArray[np.intp]) -> Scaling:
+        """Return the units of some of the features."""
+        return Scaling(self.shift[columns], self.scale[columns])
 
     @overload
     def apply(self, X: NDArray[np.float64]) -> NDArray[np.float64]: ...

@@ -66,3 +66,13 @@ class Home:
             else np.asarray(column)[self.places]
             for name, column in found.items()
         }
+
+    def values(self, found: NDArray[Any]) -> list[Any]:
+        """Return what was found of its rows, as JSON has it: None where a row took no part.
+
+        Parameters
+        ----------
+        found : ndarray of shape (M, ...)
+            By rows as they were joined.
+        """
+        return [None if place < 0 else found[place].tolist() for place in self.places.tolist()]

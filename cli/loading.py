@@ -1,0 +1,222 @@
+"""Data that a mixture or clusters are used on: the model's features, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .engine import place_parties
+from .parties import check_parties, joined
+from .requests import Request, refuse_given
+
+if TYPE_CHECKING:
+    from vpem.checks import Labels
+    from vpem.files.datasets import Dataset
+    from vpem.network.schema import Report
+
+    from .of_rows import RowFile
+
+__all__ = ["Loaded", "labels_of", "load"]
+
+OF_ALL_DATA = ("labels", "features", "missing")
+"""Options about rows that parties' data have, too."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Data that a model is used on.
+
+    Attributes
+    ----------
+    source : Dataset
+        What was read.
+    X : ndarray, FileMatrix or SpreadRows of shape (M, d)
+        The model's features, in its order.
+    told : dict
+        What JSON tells of them: how rows of parties were aligned.
+    """
+
+    source: Dataset
+    X: Any
+    told: Report
+
+
+def load(used: RowFile, request: Request, complete: bool, narrow: bool = False) -> Loaded:
+    """Read data for a model.
+
+    Parameters
+    ----------
+    used : RowFile
+        The model.
+    request : Request
+        What it is used on.
+    complete : bool
+        Whether values may not be missing.
+    narrow : bool
+        Whether the model may go on with the features alone that there are.
+    """
+    from vpem.checks import check_finite
+    from vpem.files.matrix import FileMatrix
+    from vpem.terms.missing_patterns import check_missing
+
+    if request.processes.apart:
+        return _spread(used, request, complete, narrow)
+    source, alignment = _dataset(used, request, complete)
+    columns = _columns(used, request, source, narrow)
+    X = source.X
+    if columns is not None:
+        X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
+    (check_finite if complete else check_missing)(X, used.stored.feature_names)
+    return Loaded(source, X, {} if alignment is None else {"alignment": alignment})
+
+
+def _spread(used: RowFile, request: Request, complete: bool, narrow: bool) -> Loaded:
+    """Read what this process's parties have, and keep it here."""
+    from vpem.engines.placement import Placement
+    from vpem.errors import InputError
+    from vpem.fits.spread_use import SpreadRows
+
+    asked, engine = request.parties, request.processes
+    if not asked.parties:
+        raise InputError(
+            "--engine mpi is for parties, each of which is read by a rank of its own; add --parties"
+        )
+    if asked.split == "rows":
+        raise InputError(
+            "a row whose features one party has needs nobody else: let each party use the "
+            "model on its own file, without --engine mpi"
+        )
+    marks = engine.allgather(used.fingerprint)
+    for rank, mark in enumerate(marks):
+        if mark != marks[0]:
+            raise InputError(f"rank {rank} has another model than rank 0; give all ranks the same")
+    source, alignment = _dataset(used, request, complete)
+    columns = _columns(used, request, source, narrow) or range(len(source.feature_names))
+    assert source.partition is not None
+    called = source.partition.names
+    parties = Placement.evenly(engine, len(called), called)
+    missing, names = "refuse" if complete else "marginalize", used.stored.feature_names
+    X = SpreadRows(source.X, source.partition, columns, parties, names, missing)
+    return Loaded(source, X, {"alignment": alignment})
+
+
+# ---- features -----------------------------------------------------------------------------------
+
+
+def _columns(
+    used: RowFile, request: Request, source: Dataset, narrow: bool
+) -> Sequence[int] | None:
+    """Return the column of each of the model's features, where they differ.
+
+    With `narrow` a model goes on without those that are missing, where that is asked for.
+    """
+    from vpem.errors import InputError, Setting, shorten
+    from vpem.files.datasets import default_names
+    from vpem.files.models import match_features
+
+    asked = request.parties
+    apart = asked.parties and asked.split == "features"
+    names, wanted = source.feature_names, used.stored.feature_names
+    there = [column for column, name in enumerate(wanted) if name in set(names)]
+    lacking = [name for name in wanted if name not in set(names)]
+    named = all(each != default_names(len(each)) for each in (names, wanted))
+    if narrow and lacking and there and named:
+        if request.missing == "refuse":
+            raise InputError(
+                f"the data lack features of the model: {shorten(map(repr, lacking))}; integrate "
+                "them out with ",
+                Setting("missing", "marginalize"),
+            )
+        used.marginal(there)
+        request.screen.say(
+            f"{len(lacking)} of the model's {len(wanted)} features are not in the data and are "
+            f"{used.goes_without}"
+        )
+    return match_features(used.stored, names, ordered=not apart)
+
+
+def _by_their_party(names: Sequence[str], wanted: Sequence[str], party: str) -> tuple[str, ...]:
+    """Call features as the model does, which puts the party before a name that several have."""
+    known = set(wanted)
+    of_party = (f"{party}.{name}" for name in names)
+    return tuple(
+        full if full in known and name not in known else name
+        for name, full in zip(names, of_party, strict=True)
+    )
+
+
+# ---- data ---------------------------------------------------------------------------------------
+
+
+def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, Report | None]:
+    """Read the one dataset, or join those of parties; and how these were aligned."""
+    from vpem.checks import available_memory
+    from vpem.errors import InputError, Setting
+    from vpem.files.datasets import read_dataset
+    from vpem.files.importers import is_table
+    from vpem.files.parties.manifest import choose_parties
+
+    files, asked, inside = request.files, request.parties, request.rows.dataset
+    if not files:
+        raise InputError("vpem predict needs DATA: a dataset with the model's features")
+    over_rows = asked.split == "rows"
+    check_parties(files, asked, over_rows)
+    if asked.parties:
+        refuse_given(request.rows, "is for one file; with --parties leave it out", *OF_ALL_DATA)
+        parties = request.where.parties(files, asked.id_column)
+        tables = request.tables
+        output = None if tables else request.output.output
+        holders = place_parties(parties, output, False, request.where, tables)
+        return joined(parties, asked, over_rows, not complete, None, holders, request.screen.say)
+    [file], [party] = files, choose_parties(files)
+    wanted = used.stored.feature_names
+    if is_table(file):
+        source = _table(file, asked.id_column, wanted, party.name)
+    else:
+        if asked.id_column is not None:
+            raise InputError(
+                Setting("id_column"), f" names a column of a table, which {file} is not; ids of "
+                "HDF5 are in its ids",
+            )  # fmt: skip
+        source = read_dataset(file, inside, memory_limit=available_memory())
+    source.feature_names = _by_their_party(source.feature_names, wanted, party.name)
+    return source, None
+
+
+def _table(file: Path, id_column: str | None, wanted: Sequence[str], party: str) -> Dataset:
+    """Read the features of a model from a CSV or Parquet table."""
+    from vpem.files.importers import read_table
+
+    before = f"{party}."
+    alone = (name.removeprefix(before) for name in wanted if name.startswith(before))
+    names = frozenset((*wanted, *alone))
+    return read_table(file, id_column=id_column, columns=names, missing="keep")
+
+
+def labels_of(request: Request, source: Dataset) -> Labels:
+    """Read labels from the dataset, another place in its file, or a text file."""
+    import numpy as np
+
+    from vpem.errors import InputError
+    from vpem.fits.evaluation import read_labels
+
+    where, asked = request.rows.labels, request.parties
+    if where == "labels":
+        if source.labels is None:
+            who = "every party" if asked.split == "rows" else "one party that has all the rows"
+            raise InputError(
+                f"{request.source} has no labels; name where they are with --labels, or import the "
+                "data with --label-column"
+                if not asked.parties
+                else f"{who} must have labels: in HDF5, or in a column that a manifest names; or "
+                "name a text file with --labels"
+            )
+        return np.asarray(source.labels)
+    if asked.parties and asked.align not in (None, "none"):
+        raise InputError(
+            f"--labels {where} has a label a line, but parties are aligned by their ids; give "
+            "labels to one party, or align them first"
+        )
+    return read_labels(where, request.files[0], source.n_samples)
