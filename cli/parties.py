@@ -199,13 +199,17 @@ def joined(
     alignment : dict or None
         What a report tells of them.
     """
+    from contextlib import nullcontext
+
+    from vpem.engines.engine import about
     from vpem.files.parties.joining import join_parties, stack_parties
 
     common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
-    if over_rows:
-        return stack_parties(parties, **common), None
     how: Report = {"key": asked.align_key, "keep_missing": asked.missing_parties}
-    together, found = join_parties(parties, asked.align or "none", **how, **common)
+    with nullcontext() if holders is None else about(holders.engine, "alignment"):
+        if over_rows:
+            return stack_parties(parties, **common), None
+        together, found = join_parties(parties, asked.align or "none", **how, **common)
     alignment = found.describe()
     for line in lines_of(alignment):
         say(line)

@@ -5,14 +5,21 @@ import json
 import stat
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from vpem.errors import FileError
 from vpem.files.studies import message_log
 from vpem.files.studies.logged import Totals, entries, read_log
 from vpem.files.studies.message_log import MessageLog, log_beside
+from vpem.fits.spread import fit_spread
+from vpem.network.holdings import contiguous
+from vpem.network.topologies import make_graph
+from vpem.sums.connect import connect
+from vpem.sums.spread import spread
 
 from .test_full_disk import room_for
+from .thread_engine import over_queues, together
 from .tls_support import a_study, at_once, posts
 
 
@@ -162,3 +169,34 @@ def test_both_ends_note_the_same(tmp_path):
     for one, other in zip(here, there, strict=True):
         assert (one.kind, one.size, one.digest) == (other.kind, other.size, other.digest)
         assert (one.sent, one.peer, other.peer) == (not other.sent, "lab", "hub")
+
+
+SUMMED = [
+    ("star", {}, {}, ("server", "setup")),
+    ("star", {}, {"dtype": "float32"}, ("server", "setup")),
+    ("cycle", {}, {}, ("estep", "setup")),
+    ("path", {"sum": "tree"}, {}, ("estep", "setup")),
+]
+
+
+@pytest.mark.parametrize(("topology", "how", "more", "kinds"), SUMMED)
+def test_what_sums_send_is_what_the_ledger_counts(topology, how, more, kinds):
+    X, partition = np.random.default_rng(0).normal(size=(60, 6)), contiguous(6, 3)
+    network = connect(make_graph(topology, 3), partition, **how)
+    first = int(topology == "star")
+
+    def work(engine):
+        part = X[:, partition.features[engine.rank - first]] if engine.rank >= first else None
+        found = fit_spread(
+            part, spread(network, engine), n_components=2, init="k-means++", max_iter=4, tol=0.0,
+            **more,
+        )  # fmt: skip
+        return found.communication["by_kind"], engine._post.sent
+
+    seats = tuple(range(first, first + 3))
+    parts = together(first + 3, work, over_queues, seats=seats)
+    for kind in kinds:
+        sent = [size for _, messages in parts for _, topic, size in messages if topic == kind]
+        assert sum(sent) == parts[0][0][kind]["bytes"] > 0
+    topics = {topic for _, messages in parts for _, topic, _ in messages}
+    assert topics <= {*kinds, "agreement", "result"}

@@ -8,7 +8,8 @@ text of fixed width, and lists, tuples and dicts of such (`vpem.network.messages
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.errors import VpemError
 
-__all__ = ["Engine", "Neighbours", "Pending", "StalledError"]
+__all__ = ["Engine", "Neighbours", "Pending", "StalledError", "about"]
 
 
 class StalledError(VpemError):
@@ -64,7 +65,8 @@ class Engine(Protocol):
         Processes that have one agent each, in the agents' order, and are called as these are
         already; others have none. None: agents are spread evenly over all.
     topic : str
-        Kind of what is exchanged at present, as ledgers call it.
+        Kind of what is exchanged at present, as ledgers call it; "alignment" of parties' rows, and
+        "agreement" where processes agree on how to go on. See `about`.
     watch : callable or None
         Is told of every sum that begins, its kind and the rows it shows, before anything of it is
         sent; what it raises ends the run.
@@ -122,3 +124,13 @@ class Engine(Protocol):
 
     def abort(self, code: int) -> None:
         """End all processes with this code, other than by the end of the program."""
+
+
+@contextmanager
+def about(engine: Engine, topic: str) -> Iterator[None]:
+    """Say of what kind all is that is exchanged in here."""
+    before, engine.topic = engine.topic, topic
+    try:
+        yield
+    finally:
+        engine.topic = before

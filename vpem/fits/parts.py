@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.engines.engine import about
 from vpem.fits.results import Fit
 from vpem.network.blocks import Blocks
 from vpem.network.schema import Report
@@ -110,7 +111,9 @@ def join_centres(
         return placed, scaling
     columns = own_columns_of_hubs(network)
     own = {"columns": columns, "centres": placed, "shift": scaling.shift, "scale": scaling.scale}
-    parts = network.total.holders.engine.gather(own)
+    engine = network.total.holders.engine
+    with about(engine, "result"):
+        parts = engine.gather(own)
     if parts is None:
         return placed, scaling
     d = network.part_of.blocks.n_features
@@ -133,7 +136,9 @@ def gathered(fit: Fit) -> Fit:
         "shift": mixture.scaling.shift,
         "scale": mixture.scaling.scale,
     }
-    parts = network.total.holders.engine.gather(own)
+    engine = network.total.holders.engine
+    with about(engine, "result"):
+        parts = engine.gather(own)
     if parts is None:
         return fit
     whole = join_parts(network.whole.blocks, mixture.covariance_type, parts)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, check_data, check_finite
+from vpem.engines.engine import about
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.files.spool import Spool
@@ -207,7 +208,8 @@ def _arrivals(
         def send(
             part: Floats | None, agent: int, one: int, other: int, count: int = count
         ) -> Floats | None:
-            return agents.send_rows(part, (count, widths[agent]), dtype, one, other)
+            with about(agents.engine, "setup"):
+                return agents.send_rows(part, (count, widths[agent]), dtype, one, other)
 
         _carry(ways, have, send)
         parts = [np.empty((count, 0), dtype), *(have[agent] for agent in members)]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, check_int
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
@@ -265,7 +266,8 @@ class CompressedServerSum(GoesOn, AtServer):
 
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the blocks' messages to the server, process by process."""
-        parts = self.holders.engine.gather(messages)
+        with about(self.holders.engine, self.charge):
+            parts = self.holders.engine.gather(messages)
         if parts is None:
             self.traffic.add(self.charge, 0, messages.nbytes)
             return messages[:0]
@@ -273,6 +275,7 @@ class CompressedServerSum(GoesOn, AtServer):
 
     def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the server's message to all processes."""
-        heard = self.holders.engine.bcast(messages)
+        with about(self.holders.engine, self.charge):
+            heard = self.holders.engine.bcast(messages)
         self.traffic.add(self.charge, 0, messages.nbytes)
         return messages[:0] if self._is_server else np.asarray(heard)

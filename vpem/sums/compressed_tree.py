@@ -109,7 +109,7 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         rows = np.zeros((self._near.n_states, messages.shape[1]), dtype=np.uint8)
         rows[level.rows] = messages
         if level.exchange is not None:
-            finished(level.exchange.run([rows]))
+            finished(level.exchange.run([rows], self.charge))
             self.traffic.add(self.charge, 0, level.exchange.n_sent * messages.shape[1])
         return rows[level.heard]
 
@@ -121,7 +121,7 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
             rows[-1:] = messages
         for exchange in near.downward:
             if exchange is not None:
-                finished(exchange.run([rows]))
+                finished(exchange.run([rows], self.charge))
                 self.traffic.add(self.charge, 0, exchange.n_sent * size)
         heard = near.follow(rows[-1:])
         return messages[:0] if self._is_server else heard

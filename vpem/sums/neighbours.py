@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.engines.engine import Neighbours
 from vpem.engines.placement import Placement
 from vpem.network.routes import Routes
 from vpem.network.schema import COUNT, Mapping, Schema, State
+from vpem.sums.exchanges import Ways, row_bytes
 
-__all__ = ["Exchange", "Neighbourhood", "Traffic", "finished", "row_bytes"]
+__all__ = ["Neighbourhood", "Traffic", "finished"]
 
 T = TypeVar("T")
 
@@ -165,7 +165,8 @@ class Neighbourhood:
         homes, rank = self.agents.ranks[speakers], self.agents.engine.rank
         sent = [np.flatnonzero((homes == rank) & (readers == near)) for near in self._near]
         received = [np.flatnonzero((homes == near) & (readers == rank)) for near in self._near]
-        return Ways(self._joined, (speakers, targets), self.place, sent, received)
+        joined = self.agents.engine, self._joined
+        return Ways(joined, (speakers, targets), self.place, sent, received)
 
     def _find_levels(self, routes: Routes) -> list[_Level]:
         """How roots send their terms: first to those one hop away, which pass them on."""
@@ -245,7 +246,7 @@ class Neighbourhood:
             if level.exchange is not None:
                 told = None if informed is None else informed[level.exchange.targets]
                 exchange = level.exchange.among(told)
-                yield from exchange.run(states)
+                yield from exchange.run(states, kind)
                 on_wire = exchange.n_sent
             self.traffic.add(kind, (len(leaves) + on_wire) * size, on_wire * size)
 
@@ -257,7 +258,7 @@ class Neighbourhood:
         )
         if self.exchange is not None:
             exchange = self.exchange.among(None if links is None else self.open_ways(links))
-            finished(exchange.run(states))
+            finished(exchange.run(states, kind))
             n_sent = exchange.n_sent
         self.traffic.add(kind, n_links * row_bytes(states), n_sent * row_bytes(states))
 
@@ -274,7 +275,7 @@ class Neighbourhood:
         rows = np.empty((self.n_rows, size), dtype=np.uint8)
         rows[self.place[self.own[awake[self.own]]]] = messages
         exchange = self.exchange.among(awake[self.exchange.speakers])
-        finished(exchange.run([rows]))
+        finished(exchange.run([rows], kind))
         self.traffic.add(kind, 0, exchange.n_sent * size)
         heard: NDArray[np.uint8] = rows[self.place[self.heard[awake[self.heard]]]]
         return heard
@@ -294,106 +295,3 @@ class _Level:
     exchange: Ways | None
     parents: Agents
     leaves: Agents
-
-
-class Exchange:
-    """Rows that go to neighbouring processes, and rows that come from them.
-
-    Parameters
-    ----------
-    joined : Neighbours
-        The processes.
-    sent, received : sequence of ndarray of int
-        Rows for each of them, and rows of each.
-
-    Attributes
-    ----------
-    n_sent : int
-        Rows that are sent.
-    """
-
-    def __init__(
-        self, joined: Neighbours, sent: Sequence[Agents], received: Sequence[Agents]
-    ) -> None:
-        self._joined = joined
-        self._sent = np.concatenate([np.empty(0, dtype=np.intp), *sent])
-        self._received = np.concatenate([np.empty(0, dtype=np.intp), *received])
-        self._n_sent = [len(rows) for rows in sent]
-        self._n_received = [len(rows) for rows in received]
-        self.n_sent = len(self._sent)
-
-    def run(self, states: Sequence[NDArray[Any]]) -> Generator[None]:
-        """Send and receive these rows; goes on where they should be there.
-
-        Rows of several arrays (n_rows, ...) go in one message.
-        """
-        parts = [np.ascontiguousarray(each[self._sent]) for each in states]
-        out = parts[0]
-        if len(parts) > 1:
-            out = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
-        width = out.shape[1]
-        into = np.empty((len(self._received), width), dtype=out.dtype)
-        request = self._joined.ialltoallv(
-            out,
-            [n * width for n in self._n_sent],
-            into,
-            [n * width for n in self._n_received],
-        )
-        yield
-        request.wait()
-        if len(parts) == 1:
-            states[0][self._received] = into
-            return
-        begin = 0
-        for each in states:
-            end = begin + row_bytes([each])
-            each[self._received] = np.ascontiguousarray(into[:, begin:end]).view(each.dtype)
-            begin = end
-
-
-def row_bytes(states: Sequence[NDArray[Any]]) -> int:
-    """Bytes of a row of all of these."""
-    return sum(each.shape[1] * each.itemsize for each in states)
-
-
-class Ways(Exchange):
-    """An exchange of which some ways may be closed.
-
-    Parameters
-    ----------
-    joined : Neighbours
-        The processes.
-    agents : tuple of ndarray
-        Of every way: who speaks, and whose row it is elsewhere.
-    place : ndarray of shape (N,)
-        Row of each agent.
-    sent, received : list of ndarray of int
-        Ways to each process, and ways from each.
-    """
-
-    def __init__(
-        self,
-        joined: Neighbours,
-        agents: tuple[Agents, Agents],
-        place: Agents,
-        sent: Sequence[Agents],
-        received: Sequence[Agents],
-    ) -> None:
-        self.speakers, self.targets = agents
-        self._places = place[self.speakers], place[self.targets]
-        self._ways = sent, received
-        super().__init__(joined, *self._rows(np.ones(len(self.speakers), dtype=np.bool_)))
-
-    def _rows(self, opened: Mask) -> tuple[list[Agents], list[Agents]]:
-        """Rows that go, and rows that come."""
-        sent, received = (
-            [place[one[opened[one]]] for one in ways]
-            for place, ways in zip(self._places, self._ways, strict=True)
-        )
-        return sent, received
-
-    def among(self, opened: Mask | None) -> Exchange:
-        """Return the exchange over some of the ways; None: over all."""
-        if opened is None or opened.all():
-            return self
-        return Exchange(self._joined, *self._rows(opened))

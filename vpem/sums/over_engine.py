@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
 from vpem.checks import Floats
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.mixing import chebyshev_steps
 from vpem.network.routes import Routes
 from vpem.network.schema import Schema, State
 from vpem.sums.consensus import _OverHubs
 from vpem.sums.counted import AtServer, Counted, charged
-from vpem.sums.neighbours import Neighbourhood, Traffic, finished, row_bytes
+from vpem.sums.exchanges import row_bytes
+from vpem.sums.neighbours import Neighbourhood, Traffic, finished
 from vpem.sums.scalars import Scalars, beside, message_bytes, with_scalars
 
 __all__ = ["ConsensusOverEngine", "ServerOverEngine"]
@@ -140,7 +142,8 @@ class ServerOverEngine(_OverEngine, AtServer):
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
-        found = super().aggregate(received, senders)
+        with about(self.holders.engine, self.charge):
+            found = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
             self.traffic.add(self.charge, 0, found.nbytes)
         return found
@@ -154,7 +157,8 @@ class ServerOverEngine(_OverEngine, AtServer):
                 parts = [np.concatenate(parts)]
         if self.holders.engine.size > 1:
             # Of several types they are under way at the same time.
-            requests = [self.holders.engine.iallreduce(part) for part in parts]
+            with about(self.holders.engine, self.charge):
+                requests = [self.holders.engine.iallreduce(part) for part in parts]
             yield
             for request in requests:
                 request.wait()
@@ -268,7 +272,7 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
             self.traffic.add(kind, self.n_rounds * near.n_links * size, 0)
         else:
             for step in self._steps():
-                yield from exchange.run([part.sent for part in parts])
+                yield from exchange.run([part.sent for part in parts], kind)
                 for part, own in zip(parts, weights, strict=True):
                     neighbour_round(*pattern, own, part.now, part.mixed, step, self.n_threads)
                     part.now, part.mixed = part.mixed, part.now

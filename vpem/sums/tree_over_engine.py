@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.sums.neighbours import Exchange, Traffic, row_bytes
+from vpem.sums.exchanges import Exchange, row_bytes
+from vpem.sums.neighbours import Traffic
 from vpem.sums.over_engine import IN_FLIGHT, Flying, _OverEngine
 from vpem.sums.scalars import Scalars, beside
 from vpem.sums.tree import AlongTree, TreeSum
@@ -85,7 +87,7 @@ class TreeWays:
             return None
         (source, target), rank = ends, self.engine.rank
         return Exchange(
-            self._joined,
+            (self.engine, self._joined),
             [rows[(source == rank) & (target == near)] for near in self._near],
             [rows[(source == near) & (target == rank)] for near in self._near],
         )
@@ -106,7 +108,11 @@ class TreeWays:
 
     def follow(self, total: T) -> T:
         """Let processes without an agent on the way know the total: they run the same loop."""
-        return total if self._all_hear else self.engine.bcast(total, self.home)
+        if self._all_hear:
+            return total
+        with about(self.engine, "following"):
+            found: T = self.engine.bcast(total, self.home)
+        return found
 
     def _away_from_root(self, levels: list[Ranks], homes: Ranks) -> list[Exchange | None]:
         """How the total comes to each process, depth by depth."""
@@ -180,7 +186,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
         size = row_bytes(states)
         for level in near.upward:
             if level.exchange is not None:
-                yield from level.exchange.run(states)
+                yield from level.exchange.run(states, kind)
                 self.traffic.add(kind, 0, level.exchange.n_sent * size)
             for child, parent in zip(level.children, level.parents, strict=True):
                 for each in states:
@@ -191,7 +197,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
                 each[-1] = each[near.root]
         for exchange in near.downward:
             if exchange is not None:
-                yield from exchange.run(states)
+                yield from exchange.run(states, kind)
                 self.traffic.add(kind, 0, exchange.n_sent * size)
         self.traffic.add(kind, near.n_children * size, 0)
         total = near.follow([each[-1:].copy() for each in states])

@@ -69,7 +69,7 @@ class TlsEngine:
             rank for rank, member in enumerate(roster.members) if member.holds
         ]
         self.copies = 1 if self.rank else self.size - 1
-        self.topic = ""
+        self.topic = "agreement"
         self.watch: Callable[[str, int], None] | None = None
         self._number = 0
         self._pairs: dict[tuple[int, int], int] = {}
