@@ -15,6 +15,7 @@ from . import (
     kmeans,
     model,
     plot,
+    relay,
     saem,
     select,
     topology,
@@ -71,6 +72,7 @@ app.command("sample")(use.sample)
 app.command("evaluate")(use.evaluate)
 app.command("plot")(plot.plot)
 app.command("report")(plot.report)
+app.command("relay")(relay.relay)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")

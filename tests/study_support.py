@@ -4,7 +4,7 @@ import secrets
 from dataclasses import replace
 
 from vpem.engines.tls.members import Member, Roster
-from vpem.files.studies.identities import certificate_of, make_identity
+from vpem.files.studies.identities import certificate_of, make_identity, read_identity
 from vpem.files.studies.study import Study
 from vpem.files.studies.writing import write_study
 
@@ -35,4 +35,18 @@ def make_study(tmp_path, *parties, address=("127.0.0.1", 4433), **more):
     for name in names:
         found[name] = replace(study, path=tmp_path / name / "heart.toml")
         write_study(found[name], made["hub"])
+    return found
+
+
+def with_relay(studies, tmp_path, port):
+    """Let studies of `make_study` have a relay on this machine, which has a folder of its own."""
+    relay = make_identity(folder_of(tmp_path, "relay"), "relay")
+    member = Member("relay", certificate_of(relay), ("127.0.0.1", port), False)
+    hub = read_identity(tmp_path / "hub", "hub")
+    found = {}
+    for name in (*studies, "relay"):
+        study = studies.get(name, studies["hub"])
+        roster = replace(study.roster, relay=member)
+        found[name] = replace(study, path=tmp_path / name / "heart.toml", roster=roster)
+        write_study(found[name], hub)
     return found

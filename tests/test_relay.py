@@ -2,8 +2,12 @@
 
 import asyncio
 import contextlib
+import json
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,13 +16,17 @@ import pytest
 from vpem.engines.tls import door as doors
 from vpem.engines.tls.carried import calls, through
 from vpem.engines.tls.dial import dial
-from vpem.engines.tls.door import listening
+from vpem.engines.tls.door import Door, listening
 from vpem.engines.tls.faults import Refused, Trouble
+from vpem.engines.tls.lobby import Lobby
 from vpem.engines.tls.members import Member
 from vpem.engines.tls.relay import CHUNK, Relay
-from vpem.engines.tls.standing import Standing
-from vpem.engines.tls.trust import client_context
+from vpem.engines.tls.trust import client_context, server_context
+from vpem.files.studies.identities import identity_of
+from vpem.files.studies.writing import write_study
 
+from .mpi_support import MAIN
+from .study_support import make_study, with_relay
 from .tls_support import a_study, certify, der
 
 
@@ -33,12 +41,13 @@ class Place:
 
     async def __aenter__(self):
         self.relay = Relay(self.events.append)
-        self.standing = Standing(self.roster, self.identity, self.relay, self.said.append,
-                                 seconds=self.seconds)  # fmt: skip
-        listener = listening("127.0.0.1", 0)
-        self.address = listener.getsockname()
+        self.lobby = Lobby(self.roster, self.identity, self.relay)
+        context = server_context(self.identity, self.roster.members)
+        self.door = Door(context, self.lobby.welcome, self.said.append, self.seconds)
+        self.listener = listening("127.0.0.1", 0)
+        self.address = self.listener.getsockname()
         self.member = Member("relay", der(self.identity), self.address)
-        self.serving = asyncio.create_task(self.standing.serve(listener))
+        self.serving = asyncio.create_task(self.door.serve(self.listener))
         self.delivered = asyncio.Queue()
         return self
 
@@ -46,6 +55,8 @@ class Place:
         for task in [*self.tasks, self.serving]:
             task.cancel()
         await asyncio.gather(*self.tasks, self.serving, return_exceptions=True)
+        await self.lobby.leave("the test is over")
+        self.listener.close()
         while not self.delivered.empty():
             self.delivered.get_nowait().close()
 
@@ -138,7 +149,7 @@ def test_a_reader_that_is_slow_holds_up_its_sender(tmp_path):
             with contextlib.suppress(TimeoutError):
                 while sent < 2**28:
                     writer.write(bytes(2**16))
-                    await asyncio.wait_for(writer.drain(), 0.3)
+                    await asyncio.wait_for(writer.drain(), 0.1)
                     sent += 2**16
             # What has left the sender is in buffers of sockets, and a little in the relay.
             assert sent < 2**24
@@ -182,7 +193,8 @@ def test_a_new_edition_is_taken_up_while_the_relay_runs(tmp_path):
         async with Place(tmp_path) as place:
             fewer = replace(place.roster, edition=2, members=place.roster.members[:2])
             waiting = await place.dial("/relay/wait")
-            place.standing.renew(fewer)
+            place.lobby.renew(fewer)
+            place.door.renew(server_context(place.identity, fewer.members))
             await waiting.wait_closed()
             with pytest.raises(Refused, match="does not know the certificate of clinic"):
                 await place.dial("/relay/wait")
@@ -221,14 +233,61 @@ def test_strangers_give_way_to_members(tmp_path):
         async with Place(tmp_path, seconds=0.5) as place:
             silent = [socket.create_connection(place.address) for _ in range(40)]
             opened = await place.dial("/relay/wait", place.identities["lab"])
-            assert len(place.standing.door._guests) <= doors.WAITING
+            assert len(place.door._guests) <= doors.WAITING
             await asyncio.sleep(0.7)
-            assert not place.standing.door._guests
+            assert not place.door._guests
             for each in silent:
                 each.close()
             await opened.close()
 
     run(scene())
+
+
+def test_the_command_serves_takes_up_editions_and_says_how_it_ended(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    studies = with_relay(make_study(tmp_path, "lab", "clinic", address=None), tmp_path, port)
+    folder = tmp_path / "relay"
+    words = ["relay", "heart.toml", "--listen", f"127.0.0.1:{port}", "--log", "relay.log"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, *words], cwd=folder, stderr=subprocess.PIPE, text=True
+    )
+    assert "relay of heart for hub, lab, clinic at 127.0.0.1" in process.stderr.readline()
+    roster = studies["lab"].roster
+
+    async def scene():
+        delivered = asyncio.Queue()
+        of = {name: identity_of(study, name) for name, study in studies.items() if name != "relay"}
+        waiting = asyncio.create_task(calls(roster.relay, of["lab"], roster, delivered.put_nowait))
+        ends = [await through(roster.relay, roster.members[1], of["clinic"], roster),
+                await delivered.get()]  # fmt: skip
+        ends[0].sendall(b"heart")
+        while await asyncio.to_thread(ends[1].recv, 5) != b"heart":
+            pass
+        ends[0].close()
+        await asyncio.sleep(0.1)
+        ends[1].close()
+        fewer = replace(roster, edition=2, members=roster.members[:2])
+        edition = replace(studies["relay"], edition=2, roster=fewer)
+        write_study(edition, of["hub"])
+        process.send_signal(signal.SIGHUP)
+        assert await asyncio.to_thread(process.stderr.readline) == (
+            "edition 2 of heart is in use, for hub, lab\n"
+        )
+        with pytest.raises(Refused, match="does not know the certificate of clinic"):
+            await through(roster.relay, roster.members[1], of["clinic"], roster)
+        waiting.cancel()
+
+    try:
+        run(scene())
+    finally:
+        process.terminate()
+        said = process.communicate()[1]
+    assert process.returncode == 143
+    assert "the relay was ended by SIGTERM" in said.splitlines()[-1]
+    lines = [json.loads(line) for line in (folder / "relay.log").read_text().splitlines()]
+    ended = next(line for line in lines if line["event"] == "ended")
+    assert (ended["from"], ended["to"], ended["bytes"]) == ("clinic", "lab", 5)
 
 
 def test_garbage_harms_nobody(tmp_path):

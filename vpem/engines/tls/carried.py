@@ -96,10 +96,14 @@ async def calls(
         try:
             opened = await _open(relay, identity, roster, "wait")
             pause = PAUSES[0]
-            with suppress(ConnectionClosed):
+            try:
                 async for number in opened:
                     _run(_answer(relay, identity, roster, str(number)[:64], deliver))
-            raise closed(relay, opened)
+                raise closed(relay, opened)
+            except ConnectionClosed:
+                raise closed(relay, opened) from None
+            finally:
+                opened.cut()
         except Fault as fault:
             if tell is not None:
                 tell(fault)
@@ -134,6 +138,9 @@ async def _stream(opened: Called, relay: Member, name: str) -> socket:
             paired = await opened.recv() == PAIRED
     except (ConnectionClosed, TimeoutError):
         paired = False
+    except asyncio.CancelledError:
+        opened.cut()
+        raise
     if not paired:
         absent = opened.close_reason == ABSENT
         opened.cut()
@@ -169,4 +176,7 @@ async def _carry(opened: Called, end: socket) -> None:
         await either(out(), back())
     finally:
         writer.close()
-        await opened.close()
+        try:
+            await opened.close()
+        finally:
+            opened.cut()

@@ -13,7 +13,9 @@ from vpem import __version__
 from vpem.engines.tls.dial import PATH, Refused, dial
 from vpem.engines.tls.door import Door
 from vpem.engines.tls.link import Here, Link, Pace
+from vpem.engines.tls.lobby import Lobby
 from vpem.engines.tls.members import Identity, Roster
+from vpem.engines.tls.relay import Relay
 from vpem.engines.tls.sockets import Answered, Line, certificate_of
 from vpem.engines.tls.streams import Message
 from vpem.engines.tls.trust import believed, client_context, server_context
@@ -71,6 +73,9 @@ class Switchboard:
         self._server = server_context(identity, believed(roster))
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_silent)
+        # The server of a star passes on between parties, where they have nobody else for that.
+        passes = rank == 0 and roster.relay is None
+        self._lobby = Lobby(roster, identity, Relay() if passes else None)
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._here = Here(
@@ -167,9 +172,12 @@ class Switchboard:
 
     async def _welcome(self, connection: Answered, path: str) -> None:
         """Talk with a member that has dialled."""
+        if path != PATH:
+            await self._lobby.welcome(connection, path)
+            return
         shown = certificate_of(connection)
         for link in self.links.values():
-            if link.member.certificate == shown and path == PATH:
+            if link.member.certificate == shown:
                 try:
                     await link.talk(connection)
                 except Refused as error:

@@ -1,0 +1,70 @@
+"""What members find behind a door besides links: a relay, and somebody who answers checks."""
+
+from __future__ import annotations
+
+from vpem.engines.tls.check_answers import CHECK, Answers
+from vpem.engines.tls.members import Identity, Member, Roster
+from vpem.engines.tls.relay import RELAY, Relay
+from vpem.engines.tls.sockets import Answered, certificate_of
+from vpem.engines.tls.trust import believed, not_valid
+
+__all__ = ["Lobby"]
+
+REASON = 120
+"""Bytes of the sentence with which a connection is closed, at most."""
+
+
+class Lobby:
+    """Serves members who ask for anything but a link.
+
+    Parameters
+    ----------
+    roster : Roster
+        Who may.
+    identity : Identity
+        Whose door it is.
+    relay : Relay, optional
+        That passes on what members send each other; None: nothing is passed on here.
+    """
+
+    def __init__(self, roster: Roster, identity: Identity, relay: Relay | None = None) -> None:
+        self.identity = identity
+        self.relay = relay
+        self._here: set[Answered] = set()
+        self.renew(roster)
+
+    def renew(self, roster: Roster) -> None:
+        """Take up another edition: who is no member any more is sent away."""
+        self.roster = roster
+        self._answers = Answers(roster, self.identity)
+        for connection in self._here:
+            if self._member(connection) is None:
+                connection.cut()
+
+    async def welcome(self, connection: Answered, path: str) -> None:
+        """Serve somebody who has dialled, until that ends."""
+        member = self._member(connection)
+        late = "it is no member" if member is None else not_valid(member.name, member.certificate)
+        if member is None or late:
+            await connection.close(1008, late.partition(" (")[0][:REASON])
+            return
+        self._here.add(connection)
+        try:
+            if path.startswith(RELAY) and self.relay is not None:
+                await self.relay.serve(connection, member.name, path)
+            elif path == CHECK:
+                await self._answers.serve(connection, member)
+            else:
+                asked = path[:40].encode("ascii", "replace").decode()
+                await connection.close(1008, f"{self.identity.name} has nothing at {asked}")
+        finally:
+            self._here.discard(connection)
+
+    async def leave(self, why: str) -> None:
+        """End all connections."""
+        for connection in list(self._here):
+            await connection.close(1001, why[:REASON])
+
+    def _member(self, connection: Answered) -> Member | None:
+        shown = certificate_of(connection)
+        return next((one for one in believed(self.roster) if one.certificate == shown), None)
