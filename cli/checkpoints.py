@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ SAME_KEY = 1.0
 """Seconds in which a second Ctrl-C is the first one once more: launchers pass it on."""
 
 
-def _kept(value: Path | None, options: object) -> list[Path]:
+def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     """Return all files that a checkpoint is kept in, and what they are before they are whole."""
     if value is None:
         return []
@@ -33,7 +33,8 @@ def _kept(value: Path | None, options: object) -> list[Path]:
 
     from .where import joined
 
-    files = files_of(value, joined().engine.size)
+    at_home = options.get("study") is not None
+    files = files_of(value, joined().engine.size, at_home=at_home)
     return [*files, *map(part_of, files)]
 
 

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .completing import complete_values
-from .config import FILE, check_environment, is_flag, read_config, variables
+from .config import FILE, STUDY, check_environment, is_flag, read_config, take_defaults, variables
 from .headings import grouped, split_examples
 from .idle import refuse_idle
 from .members import tree
@@ -32,7 +32,7 @@ SHOW = "vpem.show"
 def _load(context: typer.Context, value: Path | None) -> Path | None:
     """Take the defaults of a command from a file."""
     if value is not None and not context.resilient_parsing:
-        context.default_map = read_config(value, context)
+        take_defaults(context, value, read_config(value, context))
         context.meta[FILE] = value
     return value
 
@@ -116,6 +116,9 @@ class Command(_Manners, TyperCommand):
             for param in own:
                 param.help = param.help.replace(AS_JSON, "")
         super().__init__(*args, params=[*(params or []), *own], **options)
+        for param in self.params:
+            if param.name == "study":
+                param.is_eager, param.callback = True, lambda ctx, _, value: _study(ctx, value)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; nothing is missing where the values are only shown."""
@@ -125,12 +128,15 @@ class Command(_Manners, TyperCommand):
             return self._parse_for_a_shell(ctx, args)
         check_environment(ctx)
         known = self.params
-        if ctx.meta[SHOW]:
-            self.params = [_not_required(param) for param in known]
+        # Whether data are missing is known once it is known whose they would be.
+        self.params = [_not_required(param) for param in known]
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         finally:
             self.params = known
+        if not ctx.meta[SHOW]:
+            _refuse_missing(ctx, known)
+        return rest
 
     def _parse_for_a_shell(self, ctx: Any, args: list[str]) -> list[str]:
         """Note which options the words give, whatever their types: loading those takes long."""
@@ -178,6 +184,10 @@ class Command(_Manners, TyperCommand):
         try:
             begin(ctx, self.roles())
             refuse_idle(ctx)
+            if STUDY in ctx.meta:
+                from .meeting import meet
+
+                meet(ctx)
             return super().invoke(ctx)
         except (InputError, FileError) as error:
             for note in [*near_file(str(error)), *where_from(ctx, in_options(error))]:
@@ -193,6 +203,31 @@ class Group(_Manners, TyperGroup):
         rows = list(self.commands.helps.items())  # type: ignore[attr-defined]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def _study(context: Any, value: Path | None) -> Path | None:
+    """Take what a study says of a command."""
+    if value is None:
+        return None
+    from .meeting import load_study
+
+    return load_study(context, value)
+
+
+def _refuse_missing(context: Any, params: list[Any]) -> None:
+    """Raise what a parser does where an argument is missing, unless a study says it may be."""
+    if STUDY in context.meta:
+        from .meeting import check_data
+
+        check_data(context)
+    for param in params:
+        value = context.params.get(param.name)
+        if param.required and (value is None or value == []):
+            if STUDY in context.meta and param.name == "data":
+                context.params[param.name] = []
+                continue
+            # What the parser itself raises.
+            param.process_value(context, None)
 
 
 def _not_required(param: Any) -> Any:

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILE",
+    "FILES",
     "NOT_IN_FILES",
+    "STUDY",
     "check_environment",
     "engine_asked",
     "is_flag",
     "key_of",
     "leaves",
+    "options_of",
     "path_of",
     "read_config",
+    "take_defaults",
     "variable_of",
     "variables",
 ]
@@ -33,6 +37,12 @@ NOT_IN_FILES = ("config", "show-config")
 
 FILE = "vpem.file"
 """Under this name a context keeps the file that --config names."""
+
+STUDY = "vpem.study"
+"""Under this name a context keeps the study that a member takes part in."""
+
+FILES = "vpem.files"
+"""Under this name a context keeps which file values are from, by names of parameters."""
 
 
 # ---- names --------------------------------------------------------------------------------------
@@ -106,14 +116,46 @@ def read_config(path: Path, context: Any) -> Report:
     InputError
         If it names what no command has, or a value has the wrong type.
     """
-    from vpem.errors import InputError
     from vpem.files.toml_text import read_toml
 
+    return options_of(read_toml(path), path, context).get(path_of(context), {})
+
+
+def options_of(content: Report, path: Path, context: Any) -> dict[tuple[str, ...], Report]:
+    """Return the options of every command that has a table, by the words that name it.
+
+    Raises
+    ------
+    InputError
+        As `read_config`.
+    """
+    from vpem.errors import InputError
+
     try:
-        found = _tables(read_toml(path), context.find_root().command, ())
+        return _tables(content, context.find_root().command, ())
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    return found.get(path_of(context), {})
+
+
+def take_defaults(context: Any, path: Path, values: Report, *, last: bool = False) -> None:
+    """Take values of options from a file, before or after those of other files.
+
+    Parameters
+    ----------
+    context : Context
+        Of the command.
+    path : path
+        The file.
+    values : dict
+        By names of parameters, as on a command line.
+    last : bool
+        Whether what another file says wins.
+    """
+    known, files = dict(context.default_map or {}), context.meta.setdefault(FILES, {})
+    for name, value in values.items():
+        if not last or name not in known:
+            known[name], files[name] = value, path
+    context.default_map = known
 
 
 def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Report]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from vpem.sums.connect import Network
 
     from .labels import LabelFile
+    from .options import Given
+    from .results import Result
 
 __all__ = ["Output", "Run", "TableOutput"]
 
@@ -44,8 +46,8 @@ class Output(Printing, heading="Output", kept=False):
         flags="-o --output",
         file=Role(writes=True, files=_written),
     )
-    force: bool = setting(False, "Replace an existing output.", idle=NOTHING_REPLACED)
-    strict: bool = setting(False, "Exit with 3 if not converged.", heading="Stopping")
+    force: bool = setting(False, "Replace an existing output.", local=True, idle=NOTHING_REPLACED)
+    strict: bool = setting(False, "Exit with 3 if not converged.", heading="Stopping", local=True)
 
 
 class TableOutput(Output, heading="Output", kept=False):
@@ -55,6 +57,7 @@ class TableOutput(Output, heading="Output", kept=False):
         False,
         "In CSV, put an apostrophe before text that begins with =, +, - or @, which spreadsheets "
         "would compute.",
+        local=True,
         idle=NO_CSV,
     )
 
@@ -142,11 +145,24 @@ class Run:
         finally:
             progress.close()
 
-    def leave_it_to_the_first(self, converged: bool) -> None:
-        """End here where another rank prints for all, once it has this one's warnings."""
+    def facts(self, files: Sequence[Path]) -> Report:
+        """Return what the report says of files, and of what was warned of."""
+        return self.where.facts(self.screen, files)
+
+    def options(self, given: Given, **more: Any) -> Report:
+        """Return what models keep of how they were asked for."""
+        return self.where.options(given.record | more, given.files)
+
+    def finish(self, result: Result) -> None:
+        """Write what was found, print its report, and exit with the code of its outcome.
+
+        Where another process speaks for all this one ends, once that has its warnings.
+        """
         self.where.tell_warnings(self.screen)
         if not self.where.speaks:
-            raise typer.Exit(self._code(converged))
+            raise typer.Exit(self._code(result.converged))
+        report = self.where.share(result, self.out, self.screen)
+        self.end(report, result.converged, lambda: result.show(report))
 
     def end(self, report: Report, converged: bool, show: Callable[[], None]) -> None:
         """Print a report, or show it as tables, and exit with the code of its outcome.

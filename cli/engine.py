@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vpem.records import Settings, setting
+from vpem.records import Rule, Settings, setting
 
 from .roles import reads, writes, written
 from .where import Where, joined
@@ -23,11 +23,19 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineSettings", "describe_engine", "place_parties", "where_of"]
 
-ENGINES = ("simulator", "mpi")
+ENGINES = ("simulator", "mpi", "tls")
 
-APART = (
+APART: Rule = (
+    lambda given: given["engine"] == "simulator",
+    (" is for processes of their own; add --engine mpi, or --study FILE",),
+)
+RANKS: Rule = (
     lambda given: given["engine"] != "mpi",
     (" is for processes of their own; add --engine mpi",),
+)
+MEMBERS: Rule = (
+    lambda given: given.get("study") is None,
+    (" is for members of a study; add --study FILE",),
 )
 
 
@@ -37,24 +45,63 @@ class EngineSettings(Settings, heading="Running", kept=False):
     engine: str = setting(
         "simulator",
         "simulator: one process holds all agents. mpi: each agent is a rank of its own, or some "
-        "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]).",
+        "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]). tls: each party is "
+        "at home, and all run this command (see --study).",
         choices=ENGINES,
+        idle=(
+            lambda given: given["engine"] == "tls" and given["study"] is None,
+            (" tls is for members of a study; add --study FILE",),
+        ),
+    )
+    study: Path | None = setting(
+        None,
+        "Take part in this study (.toml; see 'vpem study'), which says who the parties are and "
+        "what all run; DATA is this party's own. Implies --engine tls --parties; needs vpem[tls].",
+        file="read",
+        local=True,
+        idle=(
+            lambda given: given["engine"] != "tls",
+            (" is for --engine tls, which it stands for; leave out --engine",),
+        ),
+    )
+    member: str | None = setting(
+        None,
+        "With --study: who of its members this is. Default: the one whose key lies beside it.",
+        flags="--as",
+        local=True,
+        idle=MEMBERS,
+    )
+    listen: str | None = setting(
+        None,
+        "With --study: where others reach this member, HOST:PORT or PORT, if not at the port that "
+        "the study says.",
+        local=True,
+        idle=MEMBERS,
+    )
+    log: Path | None = setting(
+        None,
+        "With --study: note every message here, its kind, size and SHA-256, whom to or from, and "
+        "when. Default: MEMBER-STUDY.log beside the study.",
+        file="written",
+        local=True,
+        idle=MEMBERS,
     )
     ranks: int | None = setting(
-        None, "With --engine mpi: how many ranks there must be.", least=1, idle=APART
+        None, "With --engine mpi: how many ranks there must be.", least=1, idle=RANKS
     )
     timeout: float | None = setting(
         None,
-        "With --engine mpi: end the job, naming the rank, when one has not answered for so many "
-        "seconds. Default: wait for ever.",
+        "End, naming the rank or member, when one has not answered for so many seconds. Default: "
+        "with --engine mpi wait for ever, with --study as that says.",
         least=0,
         above=True,
+        local=True,
         idle=APART,
     )
     shards: bool = setting(
         False,
-        "With --engine mpi: each hub's root writes its own parameters, beside --output and named "
-        "after it; see 'vpem model join'.",
+        "Each hub's root writes its own parameters: with --engine mpi beside --output and named "
+        "after it, in a study (which says whether) there; see 'vpem model join'.",
         idle=APART,
     )
 

@@ -17,6 +17,7 @@ from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen
 from .own import own_rows, own_weights
 from .parties import DataFiles, RowParties, read_data
+from .results import Result
 from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -93,26 +94,29 @@ def fedem(
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
         missing = how.missing == "marginalize"
         source, _ = read_data(data, parties, held, missing, memory_limit, run)
-        names = ", ".join(map(str, data))
         workers = workers_of(source, held, screen, held.sort_by_label)
         how = started(how, begin, source, given)
         limit = run.memory(memory_limit)
         weighted = held.sample_weight is not None
         found, ran = _fit(source, limit, workers, weighted, graph.seeded(how.seed), sums, how, run)
-        run.leave_it_to_the_first(found.converged)
-        report = found.describe(source.feature_names, workers.names)
-        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": names}
-        report |= {"sample_weight": held.sample_weight, **ran}
-        if out.plot is not None:
-            name = _name(report)
-            picture = draw_histories([(name, [found.run.history])], title=name)
-            save_picture(out.plot, picture, force=out.force)
-        if out.output is not None:
-            options = given.record | {"data": names, "components": how.n_components}
-            write_model(out.output, found.kept(source.feature_names, report, options), out.force)
-        report["model"] = None if out.output is None else str(out.output)
-        report["plot"] = None if out.plot is None else str(out.plot)
-        run.end(report, found.converged, lambda: _show(report))
+        options = run.options(given, data=", ".join(map(str, data)), components=how.n_components)
+
+        def tell() -> Report:
+            report = found.describe(source.feature_names, workers.names)
+            report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
+            return report | ran
+
+        def write(path: Path, report: Report) -> None:
+            write_model(path, found.kept(source.feature_names, report, options), out.force)
+
+        def draw(report: Report) -> Report:
+            if out.plot is not None:
+                name = _name(report)
+                picture = draw_histories([(name, [found.run.history])], title=name)
+                save_picture(out.plot, picture, force=out.force)
+            return {"plot": None if out.plot is None else str(out.plot)}
+
+        run.finish(Result(found.converged, tell, write, _show, own=draw))
 
 
 def _fit(

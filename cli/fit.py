@@ -24,11 +24,13 @@ from .options import Given, MemoryLimit
 from .output import Progress, Screen
 from .own import own_features, own_rows, own_weights
 from .parties import DataFiles, PartySettings, read_data
+from .results import Result
 from .shards import check_shards, write_shards
 from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from vpem.files.datasets import Dataset
     from vpem.fits.results import Fit
@@ -73,41 +75,41 @@ def fit(
         if out.output is not None:
             check_ending(out.output, "models")
         run = Run(screen, out, "models", engine, checkpoints)
-        run.labels = LabelFile.of(out, run.where, parties.parties)
+        labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
         _check_shards_asked(run, held)
         graph = graph.seeded(how.seed)
-        names = ", ".join(map(str, data))
         source, alignment = read_data(
             data, parties, held, how.missing == "marginalize", memory_limit, run
         )
         how = started(how, begin, source, given)
-        options = given.record | {
-            "data": names, "graph_seed": graph.graph_seed, "missing": how.missing,
-            "components": how.n_components,
-        }  # fmt: skip
+        options = run.options(
+            given, data=", ".join(map(str, data)), graph_seed=graph.graph_seed,
+            missing=how.missing, components=how.n_components,
+        )  # fmt: skip
         task = _Task(source, held, graph, sums, how, run)
         found, ran = task.fit(run.memory(memory_limit))
         run.labels.write(source, task.labelled(found), task.network.agents, screen)
-        if run.shards and out.output is not None:
-            found = write_shards(
-                out.output, found, task.names, source.feature_names, options, out.force
-            )
-        run.leave_it_to_the_first(found.converged)
-        report = found.describe(source.feature_names, task.names)
-        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": names}
-        report["sample_weight"] = held.sample_weight
-        if alignment is not None:
-            report["alignment"] = alignment
-        report |= ran | {"labels_files": run.labels.written}
-        if out.output is not None and not run.shards:
-            write_model(out.output, found.kept(source.feature_names, report, options), out.force)
-        report["model"] = None if out.output is None else str(out.output)
-        if run.shards and out.output is not None:
-            stem, suffix = out.output.with_name(out.output.stem), out.output.suffix
-            report["model"] = f"{stem}.*{suffix}, a shard a hub"
-        run.end(report, found.converged, lambda: _show(report, task.names))
+        shards: Report = {}
+        if run.shards:
+            found, shards = write_shards(run, found, task.names, source.feature_names, options)
+
+        def tell() -> Report:
+            report = found.describe(source.feature_names, task.names)
+            report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
+            if alignment is not None:
+                report["alignment"] = alignment
+            return report | ran
+
+        def write(path: Path, report: Report) -> None:
+            if not run.shards:
+                write_model(path, found.kept(source.feature_names, report, options), out.force)
+
+        run.finish(Result(
+            found.converged, tell, write, lambda report: _show(report, task.names),
+            own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards,
+        ))  # fmt: skip
 
 
 class _Task:
@@ -141,7 +143,7 @@ class _Task:
         self.weighted = held.sample_weight is not None
         out = run.out
         if run.shards and out.output is not None:
-            check_shards(out.output, self.network, self.names, out.force)
+            check_shards(run, self.network, self.names)
 
     def fit(self, limit: int) -> tuple[Fit, Report]:
         """Fit with so many bytes of data in memory; and what there is to report of the engine."""
@@ -166,7 +168,7 @@ class _Task:
                 if self.weighted:
                     common["sample_weight"] = self.source.sample_weight
                 if self.run.labels:
-                    own = network.agents.own.tolist()
+                    own = network.agents.own.tolist() if self.run.labels.file else []
                     common["labels"] = own if self.run.labels.parties else [0]
                 found = fit_spread(X, network, self.how, shards=self.run.shards, **common)
             self.data = X
@@ -196,7 +198,7 @@ def _check_shards_asked(run: Run, held: HoldingSettings) -> None:
             "--shards are of the features of hubs, but with --split rows every worker's model is "
             "of all features; leave it out"
         )
-    if run.shards and run.out.output is None:
+    if run.shards and run.out.output is None and not run.where.own_users:
         raise InputError("--shards are named after --output; give it")
 
 

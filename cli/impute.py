@@ -18,6 +18,7 @@ from .engine import EngineSettings, describe_engine
 from .observed import Dealing, Observers, observed
 from .options import Without
 from .output import Progress, Screen
+from .results import Result
 from .roles import READ
 from .workers import graph_of
 
@@ -98,23 +99,31 @@ def impute(
         if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
         found, hidden = observed(data, parties, dealing, how, run)
-        names = ", ".join(map(str, data))
         fit, ran = _fit(found, graph.seeded(how.seed), sums, how, run)
-        run.leave_it_to_the_first(fit.converged)
-        report = fit.describe()
-        if report["share_seen"] == 1:
-            screen.note("every entry was seen, so that nothing is imputed; --holdout hides some")
-        report |= {"sample_weight": dealing.sample_weight, "holdout": None}
-        if hidden is not None and dealing.holdout is not None:
-            report["holdout"] = score_holdout(fit, hidden, dealing.holdout, how.seed)
-        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": names} | ran
-        if out.output is not None:
-            write_imputation(out.output, fit, report, out.force, hidden, out.quote_formulas)
-        if out.plot is not None:
-            save_picture(out.plot, draw_imputation(fit), force=out.force)
-        report["model"] = None if out.output is None else str(out.output)
-        report["plot"] = None if out.plot is None else str(out.plot)
-        run.end(report, fit.converged, lambda: _show(report, fit))
+
+        def tell() -> Report:
+            report = fit.describe()
+            if report["share_seen"] == 1:
+                screen.note(
+                    "every entry was seen, so that nothing is imputed; --holdout hides some"
+                )
+            report |= {"sample_weight": dealing.sample_weight, "holdout": None}
+            if hidden is not None and dealing.holdout is not None:
+                report["holdout"] = score_holdout(fit, hidden, dealing.holdout, how.seed)
+            return report | {"seed": how.seed, **run.facts(data)} | ran
+
+        def write(path: Path, report: Report) -> None:
+            write_imputation(path, fit, report, out.force, hidden, out.quote_formulas)
+
+        def draw(report: Report) -> Report:
+            if out.plot is not None:
+                save_picture(out.plot, draw_imputation(fit), force=out.force)
+            return {"plot": None if out.plot is None else str(out.plot)}
+
+        # Of members of a study each writes what itself has seen, and what all have fitted.
+        run.finish(Result(
+            fit.converged, tell, write, lambda report: _show(report, fit), draw, apart=True
+        ))  # fmt: skip
 
 
 def _fit(

@@ -26,6 +26,7 @@ from .options import Given, MemoryLimit, Without
 from .output import Progress, Screen, plural
 from .own import own_features, own_rows, own_weights
 from .parties import DataFiles, PartySettings, read_data
+from .results import Result
 from .workers import graph_of, workers_of
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ def kmeans(
         from vpem.files.clusterings import write_clustering
 
         run = Run(screen, out, "clusterings", engine, checkpoints)
-        run.labels = LabelFile.of(out, run.where, parties.parties)
-        graph, files = graph.seeded(how.seed), ", ".join(map(str, data))
-        options = given.record | {"data": files}
+        labels = run.labels = LabelFile.of(out, run.where, parties.parties)
+        graph = graph.seeded(how.seed)
+        options = run.options(given, data=", ".join(map(str, data)))
         _refuse_what_makes_no_sense(how, held, start)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
@@ -87,18 +88,24 @@ def kmeans(
         if start.init_rows is not None:
             how = how.changed(init=_rows_of(start.init_rows, how.n_clusters))
         found, names, ran = _cluster(source, held, graph, sums, how, run, run.memory(memory_limit))
-        run.leave_it_to_the_first(found.converged)
-        report = found.describe(source.feature_names, names)
-        report |= {"warnings": list(screen.warnings), "seed": how.seed, "data": files}
-        report |= {"sample_weight": held.sample_weight, "participation": how.participation}
-        if alignment is not None:
-            report["alignment"] = alignment
-        report |= ran | {"labels_files": run.labels.written}
-        if out.output is not None:
-            stored = found.kept(source.feature_names, report, options, source.ids)
-            write_clustering(out.output, stored, out.force)
-        report["model"] = None if out.output is None else str(out.output)
-        run.end(report, found.converged, lambda: _show(report, names))
+
+        def tell() -> Report:
+            report = found.describe(source.feature_names, names)
+            report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
+            report["participation"] = how.participation
+            if alignment is not None:
+                report["alignment"] = alignment
+            return report | ran
+
+        def write(path: Path, report: Report) -> None:
+            ids = None if run.where.own_users else source.ids
+            stored = found.kept(source.feature_names, report, options, ids)
+            write_clustering(path, stored, out.force)
+
+        run.finish(Result(
+            found.converged, tell, write, lambda report: _show(report, names),
+            own=lambda _: {"labels_files": labels.written},
+        ))  # fmt: skip
 
 
 def _cluster(

@@ -66,6 +66,8 @@ class LabelFile:
 
     Attributes
     ----------
+    wanted : bool
+        Whether any process has such a file, so that all take part in what labels need.
     written : list of str
         What was written: of a process that has a user of its own its file, else all.
 
@@ -85,6 +87,7 @@ class LabelFile:
 
         self.option, self.file, self.where, self.parties = option, file, where, parties
         self.how, self.written = how, list[str]()
+        self.wanted = where.anybody("labels_file", file is not None)
         if file is not None:
             check_ending(file, "results")
             if not parties and where.speaks:
@@ -97,30 +100,31 @@ class LabelFile:
         return cls("--labels", out.labels_file, where, parties, **how)
 
     def __bool__(self) -> bool:
-        return self.file is not None
+        return self.wanted
 
     def place(self, names: Sequence[str], holders: Placement) -> None:
         """Raise, in every process alike, where the table of a party cannot be written."""
         from vpem.engines.placement import for_each
         from vpem.files.hdf5 import check_writable
 
-        if self.file is None:
+        if not self:
             return
         paths = self._paths(names)
 
         def check(party: int) -> None:
-            writes(self.option, paths[party])
-            check_writable(paths[party], self.how["force"], "results")
+            path = paths[party]
+            if path is not None:
+                writes(self.option, path)
+                check_writable(path, self.how["force"], "results")
 
         for_each(holders, range(len(paths)), check)
 
-    def _paths(self, names: Sequence[str]) -> list[Path]:
-        """Return where each party's table goes."""
+    def _paths(self, names: Sequence[str]) -> Sequence[Path | None]:
+        """Return where each party's table goes; None: nowhere here."""
         from vpem.fits.shards import shard_path
 
         file = self.file
-        assert file is not None
-        if self.where.own_users:
+        if file is None or self.where.own_users:
             return [file] * len(names)
         plain = [shard_path(file, name) for name in names]
         return [
@@ -146,9 +150,10 @@ class LabelFile:
         from vpem.engines.placement import for_each
         from vpem.files.tables import write_columns
 
-        if self.file is None:
+        if not self:
             return
-        homes, paths = source.homes, [self.file]
+        homes = source.homes
+        paths: Sequence[Path | None] = [self.file]
         if self.parties:
             held = source.partition or source.workers
             assert held is not None
@@ -157,12 +162,12 @@ class LabelFile:
             homes = {0: whole_of(source)}
 
         def write(party: int) -> list[Any]:
-            home = homes.get(party)
-            if home is None:
+            home, path = homes.get(party), paths[party]
+            if home is None or path is None:
                 return []
             columns = home.columns(found[party])
-            write_columns(paths[party], columns, "vpem-predictions", **self.how)
-            return [str(paths[party]), home.name, len(home.places), home.n_lost]
+            write_columns(path, columns, "vpem-predictions", **self.how)
+            return [str(path), home.name, len(home.places), home.n_lost]
 
         facts = for_each(holders, range(len(paths)), write)
         if not self.where.own_users:

@@ -169,7 +169,9 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
         tables = request.tables
         output = None if tables else request.output.output
         holders = place_parties(parties, output, False, request.where, tables)
-        return joined(parties, asked, over_rows, not complete, None, holders, request.screen.say)
+        found = joined(parties, asked, over_rows, not complete, None, holders, request.screen.say)
+        request.where.watch(found[0].n_samples, over_rows, request.screen)
+        return found
     [file], [party] = files, choose_parties(files)
     wanted = used.stored.feature_names
     if is_table(file):

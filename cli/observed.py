@@ -154,6 +154,8 @@ def _of_parties(
     for name, value in dealing.values("sample_weight", "holdout").items():
         if value is not None:
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
-    parties = run.where.parties(files, asked.id_column)
+    parties = run.where.parties(files, asked.id_column, columns=False)
     holders = place_parties(parties, run.out.output, run.shards, run.where)
-    return observe_parties(parties, dealing.sample_weight, holders), holders
+    found = observe_parties(parties, dealing.sample_weight, holders)
+    run.where.watch(found.shape[0], True, run.screen)
+    return found, holders

@@ -8,7 +8,7 @@ called like a field takes the place of that field's option.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field
 from functools import wraps
 from pathlib import Path
@@ -74,11 +74,14 @@ class Given:
         Of the command.
     record : dict of str to object
         What models keep: values of settings by the words of their options.
+    files : sequence of str
+        Of these, the words of options that are one member's own, or name files.
     """
 
-    def __init__(self, context: typer.Context, record: Report) -> None:
+    def __init__(self, context: typer.Context, record: Report, files: Sequence[str]) -> None:
         self._context = context
         self.record = record
+        self.files = files
 
     def has(self, name: str) -> bool:
         """Whether the user set this setting."""
@@ -89,9 +92,12 @@ class Given:
 class Printing(Settings, heading="Output", kept=False):
     """What a command prints."""
 
-    json: bool = setting(False, "Print one JSON object instead of tables.")
+    json: bool = setting(False, "Print one JSON object instead of tables.", local=True)
     quiet: bool = setting(
-        False, "No messages, progress or tables; --json is printed.", flags="-q --quiet"
+        False,
+        "No messages, progress or tables; --json is printed.",
+        flags="-q --quiet",
+        local=True,
     )
 
 
@@ -119,6 +125,10 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     names = {param.name for param in own}
     told = [param.name for param in own if param.annotation is Given]
     own = [param for param in own if param.annotation is not Given]
+    files = [
+        word_of(one) for record, _ in records.values() for one in record.fields()
+        if record.kept and (about(one).local or about(one).file)
+    ]  # fmt: skip
     if told:
         own.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
     merged = [*own, *(one for name, one in options.items() if name not in names)]
@@ -130,7 +140,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
             for name, (record, kept) in records.items()
         }
         for name in told:
-            made[name] = Given(values.pop("context"), _recorded(made, records))
+            made[name] = Given(values.pop("context"), _recorded(made, records), files)
         return function(**{name: values[name] for name in names if name in values}, **made)
 
     command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]

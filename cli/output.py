@@ -35,6 +35,7 @@ __all__ = [
     "show",
     "size",
     "table",
+    "tell",
 ]
 
 
@@ -54,7 +55,7 @@ def _trimmed(line: str) -> str:
         line = line[: -len(found[0])]
 
 
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
     """Print one line on stderr; a stderr that takes nothing stops no work."""
     take_away()
     with suppress(OSError):
@@ -63,7 +64,7 @@ def _tell(line: str) -> None:
 
 def fail(message: str, code: int = 2) -> int:
     """Print one sentence on stderr and return the exit code."""
-    _tell(f"vpem: error: {message}")
+    tell(f"vpem: error: {message}")
     return code
 
 
@@ -206,7 +207,7 @@ class Screen:
         """Print and keep a warning."""
         self.warnings.append(where + text)
         if not self.silent:
-            _tell(f"vpem: warning: {where}{text}")
+            tell(f"vpem: warning: {where}{text}")
 
     def note(self, text: str) -> None:
         """Print what a user may want to know of a result, unless quiet."""
@@ -215,4 +216,4 @@ class Screen:
     def say(self, message: str) -> None:
         """Print a message unless quiet."""
         if not self.quiet and not self.silent:
-            _tell(message)
+            tell(message)

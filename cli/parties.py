@@ -57,7 +57,7 @@ class PartySettings(Settings, heading="Data"):
         choices=ALIGNMENTS,
     )
     align_key: Path | None = setting(
-        None, "With --align hmac: file of the key that all parties share.", file="read"
+        None, "With --align hmac: file of the key that all parties share.", file="read", local=True
     )
     missing_parties: bool = setting(
         False,
@@ -66,6 +66,7 @@ class PartySettings(Settings, heading="Data"):
     id_column: str | None = setting(
         None,
         "With --parties: the column with ids of rows, in CSV and Parquet.",
+        local=True,
         idle=(
             lambda given: not given["parties"],
             (" is for files of parties; add --parties",),
@@ -162,7 +163,9 @@ def read_data(
     parties = run.where.parties(files, asked.id_column)
     holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
     weight, say = held.sample_weight, run.screen.say
-    return joined(parties, asked, over_rows, missing, weight, holders, say)
+    found = joined(parties, asked, over_rows, missing, weight, holders, say)
+    run.where.watch(found[0].n_samples, over_rows, run.screen)
+    return found
 
 
 def joined(

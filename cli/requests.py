@@ -46,8 +46,9 @@ class RowSettings(Settings, heading="Data", kept=False):
         "labels",
         "Where the labels are: a dataset inside the HDF5 file, or a text file with one a line.",
         file="read",
+        local=True,
     )
-    dataset: str | None = changed(WorkerSettings, "dataset")
+    dataset: str | None = changed(WorkerSettings, "dataset", local=True)
     features: str | None = setting(
         None,
         "Features that marginals or pairs draw, by name or number (from 0), with commas between. "

@@ -12,6 +12,7 @@ from .checkpoints import CheckpointSettings
 from .driver import Run, TableOutput
 from .engine import EngineSettings, describe_engine
 from .options import Given, InitModel, Without
+from .results import Result
 from .roles import WRITTEN
 from .saem_choices import (
     ModelSettings,
@@ -96,6 +97,8 @@ def saem(
     from .output import Screen
 
     with Screen(out.quiet) as screen:
+        from vpem.saem.formats.fits import save_saem
+
         from .saem_report import report_of, show_report
 
         check_start(how, out.strict)
@@ -113,14 +116,18 @@ def saem(
         found, ran = _fit(source, model.model, how, graph.seeded(how.seed), sums, run, {
             "model_options": options, **sampler
         })  # fmt: skip
-        found = _told(found, source, out, ran.pop("network"))
-        run.leave_it_to_the_first(found.converged)
-        report = report_of(found, source.held, screen) | ran
-        report["seconds"] = found.seconds
-        report["data"] = ", ".join(map(str, data))
-        report |= _write(found, out)
-        report["warnings"] = list(screen.warnings)
-        run.end(report, found.converged, lambda: show_report(report))
+        told = _told(found, source, out, ran.pop("network"), run)
+
+        def tell() -> Report:
+            return report_of(told, source.held, screen) | ran | {
+                "seconds": told.seconds, **run.facts(data)
+            }  # fmt: skip
+
+        def write(path: Path, report: Report) -> None:
+            save_saem(path, told, force=out.force)
+
+        mine = found if run.where.own_users else told
+        run.finish(Result(found.converged, tell, write, show_report, lambda _: _draw(mine, out)))
 
 
 def _fit(
@@ -162,13 +169,13 @@ def _fit(
         return found, {"network": network, **describe_engine(network)}
 
 
-def _told(found: SaemFit, source: Source, out: SaemOutput, network: Network) -> SaemFit:
+def _told(found: SaemFit, source: Source, out: SaemOutput, network: Network, run: Run) -> SaemFit:
     """Return the fit with what the first process is told of individuals: nothing, unless asked."""
     from vpem.saem.people import collect, leave_out
 
     if not network.agents.apart:
         return found
-    if out.individuals is None:
+    if out.individuals is None or run.where.own_users:
         return leave_out(found)
     return collect(found, source.held, network.total.holders)
 
@@ -184,14 +191,10 @@ def _check_outputs(out: SaemOutput) -> None:
         check_picture(out.traces, out.force)
 
 
-def _write(found: SaemFit, out: SaemOutput) -> dict[str, str | None]:
-    """Write what is asked for; the files' names."""
-    from vpem.saem.formats.fits import save_saem
-
+def _draw(found: SaemFit, out: SaemOutput) -> Report:
+    """Write what is asked for beside the model; the files' names."""
     from .saem_report import write_individual_table
 
-    if out.output is not None:
-        save_saem(out.output, found, force=out.force)
     if out.individuals is not None:
         write_individual_table(out.individuals, found, out.force, out.quote_formulas)
     if out.traces is not None:
@@ -199,5 +202,5 @@ def _write(found: SaemFit, out: SaemOutput) -> dict[str, str | None]:
         from vpem.pictures.saem import draw_traces
 
         save_picture(out.traces, draw_traces(found), force=out.force)
-    files = {"individuals_file": out.individuals, "traces_file": out.traces, "model": out.output}
+    files = {"individuals_file": out.individuals, "traces_file": out.traces}
     return {name: None if file is None else str(file) for name, file in files.items()}

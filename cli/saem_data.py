@@ -56,12 +56,12 @@ class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
         "(docs/parties.md). NAME of a party P is then called P/NAME.",
         heading="Individuals",
     )
-    id: str | None = setting(None, "Column of a CSV with the individual. Default: id.")
-    time: str | None = setting(None, "Column with the time. Default: time.")
-    value: str | None = setting(None, "Column with the measurement. Default: value.")
+    id: str | None = setting(None, "Column of a CSV with the individual. Default: id.", local=True)
+    time: str | None = setting(None, "Column with the time. Default: time.", local=True)
+    value: str | None = setting(None, "Column with the measurement. Default: value.", local=True)
     covariates: str | None = setting(
         None, "Other columns to read, with commas between; dose=amt reads the column amt as the "
-        "dose. Default: those that the model needs.",
+        "dose. Default: those that the model needs.", local=True,
     )  # fmt: skip
     sample_weight: str | None = setting(
         None, "Column with how many copies of the individual count, above 0. Default: one."
@@ -137,7 +137,7 @@ def read_source(
         for name in ("devices", "device_individuals"):
             if getattr(asked, name) is not None:
                 raise InputError(Setting(name), " is for one file; with --parties leave it out")
-        return _of_parties(run.where.parties(files, None), one, run)
+        return _of_parties(run.where.parties(files, None, columns=False), one, run)
     if len(files) > 1:
         raise InputError(
             f"one file of individuals is read at a time, got {len(files)}; add --parties if each "
@@ -194,6 +194,7 @@ def _of_parties(parties: Sequence[Party], one: tuple[Any, ...], run: Run) -> Sou
     rows = tuple(np.arange(a, b) for a, b in pairwise(ends))
     numbers = np.concatenate([rows[party] for party in holders.own])
     held = Workers(rows, tuple(party.name for party in parties))
+    run.where.watch(held.n_samples, True, run.screen)
     return Source(chain([read[party] for party in holders.own]), held, numbers, run.engine)
 
 

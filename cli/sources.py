@@ -11,14 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .config import FILE, NOT_IN_FILES, key_of, path_of
+from .config import FILES, NOT_IN_FILES, key_of, path_of
 from .naming import name_of
 
 __all__ = [
     "given",
+    "in_files",
     "is_given",
     "near_file",
     "show_config",
+    "source_of",
     "told_apart",
     "told_by",
     "where_from",
@@ -33,25 +35,25 @@ SOURCES = {
 """What the parser calls a source, and what users call it."""
 
 
-def _told(context: Any) -> Iterator[Any]:
+def in_files(context: Any) -> Iterator[Any]:
     """Options and arguments of a command that may stand in a file."""
     for param in context.command.params:
         if key_of(param) not in NOT_IN_FILES:
             yield param
 
 
-def _source(context: Any, param: Any) -> tuple[str, str | None]:
+def source_of(context: Any, param: Any) -> tuple[str, str | None]:
     """Source of a parameter's value, and the variable or file that it is from."""
     found = context.get_parameter_source(param.name)
     kind = SOURCES.get(getattr(found, "name", ""), "default")
     if kind == "environment":
         return kind, str(param.envvar)
-    return kind, str(context.meta[FILE]) if kind == "file" else None
+    return kind, str(context.meta[FILES][param.name]) if kind == "file" else None
 
 
 def is_typed(context: Any, param: Any) -> bool:
     """Whether a parameter was given on the command line."""
-    return _source(context, param)[0] == "command line"
+    return source_of(context, param)[0] == "command line"
 
 
 def is_given(context: Any, param: Any) -> bool:
@@ -69,7 +71,7 @@ MOST_FILES = 10_000
 
 def told_by(context: Any, param: Any) -> str | None:
     """Say where a value that is not from the command line is from, or None."""
-    kind, place = _source(context, param)
+    kind, place = source_of(context, param)
     return None if place is None else f"{name_of(param)} is from {kind} {place}"
 
 
@@ -85,7 +87,7 @@ def given(context: Any, param: Any, words: list[str]) -> object:
     words : list of str
         After the words that name the command.
     """
-    kind, place = _source(context, param)
+    kind, place = source_of(context, param)
     if kind == "environment" and place is not None:
         return os.environ.get(place)
     if kind == "file":
@@ -146,7 +148,7 @@ def told_apart(context: Any) -> dict[str, tuple[str, str]]:
     """Return the values that are from files or variables, and from which, by names of options."""
     own = {}
     for param in context.command.params:
-        kind, place = _source(context, param)
+        kind, place = source_of(context, param)
         if place is not None:
             own[name_of(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
     return own
@@ -164,9 +166,9 @@ def show_config(context: Any) -> None:
     if not joined().speaks:
         return
     rows = []
-    for param in _told(context):
+    for param in in_files(context):
         value = _plain(context.params.get(param.name))
-        rows.append((key_of(param), value, *_source(context, param), param.required))
+        rows.append((key_of(param), value, *source_of(context, param), param.required))
     typed = {name for name, _, kind, _, _ in rows if kind == "command line"}
     if context.params.get("json") and "json" in typed:
         from .output import print_json

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
     from vpem.engines.engine import Engine
     from vpem.files.parties.manifest import Party
+    from vpem.network.schema import Report
 
+    from .driver import Output
     from .engine import EngineSettings
     from .output import Screen
+    from .results import Result
 
 __all__ = ["Where", "join", "joined"]
 
@@ -55,11 +58,46 @@ class Where:
     def prepare(self, how: EngineSettings, screen: Screen) -> None:
         """Take the options of a command about processes."""
 
-    def parties(self, files: Sequence[Path], id_column: str | None) -> list[Party]:
-        """Return all parties, of whom at least those of this process are known by their files."""
+    def parties(
+        self, files: Sequence[Path], id_column: str | None, *, columns: bool = True
+    ) -> list[Party]:
+        """Return all parties, of whom at least those of this process are known by their files.
+
+        Parameters
+        ----------
+        files : sequence of path
+            What the user named.
+        id_column : str or None
+            What the user said about ids.
+        columns : bool
+            Whether files are tables of features, which a study may name.
+        """
         from vpem.files.parties.manifest import choose_parties
 
         return choose_parties(files, id_column)
+
+    def anybody(self, name: str, here: bool) -> bool:
+        """Whether any process was given an option that need not be given to all."""
+        return here
+
+    def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
+        """Return what the report that is common to all says of files, and of what was warned of."""
+        return {"warnings": list(screen.warnings), "data": ", ".join(map(str, files))}
+
+    def options(self, record: Report, files: Sequence[str]) -> Report:
+        """Return what models keep of options, of which these name files."""
+        return record
+
+    def share(self, result: Result, out: Output, screen: Screen) -> Report:
+        """Write what was found where it is to be, and return the report."""
+        report = result.tell()
+        if out.output is not None:
+            result.write(out.output, report)
+        report["model"] = None if out.output is None else str(out.output)
+        return report | result.own(report)
+
+    def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
+        """Take note of how many rows there are, over which sums will be taken."""
 
     def describe(self) -> dict[str, Any]:
         """Return what reports say of the processes."""

@@ -60,7 +60,7 @@ def pairs_of(leaf):
     for one in files:
         for two in files:
             goes_on = known[two.name].goes_on_in == name_of(one)
-            if known[one.name].writes and one is not two and not goes_on:
+            if known[one.name].writes and one is not two and not goes_on and two.name != "study":
                 yield one, two
 
 

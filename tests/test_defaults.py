@@ -91,7 +91,7 @@ ALONE = {
         traces worker_rows device_individuals id time value covariates init_individuals
         quote_formulas id_column labels_file
     """,
-    "where a command runs": "engine ranks shards timeout memory_limit",
+    "where a command runs": "engine ranks shards timeout memory_limit study member listen log",
     "objects that only a program has": """
         X basis callback cells feature_names first_codec known_covariance ledger
         labels model model_options network observations partition problem record rng sample_weight

@@ -207,8 +207,8 @@ def test_without_mpi4py_it_is_said_how_to_get_it(data, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--engine", "mpy"), "--engine must be one of simulator, mpi, got 'mpy'"),
-        (("--shards",), "--shards is for processes of their own; add --engine mpi"),
+        (("--engine", "mpy"), "--engine must be one of simulator, mpi, tls, got 'mpy'"),
+        (("--shards",), "--shards is for processes of their own; add --engine mpi, or --study"),
         (("--ranks", "2"), "--ranks is for processes of their own"),
         (("--timeout", "2"), "--timeout is for processes of their own"),
     ],

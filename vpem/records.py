@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from vpem.errors import InputError, Setting, check_choice, did_you_mean
 
-__all__ = ["About", "Sentence", "Settings", "about", "changed", "refuse_both", "setting"]
+__all__ = ["About", "Rule", "Sentence", "Settings", "about", "changed", "refuse_both", "setting"]
 
 T = TypeVar("T", bound="Settings")
 
@@ -36,6 +36,8 @@ class About:
         Bounds of a number; with ``above`` the first is excluded.
     file : object
         What becomes of the file that it names: "read", "written", or a role of the commands'.
+    local : bool
+        Whether members of a study may each have a value of their own.
     idle : (callable, sentence), list of such, or None
         Of the values of all settings by name: whether this one then has no effect; and why.
     """
@@ -49,6 +51,7 @@ class About:
     most: float | None = None
     above: bool = False
     file: Any = None
+    local: bool = False
     idle: Rule | list[Rule] | None = None
 
     def why_idle(self, values: Mapping[str, Any]) -> Sentence | None:

@@ -167,7 +167,7 @@ class SumSettings(Settings, heading="Network"):
         "without it; along a tree all wait.", heading="Messages and faults")
     seed: int = setting(0, "Seeds ties between hubs, codecs and faults.", heading="Start", least=0)
     n_threads: int | None = setting(None, "Threads of the kernels; results do not depend on it. "
-        "Default: all processors.", flags="--threads", heading="Running")
+        "Default: all processors.", flags="--threads", heading="Running", local=True)
 
 
 # ---- algorithms ----------------------------------------------------------------------------------

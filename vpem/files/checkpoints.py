@@ -43,10 +43,11 @@ def newest_common(generations: Sequence[Sequence[int]]) -> int | None:
     return max(common, default=None)
 
 
-def files_of(path: PathLike, size: int = 1) -> list[Path]:
-    """Files that so many processes keep a checkpoint in."""
-    if size == 1:
+def files_of(path: PathLike, size: int = 1, *, at_home: bool = False) -> list[Path]:
+    """Files that so many processes keep a checkpoint in, or one that has a path of its own."""
+    if size == 1 and not at_home:
         return [Path(path)]
+    size = 1 if at_home else size
     ranks = ["", *(f".rank{rank}" for rank in range(1, size))]
     return [Path(f"{os.fspath(path)}{rank}{end}") for rank in ranks for end in ("", ".before")]
 
@@ -56,7 +57,8 @@ class FileSaver:
 
     Where a run is spread over several processes, each has a file of its own (``FILE``,
     ``FILE.rank1``, ...) and keeps the one before as well (``FILE.before``), so that there is always
-    an iteration that all have.
+    an iteration that all have. Where processes are others' (`Engine.open`) each has a path of its
+    own, and these files there.
 
     Parameters
     ----------
@@ -99,8 +101,10 @@ class FileSaver:
         self.name = os.fspath(path)
         self._engine = engine = engine or OneProcess()
         self.size = size = engine.size
-        self.path = files_of(path, size)[2 * engine.rank]
-        self.before = None if size == 1 else files_of(path, size)[2 * engine.rank + 1]
+        place = 2 * engine.rank if engine.open else 0
+        files = files_of(path, size, at_home=not engine.open)
+        self.path = files[place]
+        self.before = None if size == 1 else files[place + 1]
         self.signal: int | None = None
         """Number of the signal that wants the process to end; whoever catches it sets this."""
         self.generation = 0

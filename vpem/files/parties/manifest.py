@@ -36,6 +36,8 @@ class Party:
         Of CSV and Parquet: the columns that hold ids and labels.
     folder : str
         From where a relative ``file`` is looked for.
+    more : tuple of str
+        Other files, whose rows follow those of the first.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Party:
     ids: str | None = None
     labels: str | None = None
     folder: str = ""
+    more: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -52,10 +55,11 @@ class Party:
 
     def find(self) -> list[Path]:
         """Return the files that a pattern stands for, in order; or the one file, there or not."""
+        others = [Path(self.folder, file) for file in self.more]
         if not glob.has_magic(self.file) or self.path.exists():
-            return [self.path]
+            return [self.path, *others]
         found = glob.glob(self.file, root_dir=self.folder or None, recursive=True)
-        return [Path(self.folder, file) for file in sorted(found)]
+        return [*(Path(self.folder, file) for file in sorted(found)), *others]
 
 
 def choose_parties(

@@ -1,0 +1,105 @@
+"""What members of a study must run with alike: the command, and options that are nobody's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .config import path_of
+from .naming import name_of
+from .sources import in_files, source_of
+
+__all__ = ["check_alike", "terms_of"]
+
+OWN = ("data", "memory_limit", "proba")
+"""Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
+so, and what is written is."""
+
+SAME_THING = {"resume": "resume_if_any"}
+"""Options that stand for others here."""
+
+NOT_THERE = "nothing"
+
+
+def terms_of(context: Any) -> dict[str, list[str]]:
+    """Return what others must have alike, by names of options: values, and where they are from.
+
+    Of a file that is read its content counts, not its name; of a checkpoint whether there is one.
+
+    Parameters
+    ----------
+    context : Context
+        Of the command.
+    """
+    known = getattr(context.command.callback, "settings", {})
+    roles = context.command.roles()
+    found = {}
+    for param in in_files(context):
+        about, role = known.get(param.name), roles.get(param.name)
+        if param.name in OWN or (about is not None and about.local):
+            continue
+        value = context.params.get(param.name)
+        if role is not None and role.writes:
+            if param.name != "checkpoint":
+                continue
+            value = None if value is None else "given"
+        elif role is not None and value is not None:
+            value = _content(value)
+        if param.name in SAME_THING:
+            value = value or context.params.get(SAME_THING[param.name])
+        if param.name not in SAME_THING.values():
+            kind, place = source_of(context, param)
+            found[name_of(param)] = [_word(value), Path(place).name if place else kind]
+    return found
+
+
+def _word(value: Any) -> str:
+    return NOT_THERE if value is None or value is False else str(value)
+
+
+def _content(path: Path) -> str:
+    """Return what tells the content of a file from others."""
+    import hashlib
+
+    from vpem.files.opening import open_regular
+
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return f"a file with SHA-256 {digest.hexdigest()[:16]}"
+
+
+def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
+    """Raise InputError where members run different things.
+
+    Parameters
+    ----------
+    names : list of str
+        Of all members.
+    everyones : list
+        Of each the words of its command, its `terms_of`, and which outputs it wants.
+    study : str
+        What the study is called.
+    """
+    from vpem.errors import InputError
+
+    command, terms, _ = everyones[0]
+    for name, (theirs, others, _) in zip(names[1:], everyones[1:], strict=True):
+        if theirs != command:
+            raise InputError(
+                f"{names[0]} runs 'vpem {command}' and {name} 'vpem {theirs}'; all members of "
+                f"{study} must run the same command"
+            )
+        for option in sorted({*terms, *others}):
+            one, two = (told.get(option, [NOT_THERE, "default"]) for told in (terms, others))
+            if one[0] != two[0]:
+                raise InputError(
+                    f"{option} is set differently: {names[0]} has {one[0]} ({one[1]}), {name} has "
+                    f"{two[0]} ({two[1]}); all members of {study} must have the same"
+                )
+
+
+def command_of(context: Any) -> str:
+    """Return the words of a command."""
+    return " ".join(path_of(context))

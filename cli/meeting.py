@@ -1,0 +1,324 @@
+"""A command as one member of a study, each of whom is at home and has a user of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .agreement import check_alike, command_of, terms_of
+from .config import STUDY, options_of, path_of, take_defaults
+from .policy import Guard
+from .where import Where, join
+
+if TYPE_CHECKING:
+    from vpem.engines.tls.members import Member
+    from vpem.files.parties.manifest import Party
+    from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
+
+    from .driver import Output
+    from .engine import EngineSettings
+    from .output import Screen
+    from .results import Result
+
+__all__ = ["Meeting", "check_data", "load_study", "meet"]
+
+PATIENCE = 0.3
+"""Seconds in which members that find the same fault say so themselves, before they hear of it from
+others."""
+
+PRIVATE = "it cannot use its data or its machine; ask there"
+"""What others hear of an error: what a member's files hold stays there."""
+
+
+# ---- before anything is parsed further ----------------------------------------------------------
+
+
+def load_study(context: Any, value: Path | None) -> Path | None:
+    """Take the options of a command that a study says: a callback of --study."""
+    if value is None or context.resilient_parsing:
+        return value
+    from vpem.errors import InputError
+    from vpem.files.studies.study import read_study
+
+    study = read_study(value)
+    path = path_of(context)
+    tables = options_of(study.options, value, context)
+    if path not in tables:
+        listed = " and ".join(f"vpem {' '.join(words)}" for words in tables) or "no command"
+        raise InputError(
+            f"the study {study.name} is of {listed}, not of vpem {' '.join(path)}; its organiser, "
+            f"{study.organiser}, can add that"
+        )
+    known = {param.name for param in context.command.params}
+    shards = study.result == "shards"
+    if shards and "shards" not in known:
+        raise InputError(
+            f"the study {study.name} leaves each member its own part of what is found (result = "
+            f"'shards'), and what 'vpem {' '.join(path)}' finds has no parts"
+        )
+    implied = {"engine": "tls", "parties": True, "timeout": str(study.timeout), "shards": shards}
+    implied = {name: told for name, told in implied.items() if name in known and told}
+    take_defaults(context, value, {**implied, **tables[path]}, last=True)
+    context.meta[STUDY] = study
+    return value
+
+
+def check_data(context: Any) -> None:
+    """Raise InputError where a member gives no data and has some, or has none and gives some."""
+    from vpem.errors import InputError
+
+    study = context.meta[STUDY]
+    member = _member(study, context.params.get("member"))
+    given = context.params.get("data")
+    if member.holds and not given:
+        raise InputError(
+            f"{member.name} brings data to the study {study.name}; give its own file after the "
+            "command"
+        )
+    if given and not member.holds:
+        raise InputError(
+            f"{member.name} brings no data to the study {study.name}, which it only serves; leave "
+            f"out {given[0]}"
+        )
+    if not context.params.get("parties"):
+        raise InputError("members of a study are its parties; leave out --no-parties")
+
+
+def _member(study: Study, name: str | None) -> Member:
+    from vpem.files.studies.identities import only_identity
+
+    return study.member(only_identity(study.folder, name))
+
+
+# ---- together -----------------------------------------------------------------------------------
+
+
+def meet(context: Any) -> Meeting:
+    """Join the other members of a study, once all are there and run the same.
+
+    Parameters
+    ----------
+    context : Context
+        Of the command, whose options have been read.
+
+    Raises
+    ------
+    InputError
+        If members run different things, or the policy of this one does not allow it.
+    """
+    study, options = context.meta[STUDY], context.params
+    command = command_of(context)
+    meeting = Meeting(study, _member(study, options["member"]), command, options)
+    join(meeting)
+    terms = terms_of(context)
+    meeting.guard.check(command, options)
+    given = [name for name, role in context.command.roles().items() if role.writes]
+    given = [name for name in given if options.get(name) is not None]
+    meeting.engine.topic = "options"
+    everyones = meeting.engine.allgather([command, terms, given])
+    meeting.engine.topic = ""
+    check_alike(meeting.engine.names, everyones, study.name)
+    meeting.outputs = frozenset(name for _, _, theirs in everyones for name in theirs)
+    return meeting
+
+
+class Meeting(Where):
+    """A member of a study.
+
+    Parameters
+    ----------
+    study : Study
+        What members have agreed on.
+    member : Member
+        Who this is.
+    command : str
+        Its words.
+    options : dict
+        Of the command, by names of parameters.
+    """
+
+    word = "tls"
+    own_users = True
+
+    def __init__(self, study: Study, member: Member, command: str, options: dict[str, Any]) -> None:
+        from vpem.engines.tls.engine import TlsEngine
+        from vpem.engines.tls.post import Post
+        from vpem.files.studies.identities import identity_of
+        from vpem.files.studies.message_log import MessageLog, log_beside
+
+        from .ranks import terminate
+
+        self.study, self.member = study, member
+        self.outputs: frozenset[str] = frozenset()
+        self.guard = Guard(study)
+        self.files: Sequence[Path] = options.get("data") or ()
+        self._quiet = bool(options.get("quiet"))
+        self._goes_on = options.get("checkpoint") is not None
+        self._log = MessageLog(
+            options.get("log") or log_beside(study.path, member.name), command=command,
+            edition=study.edition,
+        )  # fmt: skip
+        self._post = Post(
+            study.roster,
+            identity_of(study, member.name),
+            listen=_door(options["listen"], study.listens.get(member.name)),
+            timeout=float(options["timeout"]),
+            note=self._log.note,
+            tell=self._tell,
+        )
+        self.engine = TlsEngine(self._post, study.roster)
+        self._post.start()
+        signal.signal(signal.SIGTERM, terminate)
+
+    def _tell(self, sentence: str) -> None:
+        from .output import tell
+
+        if not self._quiet:
+            tell(sentence)
+
+    # ---- work -----------------------------------------------------------------------------------
+
+    def prepare(self, how: EngineSettings, screen: Screen) -> None:
+        """Take the options of a command about processes: they were taken as members met."""
+
+    def parties(
+        self, files: Sequence[Path], id_column: str | None, *, columns: bool = True
+    ) -> list[Party]:
+        """Return all parties; of others only the names are known here."""
+        from dataclasses import replace
+
+        from vpem.errors import InputError
+        from vpem.files.parties.manifest import Party, choose_parties
+
+        name = self.member.name
+        own: Party | None = None
+        if self.member.holds:
+            given = choose_parties(files[:1], id_column)
+            if len(given) > 1:
+                raise InputError(f"{files[0]} names {len(given)} parties, but {name} is one")
+            brought = tuple(self.study.features.get(name, ())) or None
+            own = replace(
+                given[0],
+                name=name,
+                more=tuple(map(str, files[1:])),
+                columns=(given[0].columns or brought) if columns else given[0].columns,
+            )
+        names = [self.engine.names[rank] for rank in self.engine.seats or ()]
+        return [own if own and each == name else Party(each, each) for each in names]
+
+    def anybody(self, name: str, here: bool) -> bool:
+        """Whether any member has given an output."""
+        return name in self.outputs
+
+    def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
+        """Return nothing of one member's files and warnings."""
+        return {"warnings": [], "data": f"study {self.study.name}"}
+
+    def options(self, record: Report, files: Sequence[str]) -> Report:
+        """Return what models keep of options, but for names of one member's files."""
+        return record | dict.fromkeys(["data", *files])
+
+    def share(self, result: Result, out: Output, screen: Screen) -> Report:
+        """Give all members the report, and the model to those who want it; check what has come."""
+        from .results import receive, send
+
+        if self.engine.rank == 0:
+            report = send(self.engine, result, out.output)
+        else:
+            report = receive(self.engine, result, out.output, out.force)
+        report |= super().facts(screen, self.files)
+        if result.apart and out.output is not None:
+            result.write(out.output, report)
+        report["model"] = None if out.output is None else str(out.output)
+        return report | result.own(report)
+
+    def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
+        """Keep to this member's policy."""
+        self.guard.watch(self.engine, n_rows, over_rows, screen)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what reports say of the members."""
+        return {"engine": self.word, "study": self.study.name, "members": list(self.engine.names)}
+
+    def tell_warnings(self, screen: Screen) -> None:
+        """Leave warnings where they were said: at each member's own user."""
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the links, once all has arrived."""
+        join(None)
+        self._post.close()
+        self._log.close()
+
+    def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
+        """Say what went wrong, tell others as much as they may know, and end."""
+        from vpem.engines.engine import StalledError
+        from vpem.engines.tls.post import Parted, Returned
+        from vpem.files.studies.policy import PolicyError
+
+        if isinstance(error, Returned) and self._goes_on:
+            self._begin_again(error.name)
+        code = getattr(error, "exit_code", 2) if sentence is not None else 1
+        outside = PRIVATE
+        if isinstance(error, Parted):
+            sentence = outside = self._passed_on(error)
+        elif isinstance(error, Returned):
+            sentence = f"{sentence}; with --checkpoint all would have gone on from there"
+            outside = sentence
+        elif isinstance(error, StalledError):
+            outside = str(sentence)
+        elif isinstance(error, PolicyError):
+            outside = error.elsewhere(self.member.name)
+        elif sentence is None:
+            outside = "a defect of vpem; ask there"
+        else:
+            time.sleep(PATIENCE * bool(self.engine.rank))
+        self._leave(outside, code)
+        return super().fail(error, sentence, tell)
+
+    def interrupted(self, tell: Callable[..., int], code: int) -> int:
+        """Say that this member was interrupted, here and to the others."""
+        self._leave("it was interrupted", code)
+        return super().interrupted(tell, code)
+
+    def _passed_on(self, error: Any) -> str:
+        """Return why a member ended, who may have heard it from another."""
+        begins = tuple(f"{name} ended: " for name in self.engine.names)
+        told = str(error.sentence)
+        return told if told.startswith(begins) else f"{error.name} ended: {told}"
+
+    def _leave(self, sentence: str, code: int) -> None:
+        """Tell others why this member ends."""
+        join(None)
+        self._post.part(sentence, code)
+        self._post.close()
+        self._log.close()
+
+    def _begin_again(self, name: str) -> None:
+        """Run the same command anew, from the newest state that all have; does not return."""
+        self._tell(f"{name} has begun again; going on from the newest checkpoint that all have")
+        words = [word for word in sys.orig_argv if word != "--resume"]
+        if "--resume-if-any" not in words:
+            words.append("--resume-if-any")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, words)
+
+
+def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | None:
+    """Return where a member listens: host and port."""
+    if given is None:
+        return said
+    from vpem.errors import InputError, Setting
+
+    host, _, port = given.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {given!r}")
+    return host.strip("[]"), int(port)

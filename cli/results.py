@@ -1,0 +1,140 @@
+"""What a fit leaves: a report, and a model, where whoever may have them wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vpem.engines.engine import Engine
+    from vpem.network.schema import Report
+
+__all__ = ["Result", "receive", "send"]
+
+PIECE = 1 << 20
+"""Bytes of a file that are sent at a time."""
+
+MOST = 1 << 32
+"""Bytes of a file that is taken from another member."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a fit has come to.
+
+    Attributes
+    ----------
+    converged : bool
+        Whether it has converged.
+    tell : callable
+        Returns the report, where it is common to all; the file of the data is not in it.
+    write : callable
+        Given a path and the report, writes the model there.
+    show : callable
+        Prints a report for a reader.
+    own : callable
+        Given the report, writes what each user wants beside; returns what reports say of it.
+    apart : bool
+        Whether each process writes a model of its own, by ``write``.
+    """
+
+    converged: bool
+    tell: Callable[[], Report]
+    write: Callable[[Path, Report], None]
+    show: Callable[[Report], None]
+    own: Callable[[Report], Report] = lambda _: {}
+    apart: bool = False
+
+
+def send(engine: Engine, result: Result, output: Path | None, ending: str = ".h5") -> Report:
+    """Send the finished report, and the finished file, to all other members; from the first.
+
+    Parameters
+    ----------
+    engine : Engine
+        The members.
+    result : Result
+        What there is.
+    output : path or None
+        Where the model is written here; None: nowhere.
+    ending : str
+        Of the model's file.
+
+    Returns
+    -------
+    dict
+        The report.
+    """
+    from tempfile import TemporaryDirectory
+
+    from .output import as_plain
+
+    report: Report = as_plain(result.tell())
+    engine.topic = "result"
+    engine.bcast(report)
+    if result.apart:
+        return report
+    with TemporaryDirectory() as folder:
+        made = output
+        if made is None:
+            made = Path(folder, f"model{ending}")
+        result.write(made, report)
+        content = made.read_bytes()
+    engine.bcast(len(content))
+    for begin in range(0, len(content), PIECE):
+        engine.bcast(content[begin : begin + PIECE])
+    return report
+
+
+def receive(engine: Engine, result: Result, output: Path | None, force: bool) -> Report:
+    """Take the finished report from the first member, and the file, which is checked by reading it.
+
+    Raises
+    ------
+    InputError
+        If something else was sent.
+    FileError
+        If the file is damaged, or cannot be written here.
+    """
+    import os
+    import tempfile
+
+    from vpem.errors import FileError, InputError
+    from vpem.files.hdf5 import atomic_write
+
+    from .kinds import stored_at
+
+    engine.topic = "result"
+    report: Any = engine.bcast(None)
+    if not isinstance(report, dict):
+        raise InputError(f"{engine.names[0]} has sent no report; are all of the same version?")
+    if result.apart:
+        return report
+    size: Any = engine.bcast(None)
+    if not isinstance(size, int) or not 0 < size <= MOST:
+        raise InputError(f"{engine.names[0]} has sent a file of {str(size)[:20]} bytes")
+    with tempfile.TemporaryFile() as kept:
+        while kept.tell() < size:
+            piece: Any = engine.bcast(None)
+            if not isinstance(piece, bytes) or not 0 < len(piece) <= size - kept.tell():
+                raise InputError(f"{engine.names[0]} has sent a file in pieces that do not fit")
+            if output is not None:
+                kept.write(piece)
+            else:
+                kept.seek(len(piece), os.SEEK_CUR)
+        if output is None:
+            return report
+        kept.seek(0)
+        with atomic_write(output, force) as temporary:
+            with open(temporary, "wb") as file:
+                while piece := kept.read(PIECE):
+                    file.write(piece)
+            try:
+                _ = stored_at(temporary).stored
+            except FileError as error:
+                raise FileError(
+                    f"what {engine.names[0]} has sent is no result of a fit: {error}"
+                ) from None
+    return report

@@ -1,0 +1,162 @@
+"""Commands of members of a study, each with a folder of its own, who talk on this machine."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vpem.engines.tls.members import Member, Roster
+from vpem.files.studies.identities import certificate_of, make_identity
+from vpem.files.studies.study import Study, read_study
+from vpem.files.studies.writing import write_study
+
+from .mpi_support import MAIN, environment
+
+SECONDS = 60
+"""In which the commands of all members end."""
+
+
+def free_port():
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return door.getsockname()[1]
+
+
+@dataclass
+class Ended:
+    """What one member's command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def sentence(self):
+        """The one line of an error on stderr, without its beginning."""
+        lines = [line for line in self.err.splitlines() if line.startswith("vpem: error: ")]
+        assert len(lines) == 1, self.err
+        return lines[0].removeprefix("vpem: error: ")
+
+
+@dataclass
+class Company:
+    """Members of a study.
+
+    Attributes
+    ----------
+    study : Study
+        As its organiser, the first member, has signed it.
+    folders : dict of str to Path
+        Of each member: the study, and its key and certificate.
+    """
+
+    study: Study
+    folders: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def names(self):
+        """Of all members, by rank."""
+        return [member.name for member in self.study.roster.members]
+
+    def words(self, name, command, *words):
+        """The command line of one member, in its folder."""
+        own = (command, "--study", f"{self.study.name}.toml", "--as", name)
+        return [sys.executable, "-c", MAIN, *map(str, (*own, *words))]
+
+    def begin(self, name, command, *words, **more):
+        """Start the command of one member."""
+        kept = [self.folders[name].with_suffix(f".{end}") for end in ("out", "err")]
+        with kept[0].open("w") as out, kept[1].open("w") as err:
+            process = subprocess.Popen(
+                self.words(name, command, *words),
+                cwd=self.folders[name],
+                stdout=out,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+                env=environment(**more),
+            )
+        process.kept = kept
+        return process
+
+    def run(self, command, *words, own=None, seconds=SECONDS):
+        """Run a command at all members at once: what each left behind, by name.
+
+        ``own`` has further words by name; of whom it has None nobody starts.
+        """
+        own = {} if own is None else own
+        there = [name for name in self.names if own.get(name, ()) is not None]
+        processes = {name: self.begin(name, command, *own.get(name, ()), *words) for name in there}
+        return {name: ended(process, seconds) for name, process in processes.items()}
+
+    def signed(self, **changes):
+        """Give all members another edition of the study."""
+        self.study = replace(self.study, edition=self.study.edition + 1, **changes)
+        publish(self)
+        return self
+
+
+def ended(process, seconds=SECONDS):
+    """Wait for a process: what it left behind."""
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        code = process.wait()
+    return Ended(code, *(file.read_text() for file in process.kept))
+
+
+def publish(company):
+    """Sign the study, and give everybody a copy."""
+    from vpem.files.studies.identities import identity_of
+
+    first, *others = company.names
+    write_study(company.study, identity_of(company.folders[first], first))
+    for name in others:
+        shutil.copy(company.study.path, company.folders[name])
+
+
+def make_company(
+    folder, names, options, *, server=None, result="all", timeout=20.0, name="heart", doors=True
+):
+    """Make a study, and a folder for each of its members.
+
+    Parameters
+    ----------
+    folder : path
+        In which those of the members are made.
+    names : sequence of str
+        Of parties that have data.
+    options : dict of str to dict
+        By command.
+    server : str, optional
+        A first member without data.
+    doors : bool
+        Whether all can be dialled, and not only the first.
+    """
+    everybody = ([] if server is None else [server]) + list(names)
+    members, folders = [], {}
+    for one in everybody:
+        folders[one] = Path(folder, one)
+        folders[one].mkdir()
+        identity = make_identity(folders[one], one)
+        address = ("127.0.0.1", free_port()) if doors or not members else None
+        members.append(Member(one, certificate_of(identity), address, one != server))
+    number = os.urandom(16).hex()
+    roster = Roster(number, name, 1, tuple(members))
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    import vpem
+
+    study = Study(
+        folders[everybody[0]] / f"{name}.toml", name, number, 1, vpem.__version__, everybody[0],
+        now, result, timeout, options, roster,
+    )  # fmt: skip
+    company = Company(study, folders)
+    publish(company)
+    read_study(study.path)
+    return company
