@@ -25,9 +25,9 @@ from vpem.network.links import Link, parse_link
 from vpem.network.topologies import make_graph
 
 from .mpi import launcher
-from .router import NET, namespaces
+from .router import NET, Net, namespaces
 
-__all__ = ["measured"]
+__all__ = ["measured", "over_mpi"]
 
 CASES: list[tuple[str, int, int, dict[str, Any]]] = [
     ("cycle", 2_000, 2, {}),
@@ -43,9 +43,9 @@ RANKS = 4
 LINKS = ("100Mbit,0.1ms", "100Mbit,10ms", "100Mbit,30ms", "20Mbit,30ms")
 
 
-def measured(link: Link, words: list[str]) -> list[float]:
-    """Seconds of an iteration of each of some cases, with a rank a namespace."""
-    with namespaces(RANKS, link) as net, tempfile.TemporaryDirectory() as folder:
+def over_mpi(net: Net, n_ranks: int, *words: object) -> str:
+    """Run a command as so many ranks, one a namespace: what the first prints."""
+    with tempfile.TemporaryDirectory() as folder:
         enter = Path(folder, "enter")
         # What hydra runs instead of ssh: the first word that is an address says where.
         enter.write_text(
@@ -55,15 +55,21 @@ def measured(link: Link, words: list[str]) -> list[float]:
             f'exec ip netns exec "{net.name}-$((${{address##*.}} - 1))" sh -c "$*"\n'
         )
         enter.chmod(0o755)
-        found = subprocess.run(
+        return subprocess.run(
             [launcher() or "", "-launcher", "ssh", "-launcher-exec", str(enter), "-hosts",
-             ",".join(net.addresses), "-localhost", f"{NET}.254", "-ppn", "1", "-n", str(RANKS),
-             sys.executable, "-m", "benchmarks.links", "--rank", *words],
+             ",".join(net.addresses[:n_ranks]), "-localhost", f"{NET}.254", "-ppn", "1", "-n",
+             str(n_ranks), *map(str, words)],
             capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1],
             env={**os.environ, "OMP_NUM_THREADS": "1", "MPIR_CVAR_NOLOCAL": "1",
                  "FI_PROVIDER": "tcp", "UCX_TLS": "tcp,self"},
-        )  # fmt: skip
-    return [float(word) for word in found.stdout.split()]
+        ).stdout  # fmt: skip
+
+
+def measured(link: Link, words: list[str]) -> list[float]:
+    """Seconds of an iteration of each of some cases, with a rank a namespace."""
+    with namespaces(RANKS, link) as net:
+        found = over_mpi(net, RANKS, sys.executable, "-m", "benchmarks.links", "--rank", *words)
+    return [float(word) for word in found.split()]
 
 
 def rank(cases: list[int]) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 from vpem import __version__
 from vpem.engines.tls.members import Member, Roster
 from vpem.files.studies.identities import certificate_of, make_identity
+from vpem.files.studies.logged import Logged, read_log
+from vpem.files.studies.message_log import log_beside
 from vpem.files.studies.study import Study
 from vpem.files.studies.writing import write_study
 
@@ -90,7 +92,8 @@ class Members:
             folder.mkdir(mode=0o700)
             made[name] = make_identity(folder, name)
             if name != "hub":
-                Path(self.home, "cut", f"{name}.h5").rename(folder / f"{name}.h5")
+                cut = self.home / "cut" / f"agent_{name.removeprefix('party')}.h5"
+                cut.rename(folder / f"{name}.h5")
         members = tuple(
             Member(
                 name,
@@ -128,17 +131,19 @@ class Members:
         started = {name: self.start(name, *words) for name in self.names}
         return [end(name, process, timeout) for name, process in started.items()]
 
+    def alone(self, *more: str) -> list[str]:
+        """Return the words of the same fit of all the data in one place."""
+        own = [f"--{name}={value}" for name, value in self.options.items()]
+        return [str(VPEM), "fit", str(self.data), "--json", "-q", *own, *more]
+
     def simulated(self) -> Report:
         """Return the report of one process."""
-        words = [f"--{name}={value}" for name, value in self.options.items()]
-        found: Report = json.loads(run("fit", self.data, "--json", "-q", *words))
+        found: Report = json.loads(run(*self.alone()[1:]))
         return found
 
-    def log(self, name: str) -> Report:
+    def log(self, name: str) -> Logged:
         """Return what the last run's log of a member comes to."""
-        log = self.folder(name) / f"{name}-bench.log"
-        found: Report = json.loads(run("party", "log", log, "--last", "--json"))
-        return found
+        return read_log([log_beside(self.folder(name) / "bench.toml", name)], last_run=True)
 
 
 def environment() -> dict[str, str]:
