@@ -160,11 +160,11 @@ def _usage(error: Exception, words: list[str]) -> str:
         sentence = sentence[:1].lower() + sentence[1:]
     param = getattr(error, "param", None)
     if context is not None and param is not None:
-        from .sources import given, told_by
+        from .sources import WORDS, given, told_by
 
         wrong = re.search(r": input should be (a valid \w+).*", sentence, re.IGNORECASE)
         if wrong:
-            got = given(context, param, words[len(path.split()) - 1 :])
+            got = given(context, param, context.meta[WORDS])
             sentence = f"{sentence[: wrong.start()]}: must be {wrong[1]}, got {got!r}"
         origin = told_by(context, param)
         sentence = sentence if origin is None else f"{sentence}; {origin}"

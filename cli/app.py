@@ -14,10 +14,12 @@ from . import (
     impute,
     kmeans,
     model,
+    party,
     plot,
     relay,
     saem,
     select,
+    study,
     topology,
     use,
 )
@@ -77,6 +79,8 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
 app.add_typer(topology.app, name="topology")
+app.add_typer(party.app, name="party")
+app.add_typer(study.app, name="study")
 
 
 def command() -> Any:

@@ -20,7 +20,7 @@ from .idle import refuse_idle
 from .members import tree
 from .naming import in_options, speak_of
 from .roles import READ, Role, begin, roles_of
-from .sources import near_file, show_config, where_from
+from .sources import WORDS, near_file, show_config, where_from
 from .where import joined
 
 __all__ = ["Command", "Group", "dress", "finish"]
@@ -123,6 +123,7 @@ class Command(_Manners, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; nothing is missing where the values are only shown."""
         ctx.meta[SHOW] = "--show-config" in args
+        ctx.meta[WORDS] = list(args)
         speak_of(self.params)
         if ctx.resilient_parsing:
             return self._parse_for_a_shell(ctx, args)

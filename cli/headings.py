@@ -12,6 +12,7 @@ __all__ = ["FEW", "HEADINGS", "grouped", "split_examples"]
 
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Options": (),
+    "Study": ("command", "as"),
     "Selection": (),
     "Data": ("agents", "dataset", "samples", "features", "drop-ids", "shuffle"),
     "Individuals": (),

@@ -133,18 +133,22 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
         own.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
     merged = [*own, *(one for name, one in options.items() if name not in names)]
 
-    @wraps(function)
-    def command(**values: Any) -> Any:
-        made: Report = {
+    def made_of(values: Report) -> Report:
+        return {
             name: record(**{one: _read(record, one, values[one]) for one in kept})
             for name, (record, kept) in records.items()
         }
+
+    @wraps(function)
+    def command(**values: Any) -> Any:
+        made = made_of(values)
         for name in told:
             made[name] = Given(values.pop("context"), _recorded(made, records), files)
         return function(**{name: values[name] for name in names if name in values}, **made)
 
     command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
     command.__annotations__ = {param.name: param.annotation for param in merged}
+    command.records = made_of  # type: ignore[attr-defined]
     command.settings = {  # type: ignore[attr-defined]
         one.name: about(one)
         for record, _ in records.values() for one in record.fields() if one.name not in names

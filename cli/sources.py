@@ -15,6 +15,7 @@ from .config import FILES, NOT_IN_FILES, key_of, path_of
 from .naming import name_of
 
 __all__ = [
+    "WORDS",
     "given",
     "in_files",
     "is_given",
@@ -25,6 +26,9 @@ __all__ = [
     "told_by",
     "where_from",
 ]
+
+WORDS = "vpem.words"
+"""Under this name a context keeps the words that follow the name of its command."""
 
 SOURCES = {
     "COMMANDLINE": "command line",

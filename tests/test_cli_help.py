@@ -1,5 +1,6 @@
 """Help answers at once, shows an example of every command, and the examples are true."""
 
+import io
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from vpem_cli import app
 from vpem_cli.app import command
 
 from .cli_support import MAIN, ROOT, done, run
+from .study_support import folder_of, make_study
 from .tables import each, over
 
 
@@ -27,6 +29,14 @@ def commands(member, path=()):
 
 
 HELP = dict(commands(command()))
+
+
+def member_of(path):
+    """A command, or a group of commands."""
+    node = command()
+    for name in path:
+        node = node.commands[name]
+    return node
 
 
 def examples(path):
@@ -54,7 +64,7 @@ def test_help_has_usage_options_and_an_example(capsys, path, flag):
     assert "\x1b" not in result.out
 
 
-@each("group", [(), ("data",), ("model",), ("topology",)])
+@each("group", [path for path in HELP if hasattr(member_of(path), "commands")])
 def test_lists_of_commands_have_whole_sentences(capsys, monkeypatch, group):
     monkeypatch.setenv("COLUMNS", "80")
     rows = done(capsys, *group, "--help").out.partition("Commands:\n")[2].splitlines()
@@ -79,9 +89,7 @@ def test_only_the_command_that_is_asked_for_is_made():
 @each("path", HELP)
 def test_flags_mean_the_same_everywhere(path):
     """Short names, and what they stand for; what is alike is called alike."""
-    node = command()
-    for name in path:
-        node = node.commands[name]
+    node = member_of(path)
     short = {"-o": "--output", "-q": "--quiet", "-k": None, "-n": None, "-j": "--jobs",
              "-h": "--help", "-r": "--rank", "-d": "--features", "-p": None}  # fmt: skip
     for param in getattr(node, "params", []):
@@ -151,15 +159,45 @@ SERVING = {("relay",)}
 """Commands that run until they are stopped; tests of their own run them (test_relay.py)."""
 
 
+@pytest.fixture(scope="module")
+def meeting(tmp_path_factory):
+    """Where examples of studies run: a folder with a key alone, and two with a study."""
+    top = tmp_path_factory.mktemp("meeting")
+    made = make_study(top, "lab")["hub"].folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder_of(top, "lab"))
+        (top / "lab" / "lab.csv").write_text("patient,iron\na,1\nb,2\n")
+        assert vpem_cli.run(["party", "request", "heart.toml"]) == 0
+        shutil.copy("lab.request", made)
+        patch.chdir(folder_of(top, "alone"))
+        assert vpem_cli.run(["party", "init", "--name", "hub"]) == 0
+    return top
+
+
+MEETING = {"party init": "new", "study init": "alone", "study approve": "hub",
+           "study revoke": "hub", "party": "newer", "study": "hub"}  # fmt: skip
+"""In which folder examples of studies run; others in that of a member."""
+
+
 @pytest.mark.parametrize("path", [path for path in HELP if path not in SERVING], ids=" ".join)
-def test_examples_run(capsys, monkeypatch, home, path):
+def test_examples_run(capsys, monkeypatch, home, meeting, path):
     monkeypatch.chdir(home)
+    if path[:1] in (("party",), ("study",)):
+        monkeypatch.chdir(folder_of(meeting, MEETING.get(" ".join(path), "lab")))
+        monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     for _, *words in examples(path):
         made = [words[place + 1] for place, word in enumerate(words) if word in ("-o", "--output")]
         there = any((home / file).exists() for file in made)
         done(capsys, *words, *(["--force"] if there else []))
         for file in made:
             assert (home / file).stat().st_size > 0
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self):
+        return True
 
 
 def test_the_version(capsys):

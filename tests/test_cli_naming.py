@@ -74,6 +74,7 @@ WORDS = {
     "predict": "model.h5 d.h5", "score": "model.h5 d.h5", "sample": "model.h5",
     "plot": "model.h5 -o p.png", "data simulate": "-o s.h5", "data split": "d.h5 -o parts",
     "data import": "t.csv -o t.h5", "topology describe": "cycle --agents 3",
+    "party init": "--name lab", "party renew": "d.h5", "study init": "heart --star h:1",
 }  # fmt: skip
 """What commands need besides; those without an entry take no numbers."""
 

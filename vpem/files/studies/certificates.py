@@ -6,6 +6,7 @@ import warnings
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from vpem.checks import check_int
 from vpem.errors import FileError, InputError
 from vpem.files.studies.fields import check_name
 
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SLACK",
+    "check_days",
+    "common_name",
     "make_certificate",
     "make_key",
-    "name_in",
     "parse_certificate",
     "parse_key",
     "pem_of",
@@ -63,6 +65,11 @@ def make_key() -> tuple[Ed25519PrivateKey, bytes]:
     return key, key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, plain)
 
 
+def check_days(days: int) -> None:
+    """Raise InputError where a certificate cannot be valid for so many days."""
+    check_int("days", days, least=1, most=MOST_DAYS)
+
+
 def make_certificate(name: str, key: Ed25519PrivateKey, days: int = 365) -> bytes:
     """Return a self-signed certificate.
 
@@ -90,8 +97,7 @@ def make_certificate(name: str, key: Ed25519PrivateKey, days: int = 365) -> byte
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     check_name(name)
-    if not 1 <= days <= MOST_DAYS:
-        raise InputError(f"a certificate is valid for 1 to {MOST_DAYS} days, got {days}")
+    check_days(days)
     now = datetime.now(UTC).replace(microsecond=0)
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -152,7 +158,7 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
             found = x509.load_pem_x509_certificate(text.encode())
             found.not_valid_before_utc, found.not_valid_after_utc, found.extensions  # noqa: B018
             _key_in(found).verify(found.signature, found.tbs_certificate_bytes)
-            called = name_in(found)
+            called = _name_in(found)
             made = found.public_bytes(Encoding.DER)
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
         if isinstance(error, InputError):
@@ -185,7 +191,7 @@ def public_key_of(certificate: bytes) -> Ed25519PublicKey:
     return _key_in(x509.load_der_x509_certificate(certificate))
 
 
-def name_in(certificate: Certificate) -> str:
+def _name_in(certificate: Certificate) -> str:
     """Return the one common name of a certificate, which must be that of a member."""
     from cryptography.x509.oid import NameOID
 
@@ -194,6 +200,13 @@ def name_in(certificate: Certificate) -> str:
     if len(names) != 1 or len(common) != 1:
         raise InputError("the subject of a certificate must be one common name")
     return check_name(str(common[0].value), "the common name of a certificate")
+
+
+def common_name(certificate: bytes) -> str:
+    """Return the name of the member that a certificate (DER) is of."""
+    from cryptography import x509
+
+    return _name_in(x509.load_der_x509_certificate(certificate))
 
 
 def validity(certificate: bytes) -> tuple[datetime, datetime]:

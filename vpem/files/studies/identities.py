@@ -13,6 +13,7 @@ from vpem.engines.tls.members import Identity
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.opening import PathLike, open_regular
 from vpem.files.studies.certificates import (
+    check_days,
     make_certificate,
     make_key,
     need_tls,
@@ -35,6 +36,7 @@ __all__ = [
     "identities_in",
     "identity_of",
     "key_of",
+    "known_identity",
     "make_identity",
     "only_identity",
     "read_certificate",
@@ -71,6 +73,7 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
     """
     need_tls()
     check_name(name)
+    check_days(days)
     made = _files(folder, name)
     for file in (made.key, made.certificate):
         if os.path.lexists(file):
@@ -231,6 +234,8 @@ def identity_of(study: Study | PathLike, name: str) -> Identity:
     ----------
     study : Study or path
         The study, in whose folder they are, and which must know the certificate; or a folder.
+        Organiser and edition of a study are remembered there (NAME.known): no other organiser and
+        no older edition will be read from now on.
     name : str
         Of the member.
 
@@ -249,6 +254,19 @@ def identity_of(study: Study | PathLike, name: str) -> Identity:
     """
     if not isinstance(study, Study):
         return usable(read_identity(Path(study), name))
+    found = known_identity(study, name)
+    _note(study)
+    return usable(found)
+
+
+def known_identity(study: Study, name: str) -> Identity:
+    """Return the key and certificate by which a study knows a member, valid now or not.
+
+    Raises
+    ------
+    FileError, InputError
+        As `identity_of`.
+    """
     member = study.member(name)
     renewed = _whole(_files(study.folder, f"{name}.old"))
     for old in (False, True) if renewed else (False,):
@@ -256,8 +274,7 @@ def identity_of(study: Study | PathLike, name: str) -> Identity:
             found = read_identity(study.folder, name, old=old)
             if certificate_of(found) == member.certificate:
                 key_of(found)
-                _note(study)
-                return usable(found)
+                return found
         except FileError:
             if old or not renewed:
                 raise

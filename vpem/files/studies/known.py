@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
-__all__ = ["Former", "check_known", "former_of", "remember", "succession", "written_former"]
+__all__ = [
+    "MOST_FORMER",
+    "Former",
+    "check_known",
+    "former_of",
+    "remember",
+    "succession",
+    "written_former",
+]
 
 MOST_FORMER = 50
 

@@ -20,6 +20,7 @@ __all__ = [
     "FORMAT",
     "MOST_FEATURES",
     "MOST_LINES",
+    "MOST_MEMBERS",
     "RESULTS",
     "Study",
     "check_member",

@@ -1,0 +1,150 @@
+"""Studies that are made: how members are linked, and the first edition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vpem.records import Settings, setting
+from vpem.settings import TOPOLOGIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vpem.engines.tls.members import Member
+    from vpem.files.studies.study import Study
+
+    from .agreed import Agreed
+
+__all__ = ["NewStudy", "check_links", "new_study"]
+
+
+class NewStudy(Settings, heading="Study", kept=False):
+    """How members of a new study are linked, and what they will have."""
+
+    star: str | None = setting(
+        None, "HOST:PORT where others dial its organiser, who adds up (a star)."
+    )
+    relay: str | None = setting(
+        None,
+        "HOST:PORT of a 'vpem relay', which passes sealed messages on between members that cannot "
+        "be dialled; needs --relay-certificate.",
+    )
+    relay_certificate: Path | None = setting(None, "The relay's certificate (.crt).", file="read")
+    topology: str | None = setting(
+        None,
+        "Graph of the members: star, cycle, path, complete, ... Default: star.",
+        choices=TOPOLOGIES,
+    )
+    address: str | None = setting(
+        None, "HOST:PORT where others can dial the organiser, on other graphs than a star."
+    )
+    listen: str | None = setting(
+        None, "HOST:PORT of the organiser's door on its own machine, if others know another."
+    )
+    data: bool = setting(
+        False, "The organiser brings data too. Without --star or --topology star it always does."
+    )
+    result: str = setting(
+        "all",
+        "Who has the result: all members, or each the parameters of its own features (shards).",
+        choices=("all", "shards"),
+    )
+    timeout: float = setting(
+        600.0, "Seconds after which a member that is not heard of is given up.", least=1.0
+    )
+
+
+def check_links(how: NewStudy) -> None:
+    """Raise InputError where members could not reach each other, or options do not go together."""
+    from vpem.errors import InputError, Setting
+
+    star = how.topology in (None, "star")
+    if how.star is not None and not star:
+        raise InputError(
+            Setting("star"), " says where a star's server is; for other graphs it is ",
+            Setting("address"),
+        )  # fmt: skip
+    if how.star is not None and how.address is not None:
+        raise InputError("give ", Setting("star"), " or ", Setting("address"), ", not both")
+    if how.star is None and how.relay is None and star:
+        raise InputError(
+            "how do members reach each other? Say ", Setting("star", "HOST:PORT"),
+            ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
+        )  # fmt: skip
+    if (how.relay is None) != (how.relay_certificate is None):
+        raise InputError(
+            Setting("relay"), " and ", Setting("relay_certificate"), " go together: members pin it"
+        )  # fmt: skip
+    if how.listen is not None and how.star is None and how.address is None:
+        raise InputError(
+            Setting("listen"), " is for a member that others dial; give ", Setting("star"), " or ",
+            Setting("address"),
+        )  # fmt: skip
+
+
+def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[Agreed]) -> Study:
+    """Return the first edition of a study, of its organiser alone.
+
+    Parameters
+    ----------
+    name : str
+        Of the study.
+    organiser : str or None
+        Whose key in this folder signs; None: the only one.
+    how : NewStudy
+        How members are linked.
+    agreed : sequence of Agreed
+        What will be run.
+    """
+    import secrets
+    from datetime import UTC, datetime
+
+    from vpem import __version__
+    from vpem.engines.tls.members import Member, Roster
+    from vpem.files.studies.fields import address_of, check_name, moment
+    from vpem.files.studies.identities import (
+        certificate_of,
+        only_identity,
+        read_identity,
+        usable,
+    )
+    from vpem.files.studies.study import Study
+
+    from .disclosure import Setup, disclosures
+
+    check_name(name, "the name of a study")
+    folder, topology = Path(), how.topology or "star"
+    who = only_identity(folder, organiser)
+    address = how.star or how.address
+    member = Member(
+        who,
+        certificate_of(usable(read_identity(folder, who))),
+        None if address is None else address_of(address),
+        holds=how.data or topology != "star",
+    )
+    relay, number = _relay(how), secrets.token_hex(16)
+    setup = Setup(who, topology, None if relay is None else relay.name, how.result)
+    return Study(
+        folder / f"{name}.toml", name, number, 1, __version__, who,
+        moment(datetime.now(UTC)), how.result, float(how.timeout),
+        {one.command: one.table for one in agreed},
+        Roster(number, name, 1, (member,), relay),
+        {who: ()},
+        {} if how.listen is None else {who: address_of(how.listen)},
+        tuple(one.line() for one in agreed),
+        tuple(disclosures(setup, {one.command: one.values for one in agreed})),
+    )  # fmt: skip
+
+
+def _relay(how: NewStudy) -> Member | None:
+    """Return the relay of a new study."""
+    from vpem.engines.tls.members import Member
+    from vpem.files.studies.certificates import common_name
+    from vpem.files.studies.fields import address_of
+    from vpem.files.studies.identities import read_certificate
+
+    if how.relay is None or how.relay_certificate is None:
+        return None
+    made = read_certificate(how.relay_certificate)
+    return Member(common_name(made), made, address_of(how.relay), holds=False)

@@ -1,0 +1,335 @@
+"""`vpem party`: a member's key and certificate, and its request to take part in a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Json
+from .roles import FOLDER, READ
+
+if TYPE_CHECKING:
+    from vpem.engines.tls.members import Identity
+    from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
+
+__all__ = ["As", "app", "facts_of", "in_words"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Make a key and a certificate, and ask to take part in a study.\n\n"
+    "Example: vpem party init --name lab",
+)
+
+StudyFile = Annotated[
+    Path, READ, typer.Argument(metavar="STUDY", help="The study: NAME.toml, as its organiser sent "
+    "it. Keys, certificates and requests lie beside it."),
+]  # fmt: skip
+As = Annotated[
+    str | None,
+    typer.Option(
+        "--as", help="Whose key is used. Default: the one in the folder of the study.",
+        show_default=False,
+    ),
+]  # fmt: skip
+Days = Annotated[int, typer.Option(help="For how many days the certificate is valid.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where others can dial this member; without it, it only dials.",
+        show_default=False,
+    ),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where the member's door is on its own machine, if others know it by another address "
+        "(a forwarded port).",
+        show_default=False,
+    ),
+]
+Wide = 6
+
+
+def in_words(certificate: bytes) -> list[str]:
+    """Return two lines of six words each, which say who somebody is over a telephone."""
+    from vpem.engines.tls.members import fingerprint_words
+
+    words = fingerprint_words(certificate).split()
+    return [" ".join(words[:Wide]), " ".join(words[Wide:])]
+
+
+def facts_of(certificate: bytes) -> list[tuple[str, str]]:
+    """Return what people compare of a certificate, for a table."""
+    from vpem.engines.tls.members import fingerprint
+    from vpem.files.studies.certificates import validity
+
+    hexadecimal = fingerprint(certificate)
+    first, second = in_words(certificate)
+    return [
+        ("valid until", f"{validity(certificate)[1]:%Y-%m-%d}"),
+        ("fingerprint", hexadecimal[:32]),
+        ("", hexadecimal[32:]),
+        ("in words", first),
+        ("", second),
+    ]
+
+
+def _about(name: str, certificate: bytes) -> Report:
+    """Return what is told of a certificate as JSON."""
+    from vpem.engines.tls.members import fingerprint, fingerprint_words
+    from vpem.files.studies.certificates import validity
+    from vpem.files.studies.fields import moment
+
+    begins, ends = validity(certificate)
+    return {
+        "name": name, "fingerprint": fingerprint(certificate),
+        "words": fingerprint_words(certificate), "valid_from": moment(begins),
+        "valid_until": moment(ends),
+    }  # fmt: skip
+
+
+@app.command()
+def init(
+    name: Annotated[
+        str, typer.Option(help="Of the member: letters, digits, - and _.", show_default=False)
+    ],
+    folder: Annotated[
+        Path | None,
+        FOLDER,
+        typer.Option(
+            help="Where its key is to lie, and its studies. Default: here.", show_default=False
+        ),
+    ] = None,
+    days: Days = 365,
+    json: Json = False,
+) -> None:
+    """Make a key, which stays here, and a certificate.
+
+    Writes NAME.key (mode 0600) and NAME.crt; neither is ever replaced. Others know this member by
+    the certificate's fingerprint, which is compared by telephone as twelve words.
+
+    Example: vpem party init --name lab
+    """
+    from .output import Screen, print_json, show, table
+
+    with Screen() as screen:
+        from vpem.errors import FileError
+        from vpem.files.studies.identities import certificate_of, make_identity
+
+        if folder is not None and not folder.is_dir():
+            raise FileError(f"there is no folder {folder}")
+        made = make_identity(folder or Path(), name, days)
+        certificate = certificate_of(made)
+        screen.say(f"wrote {made.key}, which nobody else may have, and {made.certificate}")
+        if json:
+            print_json(_about(name, certificate))
+        else:
+            show(table([("name", name), *facts_of(certificate)], "", ""))
+
+
+@app.command()
+def show(
+    file: Annotated[
+        Path | None,
+        READ,
+        typer.Argument(help="A certificate (.crt) or a request. Default: who is in this folder."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show names, fingerprints and dates of certificates and requests.
+
+    Example: vpem party show lab.crt
+    """
+    from .output import Screen, print_json, table
+    from .output import show as write
+
+    with Screen():
+        found = _certificates(file)
+        if json:
+            print_json({"certificates": [_about(*one) for one in found]})
+            return
+        write(*(table([("name", name), *facts_of(made)], "", "") for name, made in found))
+
+
+def _certificates(file: Path | None) -> list[tuple[str, bytes]]:
+    """Return names and certificates (DER) of a file, or of this folder."""
+    from vpem.errors import InputError
+    from vpem.files.studies.certificates import common_name
+    from vpem.files.studies.identities import (
+        certificate_of,
+        identities_in,
+        read_certificate,
+        read_identity,
+    )
+    from vpem.files.studies.request import read_request
+
+    if file is None:
+        names = identities_in(Path())
+        if not names:
+            raise InputError("there is no key here; make one by 'vpem party init --name ...'")
+        return [(name, certificate_of(read_identity(Path(), name))) for name in names]
+    if file.suffix == ".request":
+        member = read_request(file).member
+        return [(member.name, member.certificate)]
+    made = read_certificate(file)
+    return [(common_name(made), made)]
+
+
+@app.command()
+def request(
+    file: StudyFile,
+    data: Annotated[
+        list[Path] | None,
+        READ,
+        typer.Argument(
+            help="The member's data (HDF5, CSV, Parquet), of which the names of features are told. "
+            "Default: none are named.",
+            show_default=False,
+        ),
+    ] = None,
+    name: As = None,
+    address: Address = None,
+    listen: Listen = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of features, with commas between, in place of DATA.", show_default=False
+        ),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(help="The column with ids of rows, in CSV and Parquet.", show_default=False),
+    ] = None,
+) -> None:
+    """Ask to take part in a study: write NAME.request.
+
+    It is sent to the organiser. In it are name, certificate and, if DATA or --features say them,
+    names of features; nothing is secret. Compare the organiser's words, and your own, by telephone.
+    A member that asks again says what has changed; after 'vpem party renew' it asks with its new
+    certificate.
+
+    Example: vpem party request heart.toml lab.csv --id-column patient
+    """
+    from .output import Screen
+
+    with Screen() as screen:
+        from vpem.files.studies.fields import address_of
+        from vpem.files.studies.identities import only_identity
+        from vpem.files.studies.study import read_study
+
+        found = read_study(file)
+        who = only_identity(found.folder, name)
+        given: Report = {
+            "features": _features(data or [], features, id_column, screen.say),
+            "address": None if address is None else address_of(address),
+            "listen": None if listen is None else address_of(listen),
+        }
+        _ask(found, who, given)
+
+
+def _ask(study: Study, name: str, given: Report) -> None:
+    """Write a request, and show what to compare."""
+    from vpem.files.studies.identities import read_identity, usable
+    from vpem.files.studies.known import remember
+    from vpem.files.studies.request import write_request
+
+    from .output import show, table
+
+    identity, before = usable(read_identity(study.folder, name)), None
+    rank = study.roster.rank_of(name)
+    if rank is not None:
+        # What a member does not say anew stays.
+        now = study.roster.members[rank]
+        before = _before(study, identity)
+        given["address"] = given["address"] or now.address
+        given["listen"] = given["listen"] or study.listens.get(name)
+        given["holds"] = now.holds or bool(given["features"])
+        given["features"] = given["features"] or study.features.get(name, ())
+    made = write_request(study, identity, before=before, **given)
+    remember(study)
+    organiser = study.member(study.organiser)
+    features = f"{len(made.features)} named" if made.features else "none named"
+    show(
+        table(
+            [("request", str(made.path)), ("name", name), ("features", features),
+             *facts_of(made.member.certificate)],
+            "", "", title=f"Send {made.path.name} to {study.organiser}, and read your words there",
+        )
+    )  # fmt: skip
+    if name != study.organiser:
+        title = f"The organiser of {study.name}: let them read these words to you"
+        show(
+            table([("name", organiser.name), *facts_of(organiser.certificate)], "", "", title=title)
+        )
+
+
+def _before(study: Study, identity: Identity) -> Identity | None:
+    """Return the key that a study knows of a member whose own was renewed."""
+    from vpem.files.studies.identities import certificate_of, known_identity
+
+    if certificate_of(identity) == study.member(identity.name).certificate:
+        return None
+    return known_identity(study, identity.name)
+
+
+def _features(
+    data: list[Path], features: str | None, id_column: str | None, say: Any
+) -> tuple[str, ...]:
+    """Return the names of features that a member would bring."""
+    from vpem.errors import InputError
+    from vpem.files.studies.study import MOST_FEATURES
+
+    if not data:
+        if id_column is not None:
+            raise InputError("--id-column is of DATA; name the file")
+        return tuple(part.strip() for part in features.split(",")) if features else ()
+    if features is not None:
+        raise InputError("give DATA or --features, not both")
+    from vpem.files.parties.manifest import Party
+    from vpem.files.parties.opening import open_party
+
+    names: list[str] = []
+    for file in data:
+        holding = open_party(Party(file.stem, str(file), ids=id_column), keep_empty=True)
+        names += [one for one in holding.feature_names if one not in names]
+        holding.close()
+    if len(names) > MOST_FEATURES:
+        say(f"{len(names)} features are more than a request names ({MOST_FEATURES}); it names none")
+        return ()
+    return tuple(names)
+
+
+@app.command()
+def renew(
+    file: StudyFile,
+    name: As = None,
+    days: Days = 365,
+) -> None:
+    """Make a new key and certificate, and a request that they be taken.
+
+    The old key signs the request too. The old ones stay as NAME.old.key and NAME.old.crt, and are
+    used until the study has the new ones. For further studies in the same folder give 'vpem party
+    request'.
+
+    Example: vpem party renew heart.toml
+    """
+    from .output import Screen
+
+    with Screen() as screen:
+        from vpem.files.studies.certificates import check_days
+        from vpem.files.studies.identities import known_identity, only_identity, renew_identity
+        from vpem.files.studies.study import read_study
+
+        check_days(days)
+        found = read_study(file)
+        who = only_identity(found.folder, name)
+        known_identity(found, who)
+        made = renew_identity(found.folder, who, days)
+        screen.say(f"wrote {made.key} and {made.certificate}; the old ones are {who}.old.*")
+        _ask(found, who, {"address": None, "listen": None, "features": ()})

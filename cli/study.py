@@ -1,0 +1,242 @@
+"""`vpem study`: what parties agree on, as its organiser makes, signs and changes it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .new_study import NewStudy
+from .options import Json
+from .party import As, facts_of
+from .roles import READ
+from .study_shown import report_of, show_study
+
+if TYPE_CHECKING:
+    from vpem.files.studies.request import Request
+    from vpem.files.studies.study import Study
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Make, sign and show studies: who takes part, and what will be run."
+    "\n\nExample: vpem study show heart.toml",
+)
+
+StudyFile = Annotated[Path, READ, typer.Argument(metavar="STUDY", help="The study: NAME.toml.")]
+StudyOption = Annotated[
+    Path | None,
+    READ,
+    typer.Option("--study", help="The study. Default: the one here.", show_default=False),
+]
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def init(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Of the study: letters, digits, - and _.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What will be run: fit (the default), select, kmeans, ... Several: repeat it.",
+            show_default=False,
+        ),
+    ] = None,
+    organiser: As = None,
+    *,
+    how: NewStudy,
+) -> None:
+    """Make a study, signed by the member whose key is here.
+
+    It is written to NAME.toml. All other options are those of the command that will be run, which
+    all members then run with them; those of data, outputs and machines are each member's own. What
+    each will show to whom is printed, and stands in the file.
+
+    Example: vpem study init heart --star hub.org:443 --hops 0 -k 2
+
+    Example: vpem study init lungs --topology cycle --address hub.org:443 --align ids -k 2
+    """
+    from .output import Screen
+
+    with Screen() as screen:
+        from vpem.files.studies.editions import sign_edition
+
+        from .agreed import agree_on
+        from .new_study import check_links, new_study
+
+        agreed = agree_on(context, command or ["fit"], name, how.topology or "star")
+        check_links(how)
+        made = sign_edition(new_study(name, organiser, how, agreed), force=False)
+        screen.say(f"wrote {made.path}, edition 1, signed by {made.organiser}")
+        show_study(made)
+
+
+# ---- showing -------------------------------------------------------------------------------------
+
+
+@app.command()
+def show(file: StudyFile, json: Json = False) -> None:
+    """Check a study, and show who takes part and what is run.
+
+    And what each will show to whom, as the organiser has signed it.
+
+    Example: vpem study show heart.toml
+    """
+    from .output import Screen, print_json
+
+    with Screen():
+        from vpem.files.studies.study import read_study
+
+        found = read_study(file)
+        if json:
+            print_json(report_of(found))
+        else:
+            show_study(found)
+
+
+# ---- editions ------------------------------------------------------------------------------------
+
+
+@app.command()
+def approve(
+    request: Annotated[Path, READ, typer.Argument(help="NAME.request, as a member sent it.")],
+    which: StudyOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(
+            help="The twelve words (or 64 hexadecimal digits) that the member has said: others "
+            "are refused, and nothing is asked.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Let somebody be a member, if the fingerprint is the right one.
+
+    Shows who asks, asks back, and signs the next edition of the study.
+
+    Example: vpem study approve lab.request
+    """
+    from .output import Screen
+
+    with Screen() as screen:
+        from vpem.files.studies.editions import approved, sign_edition
+        from vpem.files.studies.request import read_request
+        from vpem.files.studies.study import read_study
+
+        asked = read_request(request)
+        found = read_study(which or request.parent / f"{asked.study}.toml")
+        following = approved(found, asked)
+        if fingerprint is not None:
+            _compare(asked, fingerprint)
+        _show_request(found, asked)
+        if fingerprint is None and not yes:
+            _confirm(f"Is this {asked.member.name}? [y/N] ")
+        _end(sign_edition(following), screen)
+
+
+def _end(study: Study, screen: Any) -> None:
+    """Say what was written, and to whom it goes."""
+    others = [one.name for one in study.roster.members if one.name != study.organiser]
+    to = f"; send it to {', '.join(others)}" if others else ""
+    screen.say(f"wrote {study.path}, edition {study.edition}{to}")
+
+
+def _compare(request: Request, told: str) -> None:
+    """Refuse a certificate whose fingerprint is not the one that was told."""
+    from vpem.engines.tls.members import fingerprint, fingerprint_words
+    from vpem.errors import InputError
+
+    plain = " ".join(told.lower().replace(":", "").split())
+    made = request.member.certificate
+    if plain.replace(" ", "") != fingerprint(made) and plain != fingerprint_words(made):
+        raise InputError(
+            f"{request.path} has another fingerprint than the one given: its words are "
+            f"{fingerprint_words(made)}"
+        )
+
+
+def _show_request(study: Study, request: Request) -> None:
+    """Print who asks, and for what."""
+    from vpem.engines.tls.members import fingerprint
+    from vpem.errors import shorten
+    from vpem.files.studies.editions import check_request
+    from vpem.files.studies.fields import written_address
+
+    from .output import show, table
+
+    member = request.member
+    kind = {
+        "join": "join, as a new member",
+        "renew": "have a new certificate (signed by the old key, too)",
+        "change": "change what it said before",
+    }[check_request(study, request)]
+    facts = [
+        ("wants to", kind),
+        ("brings", _brings(request, shorten(request.features, 8))),
+        ("dialled at", "-" if member.address is None else written_address(member.address)),
+        *facts_of(member.certificate),
+    ]
+    if request.before is not None:
+        facts.append(("before", fingerprint(request.before)[:32] + "..."))
+    show(table(facts, "", "", title=f"{member.name} asks to be in {study.name}"))
+
+
+def _brings(request: Request, names: str) -> str:
+    if not request.member.holds:
+        return "no data"
+    count = len(request.features)
+    return f"{count} features: {names}" if count else "features that it does not name"
+
+
+def _confirm(question: str) -> None:
+    """Ask on the terminal, and go on only after a yes."""
+    from vpem.errors import InputError
+
+    if not sys.stdin.isatty():
+        raise InputError(
+            "nothing was signed: there is no terminal to ask at; compare the words, then give "
+            "--fingerprint with them, or --yes"
+        )
+    print(question, end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise InputError("nothing was signed")
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(help="The member.")], which: StudyOption = None
+) -> None:
+    """Let a member's certificate hold no more.
+
+    Signs the next edition of the study, without the member. Runs of older editions are refused by
+    all who have the new one.
+
+    Example: vpem study revoke lab
+    """
+    from .output import Screen
+
+    with Screen() as screen:
+        from vpem.files.studies.editions import revoked, sign_edition
+        from vpem.files.studies.study import read_study
+
+        found = read_study(which or _only_study())
+        _end(sign_edition(revoked(found, name)), screen)
+
+
+def _only_study() -> Path:
+    """Return the one study of this folder."""
+    from vpem.errors import InputError
+
+    names = sorted(file.with_suffix(".toml") for file in Path().glob("*.known"))
+    found = [file for file in names if file.exists()]
+    if len(found) != 1:
+        there = ", ".join(map(str, found)) if found else "none"
+        raise InputError(f"which study? Say --study NAME.toml; here there are {there}")
+    return found[0]

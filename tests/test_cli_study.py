@@ -1,0 +1,257 @@
+"""The walk of people who agree on a study, by the commands of 'vpem party' and 'vpem study'."""
+
+import io
+import shutil
+
+import pytest
+
+from vpem.engines.tls.members import fingerprint_words
+from vpem.files.studies.known import remember
+from vpem.files.studies.request import read_request
+from vpem.files.studies.signed import read_signed, signed_text
+from vpem.files.studies.study import read_study
+
+from .cli_support import done, run
+from .study_support import folder_of
+from .tables import each
+
+
+@pytest.fixture
+def people(tmp_path, monkeypatch):
+    """Go to somebody's folder, with a file that somebody has sent."""
+
+    def go(name, *sent):
+        for file in sent:
+            shutil.copy(tmp_path / file, folder_of(tmp_path, name))
+        monkeypatch.chdir(folder_of(tmp_path, name))
+        return tmp_path / name
+
+    return go
+
+
+@pytest.fixture
+def hub(capsys, people):
+    """The organiser's folder."""
+    folder = people("hub")
+    done(capsys, "party", "init", "--name", "hub")
+    return folder
+
+
+def begun(capsys, *words):
+    """A study whose organiser is the member of this folder."""
+    return done(capsys, "study", "init", "heart", "--star", "hub.org:443", *words)
+
+
+def joined(capsys, people, name, *words):
+    """Let somebody take part in the study of the hub."""
+    people(name, "hub/heart.toml")
+    done(capsys, "party", "init", "--name", name)
+    done(capsys, "party", "request", "heart.toml", *words)
+    people("hub", f"{name}/{name}.request")
+    return done(capsys, "study", "approve", f"{name}.request", "--yes")
+
+
+def test_the_walk(capsys, people, hub):
+    out = begun(capsys, "--hops", 0, "-k", 2, "--align", "ids").out
+    assert "vpem fit --align ids --topology star --components 2 --hops 0" in out
+    assert "No value of a feature leaves its party (hops 0)." in out
+    assert "The first party that has data gets every id of every party" in out
+    lab = people("lab", "hub/heart.toml")
+    said = done(capsys, "party", "init", "--name", "lab", "--json").json
+    (lab / "lab.csv").write_text("patient,iron,sugar\na,1,2\nb,3,4\n")
+    out = done(capsys, "party", "request", "heart.toml", "lab.csv", "--id-column", "patient").out
+    assert " ".join(said["words"].split()[:6]) in out
+    people("hub", "lab/lab.request")
+    told = done(capsys, "study", "approve", "lab.request", "--fingerprint", said["words"].upper())
+    assert "2 features: iron, sugar" in told.out
+    assert "wrote heart.toml, edition 2; send it to lab" in told.err
+    found = done(capsys, "study", "show", "heart.toml", "--json").json
+    assert [(one["name"], one["data"]) for one in found["members"]] == [
+        ("hub", False),
+        ("lab", True),
+    ]
+    assert found["members"][1]["features"] == ["iron", "sugar"]
+    assert found["members"][1]["fingerprint"] == said["fingerprint"]
+    assert found["options"] == {
+        "fit": {"align": "ids", "topology": "star", "components": 2, "hops": 0}
+    }
+    people("lab", "hub/heart.toml")
+    assert "lab" in done(capsys, "study", "show", "heart.toml").out
+
+
+def test_all_in_one_folder(capsys, hub):
+    begun(capsys, "--data", "-k", 2)
+    done(capsys, "party", "request", "heart.toml", "--features", "iron, sugar")
+    done(capsys, "study", "approve", "hub.request", "--yes")
+    (member,) = done(capsys, "study", "show", "heart.toml", "--json").json["members"]
+    assert (member["features"], member["address"]) == (["iron", "sugar"], "hub.org:443")
+
+
+def test_nothing_is_signed_without_a_yes(capsys, people, hub, monkeypatch):
+    begun(capsys)
+    before = (hub / "heart.toml").read_bytes()
+    people("lab", "hub/heart.toml")
+    done(capsys, "party", "init", "--name", "lab")
+    done(capsys, "party", "request", "heart.toml")
+    people("hub", "lab/lab.request")
+    other = fingerprint_words(b"another")
+    for words, said in (
+        ((), "nothing was signed: there is no terminal to ask at"),
+        (("--fingerprint", other), "lab.request has another fingerprint than the one given"),
+    ):
+        result = run(capsys, "study", "approve", "lab.request", *words)
+        assert result.code == 2
+        assert said in result.err
+    terminal = io.StringIO("n\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert "nothing was signed" in run(capsys, "study", "approve", "lab.request").err
+    assert (hub / "heart.toml").read_bytes() == before
+
+
+def test_a_certificate_is_renewed(capsys, people, hub):
+    begun(capsys)
+    joined(capsys, people, "lab", "--features", "iron")
+    people("lab", "hub/heart.toml")
+    first = read_study("heart.toml").member("lab").certificate
+    done(capsys, "party", "renew", "heart.toml")
+    people("hub", "lab/lab.request")
+    assert (
+        "wants to      have a new certificate"
+        in done(capsys, "study", "approve", "lab.request", "--yes").out
+    )
+    found = read_study("heart.toml")
+    assert found.member("lab").certificate != first
+    assert found.features["lab"] == ("iron",)
+    assert len(found.roster.revoked) == 1
+
+
+def test_who_takes_a_name_is_refused(capsys, people, hub, tmp_path):
+    begun(capsys)
+    joined(capsys, people, "lab")
+    people("thief", "hub/heart.toml")
+    done(capsys, "party", "init", "--name", "LAB")
+    done(capsys, "party", "request", "heart.toml")
+    people("hub", "thief/LAB.request")
+    said = run(capsys, "study", "approve", "LAB.request", "--yes").sentence
+    assert said.startswith("heart has a member lab with another certificate, whose key has not")
+
+
+def test_an_organiser_is_renewed(capsys, people, hub, tmp_path):
+    begun(capsys)
+    joined(capsys, people, "lab")
+    people("lab", "hub/heart.toml")
+    remember(read_study("heart.toml"))
+    people("hub")
+    done(capsys, "party", "renew", "heart.toml")
+    done(capsys, "study", "approve", "hub.request", "--yes")
+    people("lab", "hub/heart.toml")
+    found = read_study("heart.toml")  # the folder knows the first certificate only
+    assert (found.edition, len(found.former)) == (3, 1)
+    # Without the word of the first certificate the second is that of somebody else.
+    text = read_signed(tmp_path / "hub" / "heart.toml", "study")
+    body = text.body.partition("[[former]]")[0]
+    from vpem.files.studies.identities import key_of, read_identity
+
+    key = key_of(read_identity(tmp_path / "hub", "hub"))
+    (tmp_path / "lab" / "heart.toml").write_text(signed_text(body, {"ed25519": key}))
+    said = run(capsys, "study", "show", "heart.toml").sentence
+    assert said.startswith("heart.toml is signed by another hub than before; ask there")
+
+
+def test_who_is_revoked_does_not_come_back(capsys, people, hub):
+    begun(capsys)
+    joined(capsys, people, "lab")
+    done(capsys, "study", "revoke", "lab")
+    assert [one.name for one in read_study("heart.toml").roster.members] == ["hub"]
+    said = run(capsys, "study", "approve", "lab.request", "--yes").sentence
+    assert said.startswith("the certificate of lab was revoked on ")
+    assert "who organises it cannot be revoked" in run(capsys, "study", "revoke", "hub").sentence
+    said = run(capsys, "study", "revoke", "clinic").sentence
+    assert said.startswith("'clinic' is no member of heart, edition 3; its members are hub")
+
+
+def test_a_changed_request_is_refused(capsys, people, hub):
+    begun(capsys)
+    people("lab", "hub/heart.toml")
+    done(capsys, "party", "init", "--name", "lab")
+    done(capsys, "party", "request", "heart.toml")
+    path = people("hub", "lab/lab.request") / "lab.request"
+    good = path.read_text()
+    assert read_request(path).member.name == "lab"
+    for old, new, said in (
+        ("data = true", "data = false", "has been changed since lab signed it"),
+        ('study = "heart"', 'study = "lungs"', "has been changed since lab signed it"),
+        ("data = true", "data = true\nmore = 1", "has an unknown key 'more'"),
+        ("[signature]", "[signatur]", "it has no table [signature] at its end"),
+        ('ed25519 = "', 'ed25519 = "x', "it must be 64 bytes in base 64"),
+    ):
+        assert old in good
+        path.write_text(good.replace(old, new))
+        assert said in run(capsys, "study", "approve", "lab.request", "--yes").sentence
+    (hub / "heart.toml").unlink()
+    (hub / "heart.known").unlink()
+    begun(capsys)
+    path.write_text(good)
+    said = run(capsys, "study", "approve", "lab.request", "--yes").sentence
+    assert said == "lab.request is for another heart, not for heart.toml"
+
+
+@each(
+    ("words", "said"),
+    [
+        ("x --star h:1 --hop 0", "no such option: --hop (did you mean '--hops'?); see 'vpem fit -"),
+        ("x --star h:1 --hops a", "'--hops': must be a valid integer, got 'a'; see 'vpem fit --"),
+        ("x --star h:1 --hops -1", "--hops must be an integer of at least 0, got -1"),
+        ("x --star h:1 --hops 0 7", "'7' is neither an option of 'vpem fit' nor the value of one"),
+        ("x --star h:1 --rounds 5", "--rounds is about consensus rounds"),
+        ("x --star h:1 -o m.h5", "--output is not for a study: each member says it for itself"),
+        ("x --star h:1 --checkpoint c", "--checkpoint is not for a study"),
+        ("x --star h:1 --threads 2", "--threads is not for a study"),
+        ("x --star h:1 --engine mpi", "--engine is not for a study"),
+        ("x --star h:1 --agents 3", "--agents is for one file, and members have one each"),
+        ("x --star h:1 --command fti", "--command must be one of fit, "),
+        ("--hops 0 x --star h:1", "the name of the study comes first, before --hops"),
+        ("x y --star h:1", "'y' is neither an option nor its value"),
+        ("../x --star h:1", "the name of a study must be 1 to 40 letters"),
+        ("x", "how do members reach each other? Say --star HOST:PORT"),
+        ("x --star h", "an address must be a host and a port"),
+        ("x --star h:1 --topology cycle", "--star says where a star's server is; for other"),
+        ("x --topology cycle --address h:1 --star h:1", "--star says where a star's server is"),
+        ("x --star h:1 --address h:1", "give --star or --address, not both"),
+        ("x --relay h:1", "--relay and --relay-certificate go together"),
+        ("x --topology cycle --listen h:1", "--listen is for a member that others dial"),
+        ("x --star h:1 --as lab", "lab.key does not exist; there is hub"),
+    ],
+)
+def test_what_a_study_cannot_say(capsys, hub, words, said):
+    result = run(capsys, "study", "init", *words.split())
+    assert result.code == 2
+    assert said in result.sentence
+    assert sorted(file.name for file in hub.iterdir()) == ["hub.crt", "hub.key"]
+
+
+def test_options_go_to_the_commands_that_have_them(capsys, hub):
+    begun(capsys, "--command", "fit", "--command", "kmeans", "-k", 3, "--hops", 1, "--tol=1e-5",
+          "--no-every-weight", "--clusters", 4, "--split", "features")  # fmt: skip
+    assert read_study("heart.toml").options == {
+        "fit": {
+            "split": "features", "topology": "star", "components": 3, "every-weight": False,
+            "tol": 1e-5, "hops": 1,
+        },
+        "kmeans": {"split": "features", "topology": "star", "clusters": 4, "hops": 1},
+    }  # fmt: skip
+
+
+def test_a_relay_is_pinned(capsys, hub, people):
+    people("relay")
+    done(capsys, "party", "init", "--name", "relay")
+    people("hub", "relay/relay.crt")
+    done(capsys, "study", "init", "heart", "--topology", "cycle", "--relay", "[::1]:443",
+         "--relay-certificate", "relay.crt", "--sum", "tree", "--result", "shards")  # fmt: skip
+    found = read_study("heart.toml")
+    assert found.roster.relay.address == ("::1", 443)
+    assert found.roster.members[0].holds
+    assert found.shows[1].startswith("The relay relay passes sealed messages on: it learns who")
+    assert any("the party above it in the spanning tree" in line for line in found.shows)
+    assert found.shows[-1].startswith("In the end each party has the parameters of its own")

@@ -1,0 +1,193 @@
+"""A request to be a member of a study: NAME.request, signed by its own key; nothing is secret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vpem import __version__
+from vpem.engines.tls.members import Identity, Member, fingerprint
+from vpem.errors import FileError, InputError
+from vpem.files.hdf5 import atomic_write
+from vpem.files.opening import PathLike
+from vpem.files.studies.certificates import need_tls, parse_certificate, pem_of
+from vpem.files.studies.fields import Fields, address_of, check_name, moment
+from vpem.files.studies.identities import certificate_of, key_of
+from vpem.files.studies.signed import read_signed, signed_text, table_of
+from vpem.files.studies.study import FORMAT, MOST_FEATURES, Study, check_member
+from vpem.files.studies.writing import member_table
+
+__all__ = ["Request", "read_request", "write_request"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who wants to be a member, and of which study.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    study, id : str
+        Name and number of the study.
+    organiser : str
+        Fingerprint of the certificate by which its organiser is known there.
+    member : Member
+        As which somebody wants to take part.
+    features : tuple of str
+        Names of features that would be brought; it may be that none are named.
+    listen : tuple of str and int, or None
+        Where its door is, if others know it by another address.
+    version : str
+        Of vpem, there.
+    made : str
+        When, in UTC.
+    before : bytes or None
+        Of a renewal: the certificate (DER) that this one replaces, whose key has signed too.
+    """
+
+    path: Path
+    study: str
+    id: str
+    organiser: str
+    member: Member
+    features: tuple[str, ...] = ()
+    listen: tuple[str, int] | None = None
+    version: str = __version__
+    made: str = ""
+    before: bytes | None = None
+
+
+def write_request(
+    study: Study,
+    identity: Identity,
+    *,
+    address: tuple[str, int] | None = None,
+    listen: tuple[str, int] | None = None,
+    features: tuple[str, ...] = (),
+    holds: bool = True,
+    before: Identity | None = None,
+) -> Request:
+    """Write NAME.request beside a study; one that is there is replaced.
+
+    Parameters
+    ----------
+    study : Study
+        The study.
+    identity : Identity
+        Of whoever wants to take part.
+    address, listen : tuple of str and int, optional
+        Where others can dial it, and where its door is if that is not the same.
+    features : tuple of str
+        Names of the features that it would bring.
+    holds : bool
+        Whether it brings data.
+    before : Identity, optional
+        Of a renewal: the key and certificate that the study knows.
+
+    Returns
+    -------
+    Request
+
+    Raises
+    ------
+    FileError
+        If it cannot be written.
+    InputError
+        If there are more than `MOST_FEATURES` features.
+    """
+    if len(features) > MOST_FEATURES:
+        raise InputError(
+            f"a request names at most {MOST_FEATURES} features, got {len(features)}; it may name "
+            "none"
+        )
+    request = Request(
+        study.folder / f"{identity.name}.request",
+        study.name,
+        study.id,
+        fingerprint(study.member(study.organiser).certificate),
+        Member(identity.name, certificate_of(identity), address, holds),
+        features,
+        listen,
+        made=moment(datetime.now(UTC)),
+        before=None if before is None else certificate_of(before),
+    )
+    keys = {"ed25519": key_of(identity)}
+    if before is not None:
+        keys["before"] = key_of(before)
+    with atomic_write(request.path, force=True) as temporary:
+        temporary.write_text(signed_text(_body(request), keys), encoding="utf-8", newline="\n")
+    return request
+
+
+def _body(request: Request) -> str:
+    """Return the text of a request, above its signatures."""
+    name = request.member.name
+    head = (
+        f"# {name} asks to be a member of the study {request.study}. Nothing here is secret.\n"
+        f"# Its organiser answers it: vpem study approve {request.path.name}\n\n"
+    )
+    about = {
+        "study": request.study, "id": request.id, "organiser": request.organiser,
+        "format": FORMAT, "vpem": request.version, "made": request.made,
+        "before": None if request.before is None else pem_of(request.before),
+    }  # fmt: skip
+    member = member_table(request.member, request.features, request.listen)
+    return head + table_of("[request]", about) + "\n" + table_of("[member]", member)
+
+
+def read_request(path: PathLike) -> Request:
+    """Read a request that may come from anybody, and check all of it.
+
+    Parameters
+    ----------
+    path : path
+        NAME.request.
+
+    Returns
+    -------
+    Request
+
+    Raises
+    ------
+    FileError
+        If it cannot be read, is larger than 1 MB, no TOML, was changed after it was signed, or is
+        not signed by the keys of its certificates.
+    InputError
+        If something in it is missing or not as it must be.
+    """
+    need_tls()
+    path = Path(path)
+    text = read_signed(path, "request")
+    about = Fields(text.content.pop("request", None) or {}, f"{path}: [request]")
+    version = about.text("vpem")
+    if about.count("format") != FORMAT:
+        raise InputError(f"{path} was made by vpem {version}, whose requests are of another format")
+    fields = Fields(text.content.pop("member", None) or {}, f"{path}: [member]")
+    member = check_member(fields)
+    before = about.text("before", "", most=1 << 13)
+    request = Request(
+        path,
+        about.read("study", check_name),
+        about.hexadecimal("id", 32),
+        about.hexadecimal("organiser", 64),
+        member,
+        fields.texts("features", MOST_FEATURES),
+        fields.read_if_any("listen", address_of),
+        version,
+        about.time("made"),
+        parse_certificate(before, member.name) if before else None,
+    )
+    for table in (fields, about, Fields(text.content, str(path))):
+        table.end()
+    signed = text.is_by(member.certificate)
+    if request.before is not None:
+        signed = signed and text.is_by(request.before, "before")
+    text.signature.end()
+    if not signed:
+        raise FileError(
+            f"{path} has been changed since {member.name} signed it, or was not signed by the key "
+            f"of its certificate; ask {member.name} to send it again"
+        )
+    return request
