@@ -2,7 +2,11 @@
 
 import random
 
-from .tls_support import a_study, posts
+from vpem.engines.tls.link import Pace
+
+from .tls_support import CuttingProxy, a_study, at_once, dialled_at, posts
+
+QUICK = Pace(pulse=0.5, silence=1.0, stuck=1.5, opening=2.0, pauses=(0.002, 0.05))
 
 
 def test_messages_arrive_by_sender_and_tag(tmp_path):
@@ -23,3 +27,23 @@ def test_two_that_both_send_before_they_read_do_not_block(tmp_path):
         lab.put(0, 0, mail[1])
         assert bytes(hub.take(1, 0)) == mail[1]
         assert bytes(lab.take(0, 0)) == mail[0]
+
+
+def test_a_link_that_is_cut_at_any_moment_loses_and_doubles_nothing(tmp_path):
+    """In TLS's handshake, in the first frames, in the middle of messages, while both send."""
+    roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
+    rng = random.Random(0)
+    budgets = [int(10 ** rng.uniform(1, 6)) for _ in range(60)]
+    letters = [rng.randbytes(rng.choice([0, 10, 100_000, 900_000])) for _ in range(60)]
+    with CuttingProxy(roster.members[0].address, budgets) as line:
+        through = dialled_at(roster, "hub", line.address)
+        with posts(through, identities, sockets, pace=QUICK) as (hub, lab):
+
+            def talk(post, other):
+                for letter in letters:
+                    post.put(other, 5, letter)
+                return [bytes(post.take(other, 5)) for _ in letters]
+
+            found = at_once([lambda: talk(hub, 1), lambda: talk(lab, 0)])
+        assert line.cuts >= 50
+    assert found == [letters, letters]

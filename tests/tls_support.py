@@ -113,3 +113,75 @@ def at_once(works):
     for thread in threads:
         thread.join()
     return results
+
+
+class CuttingProxy:
+    """A line between a member and a listening one that is cut after so many bytes.
+
+    Parameters
+    ----------
+    target : tuple of str and int
+        Where it leads.
+    budgets : iterable of int
+        Bytes that the first connection carries in all before it is cut, the next, and so on; those
+        after the last are not cut.
+    """
+
+    def __init__(self, target, budgets=()):
+        self.target, self.budgets, self.cuts = target, iter(budgets), 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()
+        self.open = True
+        self.lines = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+        self.cut()
+
+    def cut(self):
+        """Cut all connections."""
+        for line in list(self.lines):
+            line.cut()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                if not self.open:
+                    near.close()
+                    continue
+                far = socket.create_connection(self.target)
+                self.lines.add(_Line(self, near, far, next(self.budgets, None)))
+
+
+class _Line:
+    def __init__(self, proxy, near, far, budget):
+        self.proxy, self.ends, self.left = proxy, (near, far), budget
+        for ends in ((near, far), (far, near)):
+            threading.Thread(target=self._carry, args=ends, daemon=True).start()
+
+    def _carry(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if self.left is not None:
+                    data, cut = data[: self.left], len(data) >= self.left
+                    self.left -= len(data)
+                    target.sendall(data)
+                    if cut:
+                        self.proxy.cuts += 1
+                        break
+                else:
+                    target.sendall(data)
+        self.cut()
+
+    def cut(self):
+        """End both connections at once."""
+        self.proxy.lines.discard(self)
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()

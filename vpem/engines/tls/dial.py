@@ -15,15 +15,19 @@ from websockets.exceptions import WebSocketException
 from websockets.proxy import get_proxy
 from websockets.uri import parse_uri
 
+from vpem.engines.tls.alerts import last_words
 from vpem.engines.tls.faults import Met, Refused, Trouble, explain, validity
 from vpem.engines.tls.members import Member
-from vpem.engines.tls.sockets import OPTIONS, Called, certificate_of, quiet
+from vpem.engines.tls.sockets import OPTIONS, Called, certificate_of, quiet, refuse
 from vpem.engines.tls.trust import any_context, refusal_of
-from vpem.engines.tls.wire import FRAME
+from vpem.engines.tls.wire import FRAME, Refusal
 
 __all__ = ["PATH", "Refused", "Trouble", "dial", "proxy_to"]
 
 PATH = "/vpem"
+
+FIRST = 3.0
+"""Seconds for each of a host's addresses but the last."""
 
 GREETING = 256
 """Bytes that are read of what does not speak TLS."""
@@ -93,16 +97,18 @@ async def dial(
     met = Met(own, member, host, port, proxy, seconds)
     given: dict[str, Any] = {"compression": None, "max_size": FRAME, "user_agent_header": None,
                              "logger": quiet, **OPTIONS, **options}  # fmt: skip
-    if through is not None:
-        given["sock"] = through
     try:
-        connection = await connect(
-            _uri(host, port, path),
-            ssl=context,
-            open_timeout=seconds,
-            create_connection=cast(Any, make),
-            **given,
-        )
+        async with asyncio.timeout(seconds):
+            line = await _line_to(host, port) if through is None and proxy is None else through
+        with last_words(line):
+            connection = await connect(
+                _uri(host, port, path),
+                ssl=context,
+                sock=line,
+                open_timeout=seconds,
+                create_connection=cast(Any, make),
+                **given,
+            )
     except (OSError, EOFError, ImportError, WebSocketException) as error:
         lost = made[-1].lost if made else None
         # An alert of TLS 1.3 comes when the handshake seems to be over, and is what ended the rest.
@@ -113,15 +119,37 @@ async def dial(
     called = cast(Called, connection)
     shown = certificate_of(called)
     if shown != member.certificate:
-        called.cut()
         met.shown = shown
-        raise explain(ssl.SSLCertVerificationError(), met, members)
-    assert called.response is not None
-    wrong = validity(member, called.response.headers)
-    if wrong is not None:
+        wrong = explain(ssl.SSLCertVerificationError(), met, members)
+        await refuse(called, Refusal(str(wrong)))
         called.cut()
         raise wrong
+    assert called.response is not None
+    late = validity(member, called.response.headers)
+    if late is not None:
+        await refuse(called, Refusal(str(late)))
+        called.cut()
+        raise late
     return called
+
+
+async def _line_to(host: str, port: int) -> socket.socket:
+    """Connect to the first of a host's addresses that answers."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for place, (family, kind, number, _, address) in enumerate(found):
+        line = socket.socket(family, kind, number)
+        line.setblocking(False)
+        try:
+            async with asyncio.timeout(None if place + 1 == len(found) else FIRST):
+                await loop.sock_connect(line, address)
+        except BaseException as error:
+            line.close()
+            if not isinstance(error, OSError) or place + 1 == len(found):
+                raise
+        else:
+            return line
+    raise OSError(f"{host} has no address")
 
 
 async def _look(error: Exception, met: Met) -> None:

@@ -9,6 +9,7 @@ from asyncio.sslproto import SSLProtocol
 from contextlib import suppress
 from socket import socket
 
+from vpem.engines.tls.alerts import last_words
 from vpem.engines.tls.sockets import Answered
 
 __all__ = ["BUFFER", "shake_hands"]
@@ -18,15 +19,9 @@ BUFFER = 1 << 15
 
 
 class _Gate(SSLProtocol):
-    """TLS that reads little at a time, and says why it turns somebody away."""
+    """TLS that reads little at a time."""
 
     max_size = BUFFER
-
-    def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
-        if handshake_exc is not None and self._transport is not None:
-            # The alert, which the other end's sentence comes of: asyncio would drop it.
-            self._process_outgoing()  # type: ignore[attr-defined]
-        super()._on_handshake_complete(handshake_exc)
 
 
 async def shake_hands(
@@ -52,10 +47,11 @@ async def shake_hands(
     """
     loop = asyncio.get_running_loop()
     done = loop.create_future()
-    gate = _Gate(
-        loop, connection, context, done, server_side=True, ssl_handshake_timeout=math.ceil(seconds),
-        ssl_shutdown_timeout=1.0,
-    )  # fmt: skip
+    with last_words(accepted):
+        gate = _Gate(
+            loop, connection, context, done, server_side=True,
+            ssl_handshake_timeout=math.ceil(seconds), ssl_shutdown_timeout=1.0,
+        )  # fmt: skip
     gate._set_read_buffer_limits(2 * BUFFER)  # type: ignore[attr-defined]
     transport, _ = await loop.connect_accepted_socket(lambda: gate, accepted)
     try:

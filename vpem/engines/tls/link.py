@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime
 
 from websockets.exceptions import ConnectionClosed
 
 from vpem.engines.tls.dial import Refused, Trouble
 from vpem.engines.tls.members import Identity, Member, Roster
-from vpem.engines.tls.sockets import Line
+from vpem.engines.tls.sockets import Line, refuse
 from vpem.engines.tls.streams import Incoming, Message, Outgoing
 from vpem.engines.tls.trust import not_valid
 from vpem.engines.tls.wire import Ack, Damaged, Data, Hello, Refusal, parse
 from vpem.errors import VpemError
 
-__all__ = ["Here", "Link", "Pace", "refuse"]
+__all__ = ["Damage", "Here", "Link", "Pace"]
+
+
+class Damage(Refused):
+    """A frame that no member of the same version sends."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,10 @@ class Here:
         Given the error that ends the run.
     say : callable
         Given a sentence about somebody who was turned away.
+    clock : callable
+        That returns the time of day, in UTC.
+    farewell : Refusal or None
+        Why this member has ended, if it has.
     """
 
     roster: Roster
@@ -82,8 +90,8 @@ class Here:
     changed: Callable[[], None]
     failed: Callable[[VpemError], None]
     say: Callable[[str], None]
+    clock: Callable[[], datetime]
     farewell: Refusal | None = None
-    links: dict[int, Link] = field(default_factory=dict)
 
 
 class Link:
@@ -114,6 +122,7 @@ class Link:
         self.parted: Refusal | None = None
         self.finished = False
         self.wanted = False
+        self.refused = False
         self.silent = 0.0
         self._since_progress = 0.0
         self._owing = False
@@ -172,6 +181,7 @@ class Link:
                     self.here.failed(Refused(str(trouble), trouble.kind))
                     return
             except Refused as error:
+                self.refused = True
                 self.here.failed(error)
                 return
             self.here.changed()
@@ -202,7 +212,9 @@ class Link:
             self.trouble = str(trouble)
             return False
         except Damaged:
-            await self._refuse(connection, self._damaged())
+            sentence = self._damaged()
+            await refuse(connection, Refusal(sentence))
+            raise Damage(sentence) from None
         finally:
             if writer is not None:
                 writer.cancel()
@@ -218,7 +230,7 @@ class Link:
             "members of the same version of vpem?"
         )
 
-    async def _refuse(self, connection: Line, sentence: str, exit_code: int = 2) -> None:
+    async def _refuse(self, connection: Line, sentence: str) -> None:
         """Tell the other end why there is no link, and raise that here.
 
         Raises
@@ -226,7 +238,7 @@ class Link:
         Refused
             The same.
         """
-        await refuse(connection, Refusal(sentence, exit_code))
+        await refuse(connection, Refusal(sentence))
         raise Refused(sentence)
 
     # ---- the first frames ------------------------------------------------------------------------
@@ -234,7 +246,7 @@ class Link:
     async def _greet(self, connection: Line) -> None:
         """Exchange the first frames, and see whether all agree."""
         here = self.here
-        wrong = not_valid(self.member.name, self.member.certificate)
+        wrong = not_valid(self.member.name, self.member.certificate, here.clock())
         if wrong:
             await self._refuse(connection, wrong)
         if here.farewell is not None and (self.session == "" or self.returned):
@@ -268,9 +280,9 @@ class Link:
         self.out.rewind(theirs.got)
 
     def _was_refused(self, refusal: Refusal) -> None:
-        if refusal.exit_code == 2:
-            name = self.member.name
-            raise Refused(f"{name} does not take part: {refusal.sentence}")
+        if not refusal.exit_code:
+            own, name = self.here.identity.name, self.member.name
+            raise Refused(f"{name} refuses to talk with {own}: {refusal.sentence}")
         self.parted = refusal
         self.here.changed()
         raise Trouble(refusal.sentence)
@@ -315,6 +327,8 @@ class Link:
                 while data := self.out.piece(self.incoming.ack()):
                     self._owing = False
                     await connection.send(data.pack())
+                    if connection.transport.is_closing():
+                        return
                 if self._owing:
                     self._owing = False
                     await connection.send(self.incoming.ack().pack())
@@ -379,11 +393,3 @@ class Link:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self.connection.close()
-
-
-async def refuse(connection: Line, refusal: Refusal) -> None:
-    """Say why there is no link, and wait until that has been heard."""
-    with contextlib.suppress(ConnectionClosed, TimeoutError, OSError, ssl.SSLError):
-        async with asyncio.timeout(2.0):
-            await connection.send(refusal.pack())
-            await connection.close()

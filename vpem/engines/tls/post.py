@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.door import listening
@@ -47,6 +48,8 @@ class Post:
         Given sentences about what is going on: who is waited for, who was turned away.
     pace : Pace, optional
         Times of links.
+    clock : callable, optional
+        That returns the time of day, in UTC; default: this machine's.
 
     Raises
     ------
@@ -64,8 +67,9 @@ class Post:
         note: Callable[[Sent], None] | None = None,
         tell: Callable[[str], None] | None = None,
         pace: Pace | None = None,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
-        wrong = identity_error(roster, identity)
+        wrong = identity_error(roster, identity, None if clock is None else clock())
         if wrong:
             raise InputError(wrong)
         rank = roster.rank_of(identity.name)
@@ -81,6 +85,7 @@ class Post:
         self._boxes: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
         self._failed: VpemError | None = None
         self._sentences: deque[str] = deque(maxlen=50)
+        self._turned_away = ""
         self._listener: socket.socket | None = None
         self._board = Switchboard(
             roster,
@@ -90,6 +95,7 @@ class Post:
             changed=self._wake,
             failed=self._fail,
             say=self._say,
+            clock=clock or _utc,
         )
         self._links = self._board.links
 
@@ -220,7 +226,8 @@ class Post:
         if link.finished:
             raise Parted(name, "it has finished without what others wait for", 1)
         if self.timeout is not None and link.silent > self.timeout:
-            why = f"; {link.trouble}" if link.trouble else ""
+            why = link.trouble or ("" if link.session else self._turned_away)
+            why = f"; {why}" if why else ""
             raise StalledError(
                 f"nothing has been heard of {name} for {link.silent:.0f} s (",
                 Setting("timeout", self.timeout),
@@ -275,4 +282,9 @@ class Post:
 
     def _say(self, sentence: str) -> None:
         self._sentences.append(sentence)
+        self._turned_away = sentence
         self._wake()
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -12,12 +13,13 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from vpem.engines.tls.wire import FRAME
+from vpem.engines.tls.wire import FRAME, Refusal
 
-__all__ = ["Answered", "Called", "Host", "Line", "certificate_of", "quiet"]
+__all__ = ["Answered", "Called", "Host", "Line", "certificate_of", "quiet", "refuse"]
 
 quiet = logging.Logger("vpem.links", logging.CRITICAL + 1)
 """The library's logger: what is to be said is said by the members' own sentences."""
@@ -112,3 +114,11 @@ def certificate_of(connection: Line) -> bytes:
     found: ssl.SSLObject | None = connection.transport.get_extra_info("ssl_object")
     certificate = found.getpeercert(binary_form=True) if found is not None else None
     return certificate or b""
+
+
+async def refuse(connection: Line, refusal: Refusal) -> None:
+    """Say why there is no link, and wait until that has been heard."""
+    with contextlib.suppress(ConnectionClosed, TimeoutError, OSError, ssl.SSLError):
+        async with asyncio.timeout(2.0):
+            await connection.send(refusal.pack())
+            await connection.close()

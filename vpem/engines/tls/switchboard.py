@@ -7,12 +7,14 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from typing import Any
 
 from vpem import __version__
+from vpem.engines.tls.carried import calls, through
 from vpem.engines.tls.dial import PATH, Refused, dial
 from vpem.engines.tls.door import Door
-from vpem.engines.tls.link import Here, Link, Pace
+from vpem.engines.tls.link import Damage, Here, Link, Pace
 from vpem.engines.tls.lobby import Lobby
 from vpem.engines.tls.members import Identity, Roster
 from vpem.engines.tls.relay import Relay
@@ -46,7 +48,7 @@ class Switchboard:
         All members, and which of them this is.
     pace : Pace
         Times of links.
-    arrived, changed, failed, say : callable
+    arrived, changed, failed, say, clock : callable
         What is called by links (`Here`), in their thread.
 
     Attributes
@@ -65,6 +67,7 @@ class Switchboard:
         changed: Callable[[], None],
         failed: Callable[[VpemError], None],
         say: Callable[[str], None],
+        clock: Callable[[], datetime],
     ) -> None:
         rank = roster.rank_of(identity.name)
         assert rank is not None
@@ -74,8 +77,10 @@ class Switchboard:
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_silent)
         # The server of a star passes on between parties, where they have nobody else for that.
-        passes = rank == 0 and roster.relay is None
-        self._lobby = Lobby(roster, identity, Relay() if passes else None)
+        first = roster.members[0]
+        self._passer = roster.relay or (first if first.address is not None else None)
+        self._relay = Relay() if self._passer is first and rank == 0 else None
+        self._lobby = Lobby(roster, identity, self._relay)
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._here = Here(
@@ -89,6 +94,7 @@ class Switchboard:
             changed,
             failed,
             say,
+            clock,
         )
         self.links = {
             other: Link(self._here, other, self._opener(other))
@@ -137,9 +143,18 @@ class Switchboard:
 
     def _run(self, listener: socket.socket | None) -> None:
         asyncio.set_event_loop(self._loop)
+        door = Door(self._server, self._welcome, self._here.say, self._here.pace.opening)
         if listener is not None:
-            door = Door(self._server, self._welcome, self._here.say, self._here.pace.opening)
             self._start(door.serve(listener))
+        if self._passer is not None and self._called():
+            self._start(
+                calls(
+                    self._passer,
+                    self._here.identity,
+                    self._roster,
+                    lambda stream: door.admit(stream, "the relay"),
+                )
+            )
         self._start(self._tick())
         self._loop.run_forever()
 
@@ -158,17 +173,36 @@ class Switchboard:
 
     def _opener(self, other: int) -> Callable[[], Coroutine[Any, Any, Line]] | None:
         """Return what opens a connection to a member, or None if that is its part."""
-        own, member = self._roster.members[self._here.rank], self._roster.members[other]
-        if member.address is None or (own.address is not None and self._here.rank < other):
+        rank, members = self._here.rank, self._roster.members
+        own, member = members[rank], members[other]
+        passer = None if member.address is not None else self._passer
+        if passer is None and member.address is None:
+            return None
+        if (own.address is None) == (member.address is None) and rank < other:
+            return None
+        if own.address is not None and member.address is None:
             return None
 
         async def open() -> Line:
-            seconds = self._here.pace.opening
+            stream = None
+            if passer is not None:
+                stream = await through(passer, member, self._here.identity, self._roster)
             return await dial(
-                own.name, member, self._client, seconds=seconds, members=self._roster.members
+                own.name,
+                member,
+                self._client,
+                stream,
+                self._here.pace.opening,
+                members=self._roster.members,
             )
 
         return open
+
+    def _called(self) -> bool:
+        """Whether there are members who can only call this one by a relay."""
+        members = self._roster.members
+        hidden = any(member.address is None for member in members[self._here.rank + 1 :])
+        return self._passer is not None and members[self._here.rank].address is None and hidden
 
     async def _welcome(self, connection: Answered, path: str) -> None:
         """Talk with a member that has dialled."""
@@ -178,10 +212,18 @@ class Switchboard:
         shown = certificate_of(connection)
         for link in self.links.values():
             if link.member.certificate == shown:
-                try:
-                    await link.talk(connection)
-                except Refused as error:
-                    self._here.failed(error)
+                await self._talk(link, connection)
+
+    async def _talk(self, link: Link, connection: Answered) -> None:
+        try:
+            await link.talk(connection)
+        except Refused as error:
+            if link.session and not isinstance(error, Damage):
+                # A second process of a member who takes part already.
+                self._here.say(str(error))
+            else:
+                link.refused = True
+                self._here.failed(error)
 
     # ---- the end ---------------------------------------------------------------------------------
 
@@ -198,15 +240,22 @@ class Switchboard:
             state = self._state()
             if state != before:
                 before, left = state, LINGER
-        for task in self._tasks:
-            task.cancel()
+        while self._relay is not None and self._relay.pairs and not self._here.farewell:
+            await asyncio.sleep(0.05)  # others still talk with each other through this process
         await asyncio.gather(*(link.end() for link in self.links.values()))
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        for _ in range(8):  # transports that were cut close in steps
+            await asyncio.sleep(0)
 
     def _state(self) -> list[object]:
         return [link.out.done for link in self.links.values()]
 
     def _owed(self, link: Link) -> bool:
-        return bool(link.out.kept) and not (link.finished or link.parted or link.returned)
+        over = link.finished or link.parted or link.returned or link.refused
+        return bool(link.out.kept) and not over
 
 
 def _silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

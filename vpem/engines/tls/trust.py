@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from vpem.engines.tls.alerts import SpeakingContext
 from vpem.engines.tls.members import Identity, Member, Roster, fingerprint
 from vpem.errors import InputError
 
@@ -40,7 +41,7 @@ NOT_OURS = ("WRONG_VERSION_NUMBER", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", 
 
 def client_context(identity: Identity, expected: Iterable[Member]) -> ssl.SSLContext:
     """Return what a member dials with, who accepts these certificates only."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = SpeakingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate is the name
     return _pinned(context, identity, expected)
 
@@ -55,7 +56,7 @@ def any_context() -> ssl.SSLContext:
 
 def server_context(identity: Identity, expected: Iterable[Member]) -> ssl.SSLContext:
     """Return what a member answers with, who accepts these certificates only."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = SpeakingContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
     return _pinned(context, identity, expected)
 
@@ -84,12 +85,12 @@ def believed(roster: Roster) -> list[Member]:
     return [each for each in roster.members if fingerprint(each.certificate) not in roster.revoked]
 
 
-def not_valid(name: str, certificate: bytes) -> str:
+def not_valid(name: str, certificate: bytes, now: datetime | None = None) -> str:
     """Return why a certificate (DER) does not hold at present, or an empty text."""
     from cryptography import x509
 
     found = x509.load_der_x509_certificate(certificate)
-    now = datetime.now(UTC)
+    now = datetime.now(UTC) if now is None else now
     clock = f"by this machine's clock it is {now:%Y-%m-%d %H:%M} UTC"
     if now > found.not_valid_after_utc:
         until = found.not_valid_after_utc
@@ -100,7 +101,7 @@ def not_valid(name: str, certificate: bytes) -> str:
     return ""
 
 
-def identity_error(roster: Roster, identity: Identity) -> str:
+def identity_error(roster: Roster, identity: Identity, now: datetime | None = None) -> str:
     """Return why a member cannot take part with its own certificate, or an empty text."""
     rank = roster.rank_of(identity.name)
     if rank is None:
@@ -119,7 +120,7 @@ def identity_error(roster: Roster, identity: Identity) -> str:
             f"{identity.certificate} is not the certificate that {roster.name} has for "
             f"{identity.name} (fingerprint {mark[:16]}, not {fingerprint(pinned)[:16]})"
         )
-    return not_valid(identity.name, own)
+    return not_valid(identity.name, own, now)
 
 
 def refusal_of(error: BaseException | None) -> str:

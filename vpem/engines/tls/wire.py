@@ -69,10 +69,18 @@ class Hello:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The last frame to somebody with whom no link is wanted, and why."""
+    """The last frame to somebody with whom no link is wanted, and why.
+
+    Attributes
+    ----------
+    sentence : str
+        Why.
+    exit_code : int
+        That the sender ends with; 0: there is no link, but nothing more is said of the sender.
+    """
 
     sentence: str
-    exit_code: int = 2
+    exit_code: int = 0
 
     def pack(self) -> bytes:
         """Write it down."""
