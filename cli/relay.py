@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,13 +14,11 @@ if TYPE_CHECKING:
     from vpem.engines.tls.members import Identity
     from vpem.engines.tls.relay import Passed
     from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
 
     from .output import Screen
 
 __all__ = ["relay"]
-
-LOOK_EVERY = 5.0
-"""Seconds between looks at the study's file."""
 
 
 def relay(
@@ -65,24 +62,33 @@ def relay(
 
     Example: vpem relay heart.toml --listen 0.0.0.0:443
     """  # fmt: skip
-    import asyncio
-
     from .output import Screen
+    from .serving import Serving
 
     with Screen(quiet) as screen:
-        from vpem.errors import InputError
+        from vpem.engines.tls.relay import Relay
         from vpem.files.studies.fields import address_of
         from vpem.files.studies.study import read_study
 
         found = read_study(study)
-        identity = _identity(found)
         where = ("", _port(found)) if listen is None else address_of(listen)
-        work = Serving(found, identity, screen, log)
-        number = asyncio.run(work.run(where))
-        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-        ended = InputError(f"the relay was ended by {name}; members who need it wait for another")
-        ended.exit_code = 128 + number  # type: ignore[attr-defined]
-        raise ended
+        passing = Relay(_Log(log, screen, found).note)
+        serving = Serving(found, _identity, screen, passing)
+        knows = ": it sees who talks with whom and how much, and nothing else"
+        serving.run(where, "the relay", knows)
+
+
+def _port(study: Study) -> int:
+    """Return the port of the relay's address."""
+    from vpem.errors import InputError
+
+    named = study.roster.relay
+    if named is None or named.address is None:
+        raise InputError(
+            f"{study.path} names no relay; its organiser names one when the study is made: vpem "
+            "study init --relay HOST:PORT --relay-certificate FILE"
+        )
+    return named.address[1]
 
 
 def _identity(study: Study) -> Identity:
@@ -92,10 +98,7 @@ def _identity(study: Study) -> Identity:
 
     named = study.roster.relay
     if named is None:
-        raise InputError(
-            f"{study.path} names no relay; its organiser names one by 'vpem study init --relay "
-            f"HOST:PORT --relay-certificate FILE', or 'vpem study change'"
-        )
+        raise InputError(f"{study.path} names no relay any more")
     found = usable(read_identity(study.folder, named.name))
     if certificate_of(found) != named.certificate:
         raise InputError(
@@ -105,163 +108,41 @@ def _identity(study: Study) -> Identity:
     return found
 
 
-def _port(study: Study) -> int:
-    named = study.roster.relay
-    assert named is not None
-    assert named.address is not None
-    return named.address[1]
+class _Log:
+    """Lines of JSON about what a relay passes on, in a file that may be taken away meanwhile."""
 
+    def __init__(self, path: Path | None, screen: Screen, study: Study) -> None:
+        self.path = path
+        self._screen = screen
+        if path is not None:
+            self._write({"event": "begun", "study": study.id, "edition": study.edition})
 
-class Serving:
-    """A relay that runs.
+    def note(self, passed: Passed) -> None:
+        """Add a line; a full disk stops no relay."""
+        from vpem.errors import FileError
 
-    Parameters
-    ----------
-    study : Study
-        For whose members.
-    identity : Identity
-        Of the relay.
-    screen : Screen
-        Where messages go.
-    log : Path, optional
-        To which lines are added.
-    """
-
-    def __init__(
-        self, study: Study, identity: Identity, screen: Screen, log: Path | None = None
-    ) -> None:
-        from vpem.engines.tls.door import Door
-        from vpem.engines.tls.lobby import Lobby
-        from vpem.engines.tls.relay import Relay
-        from vpem.engines.tls.trust import believed, server_context
-
-        self.study = study
-        self.screen = screen
-        self.log = log
-        if log is not None:
-            self._write("begun", study.roster.name, study.roster.name)
-        self.relay = Relay(self._note)
-        self.lobby = Lobby(study.roster, identity, self.relay)
-        context = server_context(identity, believed(study.roster))
-        self.door = Door(context, self.lobby.welcome, screen.say)
-        self._seen = _mark(study.path)
-
-    async def run(self, where: tuple[str, int]) -> int:
-        """Serve until a signal comes; its number.
-
-        Raises
-        ------
-        InputError
-            If it cannot listen there.
-        """
-        import asyncio
-
-        from vpem.engines.tls.door import listening
-        from vpem.errors import InputError, Setting
-
-        try:
-            listener = listening(*where)
-        except OSError as error:
-            why = str(error.strerror or error).partition(" (")[0]
-            raise InputError(
-                f"the relay cannot listen at {where[0] or '*'}:{where[1]} ({why}); give another "
-                f"address or port with ",
-                Setting("listen"),
-            ) from None
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda *_: None)  # what strangers do to transports
-        ended: asyncio.Future[int] = loop.create_future()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, _end, ended, number)
-        look = asyncio.Event()
-        loop.add_signal_handler(signal.SIGHUP, look.set)
-        host, port = listener.getsockname()[:2]
-        names = ", ".join(member.name for member in self.study.roster.members)
-        self.screen.say(
-            f"relay of {self.study.name} for {names} at {f'[{host}]' if ':' in host else host}:"
-            f"{port}: it sees who talks with whom and how much, and nothing else"
-        )
-        tasks = [loop.create_task(self.door.serve(listener)), loop.create_task(self._renew(look))]
-        try:
-            return await ended
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            listener.close()
-            await self.lobby.leave("the relay ends")
-
-    async def _renew(self, look: Any) -> None:
-        """Take up newer editions of the study."""
-        import asyncio
-
-        while True:
-            try:
-                await asyncio.wait_for(look.wait(), LOOK_EVERY)
-            except TimeoutError:
-                if _mark(self.study.path) == self._seen:
-                    continue
-            look.clear()
-            self._seen = _mark(self.study.path)
-            self._take_up()
-
-    def _take_up(self) -> None:
-        """Read the study again; where it cannot be used the last edition stays."""
-        from vpem.engines.tls.trust import believed, server_context
-        from vpem.errors import VpemError
-        from vpem.files.studies.study import read_study
-
-        try:
-            found = read_study(self.study.path)
-            identity = _identity(found)
-        except VpemError as error:
-            self.screen.warn(f"{error}; edition {self.study.edition} stays in use")
+        if self.path is None:
             return
-        self.study = found
-        self.lobby.identity = identity
-        self.lobby.renew(found.roster)
-        self.door.renew(server_context(identity, believed(found.roster)))
-        names = ", ".join(member.name for member in found.roster.members)
-        self.screen.say(f"edition {found.edition} of {found.name} is in use, for {names}")
+        try:
+            self._write({
+                "event": passed.event, "from": passed.source, "to": passed.target,
+                "bytes": passed.there, "bytes_back": passed.back,
+                "seconds": round(passed.seconds, 3),
+            })  # fmt: skip
+        except FileError as error:
+            self._screen.warn(f"{error}; nothing is logged any more")
+            self.path = None
 
-    def _note(self, passed: Passed) -> None:
-        if self.log is not None:
-            try:
-                self._write(passed.event, passed.source, passed.target, passed.there, passed.back,
-                            passed.seconds)  # fmt: skip
-            except Exception as error:  # a full disk stops no relay
-                self.screen.warn(f"{error}; nothing is logged any more")
-                self.log = None
-
-    def _write(
-        self, event: str, source: str, target: str, there: int = 0, back: int = 0, for_: float = 0.0
-    ) -> None:
-        """Add a line to the log, which may be taken away meanwhile."""
+    def _write(self, line: Report) -> None:
         import json
         import time
 
         from vpem.errors import FileError
 
-        assert self.log is not None
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event,
-                "from": source, "to": target, "bytes": there, "bytes_back": back,
-                "seconds": round(for_, 3)}  # fmt: skip
+        assert self.path is not None
+        dated = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line}
         try:
-            with open(self.log, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(dated) + "\n")
         except OSError as error:
-            raise FileError(f"{self.log} cannot be written: {error.strerror or error}") from None
-
-
-def _end(ended: Any, number: int) -> None:
-    if not ended.done():
-        ended.set_result(number)
-
-
-def _mark(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is replaced."""
-    try:
-        seen = path.stat()
-    except OSError:
-        return None
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+            raise FileError(f"{self.path} cannot be written: {error.strerror or error}") from None

@@ -252,7 +252,7 @@ def test_the_command_serves_takes_up_editions_and_says_how_it_ended(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", MAIN, *words], cwd=folder, stderr=subprocess.PIPE, text=True
     )
-    assert "relay of heart for hub, lab, clinic at 127.0.0.1" in process.stderr.readline()
+    assert "the relay of heart for hub, lab, clinic at 127.0.0.1" in process.stderr.readline()
     roster = studies["lab"].roster
 
     async def scene():

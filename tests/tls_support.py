@@ -18,15 +18,19 @@ from vpem.engines.tls.post import Post
 DAY = timedelta(days=1)
 
 
-def certify(folder, name, begin=-DAY, end=365 * DAY, key=None):
+def _called(name):
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def certify(folder, name, begin=-DAY, end=365 * DAY, key=None, issuer=None):
     """Make a key and a certificate that holds from ``begin`` to ``end``, seen from now."""
     key = Ed25519PrivateKey.generate() if key is None else key
-    called = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    called = _called(name)
     now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder()
         .subject_name(called)
-        .issuer_name(called)
+        .issuer_name(called if issuer is None else _called(issuer))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + begin)

@@ -41,7 +41,9 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
     task.add_done_callback(_running.discard)
 
 
-async def through(relay: Member, member: Member, identity: Identity, roster: Roster) -> socket:
+async def through(
+    relay: Member, member: Member, identity: Identity, roster: Roster, *, wait: bool = True
+) -> socket:
     """Return a stream to a member, through the relay.
 
     Parameters
@@ -49,11 +51,13 @@ async def through(relay: Member, member: Member, identity: Identity, roster: Ros
     relay : Member
         Who passes it on: a relay, or the server of a star.
     member : Member
-        Who is wanted: it must be registered (`calls`), or be within 20 seconds.
+        Who is wanted: it must be registered (`calls`).
     identity : Identity
         Who calls.
     roster : Roster
         The study.
+    wait : bool
+        Whether the member may come within 20 seconds, or must be there.
 
     Returns
     -------
@@ -65,7 +69,7 @@ async def through(relay: Member, member: Member, identity: Identity, roster: Ros
     Trouble, Refused
         If the relay cannot be reached, or the member is not there.
     """
-    opened = await _open(relay, identity, roster, f"call/{member.name}")
+    opened = await _open(relay, identity, roster, f"{'call' if wait else 'find'}/{member.name}")
     return await _stream(opened, relay, member.name)
 
 

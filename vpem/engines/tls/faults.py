@@ -323,7 +323,7 @@ def _names(certificate: bytes) -> tuple[str, str]:
 
 def _by_tls(error: ssl.SSLError, met: Met) -> Fault:
     """Say what an error of TLS comes of, other than one about the certificate shown."""
-    reason = error.reason or str(error)
+    reason = str(getattr(error, "reason", None) or error)
     if refusal_of(error) == "refused":
         return Refused(
             f"{met.where} does not know the certificate of {met.own}: it was renewed, revoked or "

@@ -1,9 +1,10 @@
 """Sealed bytes passed on between members of whom neither can be dialled.
 
-A member stays registered at ``/relay/wait``; another asks for it at ``/relay/call/NAME``; the first
-is sent a number and comes to ``/relay/answer/NUMBER``. Then what each of these two connections
-brings is copied to the other. The two members speak TLS with each other inside: the relay learns
-who talks with whom, when and how much.
+A member stays registered at ``/relay/wait``; another asks for it at ``/relay/call/NAME`` (or at
+``/relay/find/NAME``, which hardly waits); the first is sent a number and comes to
+``/relay/answer/NUMBER``. Then what each of these two connections brings is copied to the other. The
+two members speak TLS with each other inside: the relay learns who talks with whom, when and how
+much.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ ABSENT = "absent"
 
 WAIT = 20.0
 """Seconds that a call waits for the other member."""
+
+BRIEF = 3.0
+"""Seconds that a member is looked for that should be there."""
 
 REGISTERED = 4
 """Processes of a member that may wait for calls; the newest is called."""
@@ -109,9 +113,12 @@ class Relay:
         connection.ping_interval, connection.ping_timeout = PING, 2 * PING
         connection.start_keepalive()
         verb, _, rest = path.removeprefix(RELAY).partition("/")
-        work = {"wait": self._wait, "call": self._call, "answer": self._answer}.get(verb)
+        works: dict[str, Callable[[Answered, str, str], Coroutine[Any, Any, None]]] = {
+            "wait": self._wait, "call": self._call, "find": self._find, "answer": self._answer,
+        }  # fmt: skip
+        work = works.get(verb)
         if work is None:
-            await connection.close(1008, "a relay is asked to wait, call or answer")
+            await connection.close(1008, "a relay is asked to wait, call, find or answer")
         elif self._here[name] >= MOST:
             await connection.close(1013, f"{name} has {MOST} connections already")
         else:
@@ -139,12 +146,17 @@ class Relay:
                 waiting.remove(connection)
             self.note(Passed("left", name, name))
 
-    async def _call(self, connection: Answered, name: str, wanted: str) -> None:
+    async def _find(self, connection: Answered, name: str, wanted: str) -> None:
+        await self._call(connection, name, wanted, BRIEF)
+
+    async def _call(
+        self, connection: Answered, name: str, wanted: str, seconds: float | None = None
+    ) -> None:
         number = secrets.token_hex(16)
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._calls[number] = wanted, answer
         try:
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(WAIT if seconds is None else seconds):
                 await self._ring(wanted, number)
                 other = await answer
         except TimeoutError:

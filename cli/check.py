@@ -1,0 +1,238 @@
+"""`vpem party check`: what stands between a member and those whom it talks with in a study."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Json, Quiet
+from .roles import READ
+
+if TYPE_CHECKING:
+    from vpem.engines.tls.check import Examined, Finding
+    from vpem.engines.tls.members import Identity, Member
+    from vpem.files.studies.study import Study
+
+    from .output import Screen
+
+__all__ = ["check"]
+
+LONGEST = 500.0
+"""Seconds of idle time that the other end answers after."""
+
+
+def check(
+    study: Annotated[
+        Path, READ, typer.Argument(metavar="STUDY", help="The study, NAME.toml, beside the key.")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            show_default=False,
+            help="Whose key is used. Default: the one in the folder of the study.",
+        ),
+    ] = None,
+    idle: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=LONGEST,
+            help="Leave each link without data for so many seconds: some networks cut what is "
+            "silent for long.",
+        ),
+    ] = 3.0,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Answer the checks of others, until Ctrl-C. A member that waits in a run of the "
+            "study, and a relay, answer them anyway.",
+        ),
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            show_default=False,
+            help="Where others' connections arrive. Default: the port of the member's address, if "
+            "it has one, everywhere.",
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Look at everything between this member and those whom it talks with in a study.
+
+    Certificates, names, proxy (https_proxy, no_proxy), port, TLS, clocks, versions and editions,
+    round trip, bytes a second both ways, idle time, and whether others can dial this member, if it
+    has an address. There is a table, and a sentence for whatever fails. The exit code is 2 where
+    something fails, or else 0.
+
+    Example: vpem party check heart.toml
+    """  # fmt: skip
+    from .output import Screen
+
+    with Screen(quiet) as screen:
+        from vpem.files.studies.fields import address_of
+        from vpem.files.studies.identities import only_identity
+        from vpem.files.studies.study import read_study
+
+        found = read_study(study)
+        who = only_identity(found.folder, name)
+        own = found.member(who)
+        door = found.listens.get(who) or (own.address and ("", own.address[1]))
+        door = door if listen is None else address_of(listen)
+        if serve:
+            _serve(found, who, door, screen)
+        findings = _check(found, who, door, idle)
+        _show(found, who, findings, json, quiet)
+        if any(one.state == "fails" for one in findings):
+            raise typer.Exit(2)
+
+
+def _serve(study: Study, name: str, door: tuple[str, int] | None, screen: Screen) -> None:
+    """Answer checks until a signal comes."""
+    from vpem.engines.tls.relay import Relay
+    from vpem.errors import InputError
+    from vpem.files.studies.identities import identity_of
+
+    from .serving import Serving
+
+    first = study.roster.rank_of(name) == 0
+    if (
+        door is None
+        and study.roster.relay is None
+        and (first or study.roster.members[0].address is None)
+    ):
+        raise InputError(f"nobody can dial {name}, which has neither an address nor a relay")
+    relay = Relay() if first and study.roster.relay is None else None
+    serving = Serving(study, lambda one: identity_of(one, name), screen, relay)
+    serving.run(door, name, ": it answers checks until Ctrl-C")
+
+
+def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -> list[Finding]:
+    """Return what was found, of this member first."""
+    import asyncio
+
+    from vpem.engines.tls.check import Examined
+
+    identity, findings = _own(study, name)
+    examined = Examined(study.roster, identity, idle)
+    findings += asyncio.run(_all(examined, door))
+    return findings
+
+
+def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
+    """Return this member's key and certificate, and what is wrong with them."""
+    from vpem.engines.tls.check import Finding
+    from vpem.engines.tls.members import expires
+    from vpem.errors import InputError, VpemWarning
+    from vpem.files.studies.identities import certificate_of, identity_of, key_of, read_identity
+
+    sentence, state = "", "ok"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", VpemWarning)
+        try:
+            identity = identity_of(study, name)
+        except InputError as error:
+            # Others are dialled all the same: it may be the clock.
+            identity, sentence, state = read_identity(study.folder, name), str(error), "fails"
+            key_of(identity)
+    for one in caught:
+        if isinstance(one.message, VpemWarning):
+            sentence, state = str(one.message), "note"
+    until = f"until {expires(certificate_of(identity)):%Y-%m-%d}"
+    return identity, [Finding(name, "certificate", state, until, sentence)]
+
+
+async def _all(examined: Examined, door: tuple[str, int] | None) -> list[Finding]:
+    """Look at everybody whom this member may talk with."""
+    import asyncio
+
+    from vpem.engines.tls.check import examine
+
+    async def collected(member: Member, relay: Member | None) -> list[Finding]:
+        return [finding async for finding in examine(examined, member, relay)]
+
+    answering = await _answering(examined, door)
+    try:
+        found = await asyncio.gather(*(collected(*pair) for pair in _others(examined)))
+        return [finding for one in found for finding in one]
+    finally:
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
+
+
+def _others(examined: Examined) -> list[tuple[Member, Member | None]]:
+    """Return who is looked at, and through whom."""
+    roster, own = examined.roster, examined.own
+    relay = roster.relay
+    others = [one for one in roster.members if one.name != own.name]
+    made: list[tuple[Member, Member | None]] = [(one, None) for one in others if one.address]
+    if relay is not None:
+        made.append((relay, None))
+        if own.address is None:
+            made += [(one, relay) for one in others if one.address is None]
+    return made
+
+
+async def _answering(examined: Examined, door: tuple[str, int] | None) -> list[Any]:
+    """Open this member's door, so that others can dial it back, unless something does already."""
+    import asyncio
+
+    from vpem.engines.tls.door import Door, listening
+    from vpem.engines.tls.lobby import Lobby
+    from vpem.engines.tls.trust import believed, server_context
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    if door is None:
+        return []
+    try:
+        listener = listening(*door)
+    except OSError:  # a run of the study, or --serve
+        return []
+    lobby = Lobby(examined.roster, examined.identity)
+    context = server_context(examined.identity, believed(examined.roster))
+    made = Door(context, lobby.welcome, lambda _: None)
+    return [asyncio.create_task(_until_cancelled(made, listener))]
+
+
+async def _until_cancelled(door: Any, listener: Any) -> None:
+    try:
+        await door.serve(listener)
+    finally:
+        listener.close()
+
+
+def _show(study: Study, name: str, findings: list[Finding], json: bool, quiet: bool) -> None:
+    """Print what was found."""
+    from .output import clean, print_json, show, table
+
+    works = not any(one.state == "fails" for one in findings)
+    if json:
+        plain = [
+            {"with": one.peer, "what": one.what, "state": one.state, "found": one.told,
+             "value": one.value, "sentence": one.sentence or None}
+            for one in findings
+        ]  # fmt: skip
+        print_json({"works": works, "study": study.id, "edition": study.edition, "name": name,
+                    "checks": plain})  # fmt: skip
+        return
+    if quiet:
+        return
+    rows: list[tuple[str, ...]] = []
+    for place, one in enumerate(findings):
+        again = place > 0 and findings[place - 1].peer == one.peer
+        rows.append(("" if again else one.peer, one.what, one.told,
+                     "" if one.state == "ok" else one.state))  # fmt: skip
+    show(table(rows, "with", "what", "found", "", title=f"{study.name} as {name}"))
+    for one in findings:
+        if one.sentence:
+            print(clean(f"{one.state}: {one.sentence}"))
+    if works:
+        print(f"{name} can take part in {study.name}.")

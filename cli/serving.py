@@ -1,0 +1,199 @@
+"""A door that stands open until somebody ends it: of a relay, or of a member who answers checks."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vpem.engines.tls.members import Identity
+    from vpem.engines.tls.relay import Relay
+    from vpem.files.studies.study import Study
+
+    from .output import Screen
+
+__all__ = ["Serving"]
+
+LOOK_EVERY = 5.0
+"""Seconds between looks at the study's file."""
+
+
+class Serving:
+    """What members find who dial somebody that takes part in nothing at present.
+
+    Parameters
+    ----------
+    study : Study
+        For whose members.
+    identify : callable
+        Returns whose door it is, given an edition of the study.
+    screen : Screen
+        Where messages go.
+    relay : Relay, optional
+        That passes on what members send each other.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        identify: Callable[[Study], Identity],
+        screen: Screen,
+        relay: Relay | None = None,
+    ) -> None:
+        from vpem.engines.tls.door import Door
+        from vpem.engines.tls.lobby import Lobby
+        from vpem.engines.tls.trust import believed, server_context
+
+        self.study = study
+        self.screen = screen
+        self._identify = identify
+        self.identity = identify(study)
+        self.lobby = Lobby(study.roster, self.identity, relay)
+        context = server_context(self.identity, believed(study.roster))
+        self.door = Door(context, self.lobby.welcome, screen.say)
+        self._seen = _mark(study.path)
+
+    def run(self, where: tuple[str, int] | None, what: str, greeting: str) -> None:
+        """Serve until a signal comes.
+
+        Parameters
+        ----------
+        where : tuple of str and int, or None
+            Where to listen, if anywhere.
+        what : str
+            What it is, for sentences: "the relay".
+        greeting : str
+            Said when it is there.
+
+        Raises
+        ------
+        InputError
+            If it cannot listen there.
+        VpemError
+            In the end: by which signal.
+        """
+        import asyncio
+
+        from vpem.errors import VpemError
+
+        number = asyncio.run(self._serve(where, what, greeting))
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        ended = VpemError(f"{what} was ended by {name}; members who need it wait for it")
+        ended.exit_code = 128 + number  # type: ignore[attr-defined]
+        raise ended
+
+    async def _serve(self, where: tuple[str, int] | None, what: str, greeting: str) -> int:
+        """Serve; the number of the signal that ends it."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)  # what strangers do to transports
+        ended: asyncio.Future[int] = loop.create_future()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, _end, ended, number)
+        look = asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, look.set)
+        works = [self._renew(look)]
+        place = ""
+        if where is None:
+            works.append(self._stay_registered())
+        else:
+            listener = _listening(where, what)
+            host, port = listener.getsockname()[:2]
+            place = f" at {f'[{host}]' if ':' in host else host}:{port}"
+            works.append(self.door.serve(listener))
+        names = ", ".join(member.name for member in self.study.roster.members)
+        self.screen.say(f"{what} of {self.study.name} for {names}{place}{greeting}")
+        tasks = [loop.create_task(work) for work in works]
+        try:
+            return await ended
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if where is not None:
+                listener.close()
+            await self.lobby.leave(f"{what} ends")
+
+    async def _stay_registered(self) -> None:
+        """Let others come who reach this member through a relay only."""
+        from vpem.engines.tls.carried import calls
+
+        roster = self.study.roster
+        relay = roster.relay or roster.members[0]
+        said: set[str] = set()
+
+        def tell(fault: Exception) -> None:
+            if str(fault) not in said:
+                said.add(str(fault))
+                self.screen.warn(str(fault))
+
+        def deliver(stream: Any) -> None:
+            self.door.admit(stream, relay.name)
+
+        await calls(relay, self.identity, roster, deliver, tell)
+
+    async def _renew(self, look: Any) -> None:
+        """Take up newer editions of the study."""
+        import asyncio
+
+        while True:
+            try:
+                await asyncio.wait_for(look.wait(), LOOK_EVERY)
+            except TimeoutError:
+                if _mark(self.study.path) == self._seen:
+                    continue
+            look.clear()
+            self._seen = _mark(self.study.path)
+            self._take_up()
+
+    def _take_up(self) -> None:
+        """Read the study again; where it cannot be used the last edition stays."""
+        from vpem.engines.tls.trust import believed, server_context
+        from vpem.errors import VpemError
+        from vpem.files.studies.study import read_study
+
+        try:
+            found = read_study(self.study.path)
+            self.identity = self._identify(found)
+        except VpemError as error:
+            self.screen.warn(f"{error}; edition {self.study.edition} stays in use")
+            return
+        self.study = found
+        self.lobby.identity = self.identity
+        self.lobby.renew(found.roster)
+        self.door.renew(server_context(self.identity, believed(found.roster)))
+        names = ", ".join(member.name for member in found.roster.members)
+        self.screen.say(f"edition {found.edition} of {found.name} is in use, for {names}")
+
+
+def _listening(where: tuple[str, int], what: str) -> Any:
+    """Return a socket that listens, or say why there is none."""
+    from vpem.engines.tls.door import listening
+    from vpem.errors import InputError, Setting
+
+    try:
+        return listening(*where)
+    except OSError as error:
+        why = str(error.strerror or error).partition(" (")[0]
+        raise InputError(
+            f"{what} cannot listen at {where[0] or '*'}:{where[1]} ({why}); give another address "
+            "or port with ",
+            Setting("listen"),
+        ) from None
+
+
+def _end(ended: Any, number: int) -> None:
+    if not ended.done():
+        ended.set_result(number)
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is replaced."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns

@@ -1,0 +1,345 @@
+"""The end of `vpem party check` that dials: what stands between this member and another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from websockets.exceptions import ConnectionClosed
+
+from vpem import __version__
+from vpem.engines.tls.carried import through
+from vpem.engines.tls.check_answers import CHECK, WEIGHT
+from vpem.engines.tls.dial import dial, proxy_to
+from vpem.engines.tls.faults import Fault, Met, clock, closed, explain, others_clock
+from vpem.engines.tls.members import Identity, Member, Roster, expires
+from vpem.engines.tls.sockets import Called
+from vpem.engines.tls.trust import client_context
+from vpem.errors import printable
+
+__all__ = ["Examined", "Finding", "examine"]
+
+SOON = timedelta(days=30)
+PINGS = 9
+SIZE = 1 << 22
+"""Bytes that are sent each way, at most."""
+SECONDS = 2.0
+"""For how long, about."""
+PATIENCE = 20.0
+"""Seconds for anything that is asked."""
+
+STEPS = ("name", "proxy", "port", "tls", "certificate", "clock", "answer")
+"""What has to be right before anything can be measured, in this order."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a check.
+
+    Attributes
+    ----------
+    peer : str
+        With whom.
+    what : str
+        Was looked at.
+    state : str
+        "ok", "note" or "fails".
+    told : str
+        What was seen, in a few words.
+    sentence : str
+        What is wrong, and what to try; empty where nothing is.
+    value : float or None
+        What was measured: seconds, or bytes a second.
+    """
+
+    peer: str
+    what: str
+    state: str
+    told: str
+    sentence: str = ""
+    value: float | None = None
+
+
+@dataclass
+class Examined:
+    """What a member checks.
+
+    Attributes
+    ----------
+    roster, identity : Roster, Identity
+        The study, and who checks.
+    idle : float
+        Seconds for which a link is left alone.
+    measuring : Lock
+        So that one link is measured at a time.
+    """
+
+    roster: Roster
+    identity: Identity
+    idle: float = 5.0
+    measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def own(self) -> Member:
+        """Who checks."""
+        rank = self.roster.rank_of(self.identity.name)
+        assert rank is not None
+        return self.roster.members[rank]
+
+
+async def examine(
+    examined: Examined, member: Member, relay: Member | None = None
+) -> AsyncIterator[Finding]:
+    """Look at everything between this member and another, until something fails.
+
+    Parameters
+    ----------
+    examined : Examined
+        What is checked.
+    member : Member
+        With whom.
+    relay : Member, optional
+        Who passes messages on; default: the member is dialled where its address is.
+
+    Yields
+    ------
+    Finding
+        In the order of the steps that a connection takes.
+    """
+    peer = member.name if relay is None else f"{member.name} through {relay.name}"
+    met = _met(examined, member)
+    try:
+        if relay is None:
+            async for finding in _way(met):
+                yield finding
+        opened = await _open(examined, member, relay)
+    except Fault as fault:
+        if fault.kind == "absent":
+            yield Finding(peer, "answer", "note", "not there at present")
+            return
+        for finding in _until(fault, peer, relay is None):
+            yield finding
+        return
+    try:
+        seen = _seen(opened, member, peer)
+        try:
+            hello = await _hello(opened, member)
+        except Fault as fault:
+            for finding in seen:
+                if finding.what != fault.kind:
+                    yield finding
+            yield Finding(peer, fault.kind, "fails", "refused", str(fault))
+            return
+        for finding in seen:
+            yield finding
+        yield _compare(examined, hello, member, peer)
+        async for finding in _measured(examined, opened, member, peer):
+            yield finding
+    except (ConnectionClosed, TimeoutError, ValueError, KeyError):
+        sentence = str(closed(member, opened)) if opened.close_code else (
+            f"{member.name} stopped answering in the midst of the check: something on the way "
+            "drops what is sent; try again, then ask who keeps the network")  # fmt: skip
+        yield Finding(peer, "answer", "fails", "cut", sentence)
+    finally:
+        opened.cut()
+
+
+def _met(examined: Examined, member: Member) -> Met:
+    host, port = member.address or (member.name, 443)
+    return Met(examined.identity.name, member, host, port, proxy_to(host, port))
+
+
+async def _way(met: Met) -> AsyncIterator[Finding]:
+    """Look up a member's host, unless a proxy does."""
+    name = met.member.name
+    if met.proxy is not None:
+        yield Finding(name, "proxy", "ok", met.proxy)
+        return
+    try:
+        async with asyncio.timeout(PATIENCE):
+            found = await asyncio.get_running_loop().getaddrinfo(met.host, met.port, type=1)
+    except (OSError, TimeoutError) as error:
+        raise explain(error, met) from None
+    places = list(dict.fromkeys(str(one[4][0]) for one in found))
+    told = met.host if met.host in places else f"{met.host} is {', '.join(places[:3])}"
+    yield Finding(name, "name", "ok", told)
+    yield Finding(name, "proxy", "ok", "none")
+
+
+def _until(fault: Fault, peer: str, direct: bool) -> list[Finding]:
+    """Return the steps up to one that failed."""
+    kind = {"cut": "tls"}.get(fault.kind, fault.kind)
+    good = {"port": "open", "tls": "1.3", "certificate": "as in the study"}
+    made = []
+    for step in STEPS:
+        if step == kind:
+            made.append(Finding(peer, step, "fails", "fails", str(fault)))
+            break
+        if direct and step in good and kind != "proxy":
+            made.append(Finding(peer, step, "ok", good[step]))
+    return made or [Finding(peer, kind, "fails", "fails", str(fault))]
+
+
+async def _open(examined: Examined, member: Member, relay: Member | None) -> Called:
+    """Open the connection over which a check talks."""
+    stream = None
+    if relay is not None:
+        stream = await through(relay, member, examined.identity, examined.roster, wait=False)
+    context = client_context(examined.identity, [member])
+    return await dial(
+        examined.identity.name, member, context, stream, path=CHECK,
+        members=examined.roster.members, ping_interval=10.0, ping_timeout=20.0,
+    )  # fmt: skip
+
+
+def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
+    """Return what an open connection says of itself."""
+    tls = opened.transport.get_extra_info("ssl_object")
+    until = expires(member.certificate)
+    soon = ""
+    if until - datetime.now(UTC) < SOON:
+        soon = (
+            f"the certificate of {member.name} is valid until {until:%Y-%m-%d} only: it should "
+            "renew it soon (vpem party renew)"
+        )
+    made = [
+        Finding(peer, "port", "ok", "open"),
+        Finding(peer, "tls", "ok", f"{str(tls.version()).removeprefix('TLSv')}, {tls.cipher()[0]}"),
+        Finding(peer, "certificate", "note" if soon else "ok", f"until {until:%Y-%m-%d}", soon),
+    ]
+    theirs = others_clock(opened.response.headers if opened.response else {})
+    if theirs is not None:
+        off = (theirs - datetime.now(UTC)).total_seconds()
+        wrong = clock(member.name, theirs)
+        told = (
+            "the same" if abs(off) < 2 else f"{abs(off):.0f} s {'behind' if off > 0 else 'ahead'}"
+        )
+        made.append(Finding(peer, "clock", "fails" if wrong else "ok", told, wrong, off))
+    return made
+
+
+async def _hello(opened: Called, member: Member) -> Any:
+    """Return what the other end says of itself."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return json.loads(await opened.recv())
+    except ConnectionClosed:
+        raise closed(member, opened) from None
+
+
+async def _measured(
+    examined: Examined, opened: Called, member: Member, peer: str
+) -> AsyncIterator[Finding]:
+    """Measure the link, and let the other end dial this one."""
+    async with examined.measuring:
+        trip = statistics.median([await _ping(opened) for _ in range(PINGS)])
+        rates = []
+        for measure in (_up, _down):
+            async with asyncio.timeout(PATIENCE + SECONDS):
+                rates.append(await measure(opened, trip))
+    yield Finding(peer, "round trip", "ok", f"{trip * 1e3:.3g} ms (median of {PINGS})", value=trip)
+    for what, rate in zip(("up", "down"), rates, strict=True):
+        yield Finding(peer, what, "ok", f"{rate / 1e6:.3g} MB/s", value=rate)
+    if examined.own.address is not None and member.name in map(_name, examined.roster.members):
+        yield await _back(examined, opened, member, peer)
+    yield await _idle(examined.idle, opened, member, peer)
+
+
+def _name(member: Member) -> str:
+    return member.name
+
+
+def _compare(examined: Examined, hello: Any, member: Member, peer: str) -> Finding:
+    """Hold what the other end runs against what this one does."""
+    version, study = printable(hello["version"])[:40], printable(hello["study"])[:40]
+    edition = int(hello["edition"])
+    roster, own = examined.roster, examined.identity.name
+    told = f"vpem {version}, edition {edition}"
+    sentence = ""
+    if study != roster.study:
+        sentence = (
+            f"{member.name} serves another study ({study[:8]}, not {roster.study[:8]}): both need "
+            f"the same file {roster.name}.toml"
+        )
+    elif edition != roster.edition:
+        older = own if edition > roster.edition else member.name
+        sentence = (
+            f"{member.name} has edition {edition} of {roster.name} and {own} has edition "
+            f"{roster.edition}: {older} needs the newest"
+        )
+    elif version != __version__:
+        sentence = (
+            f"{member.name} has vpem {version} and {own} has {__version__}: all members need the "
+            "same version"
+        )
+    return Finding(peer, "answer", "fails" if sentence else "ok", told, sentence)
+
+
+async def _ping(opened: Called) -> float:
+    async with asyncio.timeout(PATIENCE):
+        return float(await (await opened.ping()))
+
+
+async def _up(opened: Called, trip: float) -> float:
+    """Return bytes a second to the other end."""
+    began, sent = time.perf_counter(), 0
+    await opened.send("give")
+    while sent < SIZE and time.perf_counter() - began < SECONDS:
+        await opened.send(bytes(WEIGHT))
+        sent += WEIGHT
+    await opened.send("end")
+    got = json.loads(await opened.recv())["got"]
+    return float(got) / max(time.perf_counter() - began - trip, 1e-6)
+
+
+async def _down(opened: Called, trip: float) -> float:
+    """Return bytes a second from the other end: some, then as many as fill the time."""
+    rate, size = 0.0, 8 * WEIGHT
+    while True:
+        began, got = time.perf_counter(), 0
+        await opened.send(f"take {size}")
+        while not isinstance(piece := await opened.recv(), str):
+            got += len(piece)
+        taken = max(time.perf_counter() - began - trip, 1e-6)
+        rate = got / taken
+        if size >= SIZE or taken > SECONDS / 8:
+            return rate
+        size = min(SIZE, max(2 * size, int(rate * SECONDS / 2) // WEIGHT * WEIGHT))
+
+
+async def _back(examined: Examined, opened: Called, member: Member, peer: str) -> Finding:
+    """Let the other end dial this one."""
+    own = examined.own
+    assert own.address is not None
+    where = f"{own.address[0]}:{own.address[1]}"
+    await opened.send("dial")
+    async with asyncio.timeout(2 * PATIENCE):
+        found = json.loads(await opened.recv())
+    if found["fault"] is None:
+        return Finding(peer, "back", "ok", f"dials {own.name} at {where}")
+    why = printable(found["fault"])[:600]
+    return Finding(peer, "back", "fails", "fails", f"{member.name} cannot dial {own.name}: {why}")
+
+
+async def _idle(seconds: float, opened: Called, member: Member, peer: str) -> Finding:
+    """Leave the link alone but for pings, as a fit does while others compute."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await opened.wait_closed()
+    try:
+        await _ping(opened)
+    except (ConnectionClosed, TimeoutError):
+        return Finding(
+            peer, "idle", "fails", "cut",
+            f"the link to {member.name} did not last {seconds:g} s without data, though both ends "
+            "ping every 10 s: something on the way limits how long connections live; a fit opens "
+            "them again, but ask who keeps the network for more",
+        )  # fmt: skip
+    return Finding(peer, "idle", "ok", f"{seconds:g} s", value=seconds)
