@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .messages import log
 from .options import Json
+from .policy import policy, refusals
 from .roles import FOLDER, READ
 
 if TYPE_CHECKING:
@@ -15,12 +17,14 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
+    from .output import Screen
+
 __all__ = ["As", "app", "facts_of", "in_words"]
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make a key and a certificate, and ask to take part in a study.\n\n"
+    help="Make a key and a certificate, ask to take part in a study, and see what was sent.\n\n"
     "Example: vpem party init --name lab",
 )
 
@@ -230,10 +234,10 @@ def request(
             "address": None if address is None else address_of(address),
             "listen": None if listen is None else address_of(listen),
         }
-        _ask(found, who, given)
+        _ask(found, who, given, screen)
 
 
-def _ask(study: Study, name: str, given: Report) -> None:
+def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
     """Write a request, and show what to compare."""
     from vpem.files.studies.identities import read_identity, usable
     from vpem.files.studies.known import remember
@@ -262,6 +266,8 @@ def _ask(study: Study, name: str, given: Report) -> None:
             "", "", title=f"Send {made.path.name} to {study.organiser}, and read your words there",
         )
     )  # fmt: skip
+    for sentence in refusals(study, so_far=True):
+        screen.warn(sentence)
     if name != study.organiser:
         title = f"The organiser of {study.name}: let them read these words to you"
         show(
@@ -332,4 +338,8 @@ def renew(
         known_identity(found, who)
         made = renew_identity(found.folder, who, days)
         screen.say(f"wrote {made.key} and {made.certificate}; the old ones are {who}.old.*")
-        _ask(found, who, {"address": None, "listen": None, "features": ()})
+        _ask(found, who, {"address": None, "listen": None, "features": ()}, screen)
+
+
+app.command()(policy)
+app.command()(log)

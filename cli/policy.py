@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
+    from vpem.errors import Setting
     from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
 
     from .output import Screen
 
@@ -49,9 +51,13 @@ class Guard:
     def check(self, command: str, options: Mapping[str, Any]) -> None:
         """Raise PolicyError where a command may not be run; options by names of parameters."""
         if self.policy is not None:
-            n_parties = sum(member.holds for member in self.study.roster.members)
-            result = self.study.result
-            self.policy.check(command, options, n_parties=n_parties, result=result)
+            self.policy.check(command, options, **self.facts)
+
+    @property
+    def facts(self) -> Report:
+        """What a policy asks of the study."""
+        n_parties = sum(member.holds for member in self.study.roster.members)
+        return {"n_parties": n_parties, "result": self.study.result}
 
     def watch(self, engine: Engine, n_rows: int, over_rows: bool, screen: Screen) -> None:
         """Raise PolicyError where there are too few rows, or later where E-steps are used up.
@@ -78,20 +84,33 @@ class Guard:
             engine.watch = ESteps(self.policy, 1 if over_rows else n_rows).begin
 
 
-def refusals(study: Study) -> list[str]:
-    """Return what the policy beside a study refuses of what the study says, a sentence each."""
-    from vpem.files.studies.policy import PolicyError
+def refusals(study: Study, so_far: bool = False) -> list[str]:
+    """Return what the policy beside a study refuses of what the study says, a sentence each.
 
-    from .naming import in_options
+    Parameters
+    ----------
+    study : Study
+        What is looked at.
+    so_far : bool
+        Whether there will be more parties.
+    """
+    from dataclasses import replace
+
     from .output import clean
 
     guard, found = Guard(study), dict[str, None]()
+    if guard.policy is None:
+        return []
+    policy = replace(guard.policy, fewest_parties=None) if so_far else guard.policy
     for command, options in study.options.items():
         asked = {"align": None, "topology": None} | {
             name.replace("-", "_"): value for name, value in options.items()
         }
-        try:
-            guard.check(command, asked)
-        except PolicyError as error:
-            found[clean(in_options(error))] = None
+        for error in policy.refused(command, asked, **guard.facts):
+            found[f"{clean(error.told(_typed))}; this member will refuse 'vpem {command}'"] = None
     return list(found)
+
+
+def _typed(setting: Setting) -> str:
+    """Return how an option of another command is given."""
+    return f"--{setting.name.replace('_', '-')} {setting.value}"

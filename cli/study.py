@@ -11,6 +11,7 @@ import typer
 from .new_study import NewStudy
 from .options import Json
 from .party import As, facts_of
+from .policy import refusals
 from .roles import READ
 from .study_shown import report_of, show_study
 
@@ -84,13 +85,14 @@ def init(
 def show(file: StudyFile, json: Json = False) -> None:
     """Check a study, and show who takes part and what is run.
 
-    And what each will show to whom, as the organiser has signed it.
+    And what each will show to whom, as the organiser has signed it. What the policy.toml beside it
+    does not allow is said.
 
     Example: vpem study show heart.toml
     """
     from .output import Screen, print_json
 
-    with Screen():
+    with Screen() as screen:
         from vpem.files.studies.study import read_study
 
         found = read_study(file)
@@ -98,6 +100,8 @@ def show(file: StudyFile, json: Json = False) -> None:
             print_json(report_of(found))
         else:
             show_study(found)
+        for sentence in refusals(found):
+            screen.warn(sentence)
 
 
 # ---- editions ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ line. They are looked at before any work, once the parties' rows are known, and 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,14 @@ class Policy:
     def check(
         self, command: str, options: Mapping[str, Any], *, n_parties: int, result: str
     ) -> None:
-        """Raise PolicyError where a command may not be run, before any work.
+        """Raise PolicyError where a command may not be run; the parameters are `refused`'s."""
+        for error in self.refused(command, options, n_parties=n_parties, result=result):
+            raise error
+
+    def refused(
+        self, command: str, options: Mapping[str, Any], *, n_parties: int, result: str
+    ) -> Iterator[PolicyError]:
+        """Yield why a command may not be run, before any work.
 
         Parameters
         ----------
@@ -140,35 +147,41 @@ class Policy:
             Parties of the study that have data.
         result : {"all", "shards"}
             What becomes of the result.
+
+        Yields
+        ------
+        PolicyError
+            For each rule that does not allow it.
         """
         if self.masked_sums:
-            raise self._error(
+            yield self._error(
                 "requires masked sums", "which this version of vpem does not have; take the line "
                 "away to go on without them",
             )  # fmt: skip
-        self._among("commands", "command", command, f"but 'vpem {command}' was asked for")
+        yield from self._among("commands", "command", command, f"but this is 'vpem {command}'")
         if self.fewest_parties is not None and n_parties < self.fewest_parties:
-            raise self._error(
+            yield self._error(
                 f"requires at least {self.fewest_parties} parties",
                 f"but the study has {n_parties} with data",
             )
-        self._among("results", "result", result, f"but the study says {result!r}")
+        yield from self._among("results", "result", result, f"but the study says {result!r}")
         usual = "features" if command in OVER_FEATURES else "rows"
         over_rows = options.get("split", usual) == "rows"
         hops = int(options.get("hops") or 0)
         if self.largest_hops is not None and hops > self.largest_hops and not over_rows:
             hop = "hop" if self.largest_hops == 1 else "hops"
-            raise self._error(
+            yield self._error(
                 f"allows at most {self.largest_hops} {hop}", "but got ", Setting("hops", hops)
             )
         if "align" in options and not over_rows:
             align = str(options["align"] or "none")
-            self._among("align", "alignment", align, "but got ", Setting("align", align))
+            asked = Setting("align", align)
+            yield from self._among("align", "alignment", align, "but got ", asked)
         if "topology" in options:
             graph = options.get("graph")
             topology = "a file" if graph else str(options["topology"] or "star")
-            asked: Any = Setting("graph", str(graph)) if graph else Setting("topology", topology)
-            self._among("topologies", "topology", topology, "but got ", asked)
+            asked = Setting("graph", str(graph)) if graph else Setting("topology", topology)
+            yield from self._among("topologies", "topology", topology, "but got ", asked)
 
     def check_rows(self, n_rows: int) -> None:
         """Raise PolicyError where parties have too few rows together, once these are known."""
@@ -178,10 +191,12 @@ class Policy:
                 "together"
             )  # fmt: skip
 
-    def _among(self, name: str, noun: str, value: str, *found: str | Setting) -> None:
+    def _among(
+        self, name: str, noun: str, value: str, *found: str | Setting
+    ) -> Iterator[PolicyError]:
         allowed = getattr(self, name)
         if allowed is not None and value not in allowed:
-            raise self._error(f"allows only the {noun} {' or '.join(allowed)}", *found)
+            yield self._error(f"allows only the {noun} {' or '.join(allowed)}", *found)
 
     def _error(self, rule: str, *found: str | Setting) -> PolicyError:
         return PolicyError(rule, *found, file=self.path)
