@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vpem.files.parties.homes import Home
     from vpem.fits.clustering import Clustering
     from vpem.network.holdings import Workers
+    from vpem.saem.results import SaemFit
     from vpem.sums.connect import Network
     from vpem.terms.mixture import Mixture
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     Found = Mapping[int, Mapping[str, Any]]
     """Columns that were found, by party."""
 
-__all__ = ["LabelFile", "LabelledOutput", "of_clusters", "of_workers"]
+__all__ = ["LabelFile", "LabelledOutput", "of_clusters", "of_individuals", "of_workers"]
 
 
 def _of_one(value: Path | None, options: Mapping[str, Any]) -> Iterable[Path]:
@@ -147,19 +148,29 @@ class LabelFile:
         screen : Screen
             Where messages go.
         """
+        if self.parties:
+            held = source.partition or source.workers
+            assert held is not None
+            self.write_homes(source.homes, held.names, found, holders, screen)
+        elif self:
+            homes = {0: whole_of(source.ids, source.n_samples)} if self.where.speaks else {}
+            self.write_homes(homes, (), found, holders, screen)
+
+    def write_homes(
+        self,
+        homes: Mapping[int, Home],
+        names: Sequence[str],
+        found: Found,
+        holders: Placement,
+        screen: Screen,
+    ) -> None:
+        """Write tables of these rows, by party of this process; ``names`` are of all parties."""
         from vpem.engines.placement import for_each
         from vpem.files.tables import write_columns
 
         if not self:
             return
-        homes = source.homes
-        paths: Sequence[Path | None] = [self.file]
-        if self.parties:
-            held = source.partition or source.workers
-            assert held is not None
-            paths = self._paths(held.names)
-        elif self.where.speaks:
-            homes = {0: whole_of(source)}
+        paths: Sequence[Path | None] = self._paths(names) if self.parties else [self.file]
 
         def write(party: int) -> list[Any]:
             home, path = homes.get(party), paths[party]
@@ -182,13 +193,13 @@ class LabelFile:
                 )
 
 
-def whole_of(source: Dataset) -> Home:
-    """Return the rows of one dataset, all of which took part."""
+def whole_of(ids: Any, n_rows: int, name: str = "") -> Home:
+    """Return rows all of which took part."""
     import numpy as np
 
     from vpem.files.parties.homes import Home
 
-    return Home("", source.ids, np.arange(source.n_samples))
+    return Home(name, ids, np.arange(n_rows))
 
 
 def of_workers(
@@ -226,3 +237,28 @@ def of_clusters(
     if workers is not None and not labels.parties:
         columns = stacked(columns, workers, agents)
     labels.write(source, columns, agents, run.screen)
+
+
+def of_individuals(
+    labels: LabelFile, found: SaemFit, held: Workers, holders: Placement, screen: Screen
+) -> None:
+    """Write which classes individuals are in, each device's own, or of one dataset all."""
+    import numpy as np
+
+    from vpem.fits.labels import columns_of, of_each, stacked
+
+    if not labels:
+        return
+    assert found.people.probabilities is not None
+    table = {"id": np.array(found.people.names, np.str_), **columns_of(found.people.probabilities)}
+    columns = of_each(table, held, holders)
+    if not labels.parties:
+        columns = stacked(columns, held, holders)
+    homes = {}
+    for device, own in columns.items():
+        ids = own.pop("id")
+        name = held.names[device] if labels.parties else ""
+        # Names of individuals of parties begin with the party's.
+        ids = np.array([one.removeprefix(f"{name}/") for one in ids.tolist()], np.str_)
+        homes[device] = whole_of(ids, len(ids), name)
+    labels.write_homes(homes, held.names, columns, holders, screen)

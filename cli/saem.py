@@ -9,8 +9,9 @@ from vpem.records import changed, setting
 from vpem.settings import GraphSettings, SaemSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
-from .driver import Run, TableOutput
+from .driver import Run
 from .engine import EngineSettings, describe_engine
+from .labels import LabelFile, LabelledOutput, of_individuals
 from .options import Given, InitModel, Without
 from .results import Result
 from .roles import WRITTEN
@@ -52,9 +53,15 @@ class SaemGraph(GraphSettings, heading="Network"):
     )
 
 
-class SaemOutput(TableOutput, heading="Output", kept=False):
+class SaemOutput(LabelledOutput, heading="Output", kept=False):
     """What is written of a fit."""
 
+    labels_file: Path | None = changed(
+        LabelledOutput,
+        "labels_file",
+        help="Write the class of each individual of a mixture (gmm) here: .csv or .h5. With "
+        "--parties a file for each, named after it (classes.lab.csv).",
+    )
     individuals: Path | None = setting(
         None, "Write means and intervals of the individuals' latents here: .csv or .h5. With "
         "--engine mpi devices tell them for this only.",
@@ -102,9 +109,11 @@ def saem(
         from .saem_report import report_of, show_report
 
         check_start(how, out.strict)
+        _check_classes(model.model, out)
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, moves, given)
         run = Run(screen, out, "fits of SAEM", engine, checkpoints)
+        run.labels = labels = LabelFile.of(out, run.where, held.parties)
         if run.where.speaks:
             _check_outputs(out)
         needed = needed_covariates(model.model, options)
@@ -116,7 +125,9 @@ def saem(
         found, ran = _fit(source, model.model, how, graph.seeded(how.seed), sums, run, {
             "model_options": options, **sampler
         })  # fmt: skip
-        told = _told(found, source, out, ran.pop("network"), run)
+        network = ran.pop("network")
+        of_individuals(labels, found, source.held, network.agents, screen)
+        told = _told(found, source, out, network, run)
 
         def tell() -> Report:
             return report_of(told, source.held, screen) | ran | {
@@ -127,7 +138,10 @@ def saem(
             save_saem(path, told, force=out.force)
 
         mine = found if run.where.own_users else told
-        run.finish(Result(found.converged, tell, write, show_report, lambda _: _draw(mine, out)))
+        run.finish(Result(
+            found.converged, tell, write, show_report,
+            own=lambda _: {"labels_files": labels.written, **_draw(mine, out)},
+        ))  # fmt: skip
 
 
 def _fit(
@@ -178,6 +192,19 @@ def _told(found: SaemFit, source: Source, out: SaemOutput, network: Network, run
     if out.individuals is None or run.where.own_users:
         return leave_out(found)
     return collect(found, source.held, network.total.holders)
+
+
+def _check_classes(model: str, out: SaemOutput) -> None:
+    """Raise InputError where classes of individuals are to be written, and there are none."""
+    from vpem.errors import InputError
+    from vpem.saem.models.catalogue import model_class
+
+    if out.labels_file is None or hasattr(model_class(model), "responsibilities"):
+        return
+    raise InputError(
+        f"the model {model} has no classes of individuals, which --labels are; leave it out, or "
+        "take the model gmm"
+    )
 
 
 def _check_outputs(out: SaemOutput) -> None:

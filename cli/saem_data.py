@@ -182,7 +182,7 @@ def _of_parties(parties: Sequence[Party], one: tuple[Any, ...], run: Run) -> Sou
 
     from .engine import place_parties
 
-    holders = place_parties(parties, run.out.output, False, run.where)
+    holders = place_parties(parties, run.out.output, False, run.where, run.labels)
     if run.engine.size > len(parties):
         raise InputError(
             f"there are {run.engine.size} processes, but {len(parties)} parties: every process "

@@ -32,6 +32,7 @@ __all__ = [
     "charge_clusters",
     "columns_of",
     "columns_of_clusters",
+    "of_each",
     "responsibilities_of_agents",
     "responsibilities_of_workers",
     "stacked",
@@ -212,11 +213,27 @@ def columns_of_clusters(
         Columns by worker or agent of this process.
     """
     table = {"label": found.labels, "distance": np.sqrt(found.distances)}
-    own = holders.own.tolist()
     if workers is None:
-        return dict.fromkeys(own, table)
-    rows = dict(enumerate(workers.rows))
-    if len(found.labels) < workers.n_samples:  # a process has its own workers', one by one
+        return dict.fromkeys(holders.own.tolist(), table)
+    return of_each(table, workers, holders)
+
+
+def of_each(
+    table: dict[str, NDArray[Any]], workers: Workers, holders: Placement
+) -> dict[int, dict[str, NDArray[Any]]]:
+    """Return what each worker of this process has of a table.
+
+    Parameters
+    ----------
+    table : dict of str to ndarray
+        Columns of all rows; or of those of this process's workers, one worker after the other.
+    workers : Workers
+        Who holds which rows.
+    holders : Placement
+        Which worker lives where.
+    """
+    own, rows = holders.own.tolist(), dict(enumerate(workers.rows))
+    if any(len(column) < workers.n_samples for column in table.values()):
         ends = np.cumsum([0, *(len(rows[worker]) for worker in own)])
         rows = {w: np.arange(*run) for w, run in zip(own, pairwise(ends.tolist()), strict=True)}
     return {w: {name: column[rows[w]] for name, column in table.items()} for w in own}
