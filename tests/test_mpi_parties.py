@@ -65,6 +65,12 @@ def launch(folders, *words, timeout=60):
     )  # fmt: skip
 
 
+def labels_in(path):
+    """Who the rows of a table are, and what they belong to."""
+    with open(path, newline="") as file:
+        return [(row["id"], row["label"]) for row in csv.DictReader(file)]
+
+
 def told(ended):
     """What was said on stderr, but for what the launcher says."""
     return [line for line in ended.stderr.splitlines() if not line.startswith("Abort(")]
@@ -94,7 +100,7 @@ SHORT = ("--seed", "2", "--max-iter", "8", "--tol", "0", "--json")
 )
 def test_a_fit_is_that_of_one_process(capsys, monkeypatch, whole, tmp_path, held, words):
     folders = apart(whole, tmp_path, *held)
-    asked = ("fit", *FILES, "--parties", *words, *SHORT)
+    asked = ("fit", *FILES, "--parties", *words, *SHORT, "--labels", "l.csv", "--force")
     ended = launch(folders, "-c", MAIN, *asked, "--engine", "mpi", "-o", "model.h5")
     assert ended.returncode == 0, ended.stderr
     monkeypatch.chdir(whole)
@@ -107,12 +113,16 @@ def test_a_fit_is_that_of_one_process(capsys, monkeypatch, whole, tmp_path, held
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-10)
     assert read_model(folders[0] / "model.h5").report["alignment"] == expected["alignment"]
     for folder, parties in zip(folders, held, strict=True):
-        left = {"key", *(f"{name}.h5" for name in parties)}
+        tables = [f"l.{name}.csv" for name in parties]
+        left = {"key", *(f"{name}.h5" for name in parties), *tables}
         assert {path.name for path in folder.iterdir()} - {"model.h5"} == left
+        for name in tables:
+            ours, theirs = (labels_in(home / name) for home in (folder, whole))
+            assert ours == theirs
     counted = expected["communication"]["by_kind"]
     if "path" in words:
-        handed = found["handed"]["estep"]["between_agents"]
-        assert handed == counted["estep"]["bytes"]
+        for kind in ("estep", "labels"):
+            assert found["handed"][kind]["between_agents"] == counted[kind]["bytes"]
 
 
 def test_a_model_is_used_where_the_data_are(capsys, monkeypatch, whole, tmp_path):
@@ -132,13 +142,11 @@ def test_a_model_is_used_where_the_data_are(capsys, monkeypatch, whole, tmp_path
     assert ours == alone.err.splitlines()[:-1]
     assert sum("rows took no part" in line for line in lines) == 3
     assert any("registry sends" in line or "sends registry" in line for line in lines)
-    with open(whole / "labels.csv", newline="") as file:
-        together = {row["id"]: row["label"] for row in csv.DictReader(file)}
+    together = dict(labels_in(whole / "labels.csv"))
     for folder, name in zip(folders, PARTIES[::-1], strict=False):
-        with open(folder / f"labels.{name}.csv", newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert [row["id"] for row in rows] == read_dataset(folder / f"{name}.h5").ids.tolist()
-        assert all(row["label"] == together.get(row["id"], "") for row in rows)
+        rows = labels_in(folder / f"labels.{name}.csv")
+        assert [who for who, _ in rows] == read_dataset(folder / f"{name}.h5").ids.tolist()
+        assert all(label == together.get(who, "") for who, label in rows)
     assert not any((folder / "labels.csv").exists() for folder in folders)
 
 

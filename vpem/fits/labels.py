@@ -23,6 +23,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.routes import charge_answers, find_routes
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
 from vpem.sums.connect import Network
+from vpem.sums.neighbours import Traffic
 from vpem.sums.quantizer import ITEM
 from vpem.sums.spread import uncompressed
 from vpem.terms.mixture import Mixture
@@ -110,7 +111,7 @@ def responsibilities_of_agents(
     used = {hub_of[agent] for agent in agents}
     kept = [(place, b) for place, b in enumerate(total.holders.own.tolist()) if apart or b in used]
     shared = total.roots.n_agents == 1
-    count = 1 if shared else len(kept)
+    count = min(1, len(kept)) if shared else len(kept)
     check_memory(count * n_samples * k * ITEM, f"responsibilities of {n_samples} rows")
     found = np.empty((count, n_samples, k))
     threads, own = thread_count(None), mixture.blocks.n_blocks
@@ -127,7 +128,8 @@ def responsibilities_of_agents(
             log_weights = np.broadcast_to(mixture.log_weights, (len(sums), k))
             out, densities = np.empty((*sums.shape[:2], k)), np.empty(sums.shape[:2])
             normalise(sums, np.ascontiguousarray(log_weights), out, densities, threads)
-            found[:, rows] = out[:1] if shared else out[[place for place, _ in kept]]
+            if kept:
+                found[:, rows] = out[:1] if shared else out[[place for place, _ in kept]]
     by_hub = {b: found[0 if shared else at] for at, (_, b) in enumerate(kept)}
     told = _tell_agents(network, ledger, by_hub, (n_samples, k))
     return {agent: told[agent] for agent in agents if agent in told}
@@ -139,10 +141,14 @@ def _tell_agents(
     """Bring what roots have to the agents of their hubs, hop by hop: by agent of this process."""
     agents, routes = network.agents, find_routes(network.graph, network.hubs)
     have: dict[int, Any] = {network.hubs[b].root: shares for b, shares in by_hub.items()}
-    charge_answers(ledger, routes, shape[0] * shape[1] * ITEM)
+    size = shape[0] * shape[1] * ITEM
+    charge_answers(ledger, routes, size)
     for leaf in reversed(routes.leaves.tolist()):
         parent = int(routes.parent[leaf])
         part = agents.send_rows(have.get(parent), shape, np.dtype(np.float64), parent, leaf)
+        if agents.apart and agents.mine(parent):
+            traffic: Traffic = network.total.traffic  # type: ignore[attr-defined]
+            traffic.add("labels", size, 0 if agents.mine(leaf) else size)
         if part is not None:
             have[leaf] = part
     return have
