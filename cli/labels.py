@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["LabelFile", "LabelledOutput", "of_clusters", "of_individuals", "of_workers"]
 
 
+OPTIONS = {"labels_file": "--labels", "output": "--output"}
+"""Options that name tables of labels, by their settings."""
+
+
 def _of_one(value: Path | None, options: Mapping[str, Any]) -> Iterable[Path]:
     """Return the table of one dataset; those of parties are known later: see `LabelFile.place`."""
     return () if value is None or options.get("parties") else (value,)
@@ -53,8 +57,8 @@ class LabelFile:
 
     Parameters
     ----------
-    option : str
-        That names the file.
+    setting : str
+        That names the file: one of `OPTIONS`.
     file : path or None
         The file: of one dataset, or of a process that has a user of its own; else files are named
         after it and the parties, as shards are.
@@ -81,14 +85,14 @@ class LabelFile:
     """
 
     def __init__(
-        self, option: str, file: Path | None, where: Where, parties: bool, **how: bool
+        self, setting: str, file: Path | None, where: Where, parties: bool, **how: bool
     ) -> None:
         from vpem.files.endings import check_ending
         from vpem.files.hdf5 import check_writable
 
-        self.option, self.file, self.where, self.parties = option, file, where, parties
+        self.option, self.file, self.where, self.parties = OPTIONS[setting], file, where, parties
         self.how, self.written = how, list[str]()
-        self.wanted = where.anybody("labels_file", file is not None)
+        self.wanted = where.anybody(setting, file is not None)
         if file is not None:
             check_ending(file, "results")
             if not parties and where.speaks:
@@ -98,7 +102,7 @@ class LabelFile:
     def of(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
         """Make that of a fit."""
         how = {"force": out.force, "quote_formulas": out.quote_formulas}
-        return cls("--labels", out.labels_file, where, parties, **how)
+        return cls("labels_file", out.labels_file, where, parties, **how)
 
     def __bool__(self) -> bool:
         return self.wanted

@@ -120,7 +120,7 @@ class RowFile(StoredFile):
         if request.where.own_users:  # a member that brings no data has no rows
             rows = next(iter(source.homes.values()), Home("", None, np.arange(0)))
             shown = {name: rows.values(column) for name, column in shown.items()}
-        if not tables:
+        if tables.file is None:
             output.write(rows.columns(columns), "vpem-predictions")
         if output.json:
             report = {

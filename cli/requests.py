@@ -234,7 +234,7 @@ class Request:
         out = self.output
         apart = self.processes.apart and self.parties.parties
         how = {"force": out.force, "quote_formulas": out.quote_formulas}
-        return LabelFile("--output", out.output if apart else None, self.where, True, **how)
+        return LabelFile("output", out.output if apart else None, self.where, True, **how)
 
     @property
     def processes(self) -> Engine:

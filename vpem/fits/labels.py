@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_memory
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.holdings import Workers
 from vpem.network.ledger import Ledger
@@ -145,7 +146,8 @@ def _tell_agents(
     charge_answers(ledger, routes, size)
     for leaf in reversed(routes.leaves.tolist()):
         parent = int(routes.parent[leaf])
-        part = agents.send_rows(have.get(parent), shape, np.dtype(np.float64), parent, leaf)
+        with about(agents.engine, "labels"):
+            part = agents.send_rows(have.get(parent), shape, np.dtype(np.float64), parent, leaf)
         if agents.apart and agents.mine(parent):
             traffic: Traffic = network.total.traffic  # type: ignore[attr-defined]
             traffic.add("labels", size, 0 if agents.mine(leaf) else size)
