@@ -54,7 +54,7 @@ class Comparison:
         names = [f"feature {column}" for column in columns]
         stored = isinstance(X, FileMatrix)
         own = (X.select(columns) if stored else X[:, columns]) if len(names) else None
-        weights = sample_weight if self.engine.rank == 0 else None
+        weights = sample_weight if ranked.agents.mine(0) else None
         found = fit_spread(own, ranked, sample_weight=weights, feature_names=names, **options)
         if self.engine.rank:
             assert found.mixture.blocks.n_blocks == len(ranked.total.holders.own)

@@ -32,9 +32,10 @@ def over_features(X, engine, topology, hops, sample_weight=None, how=None, **opt
     graph = make_graph(topology, n_agents)
     networks = {h: connect(graph, partition, hops=h, n_threads=1, **(how or {})) for h in hops}
     ranked = {h: spread(network, engine) for h, network in networks.items()}
-    columns = own_columns(next(iter(ranked.values())))
+    first = next(iter(ranked.values()))
+    columns = own_columns(first)
     own = np.ascontiguousarray(X[:, columns]) if len(columns) else None
-    weights = None if engine.rank else sample_weight
+    weights = sample_weight if first.agents.mine(0) else None
     return (
         Problem(own, ranked, None, options, {}, weights),
         Problem(X, networks, None, options, {}, sample_weight),

@@ -1,6 +1,7 @@
 """What runs over the ranks of an engine finds what one process does, whatever the engine is."""
 
 import ast
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +13,16 @@ from vpem._core.threads import one_blas_thread
 from vpem.engines.engine import StalledError
 from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
+from vpem.fits.spread import fit_spread, own_columns
+from vpem.network.holdings import from_lists
+from vpem.network.topologies import make_graph
+from vpem.sums.connect import connect
+from vpem.sums.spread import spread
 
 from . import over_fits, over_missing, over_row_states, over_rows, over_selection, over_sums
 from .mpi_support import ROOT, run_ranks
-from .thread_engine import ThreadEngine, over_queues, together
+from .thread_engine import over_queues, together
+from .tls_support import members_together
 
 
 # Many ranks share the processors of a small machine: they run the networks, not all else. The sixth
@@ -47,30 +54,71 @@ def at_the_end(told):
     return int(number)
 
 
+over_threads = together
+over_members = partial(together, engine=over_queues)
+"""Members of a study whose links are queues."""
+SERVER = (4, (1, 2, 3))
+"""Processes, and those that hold something: a server that holds nothing is the first."""
+
+
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
-# A server that holds nothing may be the first.
 @pytest.mark.parametrize(
-    ("n_ranks", "seats"), [(2, None), (3, None), (4, (1, 2, 3))], ids=["2", "3", "a server"]
-)
-@pytest.mark.parametrize(
-    ("suite", "engine"),
+    ("suite", "run", "n_ranks", "seats"),
     [
-        (over_fits, ThreadEngine),
-        (over_rows, ThreadEngine),
-        (over_fits, over_queues),
-        (over_rows, over_queues),
-        (over_missing, over_queues),
-        (over_row_states, over_queues),
-        (over_selection, over_queues),
+        (over_fits, over_threads, 3, None),
+        (over_rows, over_threads, *SERVER),
+        (over_fits, over_members, *SERVER),
+        (over_rows, over_members, 3, None),
+        (over_missing, over_members, *SERVER),
+        (over_row_states, over_members, *SERVER),
+        (over_selection, over_members, *SERVER),
+        (over_fits, members_together, 2, None),
+        (over_rows, members_together, 2, None),
+        (over_missing, members_together, 3, None),
+        (over_row_states, members_together, 2, None),
+        (over_rows, members_together, *SERVER),
     ],
 )
-def test_threads(suite, engine, n_ranks, seats):
+def test_processes_find_what_one_does(suite, run, n_ranks, seats):
     with one_blas_thread():
-        work = partial(suite.main, brief=True)
-        first, *others = together(n_ranks, work, engine, seats=seats)
+        first, *others = run(n_ranks, partial(suite.main, brief=True), seats=seats)
     assert isinstance(first, str), first
     assert at_the_end(first) > 0
     assert all(isinstance(other, str) for other in others), others
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@pytest.mark.parametrize(
+    ("topology", "how", "seats"),
+    [
+        ("star", {}, (1, 2, 3)),
+        ("path", {"sum": "tree"}, (0, 1, 2)),
+        ("path", {}, (0, 1, 2)),
+        ("path", {"hops": 1}, (0, 1, 2)),
+    ],
+)
+def test_links_carry_the_bytes_that_ledgers_count(topology, how, seats):
+    X = over_fits.overlapping()
+    joined = connect(make_graph(topology, 3), from_lists(over_fits.HELD[3], 8), **{"hops": 0} | how)
+
+    def work(engine):
+        ranked = spread(joined, engine)
+        own = X[:, own_columns(ranked)] if len(ranked.agents.own) else None
+        fit = fit_spread(own, ranked, n_components=3, max_iter=3, init="kmeans", seed=1)
+        traffic = ranked.total.traffic
+        return fit.communication["by_kind"], engine._post.sent, Counter(traffic.on_wire)
+
+    found = over_members(max(seats) + 1, work, seats=seats)
+    sent = Counter()
+    for _, messages, _ in found:
+        for _, topic, size in messages:
+            sent[topic] += size
+    counted = found[0][0]
+    for kind in ("setup", "estep", "server"):
+        assert sent[kind] == counted[kind]["bytes"]
+    assert sent["setup"] > 0
+    handed = sum((on_wire for _, _, on_wire in found), Counter())
+    assert handed["estep"] + handed["server"] == sent["estep"] + sent["server"]
 
 
 def test_one_process():

@@ -32,7 +32,7 @@ class ThreadEngine:
 
     apart = True
     crowded = False
-    topic = ""
+    topic = "agreement"
     watch = None
     copies = 1
     open = True
@@ -68,6 +68,14 @@ class ThreadEngine:
 
     def recv(self, source):
         return self.take(source, "sent")
+
+    def send_array(self, values, to):
+        self.post(to, "sent", values)
+
+    def recv_array(self, values, source):
+        found = self.take(source, "sent")
+        assert (found.shape, found.dtype) == (values.shape, values.dtype)
+        values[...] = found
 
     def allgather(self, value):
         return self.begin(dict.fromkeys(range(self.size), value))()

@@ -3,17 +3,23 @@
 import contextlib
 import socket
 import ssl
+import tempfile
 import threading
 import uuid
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.members import Identity, Member, Roster
 from vpem.engines.tls.post import Post
+from vpem.errors import VpemWarning
 
 DAY = timedelta(days=1)
 
@@ -99,6 +105,26 @@ def posts(roster, identities, sockets, timeout=20.0, **options):
         yield made
     finally:
         at_once([post.close for post in made])
+
+
+def members_together(size, work, seats=None):
+    """Run ``work(engine)`` at so many members of a study: what each gave, or the error it raised.
+
+    All can be dialled; those at the ``seats`` bring data, each one agent's, and None has agents
+    spread over all.
+    """
+    names = tuple(f"member {number}" for number in range(size))
+    holds = [name for number, name in enumerate(names) if seats is None or number in seats]
+
+    def run(post):
+        engine = TlsEngine(post, post.roster)
+        engine.seats = seats
+        return work(engine)
+
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        with posts(*a_study(Path(folder), names, names, holds)) as made:
+            return at_once([partial(run, post) for post in made])
 
 
 def at_once(works):

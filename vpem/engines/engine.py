@@ -1,9 +1,10 @@
 """How processes talk: the one protocol by which anything crosses between agents.
 
 The words are those of mpi4py. All processes call the same methods in the same order (`Engine.send`
-and `Engine.recv` in pairs). Values are None, bool, int, float, str, bytes, arrays of numbers or of
-text of fixed width, and lists, tuples and dicts of such (`vpem.network.messages`). In one process
-(`vpem.engines.one_process`) each method hands back what it was given.
+and `Engine.recv`, and those of arrays, in pairs). Values are None, bool, int, float, str, bytes,
+arrays of numbers or of text of fixed width, and lists, tuples and dicts of such
+(`vpem.network.messages`). In one process (`vpem.engines.one_process`) each method hands back what
+it was given.
 """
 
 from __future__ import annotations
@@ -93,6 +94,12 @@ class Engine(Protocol):
 
     def recv(self, source: int) -> Any:
         """Return the value that another process has sent."""
+
+    def send_array(self, values: NDArray[Any], to: int) -> None:
+        """Send an array, without a word of what it is, to another process."""
+
+    def recv_array(self, values: NDArray[Any], source: int) -> None:
+        """Receive an array that another process has sent, of this shape and kind, in its place."""
 
     def bcast(self, value: Any, root: int = 0) -> Any:
         """Return, in every process, the root's value."""

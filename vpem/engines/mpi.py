@@ -109,6 +109,14 @@ class MpiEngine:
         self._wait(self._comm.Irecv(buffer, source=source))
         return decode(buffer.data)
 
+    def send_array(self, values: NDArray[Any], to: int) -> None:
+        """Send an array, without a word of what it is, to another rank."""
+        self._wait(self._comm.Isend(values, dest=to))
+
+    def recv_array(self, values: NDArray[Any], source: int) -> None:
+        """Receive an array that another rank has sent, of this shape and kind, in its place."""
+        self._wait(self._comm.Irecv(values, source=source))
+
     def bcast(self, value: Any, root: int = 0) -> Any:
         """Return, on every rank, the root's value."""
         own = self.rank == root

@@ -160,14 +160,17 @@ class Placement:
         """Send rows (m, d) from one agent to another, some at a time; None but at the target."""
         if self.mine(source) == self.mine(target):
             return rows
+        here, there = int(self.nodes[source]), int(self.nodes[target])
         step = max(1, PIECE_BYTES // max(1, shape[1] * dtype.itemsize))
         found = np.empty(shape, dtype) if self.mine(target) else None
         for begin in range(0, shape[0], step):
             some = slice(begin, begin + step)
-            part = None if rows is None else np.ascontiguousarray(rows[some], dtype=dtype)
-            part = self.send(part, source, target)
             if found is not None:
-                found[some] = part
+                self.engine.recv_array(found[some], here)
+            else:
+                assert rows is not None
+                part = np.ascontiguousarray(rows[some], dtype=dtype)
+                self.engine.send_array(part, there)
         return found
 
     # ---- arrays and lists of all processes ------------------------------------------------------

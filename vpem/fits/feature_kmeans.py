@@ -109,7 +109,7 @@ def kmeans_features(
     if n_features == 0:
         raise InputError("the network's agents hold no features; make it with vpem.connect")
     if network.agents.apart:
-        sample_weight = network.agents.engine.bcast(sample_weight)
+        sample_weight = network.agents.bcast(sample_weight)
         X, feature_names = bring(X, network, feature_names, how.missing)
     asked = prepare(
         X, network.blocks.n_features, how, sample_weight, feature_names,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Extremes, Floats
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.network.holdings import Workers
@@ -149,7 +150,8 @@ class SharedRows:
         some = self._rows.take(indices[inside] - own.start)
         found = np.zeros((len(indices), some.shape[1]), dtype=self.dtype)
         found[inside] = some
-        return self._here.holders.allreduce(found)
+        with about(self._here.holders.engine, "flooding"):
+            return self._here.holders.allreduce(found)
 
     def some(self, indices: NDArray[np.intp]) -> Rows:
         """Some of this process's rows as rows of their own."""

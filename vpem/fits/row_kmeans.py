@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.fingerprint import checksum
@@ -263,7 +264,8 @@ def _all_centres(run: Lloyd, total: Sum) -> NDArray[np.float64]:
     """Centres of all roots of all processes, (R, K, d)."""
     if total.roots.n_agents == 1 or not total.holders.apart:
         return run.centres
-    found: NDArray[np.float64] = total.holders.allreduce(total.holders.padded(run.centres))
+    with about(total.holders.engine, "result"):
+        found: NDArray[np.float64] = total.holders.allreduce(total.holders.padded(run.centres))
     return found
 
 
@@ -275,7 +277,8 @@ def _by_row(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Put what is worker by worker in the user's order; at processes but the first it stays."""
     own = {"labels": labels, "distances": distances}
-    parts = holders.engine.gather(own) or [own]
+    with about(holders.engine, "result"):
+        parts = holders.engine.gather(own) or [own]
     labels, distances = (
         np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
     )

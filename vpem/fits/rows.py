@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_array, check_int
+from vpem.engines.engine import about
 from vpem.errors import InputError
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.matrix import FileMatrix
@@ -222,7 +223,8 @@ def _gathered(run: Run, kept: MixtureRuns, total: Sum) -> list[Mixture]:
     if total.roots.n_agents == 1 or not total.holders.apart:
         return run.mixtures
     own = [mixture_state(one) for one in run.mixtures[: len(total.holders.own)]]
-    parts = total.holders.engine.gather(own) or [own]
+    with about(total.holders.engine, "result"):
+        parts = total.holders.engine.gather(own) or [own]
     return kept.mixtures({"mixtures": [state for part in parts for state in part]})
 
 

@@ -57,7 +57,7 @@ def fit_spread(
     settings : FitSettings, optional
         As for `vpem.fits.vpem.fit_vpem`.
     sample_weight : ndarray of shape (M,), optional
-        Weight of each row; those of the first process hold for all.
+        Weight of each row; those of the first agent's process hold for all.
     feature_names : sequence of str, optional
         Of the columns of ``X``, for messages.
     callback, saver, labels
@@ -81,7 +81,7 @@ def fit_spread(
     how = FitSettings.of(settings, **changes)
     data, names, weights = X, feature_names, sample_weight
     if network.agents.apart:
-        weights = network.agents.engine.bcast(None if weights is None else np.asarray(weights))
+        weights = network.agents.bcast(None if weights is None else np.asarray(weights))
         data, names = bring(X, network, feature_names, how.missing)
     assert data is not None
     fit = fit_vpem(

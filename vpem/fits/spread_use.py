@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, check_finite
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement, for_each
 from vpem.fits.parts import cut
 from vpem.network.blocks import Blocks
@@ -175,7 +176,8 @@ class SpreadRows:
                     at = [int(np.flatnonzero(self.features[party] == j)[0]) for j in own]
                     values = self._held[party][:, at]
                 shape = (len(self), len(own))
-                values = self.parties.send_rows(values, shape, self.dtype, party, root)
+                with about(self.parties.engine, "features"):
+                    values = self.parties.send_rows(values, shape, self.dtype, party, root)
                 if b in found:
                     assert values is not None
                     found[b][:, [int(np.flatnonzero(features == j)[0]) for j in own]] = values

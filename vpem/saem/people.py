@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.holdings import Workers
 from vpem.saem.individuals import Individuals
@@ -82,7 +83,8 @@ def collect(fit: SaemFit, held: Workers, place: Placement) -> SaemFit:
         In which process each device lives.
     """
     mine = [_columns(fit), list(fit.people.names)]
-    parts = place.engine.gather(mine)
+    with about(place.engine, "result"):
+        parts = place.engine.gather(mine)
     if parts is None:
         return fit
     devices = np.argsort(place.ranks, kind="stable")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
+from vpem.engines.engine import about
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
@@ -361,7 +362,9 @@ class _Loop:
             run.parameters, _ = model.maximize(mean, len(statistics))
             apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
             far = float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
-        full = self.keeper.holders.allreduce(self.weights @ first_statistics(model, run.parameters))
+        own = self.weights @ first_statistics(model, run.parameters)
+        with about(self.keeper.holders.engine, "check"):
+            full = self.keeper.holders.allreduce(own)
         history = run.history
         history.iteration.append(run.n_iter)
         history.epochs.append(self.estimates.epochs)

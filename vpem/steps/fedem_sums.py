@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.engines.engine import about
 from vpem.errors import InputError, Setting
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
@@ -208,7 +209,8 @@ class Local(_Keeping):
         moves[active] += corrections / self.workers.probability
         found = self._average(statistics + step * moves)
         self.memory.take(corrections)
-        run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
+        with about(self.holders.engine, "estep"):
+            run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
         return found
 
     def finish(self, size: int) -> None:
@@ -220,7 +222,10 @@ class Local(_Keeping):
 
     def every(self, values: Vector) -> Vector:
         """What all roots have, of what this process's do."""
-        return self.holders.allreduce(values) if self._apart else values
+        if not self._apart:
+            return values
+        with about(self.holders.engine, "estep"):
+            return self.holders.allreduce(values)
 
     def others(self, worker: int) -> bool:
         """Whether a root lives in another process."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vpem._core.assign import distances_to
 from vpem.checks import Floats
+from vpem.engines.engine import about
 from vpem.steps.streams import ROW_BYTES
 from vpem.sums.sum import Sum
 from vpem.terms.matrix import Rows
@@ -126,7 +127,8 @@ class HeldRows:
         found = np.zeros((len(places), self.width))
         own = places[here]
         found[here] = self._rows[own] if self._stored is None else self._stored.take(own)
-        return self.holders.allreduce(found)
+        with about(self.holders.engine, "flooding"):
+            return self.holders.allreduce(found)
 
     def distances(
         self, points: NDArray[np.float64], out: NDArray[np.float64], n_threads: int

@@ -277,5 +277,5 @@ class CompressedServerSum(GoesOn, AtServer):
         """Bring the server's message to all processes."""
         with about(self.holders.engine, self.charge):
             heard = self.holders.engine.bcast(messages)
-        self.traffic.add(self.charge, 0, messages.nbytes)
+        self.traffic.add(self.charge, 0, messages.nbytes * self.holders.engine.copies)
         return messages[:0] if self._is_server else np.asarray(heard)

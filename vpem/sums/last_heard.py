@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
@@ -223,7 +224,8 @@ class HeardByNeighbours:
         self._sums[awake] = found[awake, :-1] / found[awake, -1:]
         estimates = self._sums
         if self._some_follow:
-            first = self.roots.bcast(estimates[:1] if self.roots.mine(0) else None)
+            with about(self.roots.engine, "following"):
+                first = self.roots.bcast(estimates[:1] if self.roots.mine(0) else None)
             estimates = estimates if len(estimates) else first
         return unflattened(estimates, terms, scalars)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.routes import Routes
 from vpem.network.schema import COUNT, Mapping, Schema, State
@@ -252,10 +253,8 @@ class Neighbourhood:
 
     def meet(self, states: Sequence[NDArray[Any]], kind: str, links: Mask | None = None) -> None:
         """Send the states of agents to their neighbours, over links that are up; None: all are."""
-        n_sent, n_links = (
-            0,
-            int((self.from_here if links is None else self.from_here & links).sum()),
-        )
+        n_sent = 0
+        n_links = int((self.from_here if links is None else self.from_here & links).sum())
         if self.exchange is not None:
             exchange = self.exchange.among(None if links is None else self.open_ways(links))
             finished(exchange.run(states, kind))
@@ -284,7 +283,8 @@ class Neighbourhood:
         """Return what this process's roots found, or the first root where it follows that."""
         if not self._some_follow:
             return found
-        first = self.holders.bcast(found[:1] if self.holders.mine(0) else None)
+        with about(self.holders.engine, "following"):
+            first = self.holders.bcast(found[:1] if self.holders.mine(0) else None)
         return found if len(found) else np.asarray(first)
 
 

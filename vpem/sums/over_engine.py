@@ -145,8 +145,12 @@ class ServerOverEngine(_OverEngine, AtServer):
         with about(self.holders.engine, self.charge):
             found = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
-            self.traffic.add(self.charge, 0, found.nbytes)
+            self._handed(found.nbytes)
         return found
+
+    def _handed(self, size: int) -> None:
+        """Count an array that was added to others'."""
+        self.traffic.add(self.charge, 0, size * self.holders.engine.copies)
 
     def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
         shape = (1, *terms.shape[1:])
@@ -162,7 +166,7 @@ class ServerOverEngine(_OverEngine, AtServer):
             yield
             for request in requests:
                 request.wait()
-            self.traffic.add(self.charge, 0, sum(part.nbytes for part in parts))
+            self._handed(sum(part.nbytes for part in parts))
         if scalars is not None:
             scalars.found = parts[-1][-scalars.own.shape[1] :][None]
         total: Floats = parts[0][: int(np.prod(shape))].reshape(shape)

@@ -93,6 +93,14 @@ class TlsEngine:
         """Return the value that another member has sent."""
         return self._read(source, self._pair(source, self.rank))
 
+    def send_array(self, values: NDArray[Any], to: int) -> None:
+        """Send an array, without a word of what it is, to another member."""
+        self._post.put(to, self._pair(self.rank, to), values.tobytes(), self.topic)
+
+    def recv_array(self, values: NDArray[Any], source: int) -> None:
+        """Receive an array that another member has sent, of this shape and kind, in its place."""
+        values[...] = self._array(source, self._pair(source, self.rank), values)
+
     def bcast(self, value: Any, root: int = 0) -> Any:
         """Return, in every process, the root's value, which goes by the first member."""
         tag = self._together()

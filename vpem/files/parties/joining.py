@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpem.checks import Floats, Labels, check_memory
+from vpem.engines.engine import about
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset
@@ -89,17 +90,13 @@ def align_parties(
     keys = None
     if key is not None:
         keys = for_each(holders, range(len(parties)), lambda _: read_key(key))
-    return align(
-        {
-            party: holding.n_samples if holding.ids is None else holding.ids
-            for party, holding in held.items()
-        },
-        [party.name for party in parties],
-        holders,
-        level,
-        keys=keys,
-        keep_missing=keep_missing,
-    )
+    ids = {
+        party: holding.n_samples if holding.ids is None else holding.ids
+        for party, holding in held.items()
+    }
+    names = [party.name for party in parties]
+    with about(holders.engine, "alignment"):
+        return align(ids, names, holders, level, keys=keys, keep_missing=keep_missing)
 
 
 def joined_names(

@@ -99,7 +99,7 @@ class ByFeatures:
     network : Network
         Who holds which.
     sample_weight : ndarray of shape (M,) or None
-        Of the rows; those of the first process hold for all.
+        Of the rows; those of the first agent's process hold for all.
     feature_names : sequence of str or None
         Of the columns of X.
     missing : {"refuse", "marginalize"}
@@ -113,7 +113,7 @@ class ByFeatures:
         self._apart = network.agents.apart
         if self._apart:
             weights = None if sample_weight is None else np.asarray(sample_weight)
-            sample_weight = network.agents.engine.bcast(weights)
+            sample_weight = network.agents.bcast(weights)
             X, feature_names = bring(X, network, feature_names, missing)
         self.X, self._weights, self._names = X, sample_weight, feature_names
         self._sum = _Exact(network)
