@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import InputError, Setting
 from vpem.records import Settings, setting
 
+from .choices import counts_of
 from .roles import Role
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
     from vpem.files.checkpoints import FileSaver
 
-__all__ = ["CheckpointSettings", "catching", "saver_of"]
+__all__ = ["CheckpointSettings", "catching", "each_file", "saver_of"]
 
 SAME_KEY = 1.0
 """Seconds in which a second Ctrl-C is the first one once more: launchers pass it on."""
+
+
+def each_file(path: Path, count: int) -> Path:
+    """Return the file of one of several fits, of so many components: run.k3.ckpt of run.ckpt."""
+    return path.with_name(f"{path.stem}.k{count}{path.suffix}")
 
 
 def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
@@ -33,8 +39,10 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
 
     from .where import joined
 
-    at_home = options.get("study") is not None
-    files = files_of(value, joined().engine.size, at_home=at_home)
+    at_home, size = options.get("study") is not None, joined().engine.size
+    counts = counts_of(options.get("n_components", 2))
+    paths = [value] if len(counts) == 1 else [each_file(value, count) for count in counts]
+    files = [file for path in paths for file in files_of(path, size, at_home=at_home)]
     return [*files, *map(part_of, files)]
 
 

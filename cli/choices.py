@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from vpem.records import Settings, refuse_both, setting
-from vpem.settings import MixtureSettings
+from vpem.records import Settings, changed, refuse_both, setting
+from vpem.settings import FitSettings, MixtureSettings
 
 from .roles import Role
 from .workers import graph_of
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=MixtureSettings)
 
 __all__ = [
+    "ComponentSettings",
     "StartSettings",
+    "counts_of",
     "how_summed",
     "partition_of",
     "rows_of",
@@ -53,6 +55,32 @@ class StartSettings(Settings, heading="Start"):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_both(self, "init_rows", "init_model")
+
+
+class ComponentSettings(FitSettings, heading="Model"):
+    """A fit of one number of components, or of several."""
+
+    n_components: int | str = changed(  # type: ignore[assignment]
+        FitSettings, "n_components",
+        help="Number of components; an --init-model has its own. Of several (2-6, or 2,3,5) all "
+        "are fitted, and that of lowest BIC is kept.",
+    )  # fmt: skip
+
+
+def counts_of(given: int | str) -> list[int]:
+    """Read a number of components, or several; whether one can be fitted is not looked at."""
+    from vpem.errors import InputError
+    from vpem.fits.selection.lists import parse_numbers
+
+    text = str(given)
+    if text.strip().lstrip("-").isdecimal():
+        return [int(text)]
+    counts = parse_numbers("--components", text, least=1)
+    if len(counts) == 1:
+        raise InputError(
+            f"--components {text} is one number: give {counts[0]}, or several, such as 2-6"
+        )
+    return counts
 
 
 def rows_of(text: str) -> list[int]:

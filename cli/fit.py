@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
 
 from .checkpoints import CheckpointSettings
-from .choices import (
-    StartSettings,
-    how_summed,
-    partition_of,
-    started,
-    stored_graph,
-)
+from .choices import ComponentSettings, StartSettings, counts_of, how_summed, started
 from .driver import Run
-from .engine import (
-    EngineSettings,
-    describe_engine,
-)
+from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
 from .output import Progress, Screen
-from .own import own_features, own_rows, own_weights
 from .parties import DataFiles, PartySettings, read_data
 from .results import Result
 from .shards import check_shards, write_shards
-from .workers import graph_of, workers_of
+from .tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from vpem.files.datasets import Dataset
     from vpem.fits.results import Fit
+    from vpem.fits.selection.trials import Problem
     from vpem.network.schema import Report
 
     from .labels import Found
@@ -48,7 +38,7 @@ def fit(
     parties: PartySettings,
     held: HoldingSettings,
     graph: GraphSettings,
-    how: FitSettings,
+    asked: ComponentSettings,
     sums: SumSettings,
     begin: StartSettings,
     checkpoints: CheckpointSettings,
@@ -67,6 +57,8 @@ def fit(
     Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 -o model.h5
 
     Example: vpem fit data/breast_cancer.h5 --split rows --workers 7
+
+    Example: vpem fit data/wine.h5 -k 2-4 --scale standard
     """
     with Screen(out.quiet) as screen:
         from vpem.files.endings import check_ending
@@ -74,7 +66,11 @@ def fit(
 
         if out.output is not None:
             check_ending(out.output, "models")
-        run = Run(screen, out, "models", engine, checkpoints)
+        counts = counts_of(asked.n_components)
+        how = asked.into(FitSettings, n_components=counts[0])
+        if len(counts) > 1:
+            _check_several(asked, begin)
+        run = Run(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
@@ -84,13 +80,15 @@ def fit(
             data, parties, held, how.missing == "marginalize", memory_limit, run
         )
         how = started(how, begin, source, given)
+        task = Task(source, held, graph, sums, run)
+        if run.shards and out.output is not None:
+            check_shards(run, task.network, task.names)
+        found, ran, rows = _fit(task, how, counts, checkpoints, run.memory(memory_limit))
         options = run.options(
             given, data=", ".join(map(str, data)), graph_seed=graph.graph_seed,
-            missing=how.missing, components=how.n_components,
+            missing=how.missing, components=found.mixture.n_components,
         )  # fmt: skip
-        task = _Task(source, held, graph, sums, how, run)
-        found, ran = task.fit(run.memory(memory_limit))
-        run.labels.write(source, task.labelled(found), task.network.agents, screen)
+        run.labels.write(source, rows, task.network.agents, screen)
         shards: Report = {}
         if run.shards:
             found, shards = write_shards(run, found, task.names, source.feature_names, options)
@@ -112,81 +110,68 @@ def fit(
         ))  # fmt: skip
 
 
-class _Task:
-    """A fit to features, or rows, of a dataset."""
+def _fit(
+    task: Task,
+    how: FitSettings,
+    counts: Sequence[int],
+    checkpoints: CheckpointSettings,
+    limit: int,
+) -> tuple[Fit, Report, Found]:
+    """Fit with so many bytes of data in memory; of several numbers that of lowest BIC.
 
-    def __init__(
-        self,
-        source: Dataset,
-        held: HoldingSettings,
-        graph: GraphSettings,
-        sums: SumSettings,
-        how: FitSettings,
-        run: Run,
-    ) -> None:
-        from vpem.sums.connect import connect, connect_workers
+    Returns also what there is to report of how it ran, and what rows belong to.
+    """
+    from vpem.fits.selection.trials import Cell, Problem
 
-        self.source, self.how, self.run = source, how, run
-        self.over_rows = held.split == "rows"
-        sums = sums.changed(seed=graph.graph_seed)
-        self.parts: Any
-        if self.over_rows:
-            self.parts = workers_of(source, held, run.screen)
-            graph_of_workers = graph_of(self.parts.n_workers, self.parts.names, graph)
-            self.network = run.over(connect_workers(graph_of_workers, sums), workers=True)
-        else:
-            self.parts = partition_of(source, held)
-            network = connect(stored_graph(source, self.parts, graph), self.parts, sums)
-            self.network = run.over(network)
-        self.data: Any = None
-        self.names: Sequence[str] = self.parts.names
-        self.weighted = held.sample_weight is not None
-        out = run.out
-        if run.shards and out.output is not None:
-            check_shards(run, self.network, self.names)
+    run, ((hops, network),) = task.run, task.networks.items()
+    more: Report = {}
+    if run.labels and not task.over_rows:
+        own = network.agents.own.tolist() if run.labels.file else []
+        more["labels"] = own if run.labels.parties else [0]
+    problem: Problem
+    if len(counts) > 1:
+        from .several import Each, EachProgress, choose_by_bic, each_checkpoint
 
-    def fit(self, limit: int) -> tuple[Fit, Report]:
-        """Fit with so many bytes of data in memory; and what there is to report of the engine."""
-        from vpem.fits.rows import fit_em
-        from vpem.fits.spread import fit_spread
+        each = each_checkpoint(checkpoints, counts, run)
+        with run.working(EachProgress, task.source.X) as shown:
+            problem = task.problem(
+                Each, how, limit, command=run, checkpoints=each, progress=shown, more=more
+            )
+            found, ran = choose_by_bic(problem, counts, how)
+    else:
+        with run.working(Progress, task.source.X) as progress:
+            problem = task.problem(Problem, how, limit)
+            more |= {"n_init": how.n_init, "callback": progress, "saver": run.saver}
+            found = problem.fit(Cell(how.n_components, hops, how.covariance_type), **more)
+            ran = describe_engine(network)
+    labels = _labelled(task, problem, found)
+    return found if run.shards else task.whole(found), ran, labels
 
-        network = self.network
-        with self.run.working(Progress, self.source.X) as progress:
-            common: Report = {
-                "feature_names": self.source.feature_names,
-                "callback": progress,
-                "saver": self.run.saver,
-            }
-            found: Fit
-            if self.over_rows:
-                X = own_rows(self.source, self.parts, network, limit)
-                if self.weighted:
-                    common["sample_weight"] = own_weights(self.source, self.parts, network)
-                found = fit_em(X, self.parts, network, self.how, **common)
-            else:
-                X, common["feature_names"] = own_features(self.source, network, limit)
-                if self.weighted:
-                    common["sample_weight"] = self.source.sample_weight
-                if self.run.labels:
-                    own = network.agents.own.tolist() if self.run.labels.file else []
-                    common["labels"] = own if self.run.labels.parties else [0]
-                found = fit_spread(X, network, self.how, shards=self.run.shards, **common)
-            self.data = X
-            return found, describe_engine(network)
 
-    def labelled(self, found: Fit) -> Found:
-        """Return what rows belong to, by who holds them, where that is to be written."""
-        from vpem.fits.labels import columns_of
-        from vpem.fits.results import RowFit
+def _labelled(task: Task, problem: Problem, found: Fit) -> Found:
+    """Return what rows belong to, by who holds them, where that is to be written."""
+    from vpem.fits.labels import columns_of
+    from vpem.fits.results import RowFit
 
-        labels = self.run.labels
-        if not labels:
-            return {}
-        if self.over_rows:
-            assert isinstance(found, RowFit)
-            agents, missing = self.network.agents, self.how.missing
-            return of_workers(labels, self.data, self.parts, found.mixtures, agents, missing)
-        return {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
+    labels = task.run.labels
+    if not labels:
+        return {}
+    if isinstance(found, RowFit):
+        agents, missing = task.network.agents, problem.missing
+        return of_workers(labels, problem.X, task.parts, found.mixtures, agents, missing)
+    return {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
+
+
+def _check_several(asked: ComponentSettings, begin: StartSettings) -> None:
+    """Raise InputError where a start has but one number of components."""
+    from vpem.errors import InputError
+
+    for option, given in (("--init-model", begin.init_model), ("--init-rows", begin.init_rows)):
+        if given is not None:
+            raise InputError(
+                f"--components {asked.n_components} are several numbers of components, but "
+                f"{option} starts one; give one number, or leave {option} out"
+            )
 
 
 def _check_shards_asked(run: Run, held: HoldingSettings) -> None:

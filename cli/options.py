@@ -190,7 +190,8 @@ def _option(one: Field[Any]) -> inspect.Parameter:
     hint: Any = kind | None if one.default is None else kind
     role = ROLES.get(known.file, known.file)
     hint = Annotated[hint, option] if role is None else Annotated[hint, role, option]
-    return inspect.Parameter(one.name, KEYWORD_ONLY, default=one.default, annotation=hint)
+    default = str(one.default) if kind is str and type(one.default) is int else one.default
+    return inspect.Parameter(one.name, KEYWORD_ONLY, default=default, annotation=hint)
 
 
 def _read(record: type[Settings], name: str, value: Any) -> Any:

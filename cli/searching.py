@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .choices import StartSettings, partition_of, stored_graph
+from .choices import StartSettings
 from .engine import describe_engine
 from .parties import PartySettings, read_data
-from .workers import graph_of, workers_of
+from .results import Result
+from .tasks import Task
 
 if TYPE_CHECKING:
+    from vpem.fits.results import Fit
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Cell
-    from vpem.network.holdings import Workers
     from vpem.network.schema import Report
     from vpem.settings import (
         FitSettings,
@@ -24,13 +27,13 @@ if TYPE_CHECKING:
         SelectSettings,
         SumSettings,
     )
-    from vpem.sums.connect import Network
 
     from .driver import Run
+    from .options import Given
     from .output import Screen
     from .select import SelectOutput
 
-__all__ = ["Asked", "Search", "Task", "warn_of"]
+__all__ = ["Asked", "Search", "SearchTask", "warn_of"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Asked:
     graph: GraphSettings
     how: FitSettings
     sums: SumSettings
+    memory_limit: str | None = None
 
 
 def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
@@ -70,7 +74,7 @@ def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
         )
 
 
-class Task:
+class SearchTask:
     """Data and settings of a search, as a user asked for them.
 
     Parameters
@@ -86,12 +90,10 @@ class Task:
 
     Attributes
     ----------
-    source : Dataset
-        The data.
+    task : Task
+        The data, and their networks.
     problem : Problem
         What is searched.
-    names : sequence of str
-        Names of agents or workers.
     """
 
     def __init__(self, data: Sequence[Path], asked: Asked, hops: Sequence[int], run: Run) -> None:
@@ -100,74 +102,44 @@ class Task:
         how, sums, graph = asked.how, asked.sums, asked.graph.seeded(asked.how.seed)
         if asked.parties.missing_parties:
             how = how.changed(missing="marginalize")
-        self.data, self.how, self.graph, self.run = ", ".join(map(str, data)), how, graph, run
-        self.split = asked.held.split
-        self.source, self.alignment = read_data(
-            data, asked.parties, asked.held, how.missing == "marginalize", None, run
+        self.data, self.how, self.graph, self.run = data, how, graph, run
+        self.held, limit = asked.held, asked.memory_limit
+        source, self.alignment = read_data(
+            data, asked.parties, self.held, how.missing == "marginalize", limit, run
         )
-        self._warnings: dict[int, list[str]] = {}
-        networks, held, self.names = self._networks(asked.held, sums, hops)
-        without = ["n_components", "covariance_type", "n_init", "n_threads"]
-        options = how.values(*without) | {"feature_names": self.source.feature_names}
+        self.task = Task(source, self.held, graph, sums.changed(n_threads=1), run, hops)
+        run.network = None  # of several there is no one line to say
         told = sums.values("hops", "seed", "n_threads", "n_rounds")
-        told |= {"split": asked.held.split, "rounds": sums.n_rounds, "graph_seed": graph.graph_seed}
-        self.problem = Problem(self.source.X, networks, held, options, told)
+        told |= {"split": self.held.split, "rounds": sums.n_rounds, "graph_seed": graph.graph_seed}
+        fits = how.changed(n_threads=1)
+        self.problem = self.task.problem(Problem, fits, run.memory(limit), asked=told)
 
-    def _networks(
-        self, held: HoldingSettings, sums: SumSettings, hops: Sequence[int]
-    ) -> tuple[dict[int, Network], Workers | None, Sequence[str]]:
-        """Make the network for each number of hops; who holds which rows; names of agents."""
-        from vpem.sums.connect import connect, connect_workers
+    def fit(self, cell: Cell) -> tuple[Fit, Report]:
+        """Fit one of the models as `vpem fit` does, on one thread; also what it ran on."""
+        found = self.problem.fit(cell, n_init=self.how.n_init)
+        return self.task.whole(found), describe_engine(self.task.networks[cell.hops])
 
-        screen = self.run.screen
-        sums = sums.changed(seed=self.graph.graph_seed, n_threads=1)
-        if held.split == "rows":
-            workers = workers_of(self.source, held, screen)
-            graph = graph_of(workers.n_workers, workers.names, self.graph)
-            networks = {0: connect_workers(graph, sums)}
-            self._warnings[0] = list(screen.warnings)
-            return networks, workers, workers.names
-        parts = partition_of(self.source, held)
-        graph = stored_graph(self.source, parts, self.graph)
-        networks = {}
-        read = list(screen.warnings)
-        for number in sorted(set(hops)):
-            before = len(screen.warnings)
-            networks[number] = connect(graph, parts, sums, hops=number)
-            self._warnings[number] = read + screen.warnings[before:]
-        return networks, None, parts.names
-
-    def write(self, found: Selection, chosen: int, record: Report) -> None:
-        """Fit one of the models as `vpem fit` does, on one thread, and write it."""
+    def write(self, path: Path, cell: Cell, fit: Fit, told: Report, given: Given) -> None:
+        """Write one of the models as `vpem fit` does, with what else its report says."""
         from vpem.files.models import write_model
 
-        screen, out, cell = self.run.screen, self.run.out, found.grid[chosen]
-        assert out.output is not None
-        before = len(screen.warnings)
-        fit: Any = self.problem.fit(cell, n_init=self.how.n_init, n_threads=1)
-        features = self.source.feature_names
-        report = fit.describe(features, self.names)
-        heard = self._warnings[cell.hops] + screen.warnings[before:]
-        report |= {"warnings": heard, "seed": self.how.seed, "data": self.data}
-        report["sample_weight"] = None
+        features = self.task.source.feature_names
+        report = fit.describe(features, self.task.names)
+        report |= {"seed": self.how.seed, **self.run.facts(self.data)}
+        report["sample_weight"] = self.held.sample_weight
         if self.alignment is not None:
             report["alignment"] = self.alignment
-        report |= describe_engine(fit.network)
-        options = (
-            record
-            | StartSettings().values()
-            | {
-                "components": cell.n_components,
-                "hops": cell.hops,
-                "covariance": cell.covariance_type,
-                "threads": 1,
-                "missing": self.how.missing,
-                "sample_weight": None,
-                "graph_seed": self.graph.graph_seed,
-                "data": self.data,
-            }
-        )
-        write_model(out.output, fit.kept(features, report, options), out.force)
+        own = {
+            "components": cell.n_components,
+            "hops": cell.hops,
+            "covariance": cell.covariance_type,
+            "threads": 1,
+            "missing": self.how.missing,
+            "graph_seed": self.graph.graph_seed,
+            "data": ", ".join(map(str, self.data)),
+        }
+        options = self.run.options(given, **StartSettings().values(), **own)
+        write_model(path, fit.kept(features, report | told, options), self.run.out.force)
 
 
 class Search:
@@ -175,7 +147,7 @@ class Search:
 
     Parameters
     ----------
-    task : Task
+    task : SearchTask
         Data and settings of the fits.
     cells : sequence of Cell
         The grid.
@@ -186,15 +158,25 @@ class Search:
     """
 
     def __init__(
-        self, task: Task, cells: list[Cell], asked: SelectSettings, out: SelectOutput
+        self, task: SearchTask, cells: list[Cell], asked: SelectSettings, out: SelectOutput
     ) -> None:
         from vpem._core.threads import processors
+        from vpem.errors import InputError
+        from vpem.files.matrix import FileMatrix
         from vpem.fits.selection.record import Record, facts_of
         from vpem.fits.selection.search import trials_of
 
         self.task, self.cells, self.asked, self.out = task, cells, asked, out
-        self.n_jobs = processors() if asked.n_jobs is None else asked.n_jobs
-        self.record = Record(out.kept_in, facts_of(task.problem), out.force)
+        problem, engine = task.problem, task.run.engine
+        stored = isinstance(problem.X, FileMatrix)
+        if stored and asked.n_jobs not in (None, 1):
+            raise InputError(
+                f"--jobs {asked.n_jobs} is for data in memory, but these are read from disk; leave "
+                "it out, or raise --memory-limit"
+            )
+        alone = stored or engine.apart
+        self.n_jobs = 1 if alone else processors() if asked.n_jobs is None else asked.n_jobs
+        self.record = Record(out.kept_in, facts_of(problem), out.force, engine)
         restarts = task.how.n_init
         self.wanted = [
             t for cell in cells for t in trials_of(cell, asked.criterion, restarts, asked.n_folds)
@@ -217,23 +199,26 @@ class Search:
 
         return f"{self._finished()} of {plural(len(self.wanted), 'fit')} are in {self.out.kept_in}"
 
-    def run(self, options: Report) -> Selection:
-        """Fit what is not kept, choose, and write what is asked for.
+    def run(self, given: Given, began: float) -> Result:
+        """Fit what is not kept, and choose.
 
         Parameters
         ----------
-        options : dict
-            What the model keeps of how it was asked for.
+        given : Given
+            How options were given.
+        began : float
+            When the command did.
         """
         from vpem.fits.selection.search import search
 
         from .selecting import SearchProgress, Stopping
 
-        asked, out = self.asked, self.out
+        asked, out, run = self.asked, self.out, self.task.run
         if self.n_kept:
-            self.task.run.screen.say(f"{self._so_far()} already")
+            run.screen.say(f"{self._so_far()} already")
         kept = out.kept_in or out.output or out.json
-        progress = SearchProgress(out.quiet, None if kept else "--state FILE or --output FILE")
+        quiet = out.quiet or not run.where.speaks
+        progress = SearchProgress(quiet, None if kept else "--state FILE or --output FILE")
         with Stopping(self._kept) as stopping:
             progress.start(len(self.wanted) - self.n_kept)
             try:
@@ -250,15 +235,46 @@ class Search:
                 )
             finally:
                 progress.close()
-            warn_of(self.task.run.screen, found, self.chosen(found))
-            if out.output is not None:
-                self.task.write(found, self.chosen(found), options)
-            if out.plot is not None:
-                from vpem.pictures.figure import save_picture
-                from vpem.pictures.selection import draw_selection
+            warn_of(run.screen, found, self.chosen(found))
+            return self._result(found, given, began)
 
-                save_picture(out.plot, draw_selection(found), force=out.force)
-        return found
+    def _result(self, found: Selection, given: Given, began: float) -> Result:
+        """Return what there is to tell and to write, once the chosen model is fitted again."""
+        from .selecting import show_selection
+
+        task, run, screen = self.task, self.task.run, self.task.run.screen
+        cell, before = found.grid[self.chosen(found)], len(screen.warnings)
+        fitted: tuple[Fit, Report] | None = None
+        if self.out.output is not None or run.where.own_users:
+            fitted = task.fit(cell)
+        heard = task.task.warnings[cell.hops] + screen.warnings[before:]
+
+        def tell() -> Report:
+            report = self.describe(found) | run.facts(task.data)
+            return report | {"seconds": time.perf_counter() - began}
+
+        def write(path: Path, report: Report) -> None:
+            assert fitted is not None
+            fit, ran = fitted
+            told = ran if run.where.own_users else ran | {"warnings": heard}
+            task.write(path, cell, fit, told, given)
+
+        converged = all(one["status"] == "converged" for one in found.cells)
+        show = partial(show_selection, found)
+        return Result(converged, tell, write, show, own=partial(self._own, found))
+
+    def _own(self, found: Selection, report: Report) -> Report:
+        """Draw the picture, if it is wanted; what a report says of a user's own files."""
+        out = self.out
+        if out.plot is not None:
+            from vpem.pictures.figure import save_picture
+            from vpem.pictures.selection import draw_selection
+
+            save_picture(out.plot, draw_selection(found), force=out.force)
+        return {
+            "state": None if out.kept_in is None else str(out.kept_in),
+            "plot": None if out.plot is None else str(out.plot),
+        }
 
     def chosen(self, found: Selection) -> int:
         """Return which model is taken: the best, or a smaller one that is as good."""
@@ -267,7 +283,7 @@ class Search:
 
     def describe(self, found: Selection) -> Report:
         """Return what there is to say, but for the model, warnings and time."""
-        asked, out, choice, source = self.asked, self.out, found.choice, self.task.source
+        asked, choice, source = self.asked, found.choice, self.task.task.source
         held_out = asked.criterion == "heldout"
         return {
             "criterion": asked.criterion,
@@ -279,14 +295,12 @@ class Search:
             "cells": found.cells,
             "n_init": self.task.how.n_init,
             "folds": asked.n_folds if held_out else None,
-            "split": self.task.split,
-            "data": self.task.data,
+            "split": self.task.held.split,
             "n_samples": source.n_samples,
             "n_features": source.n_features,
             "seed": self.task.how.seed,
             "n_fits": len(self.wanted),
             "n_kept": self.n_kept,
             "jobs": self.n_jobs,
-            "state": None if out.kept_in is None else str(out.kept_in),
-            "plot": None if out.plot is None else str(out.plot),
+            **self.task.run.where.describe(),
         }

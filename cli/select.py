@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.records import changed, setting
+from vpem.records import Rule, changed, setting
 from vpem.settings import (
     COVARIANCE_TYPES,
     FitSettings,
@@ -16,7 +16,8 @@ from vpem.settings import (
 )
 
 from .driver import Output, Run
-from .options import Given, Without
+from .engine import EngineSettings
+from .options import Given, MemoryLimit, Without
 from .output import Screen
 from .parties import DataFiles, PartySettings
 from .roles import WRITTEN, Role
@@ -27,12 +28,22 @@ if TYPE_CHECKING:
 __all__ = ["select"]
 
 
-def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+def _state(state: Path | None, output: Path | None) -> Path | None:
     """Return where a search is kept: the file asked for, or one beside the model."""
-    output = options["output"]
-    if value is None and output is not None:
-        value = output.parent / f"{output.stem}.select.h5"
-    return [] if value is None else [value]
+    return output.with_name(f"{output.stem}.select.h5") if output and not state else state
+
+
+def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+    """Return the files that a search is kept in, one a process."""
+    value = _state(value, options["output"])
+    if value is None:
+        return []
+    from vpem.files.checkpoints import files_of
+
+    from .where import joined
+
+    at_home = options.get("study") is not None
+    return files_of(value, joined().engine.size, at_home=at_home)
 
 
 class SelectOutput(Output, heading="Output", kept=False):
@@ -59,7 +70,19 @@ class SelectOutput(Output, heading="Output", kept=False):
     @property
     def kept_in(self) -> Path | None:
         """Where the search is kept."""
-        return next(iter(_kept(self.state, {"output": self.output})), None)
+        return _state(self.state, self.output)
+
+
+TOGETHER: Rule = (
+    lambda given: given.get("engine", "simulator") != "simulator",
+    (" is for one process: those of an engine do one fit after another together; leave it out",),
+)
+
+
+class GridSettings(SelectSettings, heading="Selection", kept=False):
+    """A grid of models, and how they are judged."""
+
+    n_jobs: int | None = changed(SelectSettings, "n_jobs", idle=TOGETHER)
 
 
 class SearchedFit(FitSettings, heading="Model"):
@@ -74,13 +97,15 @@ class SearchedFit(FitSettings, heading="Model"):
 
 def select(
     data: DataFiles,
+    memory_limit: MemoryLimit = None,
     *,
-    asked: SelectSettings,
+    asked: GridSettings,
     parties: PartySettings,
-    held: Annotated[HoldingSettings, Without("sample_weight")],
+    held: HoldingSettings,
     graph: GraphSettings,
     how: Annotated[SearchedFit, Without("n_components covariance_type n_threads")],
     sums: Annotated[SumSettings, Without("hops n_threads")],
+    engine: Annotated[EngineSettings, Without("shards")],
     out: SelectOutput,
     given: Given,
 ) -> None:
@@ -96,8 +121,7 @@ def select(
     """
     import time
 
-    from .searching import Asked, Search, Task
-    from .selecting import show_selection
+    from .searching import Asked, Search, SearchTask
 
     began = time.perf_counter()
     with Screen(out.quiet) as screen:
@@ -109,20 +133,12 @@ def select(
             parse_numbers("--hops", asked.hops),
             parse_names("--covariance", asked.covariance_type, COVARIANCE_TYPES),
         )
-        run = Run(screen, out, "models")
+        run = Run(screen, out, "models", engine)
         if out.plot is not None:
             from vpem.pictures.figure import check_picture
 
             check_picture(out.plot, out.force)
-        fits = Asked(parties, held, graph, how, sums)
-        task = Task(data, fits, [cell.hops for cell in cells], run)
+        fits = Asked(parties, held, graph, how, sums, memory_limit)
+        task = SearchTask(data, fits, [cell.hops for cell in cells], run)
         search = Search(task, without_repeats(cells, task.problem), asked, out)
-        found = search.run(given.record)
-        report = search.describe(found)
-        report |= {
-            "model": None if out.output is None else str(out.output),
-            "warnings": list(screen.warnings),
-            "seconds": time.perf_counter() - began,
-        }
-        converged = all(cell["status"] == "converged" for cell in found.cells)
-        run.end(report, converged, lambda: show_selection(found, report))
+        run.finish(search.run(given, began))

@@ -96,7 +96,7 @@ def test_command_line_environment_file_default(capsys, folder, monkeypatch):
     monkeypatch.setenv("VPEM_FIT_SEED", "")
     known = shown(capsys, "fit", "d.h5", "--config", file, "-k", "5")
     found = {name: (o["value"], o["source"], o["from"]) for name, o in known.items()}
-    assert found["components"] == (5, "command line", None)
+    assert found["components"] == ("5", "command line", None)
     assert found["hops"] == (2, "environment", "VPEM_FIT_HOPS")
     assert found["topology"] == ("cycle", "file", "c.toml")
     assert found["max-iter"] == (7, "file", "c.toml")

@@ -293,7 +293,7 @@ BAD_OPTIONS = [
     ("--rounds 0", "rounds must be an integer of at least 1"),
     ("-k 0", "--components must be an integer of at least 1, got 0"),
     ("-k -3", "--components must be an integer of at least 1, got -3"),
-    ("-k two", "-k"),
+    ("-k two", "--components must be numbers and ranges"),
     ("--tol -1", "tol must be a finite number of at least 0, got -1"),
     ("--tol nan", "tol must be a finite number of at least 0, got nan"),
     ("--tol inf", "tol must be a finite number of at least 0, got inf"),

@@ -52,6 +52,12 @@ def files_of(path: PathLike, size: int = 1, *, at_home: bool = False) -> list[Pa
     return [Path(f"{os.fspath(path)}{rank}{end}") for rank in ranks for end in ("", ".before")]
 
 
+def own_files(path: PathLike, engine: Engine) -> list[Path]:
+    """Files that this process keeps a checkpoint in: of several processes also the one before."""
+    place = 2 * engine.rank if engine.open else 0
+    return files_of(path, engine.size, at_home=not engine.open)[place : place + 2]
+
+
 class FileSaver:
     """Keeps the state in a file (`vpem.steps.saver.Saver`).
 
@@ -100,11 +106,9 @@ class FileSaver:
             raise InputError(f"resume must be true, false or 'if-any', got {resume!r}")
         self.name = os.fspath(path)
         self._engine = engine = engine or OneProcess()
-        self.size = size = engine.size
-        place = 2 * engine.rank if engine.open else 0
-        files = files_of(path, size, at_home=not engine.open)
-        self.path = files[place]
-        self.before = None if size == 1 else files[place + 1]
+        self.size = engine.size
+        self.path, *before = own_files(path, engine)
+        self.before = before[0] if before else None
         self.signal: int | None = None
         """Number of the signal that wants the process to end; whoever catches it sets this."""
         self.generation = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -116,7 +117,10 @@ class ByFeatures:
             sample_weight = network.agents.bcast(weights)
             X, feature_names = bring(X, network, feature_names, missing)
         self.X, self._weights, self._names = X, sample_weight, feature_names
-        self._sum = _Exact(network)
+
+    @cached_property
+    def _sum(self) -> _Exact:
+        return _Exact(self._network)
 
     def check(self, how: FitSettings) -> None:
         """Look at the data as a fit does."""
@@ -207,7 +211,10 @@ class ByRows:
         self.X, self._network, self._workers = X, network, workers
         self._weights, self._names, self._missing = sample_weight, feature_names, missing
         self._here = LocalRows.of(network.total.holders, workers, X)
-        self._sum = _Exact(network)
+
+    @cached_property
+    def _sum(self) -> _Exact:
+        return _Exact(self._network)
 
     def check(self, how: FitSettings) -> None:
         """Look at the data as a fit does."""

@@ -11,7 +11,7 @@ import vpem
 from vpem.engines.engine import Engine
 from vpem.engines.one_process import OneProcess
 from vpem.errors import FileError, InputError, Setting
-from vpem.files.checkpoints import files_of
+from vpem.files.checkpoints import own_files
 from vpem.files.endings import check_ending
 from vpem.files.fingerprint import checksum, describe_run
 from vpem.files.hdf5 import PathLike, check_writable
@@ -33,7 +33,11 @@ STATE = {"kind": Choice((KIND,)), "facts": Mapping(PLAIN), "results": Mapping(Ma
 def facts_of(problem: Problem) -> Report:
     """What must be the same when a search goes on: data, agents and options, not the grid."""
     network = problem.networks[min(problem.networks)].whole
-    options = {name: value for name, value in problem.options.items() if name != "feature_names"}
+    options = {
+        name: value
+        for name, value in problem.options.items()
+        if name not in ("feature_names", "n_threads")
+    }
     X = np.empty((problem.n_samples, 0)) if problem.X is None else problem.X
     options["dtype"] = np.dtype(options.get("dtype", np.float64)).name
     facts = {
@@ -70,7 +74,7 @@ class Record:
     ----------
     path : path or None
         The file; None keeps nothing. Each of several processes has a file of its own, as
-        checkpoints have (`vpem.files.checkpoints.files_of`), with what tells its own data.
+        checkpoints have (`vpem.files.checkpoints.own_files`), with what tells its own data.
     facts : dict
         From `facts_of`.
     force : bool
@@ -97,13 +101,12 @@ class Record:
         self.path: Path | None = None
         self.facts = facts
         self.results: dict[str, Outcome] = {}
-        if path is None:
-            return
-        check_ending(path, "checkpoints")
-        self.path = files_of(path, engine.size)[2 * engine.rank]
-        check_writable(self.path, True)
-        if self.path.exists():
-            self._read(force)
+        if path is not None:
+            check_ending(path, "checkpoints")
+            self.path = own_files(path, engine)[0]
+            check_writable(self.path, True)
+            if self.path.exists():
+                self._read(force)
         common = set(self.results).intersection(*engine.allgather(sorted(self.results)))
         ours = {key: result for key, result in self.results.items() if key in common}
         self.results = engine.bcast(ours)

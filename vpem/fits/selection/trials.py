@@ -23,7 +23,6 @@ from vpem.errors import (
     NotConvergedWarning,
     NumericalError,
     PartitionedError,
-    VpemError,
     VpemWarning,
 )
 from vpem.files.matrix import FileMatrix
@@ -187,7 +186,7 @@ class Problem:
         Who holds which rows; None where data are split by features.
     options : dict
         Of `vpem.fit_vpem`, or with ``workers`` of `vpem.fit_em`, but n_components,
-        covariance_type, n_init, first_restart, sample_weight, callback and saver. Without
+        covariance_type, n_init, first_restart, sample_weight, callback, saver and labels. Without
         n_threads: one thread.
     asked : dict
         How the networks were asked for: what tells a search from others besides.
@@ -218,12 +217,16 @@ class Problem:
         """Seed of the starts, and of the folds."""
         return int(self.options.get("seed", 0))
 
+    @property
+    def missing(self) -> str:
+        """What is done where values are missing."""
+        return str(self.options.get("missing", "refuse"))
+
     def held(self, hops: int) -> Held:
         """Return what this process has of the data, where features have gone so many hops."""
         if hops not in self._held:
             network = self.networks[hops]
-            missing = str(self.options.get("missing", "refuse"))
-            more = self.sample_weight, self.options.get("feature_names"), missing
+            more = self.sample_weight, self.options.get("feature_names"), self.missing
             self._held[hops] = (
                 ByFeatures(self.X, network, *more)
                 if self.workers is None
@@ -251,8 +254,8 @@ class Problem:
             traffic.clear()
         return self.held(cell.hops).fit(rows, given)
 
-    def keep(self, trial: Trial, fit: Fit, found: Outcome) -> None:
-        """Take note of a fit, whose result is this."""
+    def keep(self, fit: Fit, found: Outcome, heard: Sequence[VpemWarning]) -> None:
+        """Take note of a fit to all rows, with its result and what it warned of."""
 
     def run(self, trial: Trial) -> Outcome:
         """Do a trial; what cannot be fitted is a result too.
@@ -270,89 +273,81 @@ class Problem:
             What went wrong other than in the fit. Of several processes one may find that a fit
             fails while others still work on it: there whatever a fit raises.
         """
-        began = time.perf_counter()
+        began, engine = time.perf_counter(), self.engine
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", VpemWarning)
             try:
-                found = self._tried(trial)
+                fit, found = self._tried(trial)
             except MemoryError as error:
-                if self.engine.apart:
+                if engine.apart:
                     raise
                 reason = f"not enough memory ({error}); try fewer jobs"
-                found = {"status": "failed", "reason": reason, "refused": False, "lost": True}
+                fit, found = None, _failed(reason, lost=True)
         found["seconds"] = time.perf_counter() - began
-        texts = [
-            str(one.message)
-            for one in heard
-            if issubclass(one.category, VpemWarning)
-            and not issubclass(one.category, NotConvergedWarning)
-        ]
-        engine = self.engine
+        told = [one.message for one in heard if isinstance(one.message, VpemWarning)]
+        texts = [str(one) for one in told if not isinstance(one, NotConvergedWarning)]
         if engine.apart:
             found = engine.bcast(found)
             ours, *others = engine.allgather(texts)
             texts = ours + [text for theirs in others for text in theirs if text not in ours]
         found["warnings"] = texts
+        if fit is not None and not trial.n_folds:
+            self.keep(fit, found, told)
         return found
 
-    def _tried(self, trial: Trial) -> Outcome:
+    def _tried(self, trial: Trial) -> tuple[Fit | None, Outcome]:
         """Do a trial, or say why it failed."""
-        refused = False
+        alike = not self.engine.apart
         try:
-            if self.engine.apart:
-                # This all processes find alike.
-                refused = True
-                left = self.n_samples - len(self._fold(trial)) if trial.n_folds else self.n_samples
+            if not alike:
+                # What all processes find alike.
+                left = self.n_samples - (len(self._fold(trial)) if trial.n_folds else 0)
+                alike = trial.cell.n_components > left
                 check_count(trial.cell.n_components, left)
-                refused = False
             return self._on_a_fold(trial) if trial.n_folds else self._on_all_rows(trial)
         except (InputError, NumericalError, PartitionedError) as error:
-            if self.engine.apart and not refused:
+            if not alike:
                 raise
-            return _failed(error)
+            # Found before any work it is not worth keeping.
+            return None, _failed(str(error), refused=isinstance(error, InputError))
 
     def _fold(self, trial: Trial) -> NDArray[np.intp]:
         """Rows that a trial holds out."""
         return folds_of(self.n_samples, trial.n_folds, self.seed)[trial.number]
 
-    def _on_all_rows(self, trial: Trial) -> Outcome:
+    def _on_all_rows(self, trial: Trial) -> tuple[Fit, Outcome]:
         """Fit to all rows from one restart, or more, and judge the model on them."""
         fit = self.fit(trial.cell, n_init=trial.n_init, first_restart=trial.number)
         judged = self.held(trial.cell.hops).judge(fit, None)
         mixture, total = judged.mixture, judged.log_likelihood
         bic = mixture.bic(total, judged.weight)
-        found = self._checked(
-            {
-                **_of_fit(fit, judged),
-                "first_root": float(fit.root_log_likelihood[0]),
-                "log_likelihood": total / judged.weight,
-                "entropy": judged.entropy,
-                "bic": bic,
-                "aic": mixture.aic(total),
-                "icl": bic + 2 * judged.entropy,
-            },
-            "bic",
-        )
-        self.keep(trial, fit, found)
-        return found
+        found = {
+            **_of_fit(fit, judged),
+            # Where its roots live elsewhere a process may not know it.
+            "first_root": float(next(iter(fit.root_log_likelihood), np.nan)),
+            "log_likelihood": total / judged.weight,
+            "entropy": judged.entropy,
+            "bic": bic,
+            "aic": mixture.aic(total),
+            "icl": bic + 2 * judged.entropy,
+        }
+        return fit, self._checked(found, "bic")
 
-    def _on_a_fold(self, trial: Trial) -> Outcome:
+    def _on_a_fold(self, trial: Trial) -> tuple[Fit, Outcome]:
         """Fit to all rows but those of a fold, and judge the model on these."""
         fold = self._fold(trial)
         others = np.setdiff1d(np.arange(self.n_samples), fold)
         fit = self.fit(trial.cell, others, n_init=trial.n_init)
         judged = self.held(trial.cell.hops).judge(fit, fold)
         total, used = judged.log_likelihood, judged.weight
-        return self._checked(
-            {
-                **_of_fit(fit, judged),
-                "held_out_total": total,
-                "n_held_out": used,
-                "held_out": total / used if used else float("nan"),
-                "log_likelihood": fit.log_likelihood,
-            },
-            "held_out",
-        )
+        found = {
+            **_of_fit(fit, judged),
+            "held_out_total": total,
+            "n_held_out": used,
+            "held_out": total / used if used else float("nan"),
+            "log_likelihood": fit.log_likelihood,
+        }
+        return fit, self._checked(found, "held_out")
 
     @staticmethod
     def _checked(found: Outcome, name: str) -> Outcome:
@@ -360,17 +355,12 @@ class Problem:
         if np.isfinite(found[name]):
             return found
         what = "log-likelihood of the held-out rows" if name == "held_out" else "log-likelihood"
-        return {"status": "failed", "reason": f"the {what} is not finite", "refused": False}
+        return _failed(f"the {what} is not finite")
 
 
-def _failed(error: VpemError) -> Outcome:
+def _failed(reason: str, *, refused: bool = False, **more: Any) -> Outcome:
     """What is said of a trial whose fit failed."""
-    return {
-        "status": "failed",
-        "reason": str(error),
-        # Found before any work: not worth keeping.
-        "refused": isinstance(error, InputError),
-    }
+    return {"status": "failed", "reason": reason, "refused": refused, **more}
 
 
 def _of_fit(fit: Fit, judged: Judged) -> Outcome:

@@ -1,0 +1,128 @@
+"""What is fitted, once or several times: the data of a command, who holds them, their networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .choices import partition_of, stored_graph
+from .own import own_features, own_rows, own_weights
+from .workers import graph_of, workers_of
+
+if TYPE_CHECKING:
+    from vpem.files.datasets import Dataset
+    from vpem.fits.results import Fit
+    from vpem.fits.selection.trials import Problem
+    from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
+    from vpem.sums.connect import Network
+
+    from .driver import Run
+
+    P = TypeVar("P", bound=Problem)
+
+__all__ = ["Task"]
+
+
+class Task:
+    """Data of a command, of which a process has what its own agents have, and their networks.
+
+    Parameters
+    ----------
+    source : Dataset
+        The data.
+    held : HoldingSettings
+        Who holds what.
+    graph : GraphSettings
+        Who talks to whom.
+    sums : SumSettings
+        How they sum.
+    run : Run
+        Where the command runs.
+    hops : sequence of int, optional
+        For which there are to be networks over features; by default those of ``sums``.
+
+    Attributes
+    ----------
+    networks : dict of int to Network
+        This process's part of each, by hops; over rows there is one of 0.
+    parts : Partition or Workers
+        Who holds which features, or rows.
+    names : sequence of str
+        Names of agents or workers.
+    warnings : dict of int to list of str
+        What there was to warn of, for each of the networks, until it was made.
+    """
+
+    def __init__(
+        self,
+        source: Dataset,
+        held: HoldingSettings,
+        graph: GraphSettings,
+        sums: SumSettings,
+        run: Run,
+        hops: Sequence[int] = (),
+    ) -> None:
+        from vpem.sums.connect import connect, connect_workers
+
+        self.source, self.run = source, run
+        self.over_rows = held.split == "rows"
+        self._weighted = held.sample_weight is not None
+        sums = sums.changed(seed=graph.graph_seed)
+        heard = run.screen.warnings
+        self.parts: Any
+        self.networks: dict[int, Network] = {}
+        if self.over_rows:
+            self.parts = workers_of(source, held, run.screen)
+            joined = graph_of(self.parts.n_workers, self.parts.names, graph)
+            self.networks[0] = run.over(connect_workers(joined, sums), workers=True)
+            self.warnings = {0: list(heard)}
+        else:
+            self.parts = partition_of(source, held)
+            joined = stored_graph(source, self.parts, graph)
+            before, self.warnings = list(heard), {}
+            for number in sorted(set(hops or [sums.hops])):
+                n_heard = len(heard)
+                network = connect(joined, self.parts, sums, hops=number)
+                self.networks[number] = run.over(network)
+                self.warnings[number] = before + heard[n_heard:]
+        self.names: Sequence[str] = self.parts.names
+
+    @property
+    def network(self) -> Network:
+        """The one of fewest hops."""
+        return self.networks[min(self.networks)]
+
+    def problem(self, kind: type[P], how: FitSettings, limit: int | None, **more: Any) -> P:
+        """Return what is to be fitted by these settings.
+
+        Parameters
+        ----------
+        kind : type
+            Of what is returned.
+        how : FitSettings
+            Settings of all fits, but for components, covariance and restarts.
+        limit : int or None
+            Bytes of data that this process may have in memory.
+        **more
+            What else that kind takes.
+        """
+        source, network, weights = self.source, self.network, None
+        names: Sequence[str] = source.feature_names
+        options = how.values("n_components", "covariance_type", "n_init")
+        if self.over_rows:
+            X = own_rows(source, self.parts, network, limit)
+            if self._weighted:
+                weights = own_weights(source, self.parts, network)
+        else:
+            X, names = own_features(source, network, limit)
+            if self._weighted:
+                weights = source.sample_weight
+        options["feature_names"] = names
+        workers = self.parts if self.over_rows else None
+        return kind(X, self.networks, workers, options, sample_weight=weights, **more)
+
+    def whole(self, fit: Fit) -> Fit:
+        """Return a fit with all parameters in the first process."""
+        from vpem.fits.parts import gathered
+
+        return fit if self.over_rows or not self.run.engine.apart else gathered(fit)
