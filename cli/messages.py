@@ -29,7 +29,7 @@ def log(
     last: Annotated[bool, typer.Option("--last", help="Only the last run.")] = False,
     json: Json = False,
 ) -> None:
-    """Sum up what a member of a study sent and received, by kind and peer.
+    """Sum up the messages of a member of a study, by kind and peer.
 
     A member notes every message of a study in a log beside it, in a line of JSON: when, sent or
     received, whom to or from, what it was about (the kinds of docs/communication.md), payload

@@ -24,7 +24,7 @@ __all__ = ["As", "app", "facts_of", "in_words"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make a key and a certificate, ask to take part in a study, and see what was sent.\n\n"
+    help="Take part in studies: keys, requests, policies, logs of messages.\n\n"
     "Example: vpem party init --name lab",
 )
 

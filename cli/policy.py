@@ -17,14 +17,14 @@ __all__ = ["Guard", "policy", "refusals"]
 
 
 def policy() -> None:
-    """Print a policy to begin with: what this party allows, whatever a study says.
+    """Print a policy to begin with, for policy.toml beside a study.
 
-    The file policy.toml beside a study limits, at the party whose it is, how far features may
-    travel, how few parties and rows are enough, how many E-steps a run may take, and which
-    commands, alignments, topologies and results there may be. What it refuses is told in full
-    there, and to other parties by that party's name.
+    Whatever a study says, it limits, at the party whose it is, how far features may travel, how few
+    parties and rows are enough, how many E-steps a run may take, and which commands, alignments,
+    topologies and results there may be. What it refuses is told in full there, and to other parties
+    by that party's name. Write it to the file with > policy.toml.
 
-    Example: vpem party policy > policy.toml
+    Example: vpem party policy
     """
     import sys
 

@@ -11,6 +11,7 @@ import pytest
 
 import vpem_cli
 from vpem import connect, fit_vpem, make_graph
+from vpem.files.studies.message_log import MessageLog
 from vpem.fits.shards import shard_path, write_shard
 from vpem.network.holdings import contiguous
 from vpem_cli import app
@@ -168,6 +169,7 @@ def meeting(tmp_path_factory):
         patch.chdir(folder_of(top, "lab"))
         (top / "lab" / "lab.csv").write_text("patient,iron\na,1\nb,2\n")
         assert vpem_cli.run(["party", "request", "heart.toml"]) == 0
+        MessageLog("lab-heart.log").close()
         shutil.copy("lab.request", made)
         patch.chdir(folder_of(top, "alone"))
         assert vpem_cli.run(["party", "init", "--name", "hub"]) == 0
