@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from . import (
+    check,
     data,
     doctor,
     fedem,
@@ -79,6 +80,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
 app.add_typer(topology.app, name="topology")
+party.app.command("check")(check.check)
 app.add_typer(party.app, name="party")
 app.add_typer(study.app, name="study")
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .options import Json, Quiet
-from .roles import READ
+from .party import As, StudyFile
 
 if TYPE_CHECKING:
     from vpem.engines.tls.check import Examined, Finding
@@ -25,17 +24,8 @@ LONGEST = 500.0
 
 
 def check(
-    study: Annotated[
-        Path, READ, typer.Argument(metavar="STUDY", help="The study, NAME.toml, beside the key.")
-    ],
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            show_default=False,
-            help="Whose key is used. Default: the one in the folder of the study.",
-        ),
-    ] = None,
+    file: StudyFile,
+    name: As = None,
     idle: Annotated[
         float,
         typer.Option(
@@ -65,7 +55,7 @@ def check(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Look at everything between this member and those whom it talks with in a study.
+    """Look at everything between this member and others.
 
     Certificates, names, proxy (https_proxy, no_proxy), port, TLS, clocks, versions and editions,
     round trip, bytes a second both ways, idle time, and whether others can dial this member, if it
@@ -81,7 +71,7 @@ def check(
         from vpem.files.studies.identities import only_identity
         from vpem.files.studies.study import read_study
 
-        found = read_study(study)
+        found = read_study(file)
         who = only_identity(found.folder, name)
         own = found.member(who)
         door = found.listens.get(who) or (own.address and ("", own.address[1]))
@@ -129,7 +119,7 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
 def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
     """Return this member's key and certificate, and what is wrong with them."""
     from vpem.engines.tls.check import Finding
-    from vpem.engines.tls.members import expires
+    from vpem.engines.tls.members import expires, fingerprint
     from vpem.errors import InputError, VpemWarning
     from vpem.files.studies.identities import certificate_of, identity_of, key_of, read_identity
 
@@ -140,8 +130,16 @@ def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
             identity = identity_of(study, name)
         except InputError as error:
             # Others are dialled all the same: it may be the clock.
-            identity, sentence, state = read_identity(study.folder, name), str(error), "fails"
+            identity, state = read_identity(study.folder, name), "fails"
             key_of(identity)
+            mark = fingerprint(certificate_of(identity))
+            since = study.roster.revoked.get(mark)
+            sentence = str(error)
+            if since is not None:
+                sentence = (
+                    f"the certificate of {name} was revoked on {since}: make another key (vpem "
+                    f"party renew) and ask {study.organiser}"
+                )
     for one in caught:
         if isinstance(one.message, VpemWarning):
             sentence, state = str(one.message), "note"

@@ -117,7 +117,7 @@ class Command(_Manners, TyperCommand):
                 param.help = param.help.replace(AS_JSON, "")
         super().__init__(*args, params=[*(params or []), *own], **options)
         for param in self.params:
-            if param.name == "study" and param.param_type_name == "option":
+            if param.name == "study":
                 param.is_eager, param.callback = True, lambda ctx, _, value: _study(ctx, value)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ __all__ = ["relay"]
 
 
 def relay(
-    study: Annotated[
+    file: Annotated[
         Path,
         READ,
         typer.Argument(
@@ -70,7 +70,7 @@ def relay(
         from vpem.files.studies.fields import address_of
         from vpem.files.studies.study import read_study
 
-        found = read_study(study)
+        found = read_study(file)
         where = ("", _port(found)) if listen is None else address_of(listen)
         passing = Relay(_Log(log, screen, found).note)
         serving = Serving(found, _identity, screen, passing)

@@ -156,8 +156,8 @@ def cut_in_shards(home, names):
         write_shard(shard_path(home / "model.h5", name), fit, place, names, features, {})
 
 
-SERVING = {("relay",)}
-"""Commands that run until they are stopped; tests of their own run them (test_relay.py)."""
+SERVING = {("relay",), ("party", "check")}
+"""Commands that need others, or run until they are stopped; tests of their own run them."""
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ import contextlib
 import re
 import socket
 import ssl
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +19,12 @@ from vpem.engines.tls.faults import Met, explain
 from vpem.engines.tls.lobby import Lobby
 from vpem.engines.tls.members import Member
 from vpem.engines.tls.trust import server_context
+from vpem.files.studies.identities import read_identity
+from vpem.files.studies.writing import write_study
 
+from .cli_support import MAIN, done
+from .cli_support import run as run_words
+from .study_support import make_study
 from .tls_support import DAY, a_study, certify, der, dialled_at
 
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "wss_proxy", "no_proxy")
@@ -394,3 +401,55 @@ def test_a_link_that_is_cut_while_idle_and_an_end_that_is_silent_are_named(tmp_p
     ):
         assert (found[-1].what, found[-1].state) == (what, "fails")
         assert sentence in found[-1].sentence
+
+
+# ---- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_asks_one_that_serves_and_says_what_fails(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(check, "SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    make_study(tmp_path, "lab", address=address)
+    serving = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "party", "check", "heart.toml", "--serve"],
+        cwd=tmp_path / "hub", stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert "hub of heart for hub, lab at " in serving.stderr.readline()
+    monkeypatch.chdir(tmp_path / "lab")
+    try:
+        found = done(capsys, "party", "check", "heart.toml", "--idle", 0, "--json").json
+    finally:
+        serving.terminate()
+        assert "hub was ended by SIGTERM" in serving.communicate()[1]
+    assert (found["works"], found["name"], found["edition"]) == (True, "lab", 1)
+    assert {one["state"] for one in found["checks"]} == {"ok"}
+    assert {one["with"] for one in found["checks"]} == {"hub", "lab"}
+    result = run_words(capsys, "party", "check", "heart.toml")
+    assert result.code == 2
+    rows = [line.split() for line in result.out.splitlines()]
+    assert rows[-4:-1] == [["proxy", "none"], ["port", "fails"], []]
+    assert re.search(r"^fails: hub \(.*\) refuses connections: ", result.out, re.M)
+
+
+def test_the_own_certificate_is_looked_at(tmp_path, capsys, monkeypatch):
+    studies = make_study(tmp_path, "lab", address=("127.0.0.1", 9))
+    monkeypatch.chdir(tmp_path / "lab")
+    hub, lab = read_identity(tmp_path / "hub", "hub"), read_identity(tmp_path / "lab", "lab")
+
+    def own_row(days):
+        """What is said of a certificate of the lab that is valid for so long."""
+        made = certify(tmp_path / "made", "lab", DAY * min(days - 30, -1), DAY * days)
+        for kind in ("certificate", "key"):
+            getattr(lab, kind).write_bytes(getattr(made, kind).read_bytes())
+        roster = replace(studies["lab"].roster, edition=100 - days)
+        members = (roster.members[0], replace(roster.members[1], certificate=der(made)))
+        roster = replace(roster, members=members)
+        write_study(replace(studies["lab"], edition=roster.edition, roster=roster), hub)
+        return run_words(capsys, "party", "check", "heart.toml", "--json").json["checks"][0]
+
+    assert own_row(90)["state"] == "ok"
+    soon, late = own_row(9), own_row(-2)
+    assert (soon["state"], late["state"]) == ("note", "fails")
+    assert "is valid until" in soon["sentence"]
+    assert "vpem party renew" in late["sentence"]

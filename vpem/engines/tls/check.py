@@ -135,7 +135,7 @@ async def examine(
             for finding in seen:
                 if finding.what != fault.kind:
                     yield finding
-            yield Finding(peer, fault.kind, "fails", "refused", str(fault))
+            yield Finding(peer, fault.kind, "fails", "", str(fault))
             return
         for finding in seen:
             yield finding
@@ -180,11 +180,11 @@ def _until(fault: Fault, peer: str, direct: bool) -> list[Finding]:
     made = []
     for step in STEPS:
         if step == kind:
-            made.append(Finding(peer, step, "fails", "fails", str(fault)))
+            made.append(Finding(peer, step, "fails", "", str(fault)))
             break
         if direct and step in good and kind != "proxy":
             made.append(Finding(peer, step, "ok", good[step]))
-    return made or [Finding(peer, kind, "fails", "fails", str(fault))]
+    return made or [Finding(peer, kind, "fails", "", str(fault))]
 
 
 async def _open(examined: Examined, member: Member, relay: Member | None) -> Called:
@@ -325,7 +325,7 @@ async def _back(examined: Examined, opened: Called, member: Member, peer: str) -
     if found["fault"] is None:
         return Finding(peer, "back", "ok", f"dials {own.name} at {where}")
     why = printable(found["fault"])[:600]
-    return Finding(peer, "back", "fails", "fails", f"{member.name} cannot dial {own.name}: {why}")
+    return Finding(peer, "back", "fails", "", f"{member.name} cannot dial {own.name}: {why}")
 
 
 async def _idle(seconds: float, opened: Called, member: Member, peer: str) -> Finding:
