@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -177,23 +179,18 @@ class Command(_Manners, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; sentences about a value say where it came from."""
-        from vpem.errors import FileError, InputError
-
         joined().agree(ctx)
         if ctx.meta[SHOW]:
             return show_config(ctx)
-        try:
+        with _noting_where_from(ctx):
             begin(ctx, self.roles())
             refuse_idle(ctx)
-            if STUDY in ctx.meta:
-                from .meeting import meet
+        if STUDY in ctx.meta:
+            from .meeting import meet
 
-                meet(ctx)
+            meet(ctx)
+        with _noting_where_from(ctx):
             return super().invoke(ctx)
-        except (InputError, FileError) as error:
-            for note in [*near_file(str(error)), *where_from(ctx, in_options(error))]:
-                error.add_note(note)
-            raise
 
 
 class Group(_Manners, TyperGroup):
@@ -204,6 +201,19 @@ class Group(_Manners, TyperGroup):
         rows = list(self.commands.helps.items())  # type: ignore[attr-defined]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+@contextmanager
+def _noting_where_from(context: Any) -> Iterator[None]:
+    """Let sentences about a value say where it came from."""
+    from vpem.errors import FileError, InputError
+
+    try:
+        yield
+    except (InputError, FileError) as error:
+        for note in [*near_file(str(error)), *where_from(context, in_options(error))]:
+            error.add_note(note)
+        raise
 
 
 def _study(context: Any, value: Path | None) -> Path | None:

@@ -91,7 +91,9 @@ def _spread(used: RowFile, request: Request, complete: bool, narrow: bool) -> Lo
     marks = engine.allgather(used.fingerprint)
     for rank, mark in enumerate(marks):
         if mark != marks[0]:
-            raise InputError(f"rank {rank} has another model than rank 0; give all ranks the same")
+            raise InputError(
+                f"{engine.names[rank]} has another model than {engine.names[0]}; give all the same"
+            )
     source, alignment = _dataset(used, request, complete)
     columns = _columns(used, request, source, narrow) or range(len(source.feature_names))
     assert source.partition is not None
@@ -159,7 +161,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     from vpem.files.parties.manifest import choose_parties
 
     files, asked, inside = request.files, request.parties, request.rows.dataset
-    if not files:
+    if not files and not request.where.own_users:
         raise InputError("vpem predict needs DATA: a dataset with the model's features")
     over_rows = asked.split == "rows"
     check_parties(files, asked, over_rows)

@@ -232,7 +232,8 @@ class Meeting(Where):
             report = send(self.engine, result, out.output)
         else:
             report = receive(self.engine, result, out.output, out.force)
-        report |= super().facts(screen, self.files)
+        here = super().facts(screen, self.files)
+        report |= {name: value for name, value in here.items() if value or name != "data"}
         if result.apart and out.output is not None:
             result.write(out.output, report)
         report["model"] = None if out.output is None else str(out.output)

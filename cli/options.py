@@ -125,6 +125,8 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     names = {param.name for param in own}
     told = [param.name for param in own if param.annotation is Given]
     own = [param for param in own if param.annotation is not Given]
+    required = [param for param in own if param.default is param.empty]
+    lists = [p.name for p in required if get_args(p.annotation)[:1] == (list[Path],)]
     files = [
         word_of(one) for record, _ in records.values() for one in record.fields()
         if record.kept and (about(one).local or about(one).file)
@@ -142,6 +144,8 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def command(**values: Any) -> Any:
         made = made_of(values)
+        # Whoever only serves in a study has no data.
+        values |= {name: [] for name in lists if values[name] is None}
         for name in told:
             made[name] = Given(values.pop("context"), _recorded(made, records), files)
         return function(**{name: values[name] for name in names if name in values}, **made)

@@ -183,6 +183,13 @@ def _of_parties(parties: Sequence[Party], one: tuple[Any, ...], run: Run) -> Sou
     from .engine import place_parties
 
     holders = place_parties(parties, run.out.output, False, run.where, run.labels)
+    if run.engine.size > len(parties) and run.where.own_users:
+        idle = set(range(run.engine.size)) - set(holders.ranks.tolist())
+        raise InputError(
+            f"{', '.join(run.engine.names[rank] for rank in sorted(idle))} brings no individuals, "
+            "but whoever takes part in 'vpem saem' needs some; take a study whose server is one of "
+            "the parties"
+        )
     if run.engine.size > len(parties):
         raise InputError(
             f"there are {run.engine.size} processes, but {len(parties)} parties: every process "

@@ -1,0 +1,274 @@
+"""Commands of members of a study, each a process with a folder of its own, who talk over TLS."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from vpem.errors import InputError
+from vpem.files.models import read_model
+from vpem.files.studies.identities import make_identity
+from vpem.files.studies.logged import read_log
+from vpem_cli.agreement import check_alike
+
+from .cli_support import NAMES, done, overlapping, run
+from .company_support import ended, make_company
+from .tables import each
+
+HELD = {"clinic": (0, 3, 1), "lab": (2, 4, 5)}
+FIT = {"align": "ids", "components": 3, "topology": "star", "max-iter": 40, "tol": 0.0, "seed": 1}
+IDS = ("--id-column", "patient")
+
+
+def write_rows(path, X, columns, rows):
+    """Write a table with the ids of rows, in an order of its own."""
+    lines = [f"{NAMES[j]}" for j in columns]
+    with path.open("w") as file:
+        print("patient", *lines, sep=",", file=file)
+        for row in rows:
+            print(f"p{row:03d}", *(repr(float(X[row, j])) for j in columns), sep=",", file=file)
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory):
+    """A server, and two parties with files of their own."""
+    folder = tmp_path_factory.mktemp("study")
+    made = make_company(folder, list(HELD), {"fit": FIT, "impute": {}}, server="hub")
+    X, _ = overlapping()
+    for turn, (name, columns) in enumerate(HELD.items()):
+        rows = np.random.default_rng(turn).permutation(len(X))
+        write_rows(made.folders[name] / f"{name}.csv", X, columns, rows)
+    return made
+
+
+def files(*more, **own):
+    """What each party says itself, besides what all say."""
+    return {name: (f"{name}.csv", *IDS, *more, *own.get(name, ())) for name in HELD}
+
+
+@pytest.fixture(scope="module")
+def fitted(company):
+    """All members have fitted, and lab wants labels, hub no model."""
+    own = files("-o", "model.h5", lab=("--labels", "labels.csv"))
+    found = company.run("fit", "--json", own=own)
+    assert [result.code for result in found.values()] == [0, 0, 0], found
+    return SimpleNamespace(
+        reports={name: json.loads(result.out) for name, result in found.items()},
+        models={name: company.folders[name] / "model.h5" for name in HELD},
+    )
+
+
+def test_a_fit_is_that_of_one_process_and_all_have_it(fitted, company, tmp_path, capsys):
+    data = [company.folders[name] / f"{name}.csv" for name in HELD]
+    words = [word for name, value in FIT.items() for word in (f"--{name}", value)]
+    whole = tmp_path / "whole.h5"
+    told = done(capsys, "fit", *data, "--parties", *IDS, *words, "-o", whole, "--json").json
+    ours, lab = read_model(fitted.models["lab"]), fitted.reports["lab"]
+    np.testing.assert_allclose(ours.history, read_model(whole).history, rtol=1e-12)
+    assert lab["communication"]["bytes"] == told["communication"]["bytes"] + labels_bytes(lab)
+    assert fitted.models["clinic"].read_bytes() == fitted.models["lab"].read_bytes()
+    for name, report in fitted.reports.items():
+        own = {"data": f"{name}.csv", "model": "model.h5"}
+        own |= {"labels_files": ["labels.csv"] if name == "lab" else []}
+        if name == "hub":
+            own |= {"data": "study heart", "model": None}
+        assert {key: report[key] for key in own} == own
+        assert all(report[key] == lab[key] for key in lab if key not in {*own, "warnings"})
+
+
+def labels_bytes(report):
+    """What labels cost of what was sent."""
+    return report["communication"]["by_kind"]["labels"]["bytes"]
+
+
+def test_nothing_of_one_member_is_in_what_others_have(fitted, company):
+    assert not (company.folders["clinic"] / "labels.csv").exists()
+    ids = (company.folders["lab"] / "lab.csv").read_text().splitlines()[1:]
+    labels = (company.folders["lab"] / "labels.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[0] for line in labels] == [line.split(",")[0] for line in ids]
+    for path in fitted.models.values():
+        content = path.read_bytes()
+        for own in (b".csv", b"patient", b"p001", os.fsencode(str(company.folders["hub"].parent))):
+            assert own not in content
+        assert read_model(path).options["data"] is None
+
+
+def test_logs_tell_what_went_and_what_all_have_alike(fitted, company):
+    logs = {n: read_log([path / f"{n}-heart.log"], True) for n, path in company.folders.items()}
+    sent = sum(own.bytes_sent for log in logs.values() for own in log.totals.values())
+    received = sum(own.bytes_received for log in logs.values() for own in log.totals.values())
+    assert sent == received > 0
+    handed = fitted.reports["lab"]["handed"]
+    of_sums = [
+        own.bytes_sent for log in logs.values() for (kind, _), own in log.totals.items()
+        if kind in {"server", "labels"}
+    ]  # fmt: skip
+    assert sum(of_sums) == sum(handed[kind]["by_tls"] for kind in ("server", "labels"))
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+def test_other_options_at_one_member_are_refused_at_all(company):
+    found = company.run("fit", own=files(lab=("--seed", "2", "-o", "none.h5")))
+    for result in found.values():
+        assert result.code == 2
+        assert result.sentence == (
+            "--seed is set differently: hub has 1 (heart.toml), lab has 2 (command line); all "
+            "members of heart must have the same"
+        )
+        assert not result.out
+    assert not (company.folders["lab"] / "none.h5").exists()
+
+
+@each(
+    ("theirs", "sentence"),
+    [
+        (["kmeans", {}, []], "a runs 'vpem fit' and b 'vpem kmeans'"),
+        (["fit", {"--tol": ["0.1", "default"]}, []], "a has 0.2 (x.toml), b has 0.1 (default)"),
+        (["fit", {}, []], "a has 0.2 (x.toml), b has nothing (default)"),
+    ],
+)
+def test_what_differs_is_named_with_both_members(theirs, sentence):
+    with pytest.raises(InputError) as error:
+        check_alike(["a", "b"], [["fit", {"--tol": ["0.2", "x.toml"]}, []], theirs], "heart")
+    assert sentence in str(error.value)
+
+
+def test_what_a_file_holds_is_told_where_it_is(company):
+    table = company.folders["lab"] / "lab.csv"
+    kept = table.read_text()
+    table.write_text(kept.replace("\np", "\np9,secret,1,1\np", 1))
+    try:
+        found = company.run("fit", own=files("-o", "none.h5"))
+    finally:
+        table.write_text(kept)
+    assert [result.code for result in found.values()] == [2, 2, 2]
+    assert "secret" in found["lab"].sentence
+    for name in ("hub", "clinic"):
+        assert found[name].sentence == "lab ended: it cannot use its data; ask there"
+
+
+@each(
+    ("words", "sentence"),
+    [
+        (
+            ("fit", "--engine", "tls", "x.csv"),
+            "--engine tls is for members of a study; add --study",
+        ),
+        (("fit", "--as", "lab", "x.csv"), "--as is for members of a study; add --study FILE"),
+        (("kmeans", "--study", "heart.toml", "x.csv"), "is of vpem fit and vpem impute, not of"),
+        (("fit", "--study", "heart.toml"), "lab brings data to the study heart; give its own file"),
+        (("fit", "--study", "heart.toml", "x.csv", "--as", "labb"), "'labb' is no member of heart"),
+        (
+            ("fit", "--study", "heart.toml", "x.csv", "--engine", "mpi"),
+            "--study is for --engine tls",
+        ),
+        (("fit", "--study", "heart.toml", "x.csv", "--no-parties"), "leave out --no-parties"),
+        (("fit", "--study", "heart.toml", "x.csv", "-o", "heart.toml", "--force"), "--study"),
+        (("fit", "--study", "no.toml", "x.csv"), "'no.toml' does not exist"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anybody_is_called(
+    words, sentence, company, monkeypatch, capsys
+):
+    monkeypatch.chdir(company.folders["lab"])
+    result = run(capsys, *words)
+    assert result.code == 2
+    assert sentence in result.sentence
+
+
+def test_the_study_says_options_and_whose_key_there_is(company, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(company.folders["hub"])
+    shown = done(capsys, "fit", "--study", "heart.toml", "--seed", "3", "--show-config").out
+    lines = {line.split(" =")[0]: line for line in shown.splitlines() if " = " in line}
+    assert "components = " in lines["components"]
+    assert lines["components"].endswith("# file heart.toml")
+    assert lines["seed"].endswith("# command line")
+    assert 'engine = "tls"' in lines["engine"]
+    refused = run(capsys, "fit", "--study", "heart.toml", "x.csv").sentence
+    assert refused.startswith("hub brings no data to the study heart")
+    for path in company.folders["hub"].iterdir():
+        shutil.copy(path, tmp_path)
+    make_identity(tmp_path, "other")
+    monkeypatch.chdir(tmp_path)
+    assert "say --as which" in run(capsys, "fit", "--study", "heart.toml").sentence
+
+
+# ---- members that end ---------------------------------------------------------------------------
+
+KEPT = ("--checkpoint", "kept.h5", "--checkpoint-every", "1", "--quiet", "-o", "again.h5")
+
+
+def begin(company, *more, names=("hub", *HELD)):
+    """Start a fit at some members."""
+    own = {"hub": (), **files()}
+    return {name: company.begin(name, "fit", *own[name], *KEPT, *more) for name in names}
+
+
+def wait_for(path):
+    until = time.monotonic() + 40
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert path.exists()
+
+
+@pytest.fixture
+def slower(company):
+    """A study of more iterations than there is time for."""
+    before = company.study
+    company.signed(options={**before.options, "fit": {**FIT, "max-iter": 100000}})
+    yield company
+    company.signed(options=before.options)
+    for folder in company.folders.values():
+        for path in folder.glob("kept.h5*"):
+            path.unlink()
+
+
+def test_a_member_that_is_interrupted_ends_all_of_them(slower):
+    processes = begin(slower)
+    wait_for(slower.folders["lab"] / "kept.h5.before")
+    processes["lab"].send_signal(signal.SIGINT)
+    for process in processes.values():
+        result = ended(process)
+        assert result.code == 130
+        assert "interrupted by Ctrl-C; the state after" in result.sentence
+    assert (slower.folders["clinic"] / "kept.h5").exists()
+
+
+def test_a_killed_member_comes_back_to_the_same_bits(company, fitted):
+    processes = begin(company, "--resume-if-any")
+    wait_for(company.folders["lab"] / "kept.h5.before")
+    processes["lab"].kill()
+    processes["lab"].wait()
+    processes |= begin(company, "--resume-if-any", names=["lab"])
+    for process in processes.values():
+        result = ended(process)
+        assert result.code == 0, result.err
+    ours, theirs = (
+        read_model(company.folders["clinic"] / name) for name in ("again.h5", "model.h5")
+    )
+    np.testing.assert_array_equal(ours.history, theirs.history)
+    np.testing.assert_array_equal(ours.mixture.means, theirs.mixture.means)
+
+
+def test_each_keeps_its_own_part_where_the_study_says_so(company, fitted, tmp_path, capsys):
+    before = company.study
+    company.signed(result="shards")
+    try:
+        found = company.run("fit", "--json", own=files("-o", "part.h5"))
+    finally:
+        company.signed(result=before.result)
+    assert [result.code for result in found.values()] == [0, 0, 0], found
+    parts = {name: company.folders[name] / "part.h5" for name in HELD}
+    assert read_model(parts["lab"]).feature_names == tuple(NAMES[j] for j in HELD["lab"])
+    whole = tmp_path / "whole.h5"
+    done(capsys, "model", "join", *parts.values(), "-o", whole)
+    ours, theirs = read_model(whole), read_model(fitted.models["lab"])
+    np.testing.assert_array_equal(ours.mixture.means, theirs.mixture.means)
+    assert json.loads(found["lab"].out)["model"] == "part.h5"
