@@ -1,28 +1,90 @@
 """Links between members: nothing is lost, nobody else comes in, and who is missing is named."""
 
+import asyncio
+import contextlib
 import random
+import socket
+import ssl
+from dataclasses import replace
+from datetime import UTC, datetime
 
-from vpem.engines.tls.link import Pace
+import pytest
 
-from .tls_support import CuttingProxy, a_study, at_once, dialled_at, posts
+from vpem import __version__
+from vpem.engines.engine import StalledError
+from vpem.engines.tls.dial import dial
+from vpem.engines.tls.door import STRANGERS, WAITING
+from vpem.engines.tls.here import Pace
+from vpem.engines.tls.members import fingerprint
+from vpem.engines.tls.post import Parted, Post, Returned
+from vpem.engines.tls.trust import client_context
+from vpem.engines.tls.wire import Ack, Data, Got, Hello, Refusal, parse
+from vpem.errors import InputError
 
-QUICK = Pace(pulse=0.5, silence=1.0, stuck=1.5, opening=2.0, pauses=(0.002, 0.05))
+from .tls_support import (
+    DAY,
+    CuttingProxy,
+    a_study,
+    at_once,
+    certify,
+    der,
+    dialled_at,
+    posts,
+    with_member,
+)
+
+QUICK = Pace(pulse=0.5, silence=2.0, stuck=2.0, opening=5.0, pauses=(0.002, 0.05))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_logged():
+    """Whatever strangers and cut links do, nobody but the members says anything."""
+    import logging
+
+    said = []
+    handler = logging.Handler()
+    handler.emit = said.append
+    logging.getLogger().addHandler(handler)
+    yield
+    logging.getLogger().removeHandler(handler)
+    assert not [record.getMessage() for record in said]
+
+
+def ended(work):
+    """Return what ``work`` gives, or its error in words."""
+    try:
+        return work()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+# ---- messages ------------------------------------------------------------------------------------
 
 
 def test_messages_arrive_by_sender_and_tag(tmp_path):
-    with posts(*a_study(tmp_path)) as (hub, lab, clinic):
-        for tag, size in enumerate([0, 1, 1 << 18, (1 << 18) + 1, 3_000_000]):
+    sizes = [0, 1, 1 << 18, (1 << 18) + 1, 3_000_000]
+    noted = []
+    with posts(*a_study(tmp_path), note=noted.append) as (hub, lab, clinic):
+        for tag, size in enumerate(sizes):
             for who in (lab, clinic):
                 who.put(0, tag, random.Random(tag).randbytes(size), "estep")
         for who in (2, 1):
-            for tag, size in reversed(list(enumerate([0, 1, 1 << 18, (1 << 18) + 1, 3_000_000]))):
+            for tag, size in reversed(list(enumerate(sizes))):
                 assert bytes(hub.take(who, tag)) == random.Random(tag).randbytes(size)
                 assert not hub.arrived(who, tag)
+        lab.put(2, 0, b"through the server")  # neither can be dialled
+        assert bytes(clinic.take(1, 0)) == b"through the server"
+        hub.put(0, 0, b"to itself")
+        assert hub.take(0, 0) == b"to itself"
+    sent, received = ([(n.size, n.digest) for n in noted if n.sent is way] for way in (True, False))
+    assert sorted(sent) == sorted(received)
+    assert len(sent) == 11
+    assert {n.topic for n in noted} == {"estep", ""}
 
 
 def test_two_that_both_send_before_they_read_do_not_block(tmp_path):
-    with posts(*a_study(tmp_path)) as (hub, lab, _):
-        mail = [bytes([number]) * 30_000_000 for number in range(2)]
+    with posts(*a_study(tmp_path, ("hub", "lab"))) as (hub, lab):
+        mail = [bytes([number]) * 20_000_000 for number in range(2)]
         hub.put(1, 0, mail[0])
         lab.put(0, 0, mail[1])
         assert bytes(hub.take(1, 0)) == mail[1]
@@ -33,8 +95,8 @@ def test_a_link_that_is_cut_at_any_moment_loses_and_doubles_nothing(tmp_path):
     """In TLS's handshake, in the first frames, in the middle of messages, while both send."""
     roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
     rng = random.Random(0)
-    budgets = [int(10 ** rng.uniform(1, 6)) for _ in range(60)]
-    letters = [rng.randbytes(rng.choice([0, 10, 100_000, 900_000])) for _ in range(60)]
+    budgets = [int(10 ** rng.uniform(1, 6)) for _ in range(55)]
+    letters = [rng.randbytes(rng.choice([0, 10, 100_000, 900_000])) for _ in range(50)]
     with CuttingProxy(roster.members[0].address, budgets) as line:
         through = dialled_at(roster, "hub", line.address)
         with posts(through, identities, sockets, pace=QUICK) as (hub, lab):
@@ -47,3 +109,293 @@ def test_a_link_that_is_cut_at_any_moment_loses_and_doubles_nothing(tmp_path):
             found = at_once([lambda: talk(hub, 1), lambda: talk(lab, 0)])
         assert line.cuts >= 50
     assert found == [letters, letters]
+
+
+def test_a_link_that_only_seems_to_be_there_is_opened_again(tmp_path):
+    """Nothing comes through any more, and nobody says so."""
+    roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
+    with CuttingProxy(roster.members[0].address) as line:
+        through = dialled_at(roster, "hub", line.address)
+        with posts(through, identities, sockets, pace=QUICK) as (hub, lab):
+            lab.put(0, 0, b"before")
+            assert hub.take(1, 0) == b"before"
+            line.hold()
+            lab.put(0, 0, b"after")
+            hub.put(1, 0, b"after, too")
+            assert hub.take(1, 0) == b"after"
+            assert lab.take(0, 0) == b"after, too"
+
+
+# ---- who is believed -----------------------------------------------------------------------------
+
+
+class Two:
+    """A hub and a lab that may see a study differently."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        roster, self.identities, self.sockets = a_study(folder)
+        self.rosters = {"hub": roster, "lab": roster}
+        self.clocks = {}
+
+    def talk(self):
+        """Return what each hears of the other, or why it hears nothing."""
+        made = [
+            Post(roster, self.identities[name], listen=self.sockets.get(name), timeout=10.0,
+                 pace=QUICK, clock=self.clocks.get(name))
+            for name, roster in self.rosters.items()
+        ]  # fmt: skip
+        for post in made:
+            post.start()
+        hub, lab = made
+        lab.put(0, 0, b"hello")
+        at_lab = ended(lambda: lab.take(0, 0))
+        at_once([lab.close])
+        hub.timeout = 0.1
+        at_hub = ended(lambda: hub.take(1, 0))
+        hub.close()
+        return at_hub, at_lab
+
+
+def see(two, who, name, **differently):
+    """Let one member see another differently."""
+    two.rosters[who] = with_member(two.rosters[who], name, **differently)
+
+
+def another(two, name, *dates):
+    """Make another certificate for a member."""
+    return certify(two.folder / "another", name, *dates)
+
+
+def date_badly(two, name, begin, end, days):
+    """Give a member a certificate of other days, in which it believes to be."""
+    two.identities[name] = another(two, name, begin * DAY, end * DAY)
+    two.clocks[name] = lambda: datetime.now(UTC) + days * DAY
+    for who in two.rosters:
+        see(two, who, name, certificate=der(two.identities[name]))
+
+
+def swap(two):
+    """Let the lab take the certificate of the clinic for the hub's, and the other way round."""
+    hub, clinic = (der(two.identities[name]) for name in ("hub", "clinic"))
+    see(two, "lab", "hub", certificate=clinic)
+    see(two, "lab", "clinic", certificate=hub)
+
+
+def revoke(two, who, name):
+    """Let one member know that a certificate has been revoked."""
+    mark = fingerprint(der(two.identities[name]))
+    two.rosters[who] = replace(two.rosters[who], revoked={mark: "2026-01-01"})
+
+
+AWAY = "was turned away: its certificate is not in the study, or has been revoked"
+UNKNOWN = "does not know the certificate of lab"
+UNBELIEVED = "does not believe the certificate of this member"
+SHOWS = "shows a certificate that the study does not have"
+NOT_YET = "the certificate of hub is not valid before"
+
+WRONG = {
+    "unknown lab": (
+        lambda two: see(two, "hub", "lab", certificate=der(another(two, "lab"))), AWAY, UNKNOWN
+    ),
+    "unknown hub": (
+        lambda two: see(two, "lab", "hub", certificate=der(another(two, "hub"))), UNBELIEVED, SHOWS
+    ),
+    "revoked lab": (lambda two: revoke(two, "hub", "lab"), AWAY, UNKNOWN),
+    "revoked hub": (lambda two: revoke(two, "lab", "hub"), UNBELIEVED, SHOWS),
+    "swapped": (swap, "lab refuses to talk with hub: hub (127.0.0.1:", "is clinic, by its certif"),
+    "expired lab": (
+        lambda two: date_badly(two, "lab", -10, -5, -7),
+        "the certificate of lab has expired on", "the certificate of hub is not valid before",
+    ),
+    "hub of the future": (
+        lambda two: date_badly(two, "hub", 10, 50, 11),
+        f"lab refuses to talk with hub: {NOT_YET}", NOT_YET,
+    ),
+    "another edition": (
+        lambda two: two.rosters.update(lab=replace(two.rosters["lab"], edition=2)),
+        "hub has edition 1 of heart and lab has edition 2", "lab has edition 2 of heart and hub",
+    ),
+    "another study": (
+        lambda two: two.rosters.update(lab=replace(two.rosters["lab"], study="0" * 32)),
+        "and lab in 00000000; all members need the same file", "lab takes part in the study 0000",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_both_ends_say_what_is_wrong(tmp_path, wrong):
+    two = Two(tmp_path)
+    change, at_hub, at_lab = WRONG[wrong]
+    change(two)
+    found = two.talk()
+    for sentence, right in zip(found, (at_hub, at_lab), strict=True):
+        assert right in sentence
+        assert sentence.startswith(("Refused: ", "StalledError: "))
+    assert found[1].startswith("Refused: ")  # who dials is done at once
+
+
+def test_a_member_with_another_certificate_than_its_own_does_not_begin(tmp_path):
+    roster, identities, _ = a_study(tmp_path, listening=())
+    of_lab = replace(identities["lab"], name="clinic")
+    old = certify(tmp_path / "old", "lab", -10 * DAY, -5 * DAY)
+    with pytest.raises(InputError, match="is not the certificate that heart has for clinic"):
+        Post(roster, of_lab)
+    with pytest.raises(InputError, match="a is not a member of heart, which has hub, lab, clinic"):
+        Post(roster, replace(of_lab, name="a"))
+    with pytest.raises(InputError, match="the certificate of lab has expired on"):
+        Post(with_member(roster, "lab", certificate=der(old)), old)
+
+
+# ---- strangers -----------------------------------------------------------------------------------
+
+
+def test_strangers_get_nothing_and_nobody_waits_for_them(tmp_path):
+    """Silence, garbage, plain HTTP, half of TLS's handshake: hundreds at a time."""
+    roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
+    hello = ssl.MemoryBIO()
+    begun = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="hub")
+    with pytest.raises(ssl.SSLWantReadError):
+        begun.do_handshake()
+    client_hello = hello.read()
+    openings = [
+        b"", b"\x16", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 60_000,
+        client_hello, client_hello[:100], b"\0" * 100_000,
+    ]  # fmt: skip
+    with posts(roster, identities, sockets, pace=QUICK) as (hub, lab):
+        strangers = []
+        for place in range(210):
+            stranger = socket.create_connection(roster.members[0].address)
+            strangers.append(stranger)
+            stranger.setblocking(False)
+            with contextlib.suppress(OSError):
+                stranger.send(openings[place % len(openings)])
+        lab.put(0, 0, b"a member")
+        assert hub.take(1, 0) == b"a member"
+        door = hub._board._door
+        assert len([guest for guest in door._guests if guest.begun]) <= STRANGERS
+        assert len(door._guests) <= STRANGERS + WAITING
+        for stranger in strangers:
+            stranger.close()
+
+
+# ---- damaged frames ------------------------------------------------------------------------------
+
+
+def a_hello(roster, name, **changes):
+    """Return the first frame of a member."""
+    hello = Hello(roster.study, roster.edition, __version__, name, "a" * 32, "", Got())
+    return replace(hello, **changes)
+
+
+NOTHING = Ack(Got(), 0)
+
+
+def a_piece(number=0, begin=0, size=5, piece=b"hello", ack=NOTHING, tag=0, topic=""):
+    """Return a frame with a piece of a message."""
+    return Data(ack, number, begin, size, tag, topic, memoryview(piece)).pack()
+
+
+DAMAGED = {
+    "no frame": b"",
+    "text": "text",
+    "another kind": b"\x09abc",
+    "a second hello": None,
+    "cut short": a_piece()[:20],
+    "the next but one": a_piece(number=1),
+    "from its middle": a_piece(begin=1, piece=b"ello"),
+    "longer than it says": a_piece(size=4),
+    "a size beyond all bounds": a_piece(size=1 << 62),
+    "never sent": a_piece(ack=Ack(Got(3, 0), 0)),
+    "a topic that is none": a_piece(topic="a\0b"),
+    "a farewell that is none": a_piece(tag=-1),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_frame_ends_the_run_with_one_sentence(tmp_path, name):
+    roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
+    frame = a_hello(roster, "lab").pack() if DAMAGED[name] is None else DAMAGED[name]
+
+    async def speak():
+        context = client_context(identities["lab"], roster.members)
+        line = await dial("lab", roster.members[0], context)
+        await line.send(a_hello(roster, "lab").pack())
+        await line.recv()
+        await line.send(frame)
+        while not isinstance(answer := parse(await line.recv()), Refusal):
+            pass
+        line.cut()
+        return answer
+
+    hub = Post(roster, identities["hub"], listen=sockets["hub"], timeout=10.0)
+    hub.start()
+    told = asyncio.run(speak())
+    sentence = ended(lambda: hub.take(1, 0))
+    hub.close()
+    assert "message from lab to hub is damaged; are all members of the same version" in sentence
+    assert told.sentence in sentence
+
+
+# ---- ends ----------------------------------------------------------------------------------------
+
+
+def test_members_hear_why_another_ends_and_that_it_has_finished(tmp_path):
+    with posts(*a_study(tmp_path, ("hub", "lab", "clinic"))) as (hub, lab, clinic):
+        lab.put(0, 1, b"its last")
+        lab.part("it cannot use its data", 3)
+        at_once([lab.close])
+        assert hub.take(1, 1) == b"its last"
+        with pytest.raises(Parted, match=r"^lab ended: it cannot use its data$") as parted:
+            hub.take(2, 1)
+        assert (parted.value.name, parted.value.exit_code) == ("lab", 3)
+        clinic.put(0, 1, b"done")
+        clinic.close()
+        assert hub.take(2, 1) == b"done"
+
+
+def test_who_has_finished_is_not_taken_for_dead(tmp_path):
+    with posts(*a_study(tmp_path), timeout=0.5, pace=QUICK) as (hub, lab, clinic):
+        lab.put(0, 0, b"all that it has")
+        lab.close()
+        with pytest.raises(StalledError, match=r"nothing has been heard of clinic for \d+ s"):
+            hub.take(2, 0)
+        assert hub.take(1, 0) == b"all that it has"
+        with pytest.raises(Parted, match="lab ended: it has finished"):
+            hub.take(1, 0)
+        hub.timeout = 20.0
+        clinic.put(0, 0, b"late")
+        assert hub.take(2, 0) == b"late"
+
+
+def crash(post):
+    """End a post as if its process had been killed: nobody is told."""
+    for link in post._links.values():
+        link.out.kept.clear()
+        link.finished = True
+    post.close()
+
+
+def test_a_member_that_begins_again_is_noticed_by_those_who_knew_it(tmp_path):
+    roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
+    made = {}
+
+    def begin(name):
+        socket = sockets[name].dup() if name in sockets else None
+        made[name] = Post(roster, identities[name], listen=socket, timeout=5.0, pace=QUICK)
+        made[name].start()
+        return made[name]
+
+    hub, lab = begin("hub"), begin("lab")
+    hub.put(1, 0, b"first")
+    assert lab.take(0, 0) == b"first"
+    crash(lab)
+    lab = begin("lab")
+    lab.put(0, 0, b"of the new one")
+    with pytest.raises(Returned, match=r"^lab has begun again"):
+        hub.take(1, 0)
+    hub.close()
+    hub = begin("hub")
+    assert hub.take(1, 0) == b"of the new one"  # which has waited for that
+    at_once([hub.close, lab.close])
+    sockets["hub"].close()

@@ -85,10 +85,15 @@ def a_study(folder, names=("hub", "lab", "clinic"), listening=("hub",), holds=No
     return Roster(uuid.uuid4().hex, "heart", 1, members), identities, sockets
 
 
+def with_member(roster, name, **differently):
+    """Return a roster in which a member is described differently."""
+    members = [replace(m, **differently) if m.name == name else m for m in roster.members]
+    return replace(roster, members=tuple(members))
+
+
 def dialled_at(roster, name, address):
     """Return a roster in which a member has another address."""
-    members = [replace(m, address=address) if m.name == name else m for m in roster.members]
-    return replace(roster, members=tuple(members))
+    return with_member(roster, name, address=address)
 
 
 @contextlib.contextmanager
@@ -161,7 +166,6 @@ class CuttingProxy:
         self.target, self.budgets, self.cuts = target, iter(budgets), 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = self.listener.getsockname()
-        self.open = True
         self.lines = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -172,6 +176,11 @@ class CuttingProxy:
         self.listener.close()
         self.cut()
 
+    def hold(self):
+        """Let all connections stand, and carry nothing any more."""
+        for line in list(self.lines):
+            line.held = True
+
     def cut(self):
         """Cut all connections."""
         for line in list(self.lines):
@@ -181,22 +190,26 @@ class CuttingProxy:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self.listener.accept()
-                if not self.open:
+                try:
+                    far = socket.create_connection(self.target)
+                except OSError:
                     near.close()
                     continue
-                far = socket.create_connection(self.target)
                 self.lines.add(_Line(self, near, far, next(self.budgets, None)))
 
 
 class _Line:
     def __init__(self, proxy, near, far, budget):
         self.proxy, self.ends, self.left = proxy, (near, far), budget
+        self.held = False
         for ends in ((near, far), (far, near)):
             threading.Thread(target=self._carry, args=ends, daemon=True).start()
 
     def _carry(self, source, target):
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if self.held:
+                    continue
                 if self.left is not None:
                     data, cut = data[: self.left], len(data) >= self.left
                     self.left -= len(data)

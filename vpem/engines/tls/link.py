@@ -6,92 +6,18 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from datetime import datetime
 
 from websockets.exceptions import ConnectionClosed
 
 from vpem.engines.tls.dial import Refused, Trouble
-from vpem.engines.tls.members import Identity, Member, Roster
+from vpem.engines.tls.here import Damage, Here
+from vpem.engines.tls.members import Member
 from vpem.engines.tls.sockets import Line, refuse
 from vpem.engines.tls.streams import Incoming, Message, Outgoing
 from vpem.engines.tls.trust import not_valid
-from vpem.engines.tls.wire import Ack, Damaged, Data, Hello, Refusal, parse
-from vpem.errors import VpemError
+from vpem.engines.tls.wire import FAREWELL, FINISHED, Ack, Damaged, Data, Hello, Refusal, parse
 
-__all__ = ["Damage", "Here", "Link", "Pace"]
-
-
-class Damage(Refused):
-    """A frame that no member of the same version sends."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Times of links, in seconds.
-
-    Attributes
-    ----------
-    pulse : float
-        Between signs of life on a link that has nothing to say.
-    silence : float
-        Without any after which a link is opened again.
-    stuck : float
-        Without an acknowledgement of what was sent after which a link is opened again.
-    opening : float
-        For a connection to be opened.
-    pauses : tuple of float
-        Between attempts: the first, and the longest.
-    patience : int
-        How often something else may answer in a member's place before that is final.
-    """
-
-    pulse: float = 10.0
-    silence: float = 20.0
-    stuck: float = 30.0
-    opening: float = 10.0
-    pauses: tuple[float, float] = (0.05, 5.0)
-    patience: int = 4
-
-
-@dataclass
-class Here:
-    """What the links of a member know of it.
-
-    Attributes
-    ----------
-    roster, identity, rank, version : Roster, Identity, int, str
-        Who it is.
-    session : str
-        Number of this process.
-    pace : Pace
-        Times of links.
-    arrived : callable
-        Given a member's number and a message that has been received whole.
-    changed : callable
-        Called when a link has come up, gone down, or ended.
-    failed : callable
-        Given the error that ends the run.
-    say : callable
-        Given a sentence about somebody who was turned away.
-    clock : callable
-        That returns the time of day, in UTC.
-    farewell : Refusal or None
-        Why this member has ended, if it has.
-    """
-
-    roster: Roster
-    identity: Identity
-    rank: int
-    version: str
-    session: str
-    pace: Pace
-    arrived: Callable[[int, Message], None]
-    changed: Callable[[], None]
-    failed: Callable[[VpemError], None]
-    say: Callable[[str], None]
-    clock: Callable[[], datetime]
-    farewell: Refusal | None = None
+__all__ = ["Link"]
 
 
 class Link:
@@ -131,6 +57,11 @@ class Link:
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._ended = False
+
+    @property
+    def opens(self) -> bool:
+        """Whether this member opens the link."""
+        return self._open is not None
 
     # ---- what the thread of the program has done -------------------------------------------------
 
@@ -249,7 +180,7 @@ class Link:
         wrong = not_valid(self.member.name, self.member.certificate, here.clock())
         if wrong:
             await self._refuse(connection, wrong)
-        if here.farewell is not None and (self.session == "" or self.returned):
+        if here.farewell is not None and self.returned:
             await refuse(connection, here.farewell)
             raise Trouble("this member has ended")
         hello = Hello(
@@ -361,11 +292,25 @@ class Link:
                 unacknowledged += len(frame.piece)
                 if message is not None:
                     self._make_room()
-                    self.here.arrived(self.rank, message)
+                    self._arrived(message)
                 if message is not None or unacknowledged >= 1 << 20:
                     unacknowledged = 0
                     self._owing = True
                     self._wake.set()
+
+    def _arrived(self, message: Message) -> None:
+        """Hand a message on, or hear from it that the member ends."""
+        if message.tag == FINISHED:
+            self.finished = True
+        elif message.tag == FAREWELL:
+            farewell = parse(bytes(message.data))
+            if not isinstance(farewell, Refusal) or not farewell.exit_code:
+                raise Damaged
+            self.parted = farewell
+        else:
+            self.here.arrived(self.rank, message)
+            return
+        self.here.changed()
 
     # ---- the clock -------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 import threading
 import time
@@ -13,14 +12,15 @@ from datetime import UTC, datetime
 
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.door import listening
-from vpem.engines.tls.link import Link, Pace
+from vpem.engines.tls.here import Pace
+from vpem.engines.tls.link import Link
 from vpem.engines.tls.members import Identity, Roster
 from vpem.engines.tls.news import Parted, Returned, Sent
 from vpem.engines.tls.streams import Message
-from vpem.engines.tls.switchboard import FAREWELL, FINISHED, LOOK_EVERY, Switchboard
+from vpem.engines.tls.switchboard import LOOK_EVERY, Switchboard
 from vpem.engines.tls.trust import identity_error
-from vpem.engines.tls.wire import TEXT, Refusal
-from vpem.errors import InputError, Setting, VpemError
+from vpem.engines.tls.wire import FAREWELL, TEXT, Refusal
+from vpem.errors import InputError, Setting, VpemError, printable
 
 __all__ = ["Parted", "Post", "Returned", "Sent"]
 
@@ -169,12 +169,11 @@ class Post:
 
     def part(self, sentence: str, code: int) -> None:
         """Tell all other members why this one ends."""
-        farewell = Refusal(sentence[:TEXT], code)
-        text = json.dumps({"sentence": farewell.sentence, "exit_code": code}).encode()
+        farewell = Refusal(printable(sentence)[:TEXT], code)
         self._board.part(farewell)
         for other, link in self._links.items():
             if not (link.finished or link.parted):
-                self.put(other, FAREWELL, text, "farewell")
+                self.put(other, FAREWELL, farewell.pack(), "farewell")
 
     def close(self) -> None:
         """End all links, when all that was sent has been received, or after a few seconds."""
@@ -201,10 +200,12 @@ class Post:
         said = 0
         try:
             while True:
+                ending = self._ending(link)  # before a look for what came before the end
                 message = self._found(source, tag)
                 if message is not None:
                     return message
-                self._look(link)
+                if ending is not None:
+                    raise ending
                 said = self._report(link, said)
                 with self._changed:
                     if not self._boxes.get((source, tag)):
@@ -212,27 +213,28 @@ class Post:
         finally:
             self._board.call(link.wait, False)
 
-    def _look(self, link: Link) -> None:
-        """Raise whatever ends the wait for a member."""
+    def _ending(self, link: Link) -> VpemError | None:
+        """Return what ends the wait for a member, if anything does."""
         if self._failed is not None:
-            raise self._failed
+            return self._failed
         for other in self._links.values():
             if other.parted is not None:
                 name, parted = other.member.name, other.parted
-                raise Parted(name, parted.sentence, parted.exit_code)
+                return Parted(name, parted.sentence, parted.exit_code)
             if other.returned:
-                raise Returned(other.member.name)
+                return Returned(other.member.name)
         name = link.member.name
         if link.finished:
-            raise Parted(name, "it has finished without what others wait for", 1)
-        if self.timeout is not None and link.silent > self.timeout:
-            why = link.trouble or ("" if link.session else self._turned_away)
-            why = f"; {why}" if why else ""
-            raise StalledError(
-                f"nothing has been heard of {name} for {link.silent:.0f} s (",
-                Setting("timeout", self.timeout),
-                f"){why}: look at its machine and at the network, or allow more time",
-            )
+            return Parted(name, "it has finished without what others wait for", 1)
+        if self.timeout is None or link.silent <= self.timeout:
+            return None
+        why = link.trouble or ("" if link.session else self._turned_away)
+        return StalledError(
+            f"nothing has been heard of {name} for {link.silent:.0f} s (",
+            Setting("timeout", self.timeout),
+            f"){f'; {why}' if why else ''}: look at its machine and at the network, or allow more "
+            "time",
+        )
 
     def _report(self, link: Link, said: int) -> int:
         """Say who is waited for, once in a while; how often that was said."""
@@ -262,13 +264,7 @@ class Post:
 
     def _arrived(self, source: int, message: Message) -> None:
         with self._changed:
-            if message.tag == FAREWELL:
-                found = json.loads(bytes(message.data))
-                self._links[source].parted = Refusal(**found)
-            elif message.tag == FINISHED:
-                self._links[source].finished = True
-            else:
-                self._boxes[source, message.tag].append(message)
+            self._boxes[source, message.tag].append(message)
             self._changed.notify_all()
 
     def _wake(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 import threading
@@ -14,29 +15,34 @@ from vpem import __version__
 from vpem.engines.tls.carried import calls, through
 from vpem.engines.tls.dial import PATH, Refused, dial
 from vpem.engines.tls.door import Door
-from vpem.engines.tls.link import Damage, Here, Link, Pace
+from vpem.engines.tls.here import Damage, Here, Pace
+from vpem.engines.tls.link import Link
 from vpem.engines.tls.lobby import Lobby
 from vpem.engines.tls.members import Identity, Roster
 from vpem.engines.tls.relay import Relay
 from vpem.engines.tls.sockets import Answered, Line, certificate_of
 from vpem.engines.tls.streams import Message
 from vpem.engines.tls.trust import believed, client_context, server_context
-from vpem.engines.tls.wire import Refusal
+from vpem.engines.tls.wire import FINISHED, Refusal
 from vpem.errors import VpemError
 
-__all__ = ["FAREWELL", "FINISHED", "LOOK_EVERY", "Switchboard"]
+__all__ = ["LOOK_EVERY", "Switchboard"]
 
 LOOK_EVERY = 0.1
 """Seconds between looks at signals and clocks, while waiting."""
 
+THREAD = "vpem links"
+"""Name of the thread that links live in."""
+
 TICK = 0.25
 """Seconds between looks at links."""
 
-FAREWELL, FINISHED = -1, -2
-"""Tags of the news that a member ends because of an error, and because it is done."""
+LINGER = 5.0, 60.0
+"""Seconds without progress in which a member that ends delivers its last messages: farewells and
+whatever nobody has come for, and what somebody waits for whose link has just been cut."""
 
-LINGER = 5.0
-"""Seconds in which the last messages to a member are delivered, if nothing of them is."""
+SOON = 0.01
+"""Seconds between looks whether all has been delivered."""
 
 
 class Switchboard:
@@ -76,6 +82,7 @@ class Switchboard:
         self._server = server_context(identity, believed(roster))
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_silent)
+        logging.getLogger("asyncio").addFilter(_not_of_links)
         # The server of a star passes on between parties, where they have nobody else for that.
         first = roster.members[0]
         self._passer = roster.relay or (first if first.address is not None else None)
@@ -107,7 +114,7 @@ class Switchboard:
     def start(self, listener: socket.socket | None) -> None:
         """Begin to live, and to accept connections."""
         self._thread = threading.Thread(
-            target=self._run, args=(listener,), name="vpem links", daemon=True
+            target=self._run, args=(listener,), name=THREAD, daemon=True
         )
         self._thread.start()
 
@@ -143,7 +150,9 @@ class Switchboard:
 
     def _run(self, listener: socket.socket | None) -> None:
         asyncio.set_event_loop(self._loop)
-        door = Door(self._server, self._welcome, self._here.say, self._here.pace.opening)
+        self._door = door = Door(
+            self._server, self._welcome, self._here.say, self._here.pace.opening
+        )
         if listener is not None:
             self._start(door.serve(listener))
         if self._passer is not None and self._called():
@@ -230,16 +239,17 @@ class Switchboard:
     async def _finish(self) -> None:
         """Deliver what is left, and close."""
         for link in self.links.values():
-            if link.session and not (link.parted or link.finished or self._here.farewell):
+            known = link.session or link.out.kept
+            if known and not (link.parted or link.finished or self._here.farewell):
                 link.add(Message(FINISHED, "", b""))
-        left = LINGER
-        before = self._state()
-        while left > 0 and any(self._owed(link) for link in self.links.values()):
-            await asyncio.sleep(0.01)
-            left -= 0.01
-            state = self._state()
+        spent, before = 0.0, self._state()
+        while owed := max(map(self._owed, self.links.values()), default=0.0):
+            await asyncio.sleep(SOON)
+            spent, state = spent + SOON, self._state()
             if state != before:
-                before, left = state, LINGER
+                spent, before = 0.0, state
+            if spent > owed:
+                break
         while self._relay is not None and self._relay.pairs and not self._here.farewell:
             await asyncio.sleep(0.05)  # others still talk with each other through this process
         await asyncio.gather(*(link.end() for link in self.links.values()))
@@ -253,10 +263,21 @@ class Switchboard:
     def _state(self) -> list[object]:
         return [link.out.done for link in self.links.values()]
 
-    def _owed(self, link: Link) -> bool:
+    def _owed(self, link: Link) -> float:
+        """Return for how many seconds without progress one waits for a link to deliver its last."""
         over = link.finished or link.parted or link.returned or link.refused
-        return bool(link.out.kept) and not over
+        if over or not link.out.kept:
+            return 0.0
+        if all(message.tag < 0 for message in link.out.kept):
+            # Who has no link, and none that this member can open, hears it from others.
+            return LINGER[0] if link.session or link.opens else 0.0
+        return LINGER[bool(link.session and not self._here.farewell)]
 
 
 def _silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Say nothing about what strangers and cut connections do to transports."""
+
+
+def _not_of_links(record: logging.LogRecord) -> bool:
+    """Whether something is not about connections that were cut, of which members speak."""
+    return record.threadName != THREAD

@@ -7,7 +7,10 @@ import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["FRAME", "PIECE", "Ack", "Damaged", "Data", "Got", "Hello", "Refusal", "parse"]
+__all__ = [
+    "FAREWELL", "FINISHED", "FRAME", "PIECE", "TEXT", "Ack", "Damaged", "Data", "Got", "Hello",
+    "Refusal", "parse",
+]  # fmt: skip
 
 PIECE = 1 << 18
 """Bytes of a message in one frame: few enough that what is urgent passes between."""
@@ -25,6 +28,10 @@ DATA = struct.Struct(">QQQqB")
 
 TEXT = 1 << 11
 """Characters of a sentence, at most."""
+
+
+FAREWELL, FINISHED = -1, -2
+"""Tags of the messages that a member ends because of an error, and that it is done."""
 
 
 class Damaged(Exception):
