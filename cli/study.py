@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .demo import demo
 from .new_study import NewStudy
 from .options import Json
 from .party import As, facts_of
@@ -244,3 +245,6 @@ def _only_study() -> Path:
         there = ", ".join(map(str, found)) if found else "none"
         raise InputError(f"which study? Say --study NAME.toml; here there are {there}")
     return found[0]
+
+
+app.command("demo")(demo)

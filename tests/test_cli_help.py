@@ -156,8 +156,8 @@ def cut_in_shards(home, names):
         write_shard(shard_path(home / "model.h5", name), fit, place, names, features, {})
 
 
-SERVING = {("relay",), ("party", "check")}
-"""Commands that need others, or run until they are stopped; tests of their own run them."""
+SERVING = {("relay",), ("party", "check"), ("study", "demo")}
+"""Commands that need others, or run long; tests of their own run them."""
 
 
 @pytest.fixture(scope="module")
