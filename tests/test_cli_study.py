@@ -73,7 +73,7 @@ def test_the_walk(capsys, people, hub):
     assert found["members"][1]["features"] == ["iron", "sugar"]
     assert found["members"][1]["fingerprint"] == said["fingerprint"]
     assert found["options"] == {
-        "fit": {"align": "ids", "topology": "star", "components": 2, "hops": 0}
+        "fit": {"align": "ids", "topology": "star", "components": "2", "hops": 0}
     }
     people("lab", "hub/heart.toml")
     assert "lab" in done(capsys, "study", "show", "heart.toml").out
@@ -236,7 +236,7 @@ def test_options_go_to_the_commands_that_have_them(capsys, hub):
           "--no-every-weight", "--clusters", 4, "--split", "features")  # fmt: skip
     assert read_study("heart.toml").options == {
         "fit": {
-            "split": "features", "topology": "star", "components": 3, "every-weight": False,
+            "split": "features", "topology": "star", "components": "3", "every-weight": False,
             "tol": 1e-5, "hops": 1,
         },
         "kmeans": {"split": "features", "topology": "star", "clusters": 4, "hops": 1},
