@@ -118,7 +118,8 @@ def main(engine, brief=False):
 def check_record(engine, problem):
     """A search goes on from what all ranks have kept; of other data at one of them it does not."""
     with tempfile.TemporaryDirectory() as own:
-        path = Path(engine.bcast(own), "state.h5")
+        # Members at home have folders of their own.
+        path = Path(engine.bcast(own) if engine.open else own, "state.h5")
         facts = facts_of(problem)
         cells = grid([1, 2, 3], [0], ["diag"])
         first = search(problem, cells, record=Record(path, facts, engine=engine))
