@@ -30,7 +30,10 @@ app = typer.Typer(
     help="Look at networks of agents.\n\nExample: vpem topology describe cycle -n 8 --hops 1",
 )
 
-_PARTS = {"setup": "setup", "batch": "batch", "iteration": "iteration", "last": "last E-step"}
+_PARTS = {
+    "setup": "setup", "batch": "batch", "iteration": "iteration", "last": "last E-step",
+    "labels": "labels",
+}  # fmt: skip
 
 USUAL_FEATURES = 10
 """Features of workers of a plan that does not say how many there are."""
@@ -337,7 +340,7 @@ def _messages(found: Report, names: list[str]) -> list[Table | str]:
     rows: list[tuple[object, ...]] = []
     busiest: list[tuple[object, ...]] = []
     for part, name in _PARTS.items():
-        if part not in communication:
+        if part not in communication or (part == "labels" and not communication[part]["messages"]):
             continue
         sent = communication[part]
         kinds = {kind: row for kind, row in sent["by_kind"].items() if row["rounds"]}
