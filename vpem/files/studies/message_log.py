@@ -119,7 +119,8 @@ class MessageLog:
         Raises
         ------
         FileError
-            If it, or one before it, could not be noted: what is in the file is whole.
+            If it could not be noted: what is in the file is whole. The run is to end then; others
+            may be told why, and nothing more is noted.
         """
         line = _line(
             {
@@ -131,6 +132,8 @@ class MessageLog:
                 "sha256": message.digest,
             }
         )
+        if self._failure is not None:
+            return
         with self._lock:
             if self._size + len(line) > LARGEST:
                 self._set_aside()

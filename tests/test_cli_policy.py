@@ -1,0 +1,89 @@
+"""What a party allows and what it sent, as its commands say; and what others hear of it."""
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+
+from vpem.files.studies.logged import entries
+from vpem.files.studies.message_log import MessageLog, log_beside
+
+from .cli_support import done
+from .company_support import make_company
+from .study_support import make_study
+from .test_message_log import message
+
+PARTIES = ("clinic", "lab")
+
+
+def test_an_example_is_printed(capsys):
+    assert tomllib.loads(done(capsys, "party", "policy").out)["largest-hops"] == 0
+
+
+def test_a_log_is_summed_up(capsys, tmp_path):
+    path = log_beside(tmp_path / "heart.toml", "lab")
+    with MessageLog(path, command="fit") as log:
+        for size in (1000, 2500):
+            log.note(message(b"x" * size))
+        log.note(message(sent=False, peer="bank\x1b[31m"))
+    shown = done(capsys, "party", "log", path).out
+    assert "fit" in shown
+    assert "\x1b" not in shown
+    assert next(line.split() for line in shown.splitlines() if "estep" in line) == [
+        "estep", "hub", "2", "3,500", "0", "0"
+    ]  # fmt: skip
+    told = json.loads(done(capsys, "party", "log", path, "--last", "--json").out)
+    assert (told["messages"], told["bytes"], len(told["totals"])) == (3, 3504, 2)
+
+
+def test_a_study_and_a_request_say_what_the_policy_refuses(capsys, tmp_path, monkeypatch):
+    folder = make_study(tmp_path, "lab", "clinic", options={"fit": {"hops": 1, "align": "ids"}})
+    monkeypatch.chdir(folder["lab"].folder)
+    policy = "largest-hops = 0\nalign = ['psi']\nfewest-parties = 3\n"
+    (folder["lab"].folder / "policy.toml").write_text(policy)
+    hops = "policy.toml allows at most 0 hops, but got --hops 1; this member will refuse 'vpem fit'"
+    align = "policy.toml allows only the alignment psi, but got --align ids; this member will"
+    few = "policy.toml requires at least 3 parties, but the study has 2 with data; this member"
+    for words, count in (("study show heart.toml", 3), ("party request heart.toml", 2)):
+        told = done(capsys, *words.split()).err
+        lines = [line for line in told.splitlines() if line.startswith("vpem: warning: policy")]
+        assert len(lines) == count
+        assert hops in told
+        assert align in told
+        assert (few in told) == (count == 3)
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    made = make_company(
+        tmp_path_factory.mktemp("company"), PARTIES, {"fit": {"components": 2, "tol": 0.0}},
+        server="hub",
+    )  # fmt: skip
+    for name in PARTIES:
+        rows = rng.normal(size=(50, 2)).tolist()
+        lines = [f"{name}1,{name}2", *(f"{one!r},{other!r}" for one, other in rows)]
+        (made.folders[name] / "own.csv").write_text("\n".join(lines) + "\n")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "shown"),
+    [
+        ("most-esteps = 3", "allows at most 3 E-steps in a run", 3),
+        ("fewest-rows = 51", "requires at least 51 rows", 0),
+        ("commands = ['score']", "allows only the command score", 0),
+    ],
+)
+def test_a_refusal_is_told_in_full_and_named_elsewhere(company, policy, rule, shown):
+    folder = company.folders["lab"]
+    (folder / "policy.toml").write_text(policy)
+    log_beside(folder / "heart.toml", "lab").unlink(missing_ok=True)
+    found = company.run("fit", "--init-rows", "0,1", own={name: ["own.csv"] for name in PARTIES})
+    assert {one.code for one in found.values()} == {2}
+    assert found["lab"].sentence.startswith(f"policy.toml {rule}, ")
+    for name in ("hub", "clinic"):
+        assert found[name].sentence == f"lab ended: lab's policy {rule}; ask there"
+    sent = [one for one in entries([log_beside(folder / "heart.toml", "lab")]) if one.sent]
+    assert sum(one.kind == "server" for one in sent) == shown
