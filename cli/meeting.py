@@ -112,6 +112,8 @@ def meet(context: Any) -> Meeting:
     InputError
         If members run different things, or the policy of this one does not allow it.
     """
+    from vpem.engines.engine import about
+
     study, options = context.meta[STUDY], context.params
     command = command_of(context)
     meeting = Meeting(study, _member(study, options["member"]), command, options)
@@ -120,9 +122,8 @@ def meet(context: Any) -> Meeting:
     meeting.guard.check(command, options)
     given = [name for name, role in context.command.roles().items() if role.writes]
     given = [name for name in given if options.get(name) is not None]
-    meeting.engine.topic = "options"
-    everyones = meeting.engine.allgather([command, terms, given])
-    meeting.engine.topic = ""
+    with about(meeting.engine, "options"):
+        everyones = meeting.engine.allgather([command, terms, given])
     check_alike(meeting.engine.names, everyones, study.name)
     meeting.outputs = frozenset(name for _, _, theirs in everyones for name in theirs)
     return meeting
@@ -254,9 +255,13 @@ class Meeting(Where):
 
     def close(self) -> None:
         """End the links, once all has arrived."""
+        from .output import size
+
         join(None)
         self._post.close()
         self._log.close()
+        log = self._log
+        self._tell(f"noted {log.n_messages:,} messages in {log.path}, of {size(log.size)}")
 
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
         """Say what went wrong, tell others as much as they may know, and end."""

@@ -73,7 +73,6 @@ def company(tmp_path_factory):
     [
         ("most-esteps = 3", "allows at most 3 E-steps in a run", 3),
         ("fewest-rows = 51", "requires at least 51 rows", 0),
-        ("commands = ['score']", "allows only the command score", 0),
     ],
 )
 def test_a_refusal_is_told_in_full_and_named_elsewhere(company, policy, rule, shown):
