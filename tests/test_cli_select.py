@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 
+import h5py
 import numpy as np
 import pytest
 
 import vpem_cli
 from vpem import read_model
+from vpem.files.checkpoints import FileSaver
+from vpem.files.datasets import Dataset, read_dataset, write_dataset
 from vpem.files.states import read_state
 
 from .cli_support import done, listing, make_data, run
@@ -321,6 +324,129 @@ def test_signals_wait_for_what_is_being_written():
         disturbed()
     assert caught.value.exit_code == 143
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+# ---- data that weigh, or stay on disk -----------------------------------------------------------
+
+
+def test_weights_count_as_copies(capsys, data, tmp_path):
+    weights = np.arange(150) % 3
+    X = np.repeat(read_dataset(data).X, weights, axis=0)
+    write_dataset(tmp_path / "copies.h5", Dataset(X, tuple("abcdef")))
+    (tmp_path / "weighed.h5").write_bytes(data.read_bytes())
+    with h5py.File(tmp_path / "weighed.h5", "r+") as file:
+        file["w"] = weights.astype(float)
+    words = ("-k", 1, "--jobs", 1, "--agents", 3, "--topology", "star", "--json")
+    one = done(capsys, "select", tmp_path / "weighed.h5", *words, "--sample-weight", "w").json
+    two = done(capsys, "select", tmp_path / "copies.h5", *words).json
+    for name in ("bic", "aic", "icl", "log_likelihood"):
+        assert one["cells"][0][name] == pytest.approx(two["cells"][0][name], rel=1e-9)
+
+
+@pytest.mark.parametrize("words", [(), ("--criterion", "heldout", "--folds", 2)])
+def test_data_may_stay_on_disk(capsys, select, data, words):
+    stored = done(capsys, "select", data, "-k", "1-3", "--tol", 1e-4, "--memory-limit", "1KB",
+                  *words, "--json").json  # fmt: skip
+    here = select(*words)
+    assert stored["jobs"] == 1
+    for one, two in zip(stored["cells"], here["cells"], strict=True):
+        assert one[here["criterion"]] == pytest.approx(two[here["criterion"]], rel=1e-9)
+    refused = run(capsys, "select", data, *GRID[:2], "--memory-limit", "1KB", "--jobs", 2)
+    assert refused.sentence.startswith("--jobs 2 is for data in memory, but these are read from")
+
+
+# ---- vpem fit -k 1-3 ----------------------------------------------------------------------------
+
+SEVERAL = ("-k", "1-3", "--tol", 1e-4, "--threads", 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--restarts", 2, "--init", "random"),
+        ("--topology", "cycle", "--hops", 1, "--scale", "standard"),
+        ("--split", "rows", "--workers", 3, "--labels", "labels.csv"),
+    ],
+)
+def test_a_fit_of_several_is_what_select_and_a_fit_of_the_best_find(
+    capsys, data, tmp_path, monkeypatch, words
+):
+    monkeypatch.chdir(tmp_path)
+    found = done(capsys, "fit", data, *SEVERAL, *words, "-o", "several.h5", "--json")
+    same = [word for word in words if word not in ("--labels", "labels.csv")]
+    grid = done(capsys, "select", data, *GRID, *same, "--json").json
+    best, kept = grid["cells"][grid["best"]], found.json["selection"]
+    assert (kept["criterion"], kept["best"]) == ("bic", grid["best"])
+    assert [cell["bic"] for cell in kept["cells"]] == [cell["bic"] for cell in grid["cells"]]
+    lines = [line for line in found.err.splitlines() if line.startswith("BIC by components")]
+    assert f"{best['n_components']}: {best['bic']:.2f}, kept" in lines[0]
+    table = (tmp_path / "labels.csv").read_text() if "--labels" in words else None
+    (tmp_path / "labels.csv").unlink(missing_ok=True)
+    count = best["n_components"]
+    alone = done(capsys, "fit", data, "-k", count, *SEVERAL[2:], *words, "-o", "one.h5", "--json")
+    one, two = read_model("several.h5"), read_model("one.h5")
+    for name in ("weights", "means", "covariances"):
+        assert np.array_equal(getattr(one.mixture, name), getattr(two.mixture, name)), name
+    assert np.array_equal(one.history, two.history)
+    assert one.options == two.options
+    unlike = {"seconds", "iterations_per_second", "selection", "model"}
+    assert {k: v for k, v in found.json.items() if k not in unlike} == {
+        k: v for k, v in alone.json.items() if k not in unlike
+    }
+    if table is not None:
+        assert (tmp_path / "labels.csv").read_text() == table
+
+
+def test_each_of_several_goes_on_from_a_state_of_its_own(capsys, data, tmp_path, monkeypatch):
+    words = ("fit", data, *SEVERAL, "--checkpoint-every", 1, "--json")
+    whole = done(capsys, *words, "--checkpoint", tmp_path / "whole.ckpt").json
+    offer, offers = FileSaver.offer, []
+
+    def ending(saver, *given, **more):
+        offers.append(saver.path.name)
+        if offers.count("run.k2.ckpt") == 3:
+            saver.signal = signal.SIGTERM
+        offer(saver, *given, **more)
+
+    monkeypatch.setattr(FileSaver, "offer", ending)
+    words = (*words, "--checkpoint", tmp_path / "run.ckpt")
+    ended = run(capsys, *words)
+    assert (ended.code, ended.out) == (143, "")
+    assert "the state after 3 iterations is in" in ended.err
+    assert sorted(p.name for p in tmp_path.glob("run.*")) == ["run.k1.ckpt", "run.k2.ckpt"]
+    monkeypatch.setattr(FileSaver, "offer", offer)
+    assert "run.k1.ckpt exists" in run(capsys, *words).sentence
+    again = done(capsys, *words, "--resume").json
+    for name in ("history", "bic", "n_iter", "mixing_weights"):
+        assert again[name] == whole[name]
+    assert without_times(again["selection"]["cells"]) == without_times(whole["selection"]["cells"])
+
+
+def test_what_cannot_be_fitted_of_several_is_told(capsys, tmp_path):
+    source = make_data(tmp_path / "few.h5", n_samples=20)
+    found = done(capsys, "fit", source, "-k", "1,30", "--json")
+    assert "1 of 2 models failed; the first, K = 30, 0 hops, full: 30 components need" in found.err
+    assert ", kept; 30: failed\n" in found.err
+    assert found.json["n_components"] == 1
+
+
+@each(
+    ("words", "sentence"),
+    [
+        (("1-1",), "--components 1-1 is one number: give 1, or several, such as 2-6"),
+        (("6-2",), "--components has the range 6-2, which goes down; turn it round"),
+        (("0-3",), "--components must be 1 or more, got 0 in '0-3'"),
+        (("2-",), "--components must be numbers and ranges with commas between"),
+        (("2-999999999",), "--components has more than 10000 numbers, got '2-999999999'"),
+        (("0",), "--components must be an integer of at least 1, got 0"),
+        (("2-3", "--init-rows", "1,2"), "--components 2-3 are several numbers of components, but"),
+        (("200-201",), "no model of the grid could be fitted; the first: 200 components need"),
+    ],
+)
+def test_what_several_cannot_be(capsys, data, words, sentence):
+    refused = run(capsys, "fit", data, "-k", *words)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.sentence.startswith(sentence)
 
 
 # ---- what is refused ----------------------------------------------------------------------------
