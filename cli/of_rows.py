@@ -116,11 +116,11 @@ class RowFile(StoredFile):
             tables.write(source, everyones, X.parties, request.screen)
         request.leave_it_to_the_first()
         shown: Report = {"labels": labels, **own}
-        rows = Home("", source.ids, np.arange(len(X)))
+        rows: Home | None = Home("", source.ids, np.arange(len(X)))
         if request.where.own_users:  # a member that brings no data has no rows
-            rows = next(iter(source.homes.values()), Home("", None, np.arange(0)))
-            shown = {name: rows.values(column) for name, column in shown.items()}
-        if tables.file is None:
+            rows = next(iter(source.homes.values()), None)
+            shown = {} if rows is None else {name: rows.values(at) for name, at in shown.items()}
+        if tables.file is None and rows is not None:
             output.write(rows.columns(columns), "vpem-predictions")
         if output.json:
             report = {

@@ -1,6 +1,7 @@
 """What rows belong to comes home: each party's rows, in its order, as `vpem predict` finds them."""
 
 import csv
+import shutil
 from types import SimpleNamespace
 
 import h5py
@@ -23,6 +24,7 @@ from vpem.sums.spread import spread, spread_workers
 from vpem_cli.labels import LabelFile
 
 from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, overlapping, run
+from .company_support import make_company
 from .missing_support import random_mixture
 from .tables import each
 from .test_spread_use import BLOCKS
@@ -397,6 +399,40 @@ def test_names_that_parties_share_are_found_in_the_file_of_one(capsys, home):
     done(capsys, "fit", "north.h5", "south.h5", "--parties", "-k", "2", "-o", "m.h5", "--quiet")
     told = done(capsys, "predict", "m.h5", "south.h5", "--missing", "marginalize")
     assert "2 of the model's 4 features" in told.err
+
+
+def test_members_of_a_study_get_their_own(folder, tmp_path):
+    """Each names its own file, or reads them on stdout, or wants none; a server has no rows."""
+    options = {"fit": {"align": "ids", "components": 3, "max-iter": 4, "tol": 0.0,
+                       "topology": "star"}, "predict": {"align": "ids"}}  # fmt: skip
+    company = make_company(tmp_path, list(AGENTS), options, server="hub")
+    for name in AGENTS:
+        shutil.copy(folder / f"{name}.csv", company.folders[name])
+    data = {name: [f"{name}.csv", "--id-column", "who"] for name in AGENTS}
+    asked = {"clinic": ["--labels", "mine.csv"], "lab": ["--labels", "lab's.h5"]}
+    own = {name: [*words, *asked.get(name, [])] for name, words in data.items()}
+    ended = company.run("fit", "-o", "m.h5", own=own)
+    assert {one.code for one in ended.values()} == {0}, ended
+    left = {name: {path.name for path in company.folders[name].iterdir()} for name in company.names}
+    assert [name for name, files in left.items() if files & {"mine.csv", "lab's.h5"}] == [*asked]
+    assert "clinic: " in ended["clinic"].err
+    assert "clinic: " not in ended["lab"].err
+    assert "clinic: " not in ended["hub"].err
+    own = {name: ["m.h5", *words, "--proba"] for name, words in data.items()}
+    ended = company.run("predict", own={**own, "hub": ["m.h5", "--proba"]})
+    assert {one.code for one in ended.values()} == {0}, ended
+    assert not ended["hub"].out
+    for name in AGENTS:
+        found = list(csv.DictReader(ended[name].out.splitlines()))
+        assert [row["id"] for row in found] == rows_of_ids(folder / f"{name}.csv")
+    fitted = rows_of(company.folders["clinic"] / "mine.csv")
+    for row in csv.DictReader(ended["clinic"].out.splitlines()):
+        ours = fitted[row.pop("id")]
+        assert ours["label"] == row["label"]
+        for key, value in row.items():
+            assert value == ours[key] == "" or float(ours[key]) == pytest.approx(
+                float(value), abs=1e-10
+            )
 
 
 def test_a_process_with_a_user_of_its_own_writes_the_file_that_was_named(folder, tmp_path, capsys):
