@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from datetime import timedelta
 
@@ -27,7 +28,7 @@ from vpem.files.studies.writing import write_study
 
 from .mpi_support import MAIN
 from .study_support import make_study, with_relay
-from .tls_support import a_study, certify, der
+from .tls_support import a_study, certify, der, posts
 
 
 class Place:
@@ -157,6 +158,42 @@ def test_a_reader_that_is_slow_holds_up_its_sender(tmp_path):
             other.transport.abort()
 
     run(scene())
+
+
+@pytest.mark.parametrize("by_hub", [True, False])
+def test_links_of_members_of_whom_neither_can_be_dialled_outlive_cuts(
+    tmp_path, monkeypatch, by_hub
+):
+    monkeypatch.setattr("vpem.engines.tls.carried.PAUSES", (0.01, 0.1))
+    roster, identities, sockets = a_study(tmp_path, listening=("hub",) if by_hub else ())
+    ready, loops = threading.Event(), []
+
+    async def serve():
+        async with Place(tmp_path / "relay") as place:
+            place.lobby.renew(roster)
+            place.door.renew(server_context(place.identity, roster.members))
+            loops.extend((place, asyncio.get_running_loop(), asyncio.Event()))
+            ready.set()
+            await loops[2].wait()
+
+    thread = threading.Thread(target=run, args=(serve(),))
+    thread.start()
+    ready.wait()
+    place, loop, over = loops
+    known = roster if by_hub else replace(roster, relay=place.member)
+    try:
+        with posts(known, identities, sockets) as (_, lab, clinic):
+            for number in range(3):
+                lab.put(2, number, bytes([number]) * 300_000)
+                clinic.put(1, number, bytes([number + 9]) * 300_000)
+                assert bytes(clinic.take(1, number)) == bytes([number]) * 300_000
+                for connection in list(place.lobby._here):
+                    loop.call_soon_threadsafe(connection.cut)
+                assert bytes(lab.take(2, number)) == bytes([number + 9]) * 300_000
+            assert any(event.event == "paired" for event in place.events) != by_hub
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
 
 
 DAY = timedelta(days=1)

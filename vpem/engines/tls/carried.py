@@ -180,7 +180,4 @@ async def _carry(opened: Called, end: socket) -> None:
         await either(out(), back())
     finally:
         writer.close()
-        try:
-            await opened.close()
-        finally:
-            opened.cut()
+        await opened.leave()

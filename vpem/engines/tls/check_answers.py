@@ -77,7 +77,7 @@ class Answers:
                     await connection.send(json.dumps(await self._dial(member)))
                 else:
                     break
-            await connection.close(1008, "a check asks to give, take or dial, and not too much")
+            await connection.leave(1008, "a check asks to give, take or dial, and not too much")
 
     async def _dial(self, member: Member) -> dict[str, Any]:
         """Dial a member where the study says that it can be; nobody else's address is dialled."""

@@ -19,9 +19,24 @@ BUFFER = 1 << 15
 
 
 class _Gate(SSLProtocol):
-    """TLS that reads little at a time."""
+    """TLS that reads little at a time, and forgets at once what it kept of who has gone.
+
+    Protocol, transport and handler refer to each other: their buffers would stay until garbage is
+    collected, and strangers come faster than that.
+    """
 
     max_size = BUFFER
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Let go of the buffers."""
+        super().connection_lost(exc)
+        self._loop.call_soon(self._forget)
+
+    def _forget(self) -> None:
+        self._extra.pop("ssl_object", None)
+        self._ssl_buffer, self._ssl_buffer_view = bytearray(), memoryview(b"")
+        for name in ("_sslobj", "_incoming", "_outgoing"):
+            setattr(self, name, None)
 
 
 async def shake_hands(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from vpem.engines.tls.check_answers import CHECK, Answers
 from vpem.engines.tls.members import Identity, Member, Roster
 from vpem.engines.tls.relay import RELAY, Relay
@@ -46,7 +48,7 @@ class Lobby:
         member = self._member(connection)
         late = "it is no member" if member is None else not_valid(member.name, member.certificate)
         if member is None or late:
-            await connection.close(1008, late.partition(" (")[0][:REASON])
+            await connection.leave(1008, late.partition(" (")[0][:REASON])
             return
         self._here.add(connection)
         try:
@@ -56,14 +58,13 @@ class Lobby:
                 await self._answers.serve(connection, member)
             else:
                 asked = path[:40].encode("ascii", "replace").decode()
-                await connection.close(1008, f"{self.identity.name} has nothing at {asked}")
+                await connection.leave(1008, f"{self.identity.name} has nothing at {asked}")
         finally:
             self._here.discard(connection)
 
     async def leave(self, why: str) -> None:
         """End all connections."""
-        for connection in list(self._here):
-            await connection.close(1001, why[:REASON])
+        await asyncio.gather(*(each.leave(1001, why[:REASON]) for each in list(self._here)))
 
     def _member(self, connection: Answered) -> Member | None:
         shown = certificate_of(connection)

@@ -118,9 +118,9 @@ class Relay:
         }  # fmt: skip
         work = works.get(verb)
         if work is None:
-            await connection.close(1008, "a relay is asked to wait, call, find or answer")
+            await connection.leave(1008, "a relay is asked to wait, call, find or answer")
         elif self._here[name] >= MOST:
-            await connection.close(1013, f"{name} has {MOST} connections already")
+            await connection.leave(1013, f"{name} has {MOST} connections already")
         else:
             self._here[name] += 1
             try:
@@ -133,14 +133,14 @@ class Relay:
         waiting.append(connection)
         self.note(Passed("waits", name, name))
         if len(waiting) > REGISTERED:
-            await waiting.pop(0).close(1008, f"{name} waits {REGISTERED} times already")
+            await waiting.pop(0).leave(1008, f"{name} waits {REGISTERED} times already")
         async with self._come:
             self._come.notify_all()
         try:
             # Nothing is expected: whoever sends something there is no member's program.
             with suppress(ConnectionClosed):
                 await connection.recv()
-                await connection.close(1008, "nothing is to be sent while one waits")
+                await connection.leave(1008, "nothing is to be sent while one waits")
         finally:
             if connection in waiting:
                 waiting.remove(connection)
@@ -161,7 +161,7 @@ class Relay:
                 other = await answer
         except TimeoutError:
             self.note(Passed(ABSENT, name, wanted))
-            await connection.close(1013, ABSENT)
+            await connection.leave(1013, ABSENT)
             return
         finally:
             del self._calls[number]
@@ -182,7 +182,7 @@ class Relay:
     async def _answer(self, connection: Answered, name: str, number: str) -> None:
         wanted, answer = self._calls.get(number, ("", None))
         if answer is None or wanted != name or answer.done():
-            await connection.close(1008, "there is no such call any more")
+            await connection.leave(1008, "there is no such call any more")
             return
         answer.set_result(connection)
         await connection.wait_closed()
@@ -200,7 +200,7 @@ class Relay:
         finally:
             self.pairs -= 1
             self.note(Passed("ended", name, other, sizes[0], sizes[1], time.monotonic() - began))
-            await asyncio.gather(caller.close(), called.close())
+            await asyncio.gather(caller.leave(), called.leave())
 
 
 async def either(*works: Coroutine[Any, Any, None]) -> None:
@@ -220,7 +220,7 @@ async def _copy(source: Answered, target: Answered, sizes: list[int], way: int) 
         while True:
             message = await source.recv()
             if isinstance(message, str) or len(message) > CHUNK:
-                await source.close(1009, f"messages are binary, of {CHUNK} bytes at most")
+                await source.leave(1009, f"messages are binary, of {CHUNK} bytes at most")
                 return
             await target.send(message)
             sizes[way] += len(message)

@@ -24,6 +24,9 @@ __all__ = ["Answered", "Called", "Host", "Line", "certificate_of", "quiet", "ref
 quiet = logging.Logger("vpem.links", logging.CRITICAL + 1)
 """The library's logger: what is to be said is said by the members' own sentences."""
 
+LEAVING = 2.0
+"""Seconds for the last word over a connection."""
+
 OPTIONS: dict[str, Any] = {
     "ping_interval": None,  # links have pulses of their own
     "close_timeout": 1,
@@ -59,6 +62,16 @@ class Line(Connection):
     def cut(self) -> None:
         """End it at once."""
         self.transport.abort()
+
+    async def leave(self, code: int = 1000, reason: str = "") -> None:
+        """End it with a word, which the other end may be too slow to hear."""
+        try:
+            async with asyncio.timeout(LEAVING):
+                await self.close(code, reason)
+        except TimeoutError:
+            pass
+        finally:
+            self.cut()
 
 
 class Called(Line, ClientConnection):
