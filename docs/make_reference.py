@@ -71,7 +71,7 @@ Written by `make docs` from `vpem/table.py`, by which the code refuses; a test t
 A ✓ works as the plain algorithm; a number leads to the sentence that says why mathematics forbids
 it.
 
-Columns go with each other too, and all of them with MPI, but for these pairs, each refused in one
+Columns go with each other too, and all of them with MPI and TLS, but for these pairs, each refused in one
 sentence: links or agents that fail at a server, and agents that drop out along a tree, which need
 every one of them (both have `--participation`, where
 it has anything); missing values in data on disk, of which is kept in memory which values are

@@ -1,5 +1,7 @@
 """EM over rows, every way (see test_table.py)."""
 
+from functools import partial
+
 import h5py
 import numpy as np
 from scipy.special import logsumexp
@@ -15,7 +17,7 @@ from vpem.fits.local_rows import read_rows
 from vpem.network.holdings import Workers, evenly
 from vpem.sums.spread import spread_workers
 
-from .cells_support import files_of_rows, first_of, lost_messages, report_of
+from .cells_support import files_of_rows, first_of, lost_messages, over_members, report_of
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
 from .resume_support import check_resumes
@@ -205,8 +207,18 @@ OVER_RANKS = {
 
 
 def mpi(folder):
+    compare_over(folder, partial(together, 2), OVER_RANKS)
+
+
+def tls(folder):
+    few = ("server", "consensus", "stochastic", "weights of rows that miss values")
+    compare_over(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in few})
+
+
+def compare_over(folder, run, ways):
+    """Compare fits in several processes, of their own files too, with one process."""
     files, matrix = files_of_rows(folder, X, FEATURES, WORKERS, NAMES), stored(folder)
-    ways = [*OVER_RANKS.values(), {"data": matrix, "init": "kmeans"}]
+    ways = [*ways.values(), {"data": matrix, "init": "kmeans"}]
 
     def of_parties(engine):
         place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
@@ -221,7 +233,7 @@ def mpi(folder):
         return [*found, check_resumes(lambda saver: fit("cycle", engine=engine, saver=saver))]
 
     wanted = [of_parties(OneProcess()), *(fit(**how) for how in ways), fit("cycle")]
-    found = first_of(together(2, everything))
+    found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):
         same(ours, theirs)
         assert ours.communication == theirs.communication
@@ -241,4 +253,5 @@ CELLS = {
     "checkpoint": checkpoint,
     "parties": parties,
     "mpi": mpi,
+    "tls": tls,
 }

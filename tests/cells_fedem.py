@@ -1,5 +1,7 @@
 """FedEM, and VR-FedEM (cells_vr_fedem.py), every way (see test_table.py)."""
 
+from functools import partial
+
 import numpy as np
 
 from vpem import connect_workers, fit_em, fit_fedem, make_graph
@@ -15,7 +17,7 @@ from vpem.network.holdings import Workers, from_worker_of_row
 from vpem.sums.spread import spread_workers
 from vpem.table import WAYS
 
-from .cells_support import files_of_rows, first_of, lost_messages, report_of
+from .cells_support import files_of_rows, first_of, lost_messages, over_members, report_of
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
 from .resume_support import check_resumes
@@ -208,10 +210,19 @@ class Ways:
         }
 
     def mpi(self, folder):
+        self.compare_over(folder, partial(together, 2), self.over_ranks())
+
+    def tls(self, folder):
+        few = ("start", "consensus", "compressed", "missing")
+        ways = self.over_ranks()
+        self.compare_over(folder, partial(over_members, 3), {way: ways[way] for way in few})
+
+    def compare_over(self, folder, run, ways):
+        """Compare fits in several processes, of their own files too, with one process."""
         files = files_of_rows(folder, X, FEATURES, HELD, NAMES)
         write_dataset(folder / "data.h5", Dataset(X, FEATURES))
         stored = {"data": FileMatrix(folder / "data.h5").in_reads_of(16), "init": "kmeans"}
-        ways = self.over_ranks() | {"disk": stored | COMPRESSED}
+        ways = ways | {"disk": stored | COMPRESSED}
         few = {"max_iter": 3}
         heavy = {"data": HOLES, "missing": "marginalize", "sample_weight": WEIGHTS + 0.5}
         heavy |= {"batch_size": 9, "max_iter": 3}
@@ -232,7 +243,7 @@ class Ways:
         wanted = [self.fit(**few | how) for how in ways.values()]
         wanted += [self.fit(**heavy), of_parties(OneProcess())]
         with one_blas_thread():
-            found = first_of(together(2, everything))
+            found = first_of(run(everything))
         for ours, theirs in zip(found, wanted, strict=True):
             same(ours, theirs)
             assert ours.communication == theirs.communication

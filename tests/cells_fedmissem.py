@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from contextlib import redirect_stdout
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from vpem.sums.spread import spread_workers
 from vpem.terms.lowrank.entries import from_matrices
 from vpem_cli.idle import why_refused
 
-from .cells_support import first_of, lost_messages
+from .cells_support import first_of, lost_messages, over_members
 from .resume_support import check_resumes
 from .thread_engine import together
 
@@ -218,6 +219,16 @@ OVER_RANKS = {
 
 
 def mpi(folder):
+    compare_over(folder, partial(together, 2), OVER_RANKS)
+
+
+def tls(folder):
+    few = ("server", "consensus", "compressed", "weights")
+    compare_over(folder, partial(over_members, 3), {way: OVER_RANKS[way] for way in few})
+
+
+def compare_over(folder, run, ways):
+    """Compare fits in several processes, of their own files too, with one process."""
     held = choose_parties(files_of_parties(folder))
 
     def of_parties(engine):
@@ -231,13 +242,13 @@ def mpi(folder):
         resumed = check_resumes(
             lambda saver: fit(engine=engine, saver=saver, topology="path", max_iter=3)
         )
-        found = [fit(engine=engine, **how) for how in OVER_RANKS.values()]
+        found = [fit(engine=engine, **how) for how in ways.values()]
         return [*found, resumed, of_parties(engine)]
 
-    wanted = [fit(**how) for how in OVER_RANKS.values()]
+    wanted = [fit(**how) for how in ways.values()]
     wanted += [fit(topology="path", max_iter=3), of_parties(OneProcess())]
     with one_blas_thread():
-        ranks = together(2, everything)
+        ranks = run(everything)
     first_of(ranks)
     for rank, found in enumerate(ranks):
         *found, (of_files, hidden) = found
@@ -253,5 +264,5 @@ def mpi(folder):
 CELLS = {
     way: globals()[way]
     for way in ("server", "tree", "consensus", "compressed", "absent", "links", "batches",
-                "missing", "disk", "weights", "checkpoint", "parties", "mpi")
+                "missing", "disk", "weights", "checkpoint", "parties", "mpi", "tls")
 }  # fmt: skip

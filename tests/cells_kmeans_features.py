@@ -75,7 +75,8 @@ FEW = ("few rounds", "disk", "grid")
 """Ways over more ranks than there are agents."""
 
 
-def mpi(folder):
+def in_processes(folder, compare):
+    """Compare clusterings in several processes with one process."""
     files = files_of_columns(folder, X, FEATURES, HELD, NAMES)
     write_dataset(folder / "data.h5", Dataset(X, FEATURES))
     stored = read_dataset(folder / "data.h5", memory_limit=1).X.in_reads_of(80)
@@ -94,7 +95,15 @@ def mpi(folder):
         network = spread(connect(make_graph("star", 4), joined.partition), engine)
         return kmeans_features(joined.X, network, n_clusters=4, init=START, n_threads=1)
 
-    LAWS.over_ranks(of_parties, ways, FEW)
+    compare(of_parties, ways, FEW)
 
 
-CELLS = LAWS.cells(compressed=compressed, disk=disk, parties=parties, mpi=mpi)
+def mpi(folder):
+    in_processes(folder, LAWS.over_ranks)
+
+
+def tls(folder):
+    in_processes(folder, LAWS.over_members)
+
+
+CELLS = LAWS.cells(compressed=compressed, disk=disk, parties=parties, mpi=mpi, tls=tls)

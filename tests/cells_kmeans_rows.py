@@ -88,7 +88,8 @@ FEW = ("few rounds", "weights", "missing, absent", "disk")
 """Ways over more ranks than there are agents."""
 
 
-def mpi(folder):
+def in_processes(folder, compare):
+    """Compare clusterings in several processes with one process."""
     files = files_of_rows(folder, X, FEATURES, WORKERS, NAMES)
     write_dataset(folder / "data.h5", Dataset(X, FEATURES))
     stored = read_dataset(folder / "data.h5", memory_limit=1).X.in_reads_of(37)
@@ -107,7 +108,15 @@ def mpi(folder):
         how = {"n_clusters": 4, "init": START, "n_threads": 1}
         return kmeans_rows(joined.X, joined.workers, network, **how)
 
-    LAWS.over_ranks(of_parties, ways, FEW)
+    compare(of_parties, ways, FEW)
 
 
-CELLS = LAWS.cells(absent=absent, disk=disk, parties=parties, mpi=mpi)
+def mpi(folder):
+    in_processes(folder, LAWS.over_ranks)
+
+
+def tls(folder):
+    in_processes(folder, LAWS.over_members)
+
+
+CELLS = LAWS.cells(absent=absent, disk=disk, parties=parties, mpi=mpi, tls=tls)

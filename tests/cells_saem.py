@@ -5,6 +5,7 @@ import io
 import json
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from vpem.sums.spread import spread_workers
 from .cells_support import first_of, lost_messages
 from .resume_support import check_resumes
 from .thread_engine import together
+from .tls_support import members_together
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "oxford_boys.csv"
 BOYS = read_individuals(DATA)
@@ -260,15 +262,26 @@ OVER_RANKS = {
 
 
 def mpi(folder):
+    compare_over(partial(together, 2), OVER_RANKS)
+
+
+def tls(folder):
+    few = ("consensus", "feedback", "models", "weights", "missing, gmm")
+    everybody_holds_some = partial(members_together, 3, seats=(0, 1, 2))
+    compare_over(everybody_holds_some, {way: OVER_RANKS[way] for way in few})
+
+
+def compare_over(run, ways):
+    """Compare fits in several processes with one process."""
     few = {"n_iter": 3, "burn_in": 2}
-    runs = [OVER_RANKS["server"], *(few | how for how in OVER_RANKS.values())]
+    runs = [OVER_RANKS["server"], *(few | how for how in ways.values())]
 
     def everything(engine):
         found = [fit(engine=engine, **how) for how in runs]
         return [*found, check_resumes(lambda saver: fit(engine=engine, saver=saver, **few))]
 
     wanted = [*(fit(**how) for how in runs), fit(**few)]
-    found = first_of(together(2, everything))
+    found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):
         if len(ours.people.names) == len(theirs.people.names):
             same(ours, theirs)
@@ -277,6 +290,6 @@ def mpi(folder):
 
 TRIED = (
     server, tree, consensus, compressed, absent, links, batches, missing, disk, weights, checkpoint,
-    parties, mpi,
+    parties, mpi, tls,
 )  # fmt: skip
 CELLS = {way.__name__: way for way in TRIED}

@@ -8,6 +8,8 @@ import vpem_cli
 from vpem.engines.engine import StalledError
 from vpem.files.datasets import Dataset, write_dataset
 
+from .tls_support import members_together
+
 
 def lost_messages(sent, n_edges):
     """Whether rounds had far fewer messages than two a link: links, or agents, really failed."""
@@ -20,6 +22,14 @@ def first_of(found):
     for one in sorted(failed, key=lambda one: isinstance(one, StalledError)):
         raise one
     return found[0]
+
+
+def over_members(n_parties, work):
+    """Run ``work(engine)`` at the members of a study: a server without data, and so many parties.
+
+    Returns what each gave, or the error it raised, as `tests.thread_engine.together` does.
+    """
+    return members_together(n_parties + 1, work, seats=tuple(range(1, n_parties + 1)))
 
 
 def report_of(*words):

@@ -1,5 +1,7 @@
 """VP-EM, every way (see test_table.py)."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.special import logsumexp
@@ -16,7 +18,7 @@ from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.holdings import contiguous
 from vpem.sums.spread import spread
 
-from .cells_support import files_of_columns, first_of, lost_messages, report_of
+from .cells_support import files_of_columns, first_of, lost_messages, over_members, report_of
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
 from .resume_support import check_resumes
@@ -225,6 +227,16 @@ OVER_RANKS = {
 
 
 def mpi(folder):
+    compare_over(folder, partial(together, 2), OVER_RANKS)
+
+
+def tls(folder):
+    ways = ("server", "tree", "consensus", "compressed at a server", "links", "missing in batches")
+    compare_over(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in ways})
+
+
+def compare_over(folder, run, ways):
+    """Compare fits in several processes, of their own files too, with one process."""
     files = files_of_columns(folder, X, FEATURES, HELD, NAMES)
 
     def of_parties(engine):
@@ -236,15 +248,15 @@ def mpi(folder):
         return fit_spread(joined.X, network, **how)
 
     def everything(engine):
-        found = [fit(engine=engine, **how | few) for how in OVER_RANKS.values()]
+        found = [fit(engine=engine, **how | few) for how in ways.values()]
         resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver))
         return [*found, resumed, of_parties(engine)]
 
     few = {"max_iter": 3}
-    wanted = [fit(**how | few) for how in OVER_RANKS.values()]
+    wanted = [fit(**how | few) for how in ways.values()]
     wanted += [fit(), of_parties(OneProcess())]
     with one_blas_thread():
-        found = first_of(together(2, everything))
+        found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):
         same(ours, theirs)
         assert ours.communication == theirs.communication
@@ -264,4 +276,5 @@ CELLS = {
     "checkpoint": checkpoint,
     "parties": parties,
     "mpi": mpi,
+    "tls": tls,
 }

@@ -1,11 +1,13 @@
 """What cells of k-means share: data, Lloyd's algorithm in plain NumPy, comparisons."""
 
+from functools import partial
+
 import numpy as np
 
 from vpem.engines.one_process import OneProcess
 from vpem.table import WAYS
 
-from .cells_support import first_of, report_of
+from .cells_support import first_of, over_members, report_of
 from .cli_support import overlapping
 from .missing_support import with_holes
 from .resume_support import check_resumes
@@ -166,27 +168,30 @@ class Ways:
         for how in self.kept:
             check_resumes(lambda saver, how=how: self.cluster(saver=saver, **how))
 
-    def over_ranks(self, of_parties, ways, few):
-        """Compare runs over ranks with one process: all over two, and few over five."""
+    def over(self, run, of_parties, ways, resumes=False):
+        """Compare runs in several processes, of their own files too, with one process."""
 
         def work(engine):
-            some = ways if engine.size == 2 else few
-            found = [
-                of_parties(engine),
-                *(self.cluster(engine=engine, **ways[name]) for name in some),
-            ]
-            if engine.size == 2:
+            found = [of_parties(engine), *(self.cluster(engine=engine, **how) for how in ways)]
+            if resumes:
                 check_resumes(
                     lambda saver: self.cluster(topology="cycle", engine=engine, saver=saver)
                 )
             return found
 
-        wanted = [of_parties(OneProcess()), *(self.cluster(**how) for how in ways.values())]
-        of_few = [wanted[0], *(wanted[1 + list(ways).index(name)] for name in few)]
-        for n_ranks, expected in ((2, wanted), (5, of_few)):
-            for ours, theirs in zip(first_of(together(n_ranks, work)), expected, strict=True):
-                same(ours, theirs)
-                assert ours.communication == theirs.communication
+        wanted = [of_parties(OneProcess()), *(self.cluster(**how) for how in ways)]
+        for ours, theirs in zip(first_of(run(work)), wanted, strict=True):
+            same(ours, theirs)
+            assert ours.communication == theirs.communication
+
+    def over_ranks(self, of_parties, ways, few):
+        """Compare all ways over two ranks, and a few over five."""
+        self.over(partial(together, 2), of_parties, ways.values(), resumes=True)
+        self.over(partial(together, 5), of_parties, [ways[name] for name in few])
+
+    def over_members(self, of_parties, ways, few):
+        """Compare a few ways over the members of a study."""
+        self.over(partial(over_members, 4), of_parties, [ways[name] for name in few])
 
     def cells(self, **others):
         """Cells by way, of which others than these are given."""

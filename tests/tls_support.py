@@ -124,7 +124,11 @@ def members_together(size, work, seats=None):
     def run(post):
         engine = TlsEngine(post, post.roster)
         engine.seats = seats
-        return work(engine)
+        try:
+            return work(engine)
+        except BaseException as error:
+            post.part(str(error), 1)  # or others would wait for it
+            raise
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", VpemWarning)

@@ -56,6 +56,7 @@ WAYS = {
     "checkpoint": Way("checkpoint", ("--checkpoint",)),
     "parties": Way("parties' files", ("--parties",)),
     "mpi": Way("MPI", ("--engine mpi",)),
+    "tls": Way("TLS", ("--engine tls",)),
 }
 """Columns of the table."""
 
