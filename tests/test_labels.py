@@ -48,7 +48,7 @@ OVER_FEATURES = {
     "links that fail": ({"topology": "complete", "link_failure": 0.2, "n_rounds": 60}, {}),
 }
 OVER_ROWS = {"star": {"topology": "star"}, "consensus": {"topology": "path", "n_rounds": 40}}
-ENGINES = [(1, None), (2, None), (3, None), (4, (1, 2, 3))]
+ENGINES = [(1, None), (2, None), (4, (1, 2, 3))]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def spoilt(source, more):
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 @pytest.mark.parametrize("case", OVER_FEATURES)
-@pytest.mark.parametrize(("n_ranks", "seats"), ENGINES, ids=["one", "2", "3", "a server"])
+@pytest.mark.parametrize(("n_ranks", "seats"), ENGINES, ids=["one", "2", "a server"])
 def test_features(folder, case, n_ranks, seats):
     options, more = OVER_FEATURES[case]
     options = {"topology": "star", **options}
