@@ -22,6 +22,8 @@ from .tables import each
 
 HELD = {"clinic": (0, 3, 1), "lab": (2, 4, 5)}
 FIT = {"align": "ids", "components": 3, "topology": "star", "max-iter": 40, "tol": 0.0, "seed": 1}
+SELECT = {"align": "ids", "components": "1-2", "topology": "star", "tol": 1e-3, "folds": 2,
+          "criterion": "heldout"}  # fmt: skip
 IDS = ("--id-column", "patient")
 
 
@@ -38,7 +40,8 @@ def write_rows(path, X, columns, rows):
 def company(tmp_path_factory):
     """A server, and two parties with files of their own."""
     folder = tmp_path_factory.mktemp("study")
-    made = make_company(folder, list(HELD), {"fit": FIT, "impute": {}}, server="hub")
+    options = {"fit": FIT, "impute": {}, "select": SELECT}
+    made = make_company(folder, list(HELD), options, server="hub")
     X, _ = overlapping()
     for turn, (name, columns) in enumerate(HELD.items()):
         rows = np.random.default_rng(turn).permutation(len(X))
@@ -109,6 +112,24 @@ def test_logs_tell_what_went_and_what_all_have_alike(fitted, company):
         if kind in {"server", "labels"}
     ]  # fmt: skip
     assert sum(of_sums) == sum(handed[kind]["by_tls"] for kind in ("server", "labels"))
+
+
+def test_a_search_is_that_of_one_process_and_each_keeps_its_state(company, tmp_path, capsys):
+    own = files("-o", "best.h5")
+    found = company.run("select", "--json", "--state", "kept.h5", own=own)
+    data = [company.folders[name] / f"{name}.csv" for name in HELD]
+    words = [word for name, value in SELECT.items() for word in (f"--{name}", value)]
+    told = done(capsys, "select", *data, "--parties", *IDS, *words, "--jobs", 1, "--json").json
+    for name, result in found.items():
+        assert result.code == 0, result.err
+        report = json.loads(result.out)
+        for one, other in zip(report["cells"], told["cells"], strict=True):
+            np.testing.assert_allclose(one["folds"], other["folds"], rtol=1e-10)
+            assert one["bytes"] == other["bytes"]
+        assert (report["best"], report["state"]) == (told["best"], "kept.h5")
+        assert (company.folders[name] / "kept.h5").exists()
+    best = [company.folders[name] / "best.h5" for name in HELD]
+    assert best[0].read_bytes() == best[1].read_bytes()
 
 
 # ---- refusals -----------------------------------------------------------------------------------
