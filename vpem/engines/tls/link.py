@@ -13,7 +13,7 @@ from vpem.engines.tls.dial import Refused, Trouble
 from vpem.engines.tls.here import Damage, Here
 from vpem.engines.tls.members import Member
 from vpem.engines.tls.sockets import Line, refuse
-from vpem.engines.tls.streams import Incoming, Message, Outgoing
+from vpem.engines.tls.streams import OVERHEAD, Incoming, Message, Outgoing
 from vpem.engines.tls.trust import not_valid
 from vpem.engines.tls.wire import FAREWELL, FINISHED, Ack, Damaged, Data, Hello, Refusal, parse
 
@@ -78,7 +78,7 @@ class Link:
 
     def took(self, size: int) -> None:
         """Note that the program has read so many bytes."""
-        self.incoming.taken += size
+        self.incoming.taken += size + OVERHEAD
         self._make_room()
 
     def wait(self, waiting: bool) -> None:
@@ -142,8 +142,8 @@ class Link:
         except Trouble as trouble:
             self.trouble = str(trouble)
             return False
-        except Damaged:
-            sentence = self._damaged()
+        except Damaged as damage:
+            sentence = self._damaged(str(damage))
             await refuse(connection, Refusal(sentence))
             raise Damage(sentence) from None
         finally:
@@ -155,11 +155,9 @@ class Link:
                 self.here.changed()
         return True
 
-    def _damaged(self) -> str:
-        return (
-            f"a message from {self.member.name} to {self.here.identity.name} is damaged; are all "
-            "members of the same version of vpem?"
-        )
+    def _damaged(self, how: str) -> str:
+        how = how or "is damaged; are all members of the same version of vpem?"
+        return f"a message from {self.member.name} to {self.here.identity.name} {how}"
 
     async def _refuse(self, connection: Line, sentence: str) -> None:
         """Tell the other end why there is no link, and raise that here.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from vpem.checks import available_memory
 from vpem.engines.tls.wire import PIECE, Ack, Damaged, Data, Got
 
 __all__ = ["Incoming", "Message", "Outgoing"]
@@ -12,8 +13,8 @@ __all__ = ["Incoming", "Message", "Outgoing"]
 UNREAD = 1 << 28
 """Bytes that a member may have sent ahead of what is read."""
 
-LARGEST = 1 << 34
-"""Bytes of the largest message."""
+OVERHEAD = 256
+"""Bytes that a message counts beside its own: many that are empty are not nothing."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class Message:
     tag: int
     topic: str
     data: bytes | bytearray | memoryview
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory that it counts for."""
+        return len(self.data) + OVERHEAD
 
 
 class Outgoing:
@@ -49,7 +55,7 @@ class Outgoing:
         """Go on, over a new connection, from where the member has received."""
         self.acknowledge(got)
         self._next = got
-        begun = len(self.kept[0].data) if got.part else 0
+        begun = self.kept[0].cost if got.part else 0
         self._began = self._done_bytes + begun
 
     def acknowledge(self, got: Got, room: int = 0) -> bool:
@@ -64,7 +70,7 @@ class Outgoing:
             raise Damaged
         more = got > self.done
         for _ in range(got.messages - self.done.messages):
-            self._done_bytes += len(self.kept.popleft().data)
+            self._done_bytes += self.kept.popleft().cost
         if got.part and (not self.kept or got.part >= len(self.kept[0].data)):
             raise Damaged
         self.done = got
@@ -82,7 +88,7 @@ class Outgoing:
         if begin == 0:
             if self._began >= self.room:
                 return None
-            self._began += size
+            self._began += message.cost
         piece = memoryview(message.data)[begin : begin + PIECE]
         end = begin + len(piece)
         self._next = Got(number + 1, 0) if end == size else Got(number, end)
@@ -92,11 +98,11 @@ class Outgoing:
 class Incoming:
     """Messages from a member."""
 
-    def __init__(self, unread: int = UNREAD, largest: int = LARGEST) -> None:
+    def __init__(self, unread: int = UNREAD, largest: int | None = None) -> None:
         self.messages = 0
         self._part = bytearray()
         self._size = 0
-        self._largest = largest
+        self._largest = available_memory() if largest is None else largest
         self._unread = unread
         self.received = 0
         self.taken = 0
@@ -133,10 +139,13 @@ class Incoming:
         if (data.number, data.begin) != self.got:
             raise Damaged
         if data.begin == 0:
-            if data.size > self._largest or self.received >= self.room:
+            if data.size > self._largest:
+                have = f"{self._largest / 1e9:.4g} GB, half of this machine's memory"
+                raise Damaged(f"has {data.size / 1e9:.4g} GB, but no more than {have}, can be read")
+            if self.received >= self.room:
                 raise Damaged
             self._size = data.size
-            self.received += data.size
+            self.received += data.size + OVERHEAD
         elif data.size != self._size:
             raise Damaged
         whole: bytearray | memoryview = data.piece
