@@ -18,6 +18,10 @@ BUFFER = 1 << 15
 """Bytes that a connection is read by; asyncio has 256 kB for it, which strangers would take too."""
 
 
+MEMBERS = 1 << 18
+"""Bytes that it is read by once it is a member's."""
+
+
 class _Gate(SSLProtocol):
     """TLS that reads little at a time, and forgets at once what it kept of who has gone.
 
@@ -76,3 +80,4 @@ async def shake_hands(
         with suppress(asyncio.CancelledError):
             done.exception()
         raise
+    gate.max_size = MEMBERS  # type: ignore[misc]

@@ -20,6 +20,10 @@ from vpem.engines.tls.wire import FAREWELL, FINISHED, Ack, Damaged, Data, Hello,
 __all__ = ["Link"]
 
 
+SENT_AT_DAMAGE = (1002, 1007, 1009)
+"""Codes with which `websockets` closes: for frames that are none, or beyond all bounds."""
+
+
 class Link:
     """Messages to and from one member, in the thread of the loop.
 
@@ -137,7 +141,9 @@ class Link:
             self._up(connection)
             writer = asyncio.create_task(self._write(connection))
             await self._read(connection)
-        except (ConnectionClosed, TimeoutError, OSError):
+        except (ConnectionClosed, TimeoutError, OSError) as error:
+            if _is_damage(error):
+                raise Damage(self._damaged("")) from None
             return writer is not None
         except Trouble as trouble:
             self.trouble = str(trouble)
@@ -250,22 +256,26 @@ class Link:
 
     async def _write(self, connection: Line) -> None:
         """Send whatever there is to send, and acknowledge what has come."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
         with contextlib.suppress(ConnectionClosed, OSError):
             while True:
                 self._wake.clear()
                 while data := self.out.piece(self.incoming.ack()):
                     self._owing = False
                     await connection.send(data.pack())
+                    last = loop.time()
                     if connection.transport.is_closing():
                         return
                 if self._owing:
                     self._owing = False
                     await connection.send(self.incoming.ack().pack())
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self.here.pace.pulse):
+                    last = loop.time()
+                try:
+                    async with asyncio.timeout_at(last + self.here.pace.pulse):
                         await self._wake.wait()
-                        continue
-                self._owing = True  # a sign of life
+                except TimeoutError:
+                    self._owing = True  # a sign of life
 
     async def _read(self, connection: Line) -> None:
         """Take what comes."""
@@ -336,3 +346,9 @@ class Link:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self.connection.close()
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether a connection was closed here for what the other end has sent."""
+    sent = error.sent if isinstance(error, ConnectionClosed) and not error.rcvd_then_sent else None
+    return sent is not None and sent.code in SENT_AT_DAMAGE

@@ -128,12 +128,11 @@ class Switchboard:
 
     def close(self) -> None:
         """End all links, when all that was sent has been received, or after a few seconds."""
-        if self._thread is None:
-            return
-        self._wait_for(self._finish())
-        self.call(self._loop.stop)
-        self._thread.join()
-        self._thread = None
+        if self._thread is not None:
+            self._wait_for(self._finish())
+            self.call(self._loop.stop)
+            self._thread.join()
+            self._thread = None
         self._loop.close()
 
     def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
