@@ -1,7 +1,7 @@
 """The command line of vpem: `main` is the entry point and the one error boundary.
 
 Exit codes: 0 done; 1 a defect of vpem; 2 input, options or files that cannot be used; 3 not
-converged under --strict; 4 a rank of --engine mpi did not answer; 130 interrupted by Ctrl-C, 143
+converged under --strict; 4 a rank or member did not answer; 130 interrupted by Ctrl-C, 143
 ended by SIGTERM.
 """
 
@@ -50,6 +50,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of stdout has gone; there is nobody to tell.
         _drop_stdout()
+        if joined().own_users:
+            joined().close()
         return 0
     except Exception as error:
         return joined().fail(error, _sentence(error, words), fail)

@@ -38,7 +38,7 @@ app = typer.Typer(
         "Fit one Gaussian mixture to data whose features are spread over agents that cannot pool "
         "them.\n\n"
         "Exit codes: 0 done, 1 a defect of vpem, 2 input or options that cannot be used, 3 not "
-        "converged under --strict, 4 a rank of --engine mpi did not answer, 130 interrupted by "
+        "converged under --strict, 4 a rank or member did not answer, 130 interrupted by "
         "Ctrl-C, 143 ended by SIGTERM.\n\n"
         "Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 --output model.h5"
     ),

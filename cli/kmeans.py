@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,8 +99,11 @@ def kmeans(
             return report | ran
 
         def write(path: Path, report: Report) -> None:
-            ids = None if run.where.own_users else source.ids
-            stored = found.kept(source.feature_names, report, options, ids)
+            stored = found.kept(source.feature_names, report, options, source.ids)
+            if run.where.own_users:  # --labels has each member's own
+                stored = replace(
+                    stored, labels=stored.labels[:0], distances=stored.distances[:0], ids=None
+                )
             write_clustering(path, stored, out.force)
 
         run.finish(Result(

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Meeting", "check_data", "load_study", "meet"]
 
+HELLO = 0
+"""Tag of what members say of themselves before anything else; engines number from 2."""
+
 PATIENCE = 0.3
 """Seconds in which members that find the same fault say so themselves, before they hear of it from
 others."""
@@ -112,8 +115,6 @@ def meet(context: Any) -> Meeting:
     InputError
         If members run different things, or the policy of this one does not allow it.
     """
-    from vpem.engines.engine import about
-
     study, options = context.meta[STUDY], context.params
     command = command_of(context)
     meeting = Meeting(study, _member(study, options["member"]), command, options)
@@ -122,8 +123,7 @@ def meet(context: Any) -> Meeting:
     meeting.guard.check(command, options)
     given = [name for name, role in context.command.roles().items() if role.writes]
     given = [name for name in given if options.get(name) is not None]
-    with about(meeting.engine, "options"):
-        everyones = meeting.engine.allgather([command, terms, given])
+    everyones = meeting.introduce([command, terms, given])
     check_alike(meeting.engine.names, everyones, study.name)
     meeting.outputs = frozenset(name for _, _, theirs in everyones for name in theirs)
     return meeting
@@ -160,6 +160,7 @@ class Meeting(Where):
         self.guard = Guard(study)
         self.files: Sequence[Path] = options.get("data") or ()
         self._quiet = bool(options.get("quiet"))
+        self._met, self._there = False, set[int]()
         self._goes_on = options.get("checkpoint") is not None
         self._log = MessageLog(
             options.get("log") or log_beside(study.path, member.name), command=command,
@@ -178,10 +179,43 @@ class Meeting(Where):
         signal.signal(signal.SIGTERM, terminate)
 
     def _tell(self, sentence: str) -> None:
+        """Print a line; until all have met, who waits at the first member hears it, too."""
+        from vpem.network.messages import encode
+
         from .output import tell
 
         if not self._quiet:
             tell(sentence)
+        if self._met or self.engine.rank:
+            return
+        for rank in range(1, self.engine.size):
+            if rank in self._there or self._post.arrived(rank, HELLO):
+                self._post.put(rank, HELLO, encode(f"{self.member.name}: {sentence}"), "options")
+
+    def introduce(self, own: Any) -> list[Any]:
+        """Return what all members say of themselves, once all are there.
+
+        The first member says meanwhile whom it waits for.
+        """
+        from vpem.errors import InputError
+        from vpem.network.messages import decode, encode
+
+        post, others = self._post, range(1, self.engine.size)
+        if self.engine.rank:
+            post.put(0, HELLO, encode(own), "options")
+            while isinstance(found := decode(post.take(0, HELLO)), str):
+                self._tell(found)
+        else:
+            found = [own]
+            for rank in others:
+                found.append(decode(post.take(rank, HELLO)))
+                self._there.add(rank)
+            for rank in others:
+                post.put(rank, HELLO, encode(found), "options")
+        self._met = True
+        if not isinstance(found, list) or not all(map(_is_introduction, found)):
+            raise InputError("a member has sent no introduction; are all of the same version?")
+        return found
 
     # ---- work -----------------------------------------------------------------------------------
 
@@ -223,7 +257,7 @@ class Meeting(Where):
 
     def options(self, record: Report, files: Sequence[str]) -> Report:
         """Return what models keep of options, but for names of one member's files."""
-        return record | dict.fromkeys(["data", *files])
+        return record | {name: None for name in ("data", *files) if name in record}
 
     def share(self, result: Result, out: Output, screen: Screen) -> Report:
         """Give all members the report, and the model to those who want it; check what has come."""
@@ -269,7 +303,7 @@ class Meeting(Where):
         from vpem.engines.tls.post import Parted, Returned
         from vpem.files.studies.policy import PolicyError
 
-        if isinstance(error, Returned) and self._goes_on:
+        if isinstance(error, Returned) and (self._goes_on or not self._met):
             self._begin_again(error.name)
         code = getattr(error, "exit_code", 2) if sentence is not None else 1
         outside = PRIVATE
@@ -309,13 +343,28 @@ class Meeting(Where):
 
     def _begin_again(self, name: str) -> None:
         """Run the same command anew, from the newest state that all have; does not return."""
-        self._tell(f"{name} has begun again; going on from the newest checkpoint that all have")
-        words = [word for word in sys.orig_argv if word != "--resume"]
-        if "--resume-if-any" not in words:
-            words.append("--resume-if-any")
+        words = sys.orig_argv
+        if self._met:
+            self._tell(f"{name} has begun again; going on from the newest checkpoint that all have")
+            words = [word for word in words if word != "--resume"]
+            words += ["--resume-if-any"] * ("--resume-if-any" not in words)
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, words)
+
+
+def _is_introduction(found: Any) -> bool:
+    """Whether a value may be the command of a member, what it must have alike, and its outputs."""
+    return (
+        isinstance(found, list)
+        and len(found) == 3
+        and isinstance(found[0], str)
+        and isinstance(found[1], dict)
+        and all(isinstance(told, list) and len(told) == 2 for told in found[1].values())
+        and all(isinstance(word, str) for key, told in found[1].items() for word in (key, *told))
+        and isinstance(found[2], list)
+        and all(isinstance(name, str) for name in found[2])
+    )
 
 
 def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | None:

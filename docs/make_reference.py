@@ -56,7 +56,7 @@ Every command also has `--help`, `--config FILE` (its options from a TOML file) 
 | 1 | a defect of vpem |
 | 2 | input, options or files that cannot be used: one sentence on standard error, nothing written |
 | 3 | not converged, under `--strict` |
-| 4 | a rank did not answer, with `--engine mpi --timeout` |
+| 4 | a rank or a member of a study was not heard of for as long as `--timeout` says |
 | 130 | interrupted by Ctrl-C |
 | 143 | ended by SIGTERM |
 
@@ -71,10 +71,10 @@ Written by `make docs` from `vpem/table.py`, by which the code refuses; a test t
 A ✓ works as the plain algorithm; a number leads to the sentence that says why mathematics forbids
 it.
 
-Columns go with each other too, and all of them with MPI and TLS, but for these pairs, each refused in one
-sentence: links or agents that fail at a server, and agents that drop out along a tree, which need
-every one of them (both have `--participation`, where
-it has anything); missing values in data on disk, of which is kept in memory which values are
+Columns go with each other too, and all of them with MPI and TLS, but for these pairs, each refused
+in one sentence: links or agents that fail at a server, and agents that drop out along a tree, which
+need every one of them (both have `--participation`, where it has anything); missing values in data
+on disk, of which is kept in memory which values are
 there; `--memory-limit` with `--parties`, whose rows are brought together in memory; batches of
 k-means over features with some absent, whose last terms are of other rows. What goes with
 `vpem fit` goes with `vpem select` and with several numbers of components (`vpem fit -k 2-6`), but

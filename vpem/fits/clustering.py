@@ -88,6 +88,9 @@ class Clustering(NetworkResult):
         What is known of a one-shot clustering (`vpem.fits.one_shot`).
     scaling : Scaling or None
         Units in which distances were taken, where features were standardized.
+    n_rows : int or None
+        Rows of all processes, of which some may know their own labels only; None: those of
+        ``labels``.
     network, init_rows, best_restart, total_iterations, seconds, communication
         See `vpem.fits.results.NetworkResult`.
     """
@@ -107,6 +110,7 @@ class Clustering(NetworkResult):
     partitions: list[tuple[int, str]] = field(default_factory=list)
     one_shot: OneShot | None = None
     scaling: Scaling | None = None
+    n_rows: int | None = None
 
     @property
     def n_clusters(self) -> int:
@@ -125,7 +129,7 @@ class Clustering(NetworkResult):
             "algorithm": "k-means",
             "split": self.split,
             "method": self.method,
-            "n_samples": len(self.labels),
+            "n_samples": len(self.labels) if self.n_rows is None else self.n_rows,
             "n_features": self.centres.shape[1],
             "n_workers" if over_rows else "n_agents": network.graph.n_agents,
             "worker_names" if over_rows else "agent_names": list(holders),

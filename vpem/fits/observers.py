@@ -150,13 +150,18 @@ class Observers:
         return self.add_up((units if weights is None else weights * units).sum())
 
     def seen(self) -> Seen:
-        """Sum up what all observers saw, for a result: all know it by the mean statistic."""
-        own = self.given
+        """Sum up what all observers saw, for a result: all know it by the mean statistic.
+
+        Where processes are others' each keeps the values of its own to itself.
+        """
+        own, shared = self.given, self.holders.engine.open
         columns = self.holders.allreduce(own.column_sums())
-        weight, total = (self.holders.allreduce(part) for part in own.sums())
+        weight, total = (self.holders.allreduce(part) if shared else part for part in own.sums())
         mean = np.full(own.shape, np.nan)
         np.divide(total, weight, out=mean, where=weight > 0)
-        times = weight if own.weights is None else self.holders.allreduce(own.times_seen)
+        times: Any = weight
+        if own.weights is not None or not shared:
+            times = self.holders.allreduce(own.times_seen)
         return Seen(times, mean, columns[1] / columns[0])
 
 

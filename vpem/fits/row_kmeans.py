@@ -237,13 +237,17 @@ class _OverRows:
         counts = np.bincount(assigned, self.rows.weights, self.how.n_clusters).astype(np.float64)
         labels, distances = _by_row(holders, order, assigned, off)
         whole_inertia = None
-        if holders.engine.rank == 0:
+        if not holders.engine.open:
+            here = weighed(distances, self.rows.weights)
+            whole_inertia = float(holders.allreduce(np.array([here]))[0])
+        elif holders.engine.rank == 0:
             whole_inertia = weighed(distances, asked.row_weights)
         return Clustering(
             centres=asked.scaling.undo(centres),
             labels=labels,
             distances=distances,
             inertia=float(holders.engine.bcast(whole_inertia)),
+            n_rows=n_samples,
             root_inertia=inertia,
             counts=holders.allreduce(counts),
             history=run.history,
@@ -275,7 +279,12 @@ def _by_row(
     labels: NDArray[np.int32],
     distances: NDArray[np.float64],
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Put what is worker by worker in the user's order; at processes but the first it stays."""
+    """Put what is worker by worker in the user's order; at processes but the first it stays.
+
+    Where processes are others' it stays at all of them.
+    """
+    if not holders.engine.open:
+        return labels, distances
     own = {"labels": labels, "distances": distances}
     with about(holders.engine, "result"):
         parts = holders.engine.gather(own) or [own]
