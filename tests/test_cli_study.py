@@ -11,7 +11,7 @@ from vpem.files.studies.request import read_request
 from vpem.files.studies.signed import read_signed, signed_text
 from vpem.files.studies.study import read_study
 
-from .cli_support import done, run
+from .cli_support import done, run, spawn
 from .study_support import folder_of
 from .tables import each
 
@@ -255,3 +255,23 @@ def test_a_relay_is_pinned(capsys, hub, people):
     assert found.shows[1].startswith("The relay relay passes sealed messages on: it learns who")
     assert any("the party above it in the spanning tree" in line for line in found.shows)
     assert found.shows[-1].startswith("In the end each party has the parameters of its own")
+
+
+def test_the_demonstration(capsys, tmp_path):
+    home = tmp_path / "try"
+    shown = spawn("study", "demo", "--keep", home)
+    assert shown.returncode == 0, shown.stderr
+    assert "hub$ vpem fit --study heart.toml --as hub\n" in shown.stdout
+    tables = {}
+    for who in ("clinic", "lab", "imaging"):
+        lines = (home / who / f"{who}-clusters.csv").read_text().splitlines()
+        assert [line.split(",")[0] for line in lines[1:]] == [
+            line.split(",")[0] for line in (home / who / f"{who}.csv").read_text().splitlines()[1:]
+        ]
+        tables[who] = dict(line.split(",", 1) for line in lines[1:])
+        assert f"{who}$ head -4 {who}-clusters.csv\n{lines[0]}\n{lines[1]}\n" in shown.stdout
+    common = set.intersection(*map(set, tables.values()))
+    assert len(common) == 514
+    assert all(len({tables[who][one] for who in tables}) == 1 for one in common)
+    said = run(capsys, "study", "demo", "--keep", home).sentence
+    assert said.endswith("cannot be made: File exists; give a new folder")

@@ -242,6 +242,25 @@ KINDS: dict[str, Kind] = {
         (f"fit parties.toml --parties --align hmac --align-key {{}} -k 2 {QUICK} -o out.h5",),
         "text",
     ),
+    "study": Kind(
+        ("heart.toml", "lab.request"),
+        (
+            "study show heart.toml --json",
+            "party request heart.toml --as hub",
+            "party renew heart.toml --as hub",
+            "study approve lab.request --yes",
+        ),
+        "text",
+    ),
+    "certificate": Kind(
+        ("hub.crt", "hub.key"),
+        (
+            "party show hub.crt --json",
+            "study init lungs --as hub --star 127.0.0.1:443 -k 2",
+            "study approve lab.request --yes",
+        ),
+        "text",
+    ),
     "options": Kind(
         ("fit.toml",),
         ("fit data.h5 --config {} -o out.h5", "fit data.h5 --config {} --show-config"),

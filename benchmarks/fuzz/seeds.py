@@ -286,6 +286,12 @@ SEEDS: dict[str, str | Callable[[Path], None]] = {
     "graph.csv": text("source,target\nclinic,registry\nregistry,lab\n"),
     "labels.txt": text("ill\nwell\n" * (N_ROWS // 2)),
     "key.txt": text("00112233445566778899aabbccddeeff" * 2),
+    "hub.key": "party init --name hub",
+    "hub.crt": "party init --name hub",
+    "lab.key": "party init --name lab",
+    "lab.crt": "party init --name lab",
+    "heart.toml": "study init heart --as hub --star 127.0.0.1:443 -k 2",
+    "lab.request": "party request heart.toml --as lab --features iron,sugar",
     "fit.toml": text('[fit]\ncomponents = 2\nmax-iter = 3\ncovariance = "diag"\nquiet = true\n'),
 }
 """How each file is made: by a command, whose inputs are made first, or by a function."""
@@ -339,8 +345,14 @@ NEEDED = {
     "table.csv.gz": ("table.csv",),
     "table.parquet": ("table.csv",),
     "parties.toml": ("left.csv", "right.csv"),
+    "heart.toml": ("hub.key", "hub.crt"),
+    "lab.request": ("heart.toml", "lab.key", "lab.crt"),
 }
 """What a function, or a command in its file, reads."""
+
+
+BESIDE = ("parties.toml", "heart.toml", "lab.request")
+"""Seeds whose readers read those that they need, too."""
 
 
 def files_in(words: list[str]) -> Iterator[str]:
@@ -348,8 +360,8 @@ def files_in(words: list[str]) -> Iterator[str]:
     for word in words:
         if word in SEEDS:
             yield word
-            if word == "parties.toml":
-                yield from NEEDED[word]
+            if word in BESIDE:
+                yield from files_in(list(NEEDED[word]))
 
 
 def make_seeds(folder: Path, wanted: list[str]) -> None:
