@@ -233,7 +233,7 @@ def _refuse_missing(context: Any, params: list[Any]) -> None:
         check_data(context)
     for param in params:
         value = context.params.get(param.name)
-        if param.required and (value is None or value == []):
+        if param.required and (value is None or value in ([], ())):
             if STUDY in context.meta and param.name == "data":
                 context.params[param.name] = []
                 continue
