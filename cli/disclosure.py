@@ -138,7 +138,7 @@ def _of_features(command: str, values: Mapping[str, Any], receiver: str) -> Iter
     if "squarem" in str(values.get("accelerate") or ""):
         yield "Between iterations it sends two numbers of how far its parameters have moved."
     yield (
-        "Every party learns the cluster of every row (its responsibilities), which is made of "
+        "All members learn the cluster of every row (its responsibilities), which is made of "
         "everybody's features."
     )
 
@@ -188,7 +188,7 @@ def _of_use(of_rows: bool) -> Iterator[str]:
         "Each party sends, for every row, how likely its own features are in each component (K "
         f"numbers), once; {LATER}."
     )
-    yield "Every party learns the cluster of every row."
+    yield "All members learn the cluster of every row."
 
 
 def _at_the_end(setup: Setup, command: str, of_rows: bool) -> str:
