@@ -42,6 +42,9 @@ WAIT = 20.0
 BRIEF = 3.0
 """Seconds that a member is looked for that should be there."""
 
+RING = 2.0
+"""Seconds after which a member that has not answered is called again."""
+
 REGISTERED = 4
 """Processes of a member that may wait for calls; the newest is called."""
 
@@ -157,8 +160,10 @@ class Relay:
         self._calls[number] = wanted, answer
         try:
             async with asyncio.timeout(WAIT if seconds is None else seconds):
-                await self._ring(wanted, number)
-                other = await answer
+                while not answer.done():  # what was rung may be cut before it has answered
+                    await self._ring(wanted, number)
+                    await asyncio.wait([answer], timeout=RING)
+                other = answer.result()
         except TimeoutError:
             self.note(Passed(ABSENT, name, wanted))
             await connection.leave(1013, ABSENT)
