@@ -33,6 +33,7 @@ PARTS = (
     "busy",
     "accelerate",
     "pooled",
+    "tls",
     "instructions",
 )
 HINT = """\

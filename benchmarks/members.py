@@ -20,9 +20,10 @@ from vpem.files.studies.message_log import log_beside
 from vpem.files.studies.study import Study
 from vpem.files.studies.writing import write_study
 
-__all__ = ["Ended", "Members", "numbers"]
+__all__ = ["Ended", "Members", "end", "numbers", "output", "run"]
 
 PORT = 4433
+"""Where members with an address listen."""
 VPEM = Path(sys.executable).with_name("vpem")
 Report = dict[str, Any]
 
@@ -153,11 +154,14 @@ def environment() -> dict[str, str]:
 
 def run(*words: object) -> str:
     """Run vpem here, and return what it prints."""
-    done = subprocess.run(
-        [VPEM, *map(str, words)], capture_output=True, text=True, env=environment()
-    )
+    return output(VPEM, *words)
+
+
+def output(*words: object) -> str:
+    """Return what a command prints."""
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=environment())
     if done.returncode not in (0, 3):
-        raise RuntimeError(f"vpem {' '.join(map(str, words))}: {done.stderr}")
+        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr}")
     return done.stdout
 
 

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ import numpy as np
 from vpem.network.links import parse_link
 
 from .links import over_mpi
-from .members import Ended, Members, end, numbers
+from .measure import Options, compare
+from .members import Ended, Members, end, numbers, output, run
+from .mpi import launcher
 from .router import Net, namespaces
 
 FAST = "1Gbit,0.1ms"
@@ -38,6 +41,9 @@ SLOW = "100Mbit,30ms"
 FIT = {"topology": "star", "components": 3, "init": "random", "tol": 0.0, "max-iter": 5}
 SHAPE = (20_000, 18, 3)
 """Rows, features and components: a message of an E-step has 320 kB."""
+
+SMALL = (2_000, 9, 3)
+"""Where many E-steps are wanted."""
 
 MOST_BEYOND = 1.03
 """Bytes on the interfaces, of the payload's."""
@@ -60,7 +66,7 @@ def meeting(
     fit = FIT | {name.replace("_", "-"): value for name, value in options.items()}
     n_members = n_parties + (fit["topology"] == "star")
     with (
-        namespaces(n_members, parse_link(link), loss=loss) as net,
+        namespaces(n_members, parse_link(link)) as net,
         tempfile.TemporaryDirectory() as home,
     ):
         yield Members(Path(home), net.addresses, fit, shape, net.within), net
@@ -145,61 +151,57 @@ def pace(quick: bool) -> Iterator[Line]:
 
 
 def disturbed(
-    n_parties: int, disturb: Callable[[Net, Callable[[], bool]], Line], *, link: str = FAST,
-    loss: float = 0.0, **options: Any,
-) -> Line:  # fmt: skip
-    """Run a fit on a good network and on one that is disturbed: are the numbers the same bits."""
-    with meeting(n_parties, link, **options) as (members, net):
-        right = numbers(members.fit("-q")[0].report)
-        net.router.loss = loss
-        began = time.monotonic()
-        running = {name: members.start(name) for name in members.names}
-        line = disturb(net, lambda: all(one.poll() is None for one in running.values()))
-        ended = [end(name, process, 600.0) for name, process in running.items()]
-        told = sorted({line for one in ended for line in one.err.splitlines()})
-        line |= {"seconds": round(time.monotonic() - began, 1), "right": same(ended, right)}
-    return {"parties": n_parties, "link": link, **line, "told": told[:8]}
+    members: Members, right: Line, disturb: Callable[[Callable[[], bool]], Line], *words: object
+) -> Line:
+    """Run a fit on a network that is disturbed: has it the same bits as on a good one."""
+    began = time.monotonic()
+    running = {name: members.start(name, *words) for name in members.names}
+    line = disturb(lambda: all(one.poll() is None for one in running.values()))
+    ended = [end(name, process, 600.0) for name, process in running.items()]
+    told = sorted({line for one in ended for line in one.err.splitlines()})
+    return line | {
+        "seconds": round(time.monotonic() - began, 1),
+        "right": same(ended, right),
+        "told": told[:8],
+    }
 
 
 def cuts(quick: bool) -> Iterator[Line]:
     """Connections that are cut at random moments while a fit goes on."""
-    wanted = 10 if quick else 50
-    for how in ("reset", "forgotten", "silent"):
-        rng, count = random.Random(0), wanted if how == "reset" else 3
+    rng = random.Random(0)
+    with meeting(3, "100Mbit,10ms", SMALL, max_iter=100 if quick else 600) as (members, net):
+        right = numbers(members.fit("-q")[0].report)
 
-        def disturb(
-            net: Net, runs: Callable[[], bool], how: str = how, count: int = count,
-            rng: random.Random = rng,
-        ) -> Line:  # fmt: skip
+        def disturb(how: str, count: int, runs: Callable[[], bool]) -> Line:
             done = 0
-            time.sleep(3.0)
             while done < count and runs():
-                time.sleep(rng.uniform(0.2, 1.5))
-                if how == "silent":
+                time.sleep(rng.uniform(0.2, 1.5) + 3.0 * (done == 0))
+                if how == "silence":
                     net.router.be_silent(rng.uniform(0.5, 5.0))
                     done += 1
                 else:
                     done += net.router.forget(answer=how == "reset") > 0
                 if how != "reset":
-                    time.sleep(rng.uniform(5.0, 30.0))
-            return {"cut": how, "times": done}
+                    time.sleep(rng.uniform(2.0, 20.0))
+            return {"cut by": how, "times": done}
 
-        yield disturbed(3, disturb, link="100Mbit,10ms", max_iter=150 if quick else 400)
+        for how, count in (("reset", 10 if quick else 50), ("silence", 4), ("no answer", 3)):
+            yield disturbed(members, right, partial(disturb, how, count))
 
 
 def loss(quick: bool) -> Iterator[Line]:
     """Packets that are lost."""
-    for share in (0.05,):
-        yield {"loss": share} | disturbed(
-            3, lambda net, _: {"dropped so far": net.router.dropped}, link="100Mbit,10ms",
-            loss=share, max_iter=5 if quick else 20,
-        )  # fmt: skip
+    with meeting(3, "100Mbit,10ms", max_iter=5 if quick else 10) as (members, net):
+        right = numbers(members.fit("-q")[0].report)
+        for share in (0.01, 0.05):
+            net.router.loss = share
+            yield {"loss": share} | disturbed(members, right, lambda _: {})
 
 
 def idle(quick: bool) -> Iterator[Line]:
     """One member is stopped for minutes, so that nothing is said; the others wait."""
     seconds = 45.0 if quick else 600.0
-    with meeting(3, FAST, max_iter=200) as (members, _):
+    with meeting(3, FAST, SMALL, max_iter=300) as (members, _):
         right = numbers(members.fit("-q")[0].report)
         words = ("--timeout", 2 * seconds)
         running = {name: members.start(name, *words) for name in members.names}
@@ -214,7 +216,7 @@ def idle(quick: bool) -> Iterator[Line]:
 def kills(quick: bool) -> Iterator[Line]:
     """Members that are killed at random moments, and begin again."""
     rng = random.Random(1)
-    with meeting(3, "100Mbit,10ms", max_iter=100) as (members, _):
+    with meeting(3, "100Mbit,10ms", SMALL, max_iter=100) as (members, _):
         right = numbers(members.fit("-q")[0].report)
         words = ("--checkpoint", "fit.ckpt", "--checkpoint-every", 1)
         for attempt in range(4 if quick else 20):
@@ -234,6 +236,36 @@ def kills(quick: bool) -> Iterator[Line]:
             yield {"kill": attempt, "who": victim, "after": round(moment, 1), "killed": killed,
                    "codes": codes, "right": good,
                    "told": [one.err[-300:] for one in ended] if not good else []}  # fmt: skip
+
+
+# ---- beside the other benchmarks -----------------------------------------------------------------
+
+
+def measure(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield seconds of an iteration of three parties and a server on this machine."""
+    rows = {"tiny": 500, "small": 20_000, "medium": 100_000, "full": 300_000}[options.size]
+    fit = FIT | {"max-iter": 3 if options.size == "tiny" else 20}
+    ranks = [launcher() or "", "-n", "3"]
+    absent = {} if launcher() else {"mpiexec": "not found; try: pip install mpich mpi4py"}
+    with tempfile.TemporaryDirectory() as home:
+        members = Members(
+            Path(home), ["127.0.0.1"] * 4, fit, (rows, 18, 3), lambda _, *words: list(words)
+        )
+        contenders = {
+            "vpem, one process": lambda: pace_of(json.loads(run(*members.alone()[1:]))),
+            "vpem, TLS": lambda: pace_of(members.fit("-q")[0].report),
+        }
+        if not absent:
+            contenders["vpem, MPI"] = lambda: pace_of(
+                json.loads(output(*ranks, *members.alone("--engine", "mpi")))
+            )
+        case = f"VP-EM, {rows:,} x 18, 3 parties, K=3, star, 1 thread each, one machine"
+        yield compare(options, "organisations", case, "vpem, one process", contenders, absent)
+
+
+def pace_of(report: Line) -> float:
+    """Seconds of an iteration."""
+    return float(report["seconds"]) / int(report["n_iter"])
 
 
 PARTS = {"alike": alike, "pace": pace, "cuts": cuts, "loss": loss, "kills": kills, "idle": idle}
