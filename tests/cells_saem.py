@@ -19,10 +19,9 @@ from vpem.saem.individuals import from_long
 from vpem.saem.people import collect
 from vpem.sums.spread import spread_workers
 
-from .cells_support import first_of, lost_messages
+from .cells_support import first_of, lost_messages, over_members
 from .resume_support import check_resumes
 from .thread_engine import together
-from .tls_support import members_together
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "oxford_boys.csv"
 BOYS = read_individuals(DATA)
@@ -66,7 +65,7 @@ def fit(topology="star", network=None, engine=None, held=HELD, data=BOYS, **opti
     if engine is not None:
         joined = spread_workers(joined, engine)
         rows = [held.rows[device] for device in joined.total.holders.own]
-        data = data.take(np.concatenate(rows))
+        data = data.take(np.concatenate([np.empty(0, np.intp), *rows]))
     options = {"n_chains": 2, "tol": 1e-3, **SHORT, **options}
     found = fit_saem(data, devices=held, network=joined, **options)
     return found if engine is None else collect(found, held, joined.total.holders)
@@ -267,8 +266,7 @@ def mpi(folder):
 
 def tls(folder):
     few = ("consensus", "feedback", "models", "weights", "missing, gmm")
-    everybody_holds_some = partial(members_together, 3, seats=(0, 1, 2))
-    compare_over(everybody_holds_some, {way: OVER_RANKS[way] for way in few})
+    compare_over(partial(over_members, 3), {way: OVER_RANKS[way] for way in few})
 
 
 def compare_over(run, ways):

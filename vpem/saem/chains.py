@@ -82,11 +82,6 @@ class Chains:
         for name, value in state.items():
             setattr(self, name, value)
 
-    @property
-    def rates(self) -> Vector | None:
-        """Share of moves that were accepted, (n,); None where all are."""
-        return None if not self.tried.any() else self.accepted / np.maximum(self.tried, 1)
-
 
 class Sampler(Protocol):
     """Moves chains under a model, so that their law is, or tends to, that of the latents."""

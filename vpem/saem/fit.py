@@ -14,6 +14,7 @@ from vpem.files.fingerprint import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.holdings import Workers, evenly
 from vpem.network.schema import NOTHING, Report, State
+from vpem.saem.chains import Chains
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.fisher import observed_information, standard_errors
 from vpem.saem.individuals import Individuals
@@ -133,7 +134,7 @@ def fit_saem(
         made, held, chosen, server, asked, start=start, callback=callback, saver=saving.inner(None)
     )
     warn_unless_settled(run, asked.tol)
-    acceptance = run.chains.rates
+    acceptance = _acceptance(individuals, run.chains)
     theta, trace = _canonical(made, run)
     announce = getattr(callback, "announce", lambda _: None)
     given, likelihood = _look_closer(made, theta, chosen, run, asked, announce)
@@ -152,7 +153,7 @@ def fit_saem(
         People.of(made, theta),
         acceptance,
         rates,
-        -float(individuals.largest(-likelihood.effective.min())),
+        -float(individuals.largest(-likelihood.effective.min(initial=np.inf))),
         trace,
         np.array(run.bytes, dtype=np.int64),
         run.n_iter,
@@ -227,14 +228,22 @@ def _shares(individuals: Individuals, held: Workers) -> Vector:
         shares: Vector = held.counts / held.n_samples
         return shares
     numbers = np.arange(held.n_samples) if together is None else together.numbers
-    found = np.bincount(held.worker_of[numbers], weights, held.n_workers)
+    found = np.bincount(held.worker_of[numbers], weights, held.n_workers).astype(np.float64)
     shares = individuals.add(found) / individuals.everyone[0]
     return shares
 
 
+def _acceptance(individuals: Individuals, chains: Chains) -> Vector | None:
+    """Share of moves that were accepted, (n,); None where no process made any."""
+    tried = individuals.largest(np.array([chains.tried.any()], dtype=np.uint8))[0]
+    return chains.accepted / np.maximum(chains.tried, 1) if tried else None
+
+
 def _spread(individuals: Individuals, rates: Vector) -> tuple[float, float, float]:
     """Mean, least and most of a number of each individual."""
-    low, high = individuals.largest(np.array([-rates.min(), rates.max()])).tolist()
+    low, high = individuals.largest(
+        np.array([-rates.min(initial=np.inf), rates.max(initial=-np.inf)])
+    ).tolist()
     return float(individuals.mean(rates)), -low, high
 
 

@@ -207,6 +207,9 @@ class Individuals(Everyone):
         InputError
             If individuals differ in their times.
         """
+        if not self.n_individuals and self.together is not None:
+            shared = self._share_times(None)
+            return np.empty((0, len(shared))), shared
         width = int(self.counts[0])
         odd = np.flatnonzero(self.counts != width)
         if not len(odd):
@@ -220,15 +223,20 @@ class Individuals(Everyone):
             f"but those of {self.names[odd[0]]!r} differ from those of {self.names[0]!r}"
         )
 
-    def _share_times(self, times: Vector) -> None:
-        """Raise InputError if other processes' individuals have other times (T,)."""
-        if self.together is not None:
-            for theirs in self.together.engine.allgather(times):
-                if not np.array_equal(times, theirs):
-                    raise InputError(
-                        f"{self.source}: the model needs all individuals measured at the same "
-                        "times (items), but those of some devices differ from those of others"
-                    )
+    def _share_times(self, times: Vector | None) -> Vector:
+        """Return the times (T,) of all processes' individuals; None: here are none.
+
+        Raises InputError if they differ.
+        """
+        every = [times] if self.together is None else self.together.engine.allgather(times)
+        first, *others = [one for one in every if one is not None]
+        for other in others:
+            if not np.array_equal(first, other):
+                raise InputError(
+                    f"{self.source}: the model needs all individuals measured at the same "
+                    "times (items), but those of some devices differ from those of others"
+                )
+        return np.asarray(first)
 
 
 def from_long(

@@ -165,11 +165,6 @@ def keeper_of(
     n = network.graph.n_agents
     if n != len(weights):
         raise InputError(f"the graph joins {n} agents, but there are {len(weights)} devices")
-    if network.total.holders.engine.size > n:
-        raise InputError(
-            f"there are {network.total.holders.engine.size} processes, but {n} devices: every "
-            "process needs one; take fewer processes"
-        )
     if isinstance(network.total, AtServer):
         if network.compress is not None:
             raise InputError(

@@ -52,7 +52,8 @@ class People:
     def of(model: SaemModel, theta: Vector) -> People:
         """Tell of the individuals of this process."""
         data = model.individuals
-        first, last = data.largest(np.array([-data.times.min(), data.times.max()])).tolist()
+        ends = [-data.times.min(initial=np.inf), data.times.max(initial=-np.inf)]
+        first, last = data.largest(np.array(ends)).tolist()
         odds = model.responsibilities(theta) if hasattr(model, "responsibilities") else None
         covariates = _constant(data)
         return People(data.names, data.counts, covariates, odds, (-first, last), *data.number)

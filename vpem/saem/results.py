@@ -126,6 +126,8 @@ def warn_unless_settled(run: SaemRun, tol: float) -> None:
 
 def warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -> None:
     """Warn where the draws of latents cannot be those of their law: chains that hardly move."""
+    if not len(names):
+        return
     who = int(np.argmin(likelihood.effective))
     if likelihood.effective[who] < FEWEST * n_draws:
         warnings.warn(

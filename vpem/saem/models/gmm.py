@@ -157,7 +157,8 @@ class GmmModel(SaemModel):
         products = lower_half(self._x[:, :, None] * self._x[:, None, :])
         parts = [shares]
         for values in (self._x, products):
-            parts.append((shares[:, :, None] * values[:, None, :]).reshape(len(shares), -1))
+            each = shares[:, :, None] * values[:, None, :]
+            parts.append(each.reshape(len(shares), shares.shape[1] * values.shape[1]))
         return np.concatenate(parts, axis=1)
 
     def maximize(self, total: Vector, counts: Counts) -> Vector:

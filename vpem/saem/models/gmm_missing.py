@@ -126,6 +126,7 @@ class IncompleteGmmModel(GmmModel):
             x = one[:, 1:] - self.shift
             parts = [shares]
             for values in (x, lower_half(x[:, :, None] * x[:, None, :])):
-                parts.append((shares[:, :, None] * values[:, None, :]).reshape(self.n, -1))
+                each = shares[:, :, None] * values[:, None, :]
+                parts.append(each.reshape(self.n, self.n_components * values.shape[1]))
             found += np.concatenate(parts, axis=1)
         return found / len(z)

@@ -85,13 +85,9 @@ class LinearModel(SaemModel):
         for i in range(q):
             for j in range(q):
                 self._cross[:, i, j] = individuals.sums(columns[i] * columns[j])
-        cuts = individuals.first[1:-1]
-        self._own = np.stack(
-            [
-                _least_squares(x, y)
-                for x, y in zip(np.split(X, cuts), np.split(individuals.values, cuts), strict=True)
-            ]
-        )
+        cuts = individuals.first[1:]
+        each = zip(np.split(X, cuts)[:-1], np.split(individuals.values, cuts)[:-1], strict=True)
+        self._own = np.array([_least_squares(*own) for own in each]).reshape(self.n, q)
         fitted = sum(
             self._own[individuals.individual_of, i] * column for i, column in enumerate(columns)
         )

@@ -156,7 +156,7 @@ class OneCompartmentModel(SaemModel):
         """Latents to begin with, (n, 3)."""
         if self.first is not None:
             return np.tile(self.first, (self.n, 1))
-        found = np.array([self._read(one) for one in range(self.n)])
+        found = np.array([self._read(one) for one in range(self.n)]).reshape(self.n, 3)
         unknown = np.isnan(found)
         if not self.individuals.total(~unknown).all():
             raise InputError(
