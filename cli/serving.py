@@ -87,9 +87,12 @@ class Serving:
     async def _serve(self, where: tuple[str, int] | None, what: str, greeting: str) -> int:
         """Serve; the number of the signal that ends it."""
         import asyncio
+        import logging
 
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda *_: None)  # what strangers do to transports
+        # Nobody needs to read what strangers, and members that have gone, do to transports.
+        loop.set_exception_handler(lambda *_: None)
+        logging.getLogger("asyncio").disabled = True
         ended: asyncio.Future[int] = loop.create_future()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, _end, ended, number)

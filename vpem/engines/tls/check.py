@@ -293,6 +293,7 @@ async def _up(opened: Called, trip: float) -> float:
     await opened.send("give")
     while sent < SIZE and time.perf_counter() - began < SECONDS:
         await opened.send(bytes(WEIGHT))
+        await asyncio.sleep(0)
         sent += WEIGHT
     await opened.send("end")
     got = json.loads(await opened.recv())["got"]

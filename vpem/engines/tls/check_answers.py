@@ -6,6 +6,7 @@ something. The first text says who answers; then the member asks ``take``, ``giv
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from contextlib import suppress
@@ -53,6 +54,7 @@ class Answers:
         """Answer a member until it ends."""
         connection.ping_interval, connection.ping_timeout = 10.0, 20.0
         connection.start_keepalive()
+        connection.transport.set_write_buffer_limits(4 * WEIGHT)
         until = time.monotonic() + LONGEST
         with suppress(ConnectionClosed):
             await connection.send(
@@ -70,6 +72,7 @@ class Answers:
                     size = min(left, int(asked.partition(" ")[2]))
                     for _ in range(size // WEIGHT):
                         await connection.send(bytes(WEIGHT))
+                        await asyncio.sleep(0)  # others have their turn where the network is fast
                     await connection.send("end")
                     left -= size
                 elif asked == "dial":

@@ -6,7 +6,7 @@ import asyncio
 
 from vpem.engines.tls.check_answers import CHECK, Answers
 from vpem.engines.tls.members import Identity, Member, Roster
-from vpem.engines.tls.relay import RELAY, Relay
+from vpem.engines.tls.relay import MOST, RELAY, Relay
 from vpem.engines.tls.sockets import Answered, certificate_of
 from vpem.engines.tls.trust import believed, not_valid
 
@@ -39,6 +39,8 @@ class Lobby:
         """Take up another edition: who is no member any more is sent away."""
         self.roster = roster
         self._answers = Answers(roster, self.identity)
+        if self.relay is not None:
+            self.relay.most = MOST + len(roster.members)
         for connection in self._here:
             if self._member(connection) is None:
                 connection.cut()

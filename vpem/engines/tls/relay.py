@@ -48,8 +48,8 @@ RING = 2.0
 REGISTERED = 4
 """Processes of a member that may wait for calls; the newest is called."""
 
-MOST = 64
-"""Connections that a member may have."""
+MOST = 16
+"""Connections that a member may have, and one more for each member."""
 
 PING = 10.0
 
@@ -90,11 +90,14 @@ class Relay:
     ----------
     pairs : int
         Connected at present.
+    most : int
+        Connections that a member may have.
     """
 
     def __init__(self, note: Callable[[Passed], None] | None = None) -> None:
         self.note = note or (lambda passed: None)
         self.pairs = 0
+        self.most = MOST
         self._waiting: dict[str, list[Answered]] = {}
         self._here: Counter[str] = Counter()
         self._come = asyncio.Condition()
@@ -122,8 +125,8 @@ class Relay:
         work = works.get(verb)
         if work is None:
             await connection.leave(1008, "a relay is asked to wait, call, find or answer")
-        elif self._here[name] >= MOST:
-            await connection.leave(1013, f"{name} has {MOST} connections already")
+        elif self._here[name] >= self.most:
+            await connection.leave(1013, f"{name} has {self.most} connections already")
         else:
             self._here[name] += 1
             try:
@@ -158,19 +161,31 @@ class Relay:
         number = secrets.token_hex(16)
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._calls[number] = wanted, answer
+        found = asyncio.create_task(self._fetch(wanted, number, answer))
+        # Nothing is to be sent before the other is there: this ends when the caller does.
+        caller = asyncio.create_task(connection.recv())
         try:
-            async with asyncio.timeout(WAIT if seconds is None else seconds):
-                while not answer.done():  # what was rung may be cut before it has answered
-                    await self._ring(wanted, number)
-                    await asyncio.wait([answer], timeout=RING)
-                other = answer.result()
-        except TimeoutError:
-            self.note(Passed(ABSENT, name, wanted))
-            await connection.leave(1013, ABSENT)
-            return
+            await asyncio.wait([found, caller], timeout=seconds or WAIT,
+                               return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
         finally:
             del self._calls[number]
-        await self._pair(connection, name, other, wanted)
+            for task in (found, caller):
+                task.cancel()
+            ends = await asyncio.gather(found, caller, return_exceptions=True)
+        if isinstance(ends[0], Answered):
+            await self._pair(connection, name, ends[0], wanted)
+        elif isinstance(ends[1], asyncio.CancelledError):
+            self.note(Passed(ABSENT, name, wanted))
+            await connection.leave(1013, ABSENT)
+        else:
+            await connection.leave(1008, "nothing is to be sent before the other is there")
+
+    async def _fetch(self, wanted: str, number: str, answer: asyncio.Future[Answered]) -> Answered:
+        """Call a member, and return the connection with which it answers."""
+        while not answer.done():  # what was rung may be cut before it has answered
+            await self._ring(wanted, number)
+            await asyncio.wait([answer], timeout=RING)
+        return answer.result()
 
     async def _ring(self, wanted: str, number: str) -> None:
         """Send a call to a process of this member that waits, as soon as there is one."""
