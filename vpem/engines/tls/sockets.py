@@ -27,6 +27,14 @@ quiet = logging.Logger("vpem.links", logging.CRITICAL + 1)
 LEAVING = 2.0
 """Seconds for the last word over a connection."""
 
+
+def _tells(record: logging.LogRecord) -> bool:
+    """Whether asyncio says more than that somebody was written to who has just gone."""
+    return record.msg != "socket.send() raised exception."
+
+
+logging.getLogger("asyncio").addFilter(_tells)
+
 OPTIONS: dict[str, Any] = {
     "ping_interval": None,  # links have pulses of their own
     "close_timeout": 1,

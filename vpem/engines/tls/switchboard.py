@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import socket
 import threading
@@ -30,9 +29,6 @@ __all__ = ["LOOK_EVERY", "Switchboard"]
 
 LOOK_EVERY = 0.1
 """Seconds between looks at signals and clocks, while waiting."""
-
-THREAD = "vpem links"
-"""Name of the thread that links live in."""
 
 TICK = 0.25
 """Seconds between looks at links."""
@@ -82,7 +78,6 @@ class Switchboard:
         self._server = server_context(identity, believed(roster))
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_silent)
-        logging.getLogger("asyncio").addFilter(_not_of_links)
         # The server of a star passes on between parties, where they have nobody else for that.
         first = roster.members[0]
         self._passer = roster.relay or (first if first.address is not None else None)
@@ -114,7 +109,7 @@ class Switchboard:
     def start(self, listener: socket.socket | None) -> None:
         """Begin to live, and to accept connections."""
         self._thread = threading.Thread(
-            target=self._run, args=(listener,), name=THREAD, daemon=True
+            target=self._run, args=(listener,), name="vpem links", daemon=True
         )
         self._thread.start()
 
@@ -275,8 +270,3 @@ class Switchboard:
 
 def _silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Say nothing about what strangers and cut connections do to transports."""
-
-
-def _not_of_links(record: logging.LogRecord) -> bool:
-    """Whether something is not about connections that were cut, of which members speak."""
-    return record.threadName != THREAD
