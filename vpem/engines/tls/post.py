@@ -226,8 +226,8 @@ class Post:
         name = link.member.name
         if link.finished:
             return Parted(name, "it has finished without what others wait for", 1)
-        if self.timeout is None or link.silent <= self.timeout:
-            return None
+        if self.timeout is None or link.silent <= self.timeout or link.connection is not None:
+            return None  # a link that only seems to be there is cut by its own clock
         why = link.trouble or ("" if link.session else self._turned_away)
         return StalledError(
             f"nothing has been heard of {name} for {link.silent:.0f} s (",
