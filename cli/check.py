@@ -108,11 +108,18 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
     """Return what was found, of this member first."""
     import asyncio
 
-    from vpem.engines.tls.check import Examined
+    from vpem.engines.tls.check import Examined, Finding
+    from vpem.engines.tls.trust import not_valid
+    from vpem.files.studies.identities import certificate_of
 
     identity, findings = _own(study, name)
     examined = Examined(study.roster, identity, idle)
     findings += asyncio.run(_all(examined, door))
+    if any((one.what, one.state) == ("clock", "fails") for one in findings) and not_valid(
+        name, certificate_of(identity)
+    ):
+        told = f"{findings[0].told}, so not by this machine's clock"
+        findings[0] = Finding(name, "certificate", "note", told)
     return findings
 
 

@@ -98,25 +98,22 @@ class Serving:
             loop.add_signal_handler(number, _end, ended, number)
         look = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, look.set)
-        works = [self._renew(look)]
+        listener = None if where is None else _listening(where, what)
         place = ""
-        if where is None:
-            works.append(self._stay_registered())
-        else:
-            listener = _listening(where, what)
+        if listener is not None:
             host, port = listener.getsockname()[:2]
             place = f" at {f'[{host}]' if ':' in host else host}:{port}"
-            works.append(self.door.serve(listener))
+        serving = self._stay_registered() if listener is None else self.door.serve(listener)
         names = ", ".join(member.name for member in self.study.roster.members)
         self.screen.say(f"{what} of {self.study.name} for {names}{place}{greeting}")
-        tasks = [loop.create_task(work) for work in works]
+        tasks = [loop.create_task(work) for work in (serving, self._renew(look))]
         try:
             return await ended
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if where is not None:
+            if listener is not None:
                 listener.close()
             await self.lobby.leave(f"{what} ends")
 

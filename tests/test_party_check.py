@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+import vpem_cli.check
 from vpem.engines.tls import check, check_answers, faults
 from vpem.engines.tls.check import Examined, examine
 from vpem.engines.tls.door import Door, listening
@@ -453,3 +454,10 @@ def test_the_own_certificate_is_looked_at(tmp_path, capsys, monkeypatch):
     assert (soon["state"], late["state"]) == ("note", "fails")
     assert "is valid until" in soon["sentence"]
     assert "vpem party renew" in late["sentence"]
+
+    async def a_clock(*_):
+        return [check.Finding("hub", "clock", "fails", "3 days ahead", "this machine's clock is")]
+
+    monkeypatch.setattr(vpem_cli.check, "_all", a_clock)
+    only_by_clock = own_row(-3)
+    assert (only_by_clock["state"], only_by_clock["sentence"]) == ("note", None)
