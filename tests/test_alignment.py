@@ -183,6 +183,29 @@ def test_work_that_fails_somewhere_fails_everywhere_with_the_first_error():
 # ---- what is sent -------------------------------------------------------------------------------
 
 
+@each("level", MATCHING)
+def test_a_server_without_data_sees_no_ids(level):
+    ids = [[f"row {number}" for number in range(40) if number % step] for step in (7, 5, 3)]
+    heard = []
+
+    def work(engine):
+        if engine.rank == 0:
+            read = engine._post.take
+            engine._post.take = lambda *place: heard.append(read(*place)) or heard[-1]
+        place = Placement.evenly(engine, 3)
+        own = {party: np.array(ids[party]) for party in place.own.tolist()}
+        keys = dict.fromkeys(own, KEY) if level == "hmac" else None
+        return align(own, NAMES[:3], place, level, keys=keys)
+
+    wanted = agree(ids, level)
+    found = together(4, work, over_queues, seats=(1, 2, 3))
+    assert [one.describe() for one in found] == [wanted.describe()] * 4
+    for party, one in enumerate(found[1:]):
+        np.testing.assert_array_equal(one.rows[party], wanted.rows[party])
+    assert heard
+    assert not any(b"row 1" in message for message in heard)
+
+
 def recorder(sent):
     """Processes that keep all that they send."""
 

@@ -14,7 +14,7 @@ from vpem.terms.scaling import Scaling
 
 from .missing_support import clusters, random_mixture, with_holes
 from .tables import each, over
-from .thread_engine import together
+from .thread_engine import over_queues, together
 
 BLOCKS = Blocks((np.array([4, 0]), np.array([1, 5, 2]), np.array([3])), (0, 1, 2), ((0,),) * 3)
 PARTIES = from_lists([[6, 2], [0, 4, 7], [1], [3, 5]], 8, ("a", "b", "c", "d"))
@@ -26,7 +26,7 @@ X[:, COLUMNS] = clusters(1, 90, 6, 3)
 
 
 def over_ranks(n_ranks, work, data=X, **options):
-    """Call ``work(rows)`` on each rank, with what its parties have."""
+    """Call ``work(rows)`` on each rank, with what its parties have; the first of five has none."""
 
     def run(engine):
         place = Placement.evenly(engine, 4, PARTIES.names)
@@ -34,6 +34,8 @@ def over_ranks(n_ranks, work, data=X, **options):
         held = data[:, np.concatenate([np.empty(0, dtype=int), *own])]
         return work(SpreadRows(held, PARTIES, COLUMNS, place, NAMES, **options))
 
+    if n_ranks == 5:
+        return together(n_ranks, run, over_queues, seats=(1, 2, 3, 4))
     return together(n_ranks, run)
 
 
