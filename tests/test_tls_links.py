@@ -340,33 +340,64 @@ DAMAGED = {
 HUGE = r"has 4.612e\+09 GB, but no more than [^ ]+ GB, half of this machine's memory, can be read"
 
 
-@pytest.mark.parametrize("name", [*DAMAGED, "huge"])
-def test_a_damaged_frame_ends_the_run_with_one_sentence(tmp_path, name):
-    roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
-    frame = DAMAGED.get(name, a_piece(size=1 << 62))
-    frame = a_hello(roster, "lab").pack() if frame is None else frame
+def hear(folder, speak):
+    """Let somebody speak in the lab's place: what the hub says here, and what it answers.
 
-    async def speak():
-        context = client_context(identities["lab"], roster.members)
-        line = await dial("lab", roster.members[0], context)
-        await line.send(a_hello(roster, "lab").pack())
-        await line.recv()
-        await line.send(frame)
-        answer = None
+    ``speak(roster)`` gives frames, of which the first is sent before the hub's is awaited.
+    """
+    roster, identities, sockets = a_study(folder, ("hub", "lab"))
+    first, *others = speak(roster)
+
+    async def talk():
+        line = await dial(
+            "lab", roster.members[0], client_context(identities["lab"], roster.members)
+        )
+        await line.send(first)
+        answer = parse(await line.recv())
+        for frame in others:
+            await line.send(frame)
         with contextlib.suppress(ConnectionClosed):
             while not isinstance(answer, Refusal):
                 answer = parse(await line.recv())
         line.cut()
-        return answer
+        return getattr(answer, "sentence", "")
 
     hub = Post(roster, identities["hub"], listen=sockets["hub"], timeout=10.0)
     hub.start()
-    told = asyncio.run(speak())
+    answered = asyncio.run(talk())
     sentence = ended(lambda: hub.take(1, 0))
     hub.close()
+    return sentence, answered
+
+
+@pytest.mark.parametrize("name", [*DAMAGED, "huge"])
+def test_a_damaged_frame_ends_the_run_with_one_sentence(tmp_path, name):
+    def speak(roster):
+        hello = a_hello(roster, "lab").pack()
+        frame = DAMAGED.get(name, a_piece(size=1 << 62))
+        return hello, hello if frame is None else frame
+
+    sentence, answered = hear(tmp_path, speak)
     damaged = "is damaged; are all members of the same version of vpem"
     assert re.search(f"a message from lab to hub {HUGE if name == 'huge' else damaged}", sentence)
-    assert name == "beyond all bounds" or told.sentence in sentence
+    assert name == "beyond all bounds" or (answered and answered in sentence)
+
+
+@pytest.mark.parametrize(
+    ("differently", "right"),
+    [
+        ({"version": "9.9"}, f"hub has vpem {__version__} and lab has 9.9; all members need the"),
+        ({"name": "clinic"}, "lab, by its certificate, says that it is clinic"),
+    ],
+)
+def test_who_says_that_it_is_another_or_has_another_version_is_refused(
+    tmp_path, differently, right
+):
+    sentence, answered = hear(
+        tmp_path, lambda roster: [replace(a_hello(roster, "lab"), **differently).pack()]
+    )
+    assert right in sentence
+    assert right in answered
 
 
 # ---- ends ----------------------------------------------------------------------------------------
