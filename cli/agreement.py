@@ -9,14 +9,14 @@ from .config import path_of
 from .naming import name_of
 from .sources import in_files, source_of
 
-__all__ = ["check_alike", "terms_of"]
+__all__ = ["check_alike", "command_of", "goes_on", "terms_of"]
 
 OWN = ("data", "memory_limit", "proba")
 """Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
 so, and what is written is."""
 
-SAME_THING = {"resume": "resume_if_any"}
-"""Options that stand for others here."""
+IF_ANY = "if any"
+"""What stands for --resume-if-any, which any member may give: all go on then, or begin."""
 
 NOT_THERE = "nothing"
 
@@ -45,9 +45,9 @@ def terms_of(context: Any) -> dict[str, list[str]]:
             value = None if value is None else "given"
         elif role is not None and value is not None:
             value = _content(value)
-        if param.name in SAME_THING:
-            value = value or context.params.get(SAME_THING[param.name])
-        if param.name not in SAME_THING.values():
+        if param.name == "resume" and context.params.get("resume_if_any"):
+            value = IF_ANY
+        if param.name != "resume_if_any":
             kind, place = source_of(context, param)
             found[name_of(param)] = [_word(value), Path(place).name if place else kind]
     return found
@@ -91,13 +91,18 @@ def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
                 f"{names[0]} runs 'vpem {command}' and {name} 'vpem {theirs}'; all members of "
                 f"{study} must run the same command"
             )
-        for option in sorted({*terms, *others}):
+        for option in sorted({*terms, *others} - ({"--resume"} if goes_on(everyones) else set())):
             one, two = (told.get(option, [NOT_THERE, "default"]) for told in (terms, others))
             if one[0] != two[0]:
                 raise InputError(
                     f"{option} is set differently: {names[0]} has {one[0]} ({one[1]}), {name} has "
                     f"{two[0]} ({two[1]}); all members of {study} must have the same"
                 )
+
+
+def goes_on(everyones: list[Any]) -> bool:
+    """Whether all go on from what they have kept, if they have: one came back, or may have."""
+    return any(terms.get("--resume", [None])[0] == IF_ANY for _, terms, *_ in everyones)
 
 
 def command_of(context: Any) -> str:

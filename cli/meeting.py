@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .agreement import check_alike, command_of, terms_of
+from .agreement import check_alike, command_of, goes_on, terms_of
 from .config import STUDY, options_of, path_of, take_defaults
 from .policy import Guard
 from .where import Where, join
@@ -125,6 +125,8 @@ def meet(context: Any) -> Meeting:
     given = [name for name in given if options.get(name) is not None]
     everyones = meeting.introduce([command, terms, given])
     check_alike(meeting.engine.names, everyones, study.name)
+    if goes_on(everyones):
+        options |= {"resume": False, "resume_if_any": True}
     meeting.outputs = frozenset(name for _, _, theirs in everyones for name in theirs)
     return meeting
 

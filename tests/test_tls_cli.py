@@ -14,7 +14,7 @@ from vpem.errors import InputError
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.logged import read_log
-from vpem_cli.agreement import check_alike
+from vpem_cli.agreement import check_alike, goes_on
 
 from .cli_support import NAMES, done, overlapping, run
 from .company_support import ended, make_company
@@ -260,6 +260,15 @@ def test_a_member_that_is_interrupted_ends_all_of_them(slower):
         assert result.code == 130
         assert "interrupted by Ctrl-C; the state after" in result.sentence
     assert (slower.folders["clinic"] / "kept.h5").exists()
+
+
+def test_whoever_comes_back_before_all_have_met_is_welcome():
+    words = [("nothing", "default"), ("if any", "command line"), ("True", "command line")]
+    fresh, back, on = (["fit", {"--resume": list(word)}, []] for word in words)
+    check_alike(["a", "b"], [fresh, back], "heart")
+    assert [goes_on([fresh, one]) for one in (fresh, back, on)] == [False, True, False]
+    with pytest.raises(InputError, match="--resume is set differently"):
+        check_alike(["a", "b"], [fresh, on], "heart")
 
 
 def test_a_killed_member_comes_back_to_the_same_bits(company, fitted):
