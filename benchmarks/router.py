@@ -24,7 +24,8 @@ from vpem.network.links import Link
 
 __all__ = ["NET", "Net", "Router", "namespaces"]
 
-NET = "10.207.93"
+NET = f"10.207.{os.getpid() % 250}"
+"""Of this process: several may run beside each other."""
 MTU = 9000
 BACKLOG = 4000
 """Packets that wait for a link; more are dropped, as routers do."""
