@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .engine import place_parties
-from .parties import check_parties, joined
+from .parties import check_parties, joined, told_ids
 from .requests import Request, refuse_given
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     [file], [party] = files, choose_parties(files)
     wanted = used.stored.feature_names
     if is_table(file):
-        source = _table(file, asked.id_column, wanted, party.name)
+        source = _table(file, request, wanted, party.name)
     else:
         if asked.id_column is not None:
             raise InputError(
@@ -189,14 +189,18 @@ def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, 
     return source, None
 
 
-def _table(file: Path, id_column: str | None, wanted: Sequence[str], party: str) -> Dataset:
+def _table(file: Path, request: Request, wanted: Sequence[str], party: str) -> Dataset:
     """Read the features of a model from a CSV or Parquet table."""
+    from vpem.files.id_columns import id_column_of
     from vpem.files.importers import read_table
 
     before = f"{party}."
     alone = (name.removeprefix(before) for name in wanted if name.startswith(before))
     names = frozenset((*wanted, *alone))
-    return read_table(file, id_column=id_column, columns=names, missing="keep")
+    ids = request.parties.id_column
+    if ids is None and (ids := id_column_of(file, tuple(names))) is not None:
+        told_ids(request.screen.say)(str(file), ids)
+    return read_table(file, id_column=ids, columns=names, missing="keep")
 
 
 def labels_of(request: Request, source: Dataset) -> Labels:

@@ -10,7 +10,7 @@ from vpem.records import Settings, changed, setting
 from vpem.settings import DEALS, WorkerSettings
 
 from .engine import place_parties
-from .parties import PartySettings, check_parties
+from .parties import PartySettings, check_parties, told_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,6 +156,6 @@ def _of_parties(
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
     parties = run.where.parties(files, asked.id_column, columns=False)
     holders = place_parties(parties, run.out.output, run.shards, run.where)
-    found = observe_parties(parties, dealing.sample_weight, holders)
+    found = observe_parties(parties, dealing.sample_weight, holders, told_ids(run.screen.say))
     run.where.watch(found.shape[0], True, run.screen)
     return found, holders

@@ -31,6 +31,7 @@ __all__ = [
     "check_parties",
     "joined",
     "read_data",
+    "told_ids",
 ]
 
 DataFiles = Annotated[
@@ -65,7 +66,8 @@ class PartySettings(Settings, heading="Data"):
     )
     id_column: str | None = setting(
         None,
-        "With --parties: the column with ids of rows, in CSV and Parquet.",
+        "With --parties: the column with ids of rows, in CSV and Parquet. Default: 'id' or 'ids', "
+        "or the only column of text without repetitions.",
         local=True,
         idle=(
             lambda given: not given["parties"],
@@ -97,7 +99,8 @@ class DataParties(PartySettings, heading="Data", kept=False):
     id_column: str | None = changed(
         PartySettings,
         "id_column",
-        help="The column with ids of rows, where DATA is CSV or Parquet.",
+        help="The column with ids of rows, where DATA is CSV or Parquet. Default: 'id' or 'ids', "
+        "or the only column of text without repetitions.",
         idle=None,
     )
     split: str = changed(
@@ -207,7 +210,10 @@ def joined(
     from vpem.engines.engine import about
     from vpem.files.parties.joining import join_parties, stack_parties
 
-    common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
+    common: Report = {
+        "keep_empty": missing, "sample_weight": weight, "holders": holders,
+        "found_ids": told_ids(say),
+    }  # fmt: skip
     how: Report = {"key": asked.align_key, "keep_missing": asked.missing_parties}
     with nullcontext() if holders is None else about(holders.engine, "alignment"):
         if over_rows:
@@ -217,6 +223,15 @@ def joined(
     for line in lines_of(alignment):
         say(line)
     return together, alignment
+
+
+def told_ids(say: Callable[[str], None]) -> Callable[[str, str], None]:
+    """Return what says from which column ids of rows are taken where nobody has named one."""
+
+    def told(file: str, column: str) -> None:
+        say(f"{file}: ids of rows are taken from {column!r}; --id-column names another")
+
+    return told
 
 
 def check_parties(files: Sequence[Path], asked: PartySettings, over_rows: bool) -> None:

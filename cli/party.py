@@ -208,7 +208,11 @@ def request(
     ] = None,
     id_column: Annotated[
         str | None,
-        typer.Option(help="The column with ids of rows, in CSV and Parquet.", show_default=False),
+        typer.Option(
+            help="The column with ids of rows, in CSV and Parquet. Default: 'id' or 'ids', or the "
+            "only column of text without repetitions.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Ask to take part in a study: write NAME.request.
@@ -218,7 +222,7 @@ def request(
     A member that asks again says what has changed; after 'vpem party renew' it asks with its new
     certificate.
 
-    Example: vpem party request heart.toml lab.csv --id-column patient
+    Example: vpem party request heart.toml lab.csv
     """
     from .output import Screen
 
@@ -300,9 +304,12 @@ def _features(
     from vpem.files.parties.manifest import Party
     from vpem.files.parties.opening import open_party
 
+    from .parties import told_ids
+
     names: list[str] = []
     for file in data:
-        holding = open_party(Party(file.stem, str(file), ids=id_column), keep_empty=True)
+        party = Party(file.stem, str(file), ids=id_column)
+        holding = open_party(party, keep_empty=True, found_ids=told_ids(say))
         names += [one for one in holding.feature_names if one not in names]
         holding.close()
     if len(names) > MOST_FEATURES:

@@ -5,6 +5,8 @@ import warnings
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from vpem.engines.one_process import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.id_columns import id_column_of
 from vpem.files.parties.cutting import cut, file_stems
 from vpem.files.parties.joining import align_parties, join_parties, joined_names, stack_parties
 from vpem.files.parties.manifest import Party, choose_parties, read_manifest
@@ -213,14 +216,33 @@ def test_tables(tmp_path, suffix):
         open_parties([Party("clinic", str(file), ("x", "x"))])
 
 
-@pytest.mark.parametrize("name", ["id", "IDs"])
-def test_ids_are_not_taken_for_a_feature_unasked(tmp_path, name):
-    file = tmp_path / "clinic.csv"
-    file.write_text(f"{name},x\n1,2.5\n2,3.5\n")
-    with pytest.raises(InputError, match=f"column '{name}' would be a feature; say in a manifest"):
-        open_parties([Party("clinic", str(file))])
-    assert open_parties([Party("clinic", str(file), ids=name)])[0].feature_names == ("x",)
-    assert open_parties([Party("clinic", str(file), ("x", name))])[0].ids is None
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ("id,x\n1,2.5\n2,3.5\n", "id"),
+        ("name,IDs,x\na,1,2.5\nb,2,3.5\n", "IDs"),
+        ("x,patient\n2.5,P1\n3.5,P2\n4,7\n", "patient"),
+        ("patient,x,sex\nP1,2.5,f\nP2,3.5,f\n", "patient"),
+        ("patient,x\nP1,2.5\nP1,3.5\n", None),
+        ("patient,x\nP1,2.5\n,3.5\n", None),
+        ("patient,x,name\nP1,2.5,Ann\nP2,3.5,Bob\n", None),
+        ("number,x\n1,2.5\n2,3.5\n", None),
+    ],
+)
+def test_ids_are_found_where_nobody_has_named_them(tmp_path, table, found):
+    file, told = tmp_path / "clinic.csv", []
+    file.write_text(table)
+    parquet = tmp_path / "clinic.parquet"
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv(file), parquet)
+    assert id_column_of(file) == id_column_of(parquet) == found
+    [held] = open_parties(
+        [Party("c", str(file), ("x",))], found_ids=lambda *it: told.append(it)
+    ).values()
+    assert (held.ids is not None) == (found is not None)
+    assert told == ([(str(file), found)] if found else [])
+    if found:
+        assert id_column_of(file, (found,)) != found
+        assert open_parties([Party("c", str(file), ids=found, columns=("x",))])[0].ids is not None
 
 
 def test_files_of_a_pattern_follow_one_another(tmp_path):

@@ -16,7 +16,7 @@ from vpem.files.arrow import is_number
 from vpem.files.columns import Chosen, Roles, kept_columns, roles_of
 from vpem.files.opening import EXPANSION, advice, open_unzipped, read_limit
 
-__all__ = ["delimiter_of", "read_delimited"]
+__all__ = ["delimiter_of", "kinds_of", "read_delimited"]
 
 OF_A_COLUMN = 3000  # bytes that reading a column takes, however short it is
 BLOCK_BYTES = 1 << 24  # the longest row of a CSV file, and how much of it is parsed at once
@@ -50,6 +50,29 @@ def _check_width(file: Path, source: str, delimiter: str) -> None:
             f"{source} has {n_columns} columns in {size} bytes; if features are rows, transpose "
             f"it; {advice(n_bytes)}"
         )
+
+
+def kinds_of(file: Path, source: str, delimiter: str) -> dict[str, pa.DataType]:
+    """Return what the columns of a CSV file are called and hold, as far as its beginning shows.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read.
+    """
+    _check_width(file, source, delimiter)
+    reading = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+    parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    try:
+        with (
+            open_unzipped(file) as stream,
+            csv.open_csv(stream, read_options=reading, parse_options=parsing) as reader,
+        ):
+            return {field.name.strip(): field.type for field in reader.schema}
+    except UnicodeDecodeError as error:
+        raise FileError(f"{source} is not UTF-8 text; save it as UTF-8") from error
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        _explain(str(error), source, True, error)
 
 
 def read_delimited(

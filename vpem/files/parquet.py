@@ -12,7 +12,22 @@ from vpem.files.arrow import check_kinds, check_strings, is_text
 from vpem.files.columns import Chosen, Roles, kept_columns, resolve_column, roles_of
 from vpem.files.opening import check_unpacked
 
-__all__ = ["read_parquet"]
+__all__ = ["parquet_kinds", "read_parquet"]
+
+
+def parquet_kinds(file: Path) -> dict[str, pa.DataType]:
+    """Return what the columns of a Parquet file are called and hold.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read.
+    """
+    try:
+        schema = parquet.read_schema(file)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise FileError(f"{file} cannot be read as Parquet ({error})") from error
+    return {field.name: field.type for field in schema}
 
 
 def read_parquet(file: Path, source: str, chosen: Chosen) -> tuple[list[str], Roles, pa.Table]:

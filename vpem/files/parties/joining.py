@@ -21,7 +21,7 @@ from vpem.files.datasets import Dataset
 from vpem.files.parties.alignment import Alignment, align, read_key
 from vpem.files.parties.homes import Home
 from vpem.files.parties.manifest import Party
-from vpem.files.parties.opening import Holding, open_parties
+from vpem.files.parties.opening import FoundIds, Holding, open_parties
 from vpem.files.parties.weights import joined_weights, stacked_weights
 from vpem.network.holdings import Partition, Workers
 from vpem.network.schema import Report
@@ -154,6 +154,7 @@ def join_parties(
     keep_empty: bool = False,
     sample_weight: str | None = None,
     holders: Placement | None = None,
+    found_ids: FoundIds | None = None,
 ) -> tuple[Dataset, Alignment]:
     """Join parties, which hold different features of the same rows, to one dataset.
 
@@ -170,6 +171,8 @@ def join_parties(
         is one, or they agree: a dataset of HDF5, a column of CSV and Parquet. All learn them.
     holders : Placement, optional
         Which process holds which; all call this alike.
+    found_ids : callable, optional
+        As for `vpem.files.parties.opening.open_parties`.
 
     Returns
     -------
@@ -187,7 +190,9 @@ def join_parties(
         In every process the same, as `open_parties`, `align_parties` and `joined_names`.
     """
     holders = holders or Placement.here(len(parties))
-    held = open_parties(parties, holders, keep_empty=keep_empty, weights=sample_weight)
+    held = open_parties(
+        parties, holders, keep_empty=keep_empty, weights=sample_weight, found_ids=found_ids
+    )
     try:
         found = align_parties(
             parties, held, level, key=key, keep_missing=keep_missing, holders=holders
@@ -280,6 +285,7 @@ def stack_parties(
     keep_empty: bool = False,
     sample_weight: str | None = None,
     holders: Placement | None = None,
+    found_ids: FoundIds | None = None,
 ) -> Dataset:
     """Put parties, which hold different rows of the same features, one below the other.
 
@@ -294,6 +300,8 @@ def stack_parties(
     holders : Placement, optional
         Which process holds which; all call this alike. All learn every party's names of features
         and number of rows.
+    found_ids : callable, optional
+        As for `vpem.files.parties.opening.open_parties`.
 
     Returns
     -------
@@ -307,7 +315,9 @@ def stack_parties(
         In every process the same, if a file cannot be read or parties have different features.
     """
     holders = holders or Placement.here(len(parties))
-    held = open_parties(parties, holders, keep_empty=keep_empty, weights=sample_weight)
+    held = open_parties(
+        parties, holders, keep_empty=keep_empty, weights=sample_weight, found_ids=found_ids
+    )
     try:
         facts = holders.allgather(
             {

@@ -16,7 +16,7 @@ from vpem.errors import InputError, Setting, VpemError
 from vpem.files.long_csv import read_entries, sort_names
 from vpem.files.opening import open_text
 from vpem.files.parties.manifest import Party
-from vpem.files.parties.opening import open_party
+from vpem.files.parties.opening import FoundIds, open_party
 from vpem.terms.lowrank.entries import check_covered, from_triplets
 from vpem.terms.lowrank.observations import Observations
 
@@ -43,7 +43,10 @@ class _Held:
 
 
 def observe_parties(
-    parties: Sequence[Party], sample_weight: str | None = None, holders: Placement | None = None
+    parties: Sequence[Party],
+    sample_weight: str | None = None,
+    holders: Placement | None = None,
+    found_ids: FoundIds | None = None,
 ) -> Observations:
     """Read what each party saw of one matrix, of which rows and columns have names.
 
@@ -63,6 +66,8 @@ def observe_parties(
     holders : Placement, optional
         Which process holds which; all call this alike. Each has what its own parties saw
         (`Observations.part`).
+    found_ids : callable, optional
+        As for `vpem.files.parties.opening.open_parties`, of tables that are matrices.
 
     Returns
     -------
@@ -76,7 +81,7 @@ def observe_parties(
     """
     holders = holders or Placement.here(len(parties))
     every = range(len(parties))
-    held = for_each(holders, every, lambda party: _read(parties[party], sample_weight))
+    held = for_each(holders, every, lambda party: _read(parties[party], sample_weight, found_ids))
     rows, columns, is_long = _names(parties, held, holders)
     sources = [str(party.path) for party in parties]
     source = ", ".join(sources) if is_long else f"the parties {', '.join(sources)}"
@@ -169,7 +174,7 @@ def _united(names: Sequence[Sequence[str]]) -> list[str]:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def _read(party: Party, weight: str | None) -> _Held:
+def _read(party: Party, weight: str | None, found_ids: FoundIds | None) -> _Held:
     """Read what one party saw."""
     files = party.find()
     headers = [_header(file) for file in files]
@@ -188,7 +193,7 @@ def _read(party: Party, weight: str | None) -> _Held:
     if party.ids is None and headers and headers[0]:
         called = [name for name in headers[0] if name.strip().lower() in ROW_NAMES]
         party = replace(party, ids=called[0]) if len(called) == 1 else party
-    holding = open_party(party, keep_empty=True, weights=weight)
+    holding = open_party(party, keep_empty=True, weights=weight, found_ids=found_ids)
     try:
         shape = holding.n_samples, len(holding.feature_names)
         check_memory(8 * shape[0] * shape[1], f"the matrix of party {party.name!r}")

@@ -6,7 +6,7 @@ A party's file is a dataset of its own: its features, its rows in an order of it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from vpem.checks import Floats, Labels
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import FileError, InputError, VpemError, did_you_mean, shorten
 from vpem.files.datasets import Dataset, read_dataset
-from vpem.files.importers import PARQUET_SUFFIXES, TEXT_SUFFIXES, read_table
+from vpem.files.id_columns import id_column_of
+from vpem.files.importers import is_table, read_table
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.manifest import Party
 
-__all__ = ["Holding", "open_parties", "open_party"]
+__all__ = ["FoundIds", "Holding", "open_parties", "open_party"]
 
-ID_NAMES = ("id", "ids")  # of columns that are hardly meant to be features
+FoundIds = Callable[[str, str], None]
+"""Is given a file of a table and the column from which ids of its rows are taken, which nobody has
+named."""
 
 
 @dataclass
@@ -99,6 +102,7 @@ def open_parties(
     *,
     keep_empty: bool = False,
     weights: str | None = None,
+    found_ids: FoundIds | None = None,
 ) -> dict[int, Holding]:
     """Open the files of the parties held here; those of others are not touched.
 
@@ -113,6 +117,9 @@ def open_parties(
     weights : str, optional
         What the weights of rows are called in the files that have them: a column of CSV and
         Parquet, which is then no feature, or a dataset of HDF5. By default none are read.
+    found_ids : callable, optional
+        Is given a file and a column wherever no party has said which column of a table holds its
+        ids, and one was found by `vpem.files.id_columns.id_column_of`.
 
     Returns
     -------
@@ -127,7 +134,7 @@ def open_parties(
     return for_each(
         holders or Placement.here(len(parties)),
         range(len(parties)),
-        lambda party: open_party(parties[party], keep_empty, weights),
+        lambda party: open_party(parties[party], keep_empty, weights, found_ids),
     )
 
 
@@ -135,13 +142,18 @@ IN_MANIFESTS = {"label_column": "labels", "id_column": "ids", "drop_columns": "c
 """What the parameters of `vpem.files.importers.read_table` are set by where parties are read."""
 
 
-def open_party(party: Party, keep_empty: bool = False, weights: str | None = None) -> Holding:
+def open_party(
+    party: Party,
+    keep_empty: bool = False,
+    weights: str | None = None,
+    found_ids: FoundIds | None = None,
+) -> Holding:
     """Open one party's files, here; see `open_parties`."""
     try:
         files = party.find()
         if not files:
             raise FileError(f"no file fits {party.path}")
-        datasets = [_read(party, file, keep_empty, weights) for file in files]
+        datasets = [_read(party, file, keep_empty, weights, found_ids) for file in files]
     except VpemError as error:
         words = [IN_MANIFESTS.get(getattr(part, "name", ""), part) for part in error.parts]
         hint = "" if words == list(error.parts) else " (keys of a manifest)"
@@ -162,26 +174,25 @@ def open_party(party: Party, keep_empty: bool = False, weights: str | None = Non
     )
 
 
-def _read(party: Party, path: Path, keep_empty: bool, weights: str | None) -> Dataset:
+def _read(
+    party: Party, path: Path, keep_empty: bool, weights: str | None, found_ids: FoundIds | None
+) -> Dataset:
     """Open one file of a party: HDF5, whose values stay there, or a table."""
-    suffix = (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
-    if suffix in TEXT_SUFFIXES or suffix in PARQUET_SUFFIXES:
-        table = read_table(
+    if is_table(path):
+        ids = party.ids
+        if ids is None:
+            ids = id_column_of(path, (party.labels, weights, *(party.columns or ())))
+            if ids is not None and found_ids is not None:
+                found_ids(str(path), ids)
+        return read_table(
             path,
-            id_column=party.ids,
+            id_column=ids,
             label_column=party.labels,
             weight_column=weights,
             weights_needed=False,
             columns=party.columns,
             missing="keep" if keep_empty else "refuse",
         )
-        for name in table.feature_names:
-            if party.columns is None and name.casefold() in ID_NAMES:
-                raise InputError(
-                    f"{path}: column {name!r} would be a feature; say in a manifest that it holds "
-                    f"ids (ids = {name!r}), or which columns are features"
-                )
-        return table
     for key, value in (("ids", party.ids), ("labels", party.labels)):
         if value is not None:
             raise InputError(
