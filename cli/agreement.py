@@ -9,7 +9,7 @@ from .config import path_of
 from .naming import name_of
 from .sources import in_files, source_of
 
-__all__ = ["check_alike", "command_of", "goes_on", "terms_of"]
+__all__ = ["check_alike", "command_of", "goes_on", "is_introduction", "terms_of"]
 
 OWN = ("data", "memory_limit", "proba")
 """Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
@@ -108,3 +108,17 @@ def goes_on(everyones: list[Any]) -> bool:
 def command_of(context: Any) -> str:
     """Return the words of a command."""
     return " ".join(path_of(context))
+
+
+def is_introduction(found: Any) -> bool:
+    """Whether a value may be the command of a member, what it must have alike, and its outputs."""
+    return (
+        isinstance(found, list)
+        and len(found) == 3
+        and isinstance(found[0], str)
+        and isinstance(found[1], dict)
+        and all(isinstance(told, list) and len(told) == 2 for told in found[1].values())
+        and all(isinstance(word, str) for key, told in found[1].items() for word in (key, *told))
+        and isinstance(found[2], list)
+        and all(isinstance(name, str) for name in found[2])
+    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .agreement import check_alike, command_of, goes_on, terms_of
+from .agreement import check_alike, command_of, goes_on, is_introduction, terms_of
 from .config import STUDY, options_of, path_of, take_defaults
 from .policy import Guard
 from .where import Where, join
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .output import Screen
     from .results import Result
 
-__all__ = ["Meeting", "check_data", "load_study", "meet"]
+__all__ = ["Meeting", "check_data", "going_on", "load_study", "meet"]
 
 HELLO = 0
 """Tag of what members say of themselves before anything else; engines number from 2."""
@@ -53,7 +53,7 @@ def load_study(context: Any, value: Path | None) -> Path | None:
     path = path_of(context)
     tables = options_of(study.options, value, context)
     if path not in tables:
-        listed = " and ".join(f"vpem {' '.join(words)}" for words in tables) or "no command"
+        listed = ", ".join(f"vpem {' '.join(words)}" for words in tables) or "no command"
         raise InputError(
             f"the study {study.name} is of {listed}, not of vpem {' '.join(path)}; its organiser, "
             f"{study.organiser}, can add that"
@@ -215,7 +215,7 @@ class Meeting(Where):
             for rank in others:
                 post.put(rank, HELLO, encode(found), "options")
         self._met = True
-        if not isinstance(found, list) or not all(map(_is_introduction, found)):
+        if not isinstance(found, list) or not all(map(is_introduction, found)):
             raise InputError("a member has sent no introduction; are all of the same version?")
         return found
 
@@ -348,25 +348,18 @@ class Meeting(Where):
         words = sys.orig_argv
         if self._met:
             self._tell(f"{name} has begun again; going on from the newest checkpoint that all have")
-            words = [word for word in words if word != "--resume"]
-            words += ["--resume-if-any"] * ("--resume-if-any" not in words)
+            words = going_on(words)
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, words)
 
 
-def _is_introduction(found: Any) -> bool:
-    """Whether a value may be the command of a member, what it must have alike, and its outputs."""
-    return (
-        isinstance(found, list)
-        and len(found) == 3
-        and isinstance(found[0], str)
-        and isinstance(found[1], dict)
-        and all(isinstance(told, list) and len(told) == 2 for told in found[1].values())
-        and all(isinstance(word, str) for key, told in found[1].items() for word in (key, *told))
-        and isinstance(found[2], list)
-        and all(isinstance(name, str) for name in found[2])
-    )
+def going_on(words: Sequence[str]) -> list[str]:
+    """Return a command line that goes on from its checkpoint, if there is one."""
+    kept = [word for word in words if word not in ("--resume", "--no-resume", "--resume-if-any")]
+    end = kept.index("--") if "--" in kept else len(kept)
+    # What a variable or a file says of --resume does not count either.
+    return [*kept[:end], "--no-resume", "--resume-if-any", *kept[end:]]
 
 
 def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | None:

@@ -17,7 +17,7 @@ from vpem.files.studies.writing import write_study
 
 from .mpi_support import MAIN, environment
 
-SECONDS = 60
+SECONDS = 120
 """In which the commands of all members end."""
 
 
@@ -54,10 +54,13 @@ class Company:
         As its organiser, the first member, has signed it.
     folders : dict of str to Path
         Of each member: the study, and its key and certificate.
+    processes : list of Popen
+        That were started.
     """
 
     study: Study
     folders: dict[str, Path] = field(default_factory=dict)
+    processes: list = field(default_factory=list)
 
     @property
     def names(self):
@@ -82,7 +85,15 @@ class Company:
                 env=environment(**more),
             )
         process.kept = kept
+        self.processes.append(process)
         return process
+
+    def end(self):
+        """End what is still running, because a test has failed."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
     def run(self, command, *words, own=None, seconds=SECONDS):
         """Run a command at all members at once: what each left behind, by name.

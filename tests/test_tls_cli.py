@@ -10,14 +10,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vpem.errors import InputError
+from vpem.errors import InputError, VpemError
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.logged import read_log
-from vpem_cli.agreement import check_alike, goes_on
+from vpem_cli.agreement import check_alike, goes_on, is_introduction
+from vpem_cli.meeting import going_on
+from vpem_cli.results import receive
 
 from .cli_support import NAMES, done, overlapping, run
-from .company_support import ended, make_company
+from .company_support import SECONDS, ended, make_company
 from .tables import each
 
 HELD = {"clinic": (0, 3, 1), "lab": (2, 4, 5)}
@@ -46,7 +48,8 @@ def company(tmp_path_factory):
     for turn, (name, columns) in enumerate(HELD.items()):
         rows = np.random.default_rng(turn).permutation(len(X))
         write_rows(made.folders[name] / f"{name}.csv", X, columns, rows)
-    return made
+    yield made
+    made.end()
 
 
 def files(*more, **own):
@@ -183,7 +186,10 @@ def test_what_a_file_holds_is_told_where_it_is(company):
             "--engine tls is for members of a study; add --study",
         ),
         (("fit", "--as", "lab", "x.csv"), "--as is for members of a study; add --study FILE"),
-        (("kmeans", "--study", "heart.toml", "x.csv"), "is of vpem fit and vpem impute, not of"),
+        (
+            ("kmeans", "--study", "heart.toml", "x.csv"),
+            "not of vpem kmeans; its organiser, hub, can add that",
+        ),
         (("fit", "--study", "heart.toml"), "lab brings data to the study heart; give its own file"),
         (("fit", "--study", "heart.toml", "x.csv", "--as", "labb"), "'labb' is no member of heart"),
         (
@@ -206,11 +212,15 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_called(
 
 def test_the_study_says_options_and_whose_key_there_is(company, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(company.folders["hub"])
-    shown = done(capsys, "fit", "--study", "heart.toml", "--seed", "3", "--show-config").out
+    own = tmp_path / "own.toml"
+    own.write_text("[fit]\nthreads = 1\n")
+    words = ("--study", "heart.toml", "--seed", "3", "--config", own, "--show-config")
+    shown = done(capsys, "fit", *words).out
     lines = {line.split(" =")[0]: line for line in shown.splitlines() if " = " in line}
     assert "components = " in lines["components"]
     assert lines["components"].endswith("# file heart.toml")
     assert lines["seed"].endswith("# command line")
+    assert lines["threads"].endswith(f"# file {own}")
     assert 'engine = "tls"' in lines["engine"]
     refused = run(capsys, "fit", "--study", "heart.toml", "x.csv").sentence
     assert refused.startswith("hub brings no data to the study heart")
@@ -221,9 +231,63 @@ def test_the_study_says_options_and_whose_key_there_is(company, monkeypatch, cap
     assert "say --as which" in run(capsys, "fit", "--study", "heart.toml").sentence
 
 
+class Said:
+    """An engine in which the first member says what it likes."""
+
+    names = ("hub", "lab")
+    rank = 1
+
+    def __init__(self, *said):
+        self.said = list(said)
+
+    def bcast(self, value, root=0):
+        return self.said.pop(0)
+
+
+@each(
+    ("said", "sentence"),
+    [
+        ([7], "hub has sent no report"),
+        ([{}, "many"], "hub has sent a file of many bytes"),
+        ([{}, 1 << 40], "hub has sent a file of 1099511627776 bytes"),
+        ([{}, 3, b"abcd"], "hub has sent a file in pieces that do not fit"),
+        ([{}, 3, b""], "hub has sent a file in pieces that do not fit"),
+        ([{}, 4, b"no", b"ne"], "what hub has sent is no result of a fit"),
+    ],
+)
+def test_what_the_first_member_sends_is_checked(said, sentence, tmp_path):
+    result = SimpleNamespace(apart=False)
+    with pytest.raises(VpemError) as error:
+        receive(Said(*said), result, tmp_path / "model.h5", False)
+    assert sentence in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+@each(
+    "found",
+    [
+        ["fit", {}],
+        ["fit", {"--tol": [1, "x"]}, []],
+        ["fit", {"--tol": ["1"]}, []],
+        [1, {}, []],
+        ["fit", [], []],
+        ["fit", {}, [2]],
+    ],
+)
+def test_members_introduce_themselves_in_plain_words(found):
+    assert is_introduction(["fit", {"--tol": ["1", "default"]}, ["output"]])
+    assert not is_introduction(found)
+
+
+def test_a_command_that_goes_on_is_the_same_but_for_that():
+    words = ["python", "vpem", "fit", "--resume", "--checkpoint", "c.h5", "--", "x.csv"]
+    on = [*words[:3], *words[4:6], "--no-resume", "--resume-if-any", *words[6:]]
+    assert going_on(words) == going_on(on) == on
+
+
 # ---- members that end ---------------------------------------------------------------------------
 
-KEPT = ("--checkpoint", "kept.h5", "--checkpoint-every", "1", "--quiet", "-o", "again.h5")
+KEPT = ("--checkpoint", "point.h5", "--checkpoint-every", "1", "--quiet", "-o", "again.h5")
 
 
 def begin(company, *more, names=("hub", *HELD)):
@@ -233,7 +297,7 @@ def begin(company, *more, names=("hub", *HELD)):
 
 
 def wait_for(path):
-    until = time.monotonic() + 40
+    until = time.monotonic() + SECONDS
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.01)
     assert path.exists()
@@ -247,19 +311,19 @@ def slower(company):
     yield company
     company.signed(options=before.options)
     for folder in company.folders.values():
-        for path in folder.glob("kept.h5*"):
+        for path in folder.glob("point.h5*"):
             path.unlink()
 
 
 def test_a_member_that_is_interrupted_ends_all_of_them(slower):
     processes = begin(slower)
-    wait_for(slower.folders["lab"] / "kept.h5.before")
+    wait_for(slower.folders["lab"] / "point.h5.before")
     processes["lab"].send_signal(signal.SIGINT)
     for process in processes.values():
         result = ended(process)
         assert result.code == 130
         assert "interrupted by Ctrl-C; the state after" in result.sentence
-    assert (slower.folders["clinic"] / "kept.h5").exists()
+    assert (slower.folders["clinic"] / "point.h5").exists()
 
 
 def test_whoever_comes_back_before_all_have_met_is_welcome():
@@ -273,7 +337,7 @@ def test_whoever_comes_back_before_all_have_met_is_welcome():
 
 def test_a_killed_member_comes_back_to_the_same_bits(company, fitted):
     processes = begin(company, "--resume-if-any")
-    wait_for(company.folders["lab"] / "kept.h5.before")
+    wait_for(company.folders["lab"] / "point.h5.before")
     processes["lab"].kill()
     processes["lab"].wait()
     processes |= begin(company, "--resume-if-any", names=["lab"])
