@@ -9,7 +9,7 @@ from .config import path_of
 from .naming import name_of
 from .sources import in_files, source_of
 
-__all__ = ["check_alike", "command_of", "goes_on", "is_introduction", "terms_of"]
+__all__ = ["check_alike", "command_of", "goes_on", "introduced", "is_introduction", "terms_of"]
 
 OWN = ("data", "memory_limit", "proba")
 """Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
@@ -70,6 +70,21 @@ def _content(path: Path) -> str:
     return f"a file with SHA-256 {digest.hexdigest()[:16]}"
 
 
+def introduced(found: Any, name: str) -> Any:
+    """Return what a member says of itself, which is one of `is_introduction`.
+
+    Raises
+    ------
+    InputError
+        If it has said something else.
+    """
+    from vpem.errors import InputError
+
+    if not is_introduction(found):
+        raise InputError(f"{name} has sent no introduction; are all of the same version?")
+    return found
+
+
 def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
     """Raise InputError where members run different things.
 
@@ -88,15 +103,16 @@ def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
     for name, (theirs, others, _) in zip(names[1:], everyones[1:], strict=True):
         if theirs != command:
             raise InputError(
-                f"{names[0]} runs 'vpem {command}' and {name} 'vpem {theirs}'; all members of "
+                f"{names[0]} runs 'vpem {command}' and {name} 'vpem {theirs:.40}'; all members of "
                 f"{study} must run the same command"
             )
         for option in sorted({*terms, *others} - ({"--resume"} if goes_on(everyones) else set())):
             one, two = (told.get(option, [NOT_THERE, "default"]) for told in (terms, others))
             if one[0] != two[0]:
                 raise InputError(
-                    f"{option} is set differently: {names[0]} has {one[0]} ({one[1]}), {name} has "
-                    f"{two[0]} ({two[1]}); all members of {study} must have the same"
+                    f"{option} is set differently: {names[0]} has {one[0]:.300} ({one[1]:.60}), "
+                    f"{name} has {two[0]:.300} ({two[1]:.60}); all members of {study} "
+                    "must have the same"
                 )
 
 

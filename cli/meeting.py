@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .agreement import check_alike, command_of, goes_on, is_introduction, terms_of
+from .agreement import check_alike, command_of, goes_on, introduced, terms_of
 from .config import STUDY, options_of, path_of, take_defaults
 from .policy import Guard
 from .where import Where, join
@@ -202,6 +202,7 @@ class Meeting(Where):
         from vpem.errors import InputError
         from vpem.network.messages import decode, encode
 
+        found: Any
         post, others = self._post, range(1, self.engine.size)
         if self.engine.rank:
             post.put(0, HELLO, encode(own), "options")
@@ -210,14 +211,14 @@ class Meeting(Where):
         else:
             found = [own]
             for rank in others:
-                found.append(decode(post.take(rank, HELLO)))
+                found.append(introduced(decode(post.take(rank, HELLO)), self.engine.names[rank]))
                 self._there.add(rank)
             for rank in others:
                 post.put(rank, HELLO, encode(found), "options")
         self._met = True
-        if not isinstance(found, list) or not all(map(is_introduction, found)):
-            raise InputError("a member has sent no introduction; are all of the same version?")
-        return found
+        if not isinstance(found, list) or len(found) != self.engine.size:
+            raise InputError(f"{self.engine.names[0]} has not said who is there")
+        return list(map(introduced, found, self.engine.names))
 
     # ---- work -----------------------------------------------------------------------------------
 
@@ -319,11 +320,12 @@ class Meeting(Where):
         elif isinstance(error, PolicyError):
             outside = error.elsewhere(self.member.name)
         elif sentence is None:
-            outside = "a defect of vpem; ask there"
+            outside = "something that nobody has foreseen; ask there"
+            sentence = None if sys.flags.dev_mode else _unforeseen(error)
         else:
             time.sleep(PATIENCE * bool(self.engine.rank))
         self._leave(outside, code)
-        return super().fail(error, sentence, tell)
+        return super().fail(error, sentence, tell) and code
 
     def interrupted(self, tell: Callable[..., int], code: int) -> int:
         """Say that this member was interrupted, here and to the others."""
@@ -360,6 +362,21 @@ def going_on(words: Sequence[str]) -> list[str]:
     end = kept.index("--") if "--" in kept else len(kept)
     # What a variable or a file says of --resume does not count either.
     return [*kept[:end], "--no-resume", "--resume-if-any", *kept[end:]]
+
+
+def _unforeseen(error: Exception) -> str:
+    """Say where something happened that nobody has foreseen, without a word of what it was about.
+
+    It is as likely to be of what another member has sent as of this program.
+    """
+    import traceback
+
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = "/".join(Path(where.filename).parts[-3:])
+    return (
+        f"{type(error).__name__} in {place}, line {where.lineno}: another member has sent what "
+        "none does, or this is a defect of vpem; report it with what PYTHONDEVMODE=1 prints"
+    )
 
 
 def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | None:

@@ -19,7 +19,7 @@ from vpem.engines.tls.door import STRANGERS, WAITING
 from vpem.engines.tls.here import Pace
 from vpem.engines.tls.members import fingerprint
 from vpem.engines.tls.post import Parted, Post, Returned
-from vpem.engines.tls.streams import Incoming, Message, Outgoing
+from vpem.engines.tls.streams import OVERHEAD, Incoming, Message, Outgoing
 from vpem.engines.tls.trust import client_context
 from vpem.engines.tls.wire import FRAME, Ack, Damaged, Data, Got, Hello, Refusal, parse
 from vpem.errors import InputError
@@ -130,7 +130,7 @@ def test_a_link_that_only_seems_to_be_there_is_opened_again(tmp_path):
 
 
 def test_what_is_not_read_is_bounded_and_what_is_waited_for_comes_all_the_same():
-    out, incoming = Outgoing(), Incoming(unread=1000)
+    out, incoming = Outgoing(), Incoming(unread=OVERHEAD + 800, largest=4 * OVERHEAD)
     out.room = incoming.room
     for tag in range(4):
         out.add(Message(tag, "", bytes(400)))
@@ -146,6 +146,9 @@ def test_what_is_not_read_is_bounded_and_what_is_waited_for_comes_all_the_same()
     assert incoming.make_room(waiting=True)  # for the last
     out.acknowledge(incoming.got, incoming.room)
     assert carry() == [2, 3]
+    incoming.room = 1 << 62  # who waits for one message hears all that come before it
+    with pytest.raises(Damaged, match="that nobody has asked for"):
+        incoming.put(parse(a_piece(number=4)))
     incoming.room = 0
     with pytest.raises(Damaged):
         incoming.put(parse(a_piece(number=4)))
@@ -333,6 +336,8 @@ DAMAGED = {
     "never sent": a_piece(ack=Ack(Got(3, 0), 0)),
     "a topic that is none": a_piece(topic="a\0b"),
     "a farewell that is none": a_piece(tag=-1),
+    "a farewell without end": a_piece(tag=-1, size=1 << 30),
+    "a topic without end": a_piece(topic="a" * 65),
     "beyond all bounds": bytes(FRAME + 1),
 }
 

@@ -31,6 +31,9 @@ OPTIONS: dict[str, Any] = {
     "write_limit": 4 * CHUNK,
 }
 
+MOST = 500
+"""Streams at a time, whatever a relay calls for."""
+
 _running: set[asyncio.Task[None]] = set()
 """Streams that are being carried: a loop by itself would forget its tasks."""
 
@@ -102,7 +105,8 @@ async def calls(
             pause = PAUSES[0]
             try:
                 async for number in opened:
-                    _run(_answer(relay, identity, roster, str(number)[:64], deliver))
+                    if len(_running) < MOST:
+                        _run(_answer(relay, identity, roster, str(number)[:64], deliver))
                 raise closed(relay, opened)
             except ConnectionClosed:
                 raise closed(relay, opened) from None

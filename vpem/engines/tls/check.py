@@ -142,7 +142,10 @@ async def examine(
         yield _compare(examined, hello, member, peer)
         async for finding in _measured(examined, opened, member, peer):
             yield finding
-    except (ConnectionClosed, TimeoutError, ValueError, KeyError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        sentence = f"{member.name} answers what no member does; are both of the same version?"
+        yield Finding(peer, "answer", "fails", "something else", sentence)
+    except (ConnectionClosed, TimeoutError):
         sentence = str(closed(member, opened)) if opened.close_code else (
             f"{member.name} stopped answering in the midst of the check: something on the way "
             "drops what is sent; try again, then ask who keeps the network")  # fmt: skip

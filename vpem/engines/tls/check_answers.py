@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from contextlib import suppress
 from typing import Any
@@ -30,6 +31,8 @@ WEIGHT = 1 << 14
 
 MOST = 1 << 26
 """Bytes that are sent or counted in a check, at most."""
+
+ASKED = re.compile("give|dial|take [0-9]{1,18}")
 
 LONGEST = 600.0
 """Seconds that a check may take, idle time with it."""
@@ -99,10 +102,9 @@ class Answers:
 
 def _asked(message: str | bytes) -> str:
     """Return what is asked, empty if that is nothing that can be."""
-    if not isinstance(message, str) or len(message) > 40:
+    if not isinstance(message, str):
         return ""
-    size = message.partition(" ")[2]
-    return message if not size or (size.isascii() and size.isdecimal()) else ""
+    return message if ASKED.fullmatch(message) else ""
 
 
 async def _count(connection: Answered) -> int:

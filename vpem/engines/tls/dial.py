@@ -49,6 +49,14 @@ def _uri(host: str, port: int, path: str) -> str:
     return f"wss://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
 
+class _Straight(connect):
+    """Goes where the study says, and nowhere that an answer names."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """Follow nobody."""
+        return exc
+
+
 async def dial(
     own: str,
     member: Member,
@@ -101,7 +109,7 @@ async def dial(
         async with asyncio.timeout(seconds):
             line = await _line_to(host, port) if through is None and proxy is None else through
         with last_words(line):
-            connection = await connect(
+            connection = await _Straight(
                 _uri(host, port, path),
                 ssl=context,
                 sock=line,
@@ -166,7 +174,7 @@ async def _look(error: Exception, met: Met) -> None:
                 self.cut()
 
         with contextlib.suppress(OSError, EOFError, WebSocketException):
-            await connect(
+            await _Straight(
                 _uri(met.host, met.port, PATH), ssl=any_context(), open_timeout=met.seconds,
                 create_connection=Looking, logger=quiet,
             )  # fmt: skip

@@ -127,10 +127,12 @@ class Door:
                     guest.begun |= guest.task is task
                 made = self._host.connection()
                 await shake_hands(accepted, made, self._context, self._seconds)
-        except ssl.SSLError as error:
+        except (OSError, TimeoutError) as error:
             self._turned_away(refusal_of(error), address)
-        except (OSError, TimeoutError):
-            pass
+            _let_go(error)
+        except asyncio.CancelledError as error:
+            _let_go(error)
+            raise
 
     def _turned_away(self, kind: str, address: str) -> None:
         sentences = {
@@ -151,6 +153,13 @@ class Door:
                 path = await answer(connection)
             if path:
                 await self._handler(connection, path)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Forget what an error came through: frames keep TLS's buffers until garbage is collected."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 async def _begins_tls(accepted: socket.socket) -> bool:

@@ -122,7 +122,7 @@ def others_clock(headers: Any) -> datetime | None:
     """Return the time that an answer (headers of HTTP) was made, by its sender's clock."""
     try:
         told = parsedate_to_datetime(headers["Date"])
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         return None
     return told if told.tzinfo else told.replace(tzinfo=UTC)
 

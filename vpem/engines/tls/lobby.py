@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from vpem.engines.tls.check_answers import CHECK, Answers
 from vpem.engines.tls.members import Identity, Member, Roster
@@ -11,6 +12,9 @@ from vpem.engines.tls.sockets import Answered, certificate_of
 from vpem.engines.tls.trust import believed, not_valid
 
 __all__ = ["Lobby"]
+
+CHECKS = 4
+"""Checks that a member may have at a time."""
 
 REASON = 120
 """Bytes of the sentence with which a connection is closed, at most."""
@@ -33,6 +37,7 @@ class Lobby:
         self.identity = identity
         self.relay = relay
         self._here: set[Answered] = set()
+        self._checks: Counter[str] = Counter()
         self.renew(roster)
 
     def renew(self, roster: Roster) -> None:
@@ -57,12 +62,23 @@ class Lobby:
             if path.startswith(RELAY) and self.relay is not None:
                 await self.relay.serve(connection, member.name, path)
             elif path == CHECK:
-                await self._answers.serve(connection, member)
+                await self._check(connection, member)
             else:
                 asked = path[:40].encode("ascii", "replace").decode()
                 await connection.leave(1008, f"{self.identity.name} has nothing at {asked}")
         finally:
             self._here.discard(connection)
+
+    async def _check(self, connection: Answered, member: Member) -> None:
+        """Answer a check, of few at a time."""
+        if self._checks[member.name] >= CHECKS:
+            await connection.leave(1013, f"{member.name} checks {CHECKS} times already")
+            return
+        self._checks[member.name] += 1
+        try:
+            await self._answers.serve(connection, member)
+        finally:
+            self._checks[member.name] -= 1
 
     async def leave(self, why: str) -> None:
         """End all connections."""

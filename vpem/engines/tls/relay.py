@@ -51,6 +51,9 @@ REGISTERED = 4
 MOST = 16
 """Connections that a member may have, and one more for each member."""
 
+LONGEST = 80
+"""Characters of a path that are looked at: names and numbers are shorter, and so are logs."""
+
 PING = 10.0
 
 
@@ -118,7 +121,7 @@ class Relay:
         connection.transport.set_write_buffer_limits(4 * CHUNK)
         connection.ping_interval, connection.ping_timeout = PING, 2 * PING
         connection.start_keepalive()
-        verb, _, rest = path.removeprefix(RELAY).partition("/")
+        verb, _, rest = path.removeprefix(RELAY)[:LONGEST].partition("/")
         works: dict[str, Callable[[Answered, str, str], Coroutine[Any, Any, None]]] = {
             "wait": self._wait, "call": self._call, "find": self._find, "answer": self._answer,
         }  # fmt: skip
@@ -189,15 +192,20 @@ class Relay:
 
     async def _ring(self, wanted: str, number: str) -> None:
         """Send a call to a process of this member that waits, as soon as there is one."""
-        async with self._come:
-            while True:
-                waiting = self._waiting.get(wanted)
-                while waiting:
-                    with suppress(ConnectionClosed):
-                        await waiting[-1].send(number)
-                        return
-                    waiting.pop()
-                await self._come.wait()
+        while True:
+            async with self._come:
+                await self._come.wait_for(lambda: self._waiting.get(wanted))
+            waiting = self._waiting[wanted]
+            while waiting:
+                asked = waiting[-1]
+                # Nobody else waits for one who does not read.
+                with suppress(ConnectionClosed, TimeoutError):
+                    async with asyncio.timeout(RING):
+                        await asked.send(number)
+                    return
+                asked.cut()
+                if asked in waiting:
+                    waiting.remove(asked)
 
     async def _answer(self, connection: Answered, name: str, number: str) -> None:
         wanted, answer = self._calls.get(number, ("", None))

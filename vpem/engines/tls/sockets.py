@@ -24,6 +24,9 @@ __all__ = ["Answered", "Called", "Host", "Line", "certificate_of", "quiet", "ref
 quiet = logging.Logger("vpem.links", logging.CRITICAL + 1)
 """The library's logger: what is to be said is said by the members' own sentences."""
 
+UNSENT = 1 << 22
+"""Bytes that wait for a reader, at most: a frame beyond what `send` waits for, and pongs."""
+
 LEAVING = 2.0
 """Seconds for the last word over a connection."""
 
@@ -61,6 +64,8 @@ class Line(Connection):
         """Take bytes, of whatever frame."""
         self.heard = self.loop.time()
         super().data_received(data)
+        if self.transport.get_write_buffer_size() > UNSENT:
+            self.cut()  # whoever asks and asks, and reads no answer
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remember why it ended."""

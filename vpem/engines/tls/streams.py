@@ -13,8 +13,8 @@ __all__ = ["Incoming", "Message", "Outgoing"]
 UNREAD = 1 << 28
 """Bytes that a member may have sent ahead of what is read."""
 
-OVERHEAD = 256
-"""Bytes that a message counts beside its own: many that are empty are not nothing."""
+OVERHEAD = 1536
+"""Bytes that a message counts beside its own: a box and a frame, which an empty one has too."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,9 @@ class Incoming:
                 raise Damaged(f"has {data.size / 1e9:.4g} GB, but no more than {have}, can be read")
             if self.received >= self.room:
                 raise Damaged
+            if self.received - self.taken > self._largest:
+                ahead = (self.received - self.taken) / 1e9
+                raise Damaged(f"comes behind {ahead:.4g} GB that nobody has asked for")
             self._size = data.size
             self.received += data.size + OVERHEAD
         elif data.size != self._size:

@@ -29,6 +29,9 @@ DATA = struct.Struct(">QQQqB")
 TEXT = 1 << 11
 """Characters of a sentence, at most."""
 
+TOPIC = 64
+"""Characters of a topic, at most."""
+
 
 FAREWELL, FINISHED = -1, -2
 """Tags of the messages that a member ends because of an error, and that it is done."""
@@ -169,7 +172,7 @@ def _parse_data(frame: bytes) -> Data:
     piece = memoryview(frame)[place:]
     if place > len(frame) or begin + len(piece) > size or not topic.isprintable():
         raise Damaged
-    if not len(piece) and size:
+    if (not len(piece) and size) or length > TOPIC or (tag < 0 and size > FRAME):
         raise Damaged
     return Data(_parse_ack(frame), number, begin, size, tag, topic, piece)
 
