@@ -24,6 +24,7 @@ from .kmeans_support import (
     is_at_rest,
     same,
 )
+from .over_sums import pooled
 
 NAMES = ("a", "b", "c", "d")
 FEATURES = ("u", "v", "w", "x", "y", "z")
@@ -43,7 +44,7 @@ def cluster(data=X, topology="star", network=None, engine=None, held=WORKERS, **
             np.concatenate([np.empty(0, dtype=np.intp), *own])
         ]
     data = read_rows(data, own) if isinstance(data, np.ndarray) else data.of_rows(own)
-    return kmeans_rows(data, held, ranked, **options)
+    return pooled(kmeans_rows(data, held, ranked, **options), held, engine)
 
 
 LAWS = Ways(cluster, KEPT)
@@ -106,7 +107,8 @@ def in_processes(folder, compare):
         joined = stack_parties(held, holders=place)
         network = spread_workers(connect_workers(make_graph("star", 4)), engine)
         how = {"n_clusters": 4, "init": START, "n_threads": 1}
-        return kmeans_rows(joined.X, joined.workers, network, **how)
+        found = kmeans_rows(joined.X, joined.workers, network, **how)
+        return pooled(found, joined.workers, engine)
 
     compare(of_parties, ways, FEW)
 

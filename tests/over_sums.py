@@ -1,6 +1,7 @@
 """Sums over the ranks of any engine are those of one process."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 
@@ -203,6 +204,19 @@ def check_values(engine, n_agents):
 def agents_on(engine, otherwise=5):
     """How many agents a suite has: one at each process of those that stand for agents."""
     return otherwise if engine.seats is None else len(engine.seats)
+
+
+def pooled(found, workers, engine):
+    """Return a clustering with all rows at the first process, where each kept what its own are."""
+    if engine.open:
+        return found
+    parts = engine.gather({"labels": found.labels, "distances": found.distances})
+    if parts is None:
+        return found
+    rows = {name: np.empty(workers.n_samples, parts[0][name].dtype) for name in parts[0]}
+    for name, values in rows.items():
+        values[workers.order] = np.concatenate([part[name] for part in parts])
+    return replace(found, **rows)
 
 
 CHECKS = (check_values, check_roots, check_vectors, check_terms, check_disturbed)
