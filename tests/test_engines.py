@@ -141,6 +141,18 @@ def test_who_does_not_answer_is_named():
     assert one == 1
 
 
+@pytest.mark.parametrize("theirs", [{0: "mine"}, {1: "a", 7: "b"}, ["a"], {"1": "a"}])
+def test_nobody_speaks_for_another(theirs):
+    def work(engine):
+        if engine.rank:
+            return engine.allgather(theirs)
+        return Placement.evenly(engine, 2).allgather({0: "own"})
+
+    refused, _ = together(2, work)
+    assert isinstance(refused, vpem.InputError)
+    assert str(refused).startswith("rank 1 (agent 1) has sent something else than what it has")
+
+
 def test_nothing_else_knows_mpi():
     found = set()
     for folder in (Path(vpem.__file__).parent, ROOT / "cli"):

@@ -35,6 +35,15 @@ def test_a_short_run_finds_nothing_wrong():
     assert sum(tally["refused"] for tally in found["kinds"].values()) > 0
 
 
+def test_doors_stand_whoever_comes():
+    code, found, err = fuzz("--runs", 160, "--only", "handshake", "--only", "link")
+    assert err == ""
+    assert found["defects"] == []
+    assert code == 0
+    assert all(tally["runs"] >= 80 for tally in found["kinds"].values())
+    assert found["kinds"]["link"]["refused"] > 0
+
+
 def test_what_is_planted_is_counted_and_kept(tmp_path):
     plant = (
         "import itertools, vpem_cli; numbers = itertools.count();\n"

@@ -268,6 +268,32 @@ def test_members_who_send_what_they_should_not_are_sent_away(tmp_path):
     run(scene())
 
 
+def test_nobody_waits_for_a_member_that_does_not_read(monkeypatch):
+    class Deaf:
+        is_cut = False
+
+        async def send(self, _):
+            await asyncio.sleep(60)
+
+        def cut(self):
+            self.is_cut = True
+
+    async def scene():
+        relay, deaf = Relay(), Deaf()
+        relay._waiting["lab"] = [deaf]
+        call = asyncio.create_task(relay._ring("lab", "0" * 32))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5), relay._come:
+            assert not deaf.is_cut
+        while not deaf.is_cut:
+            await asyncio.sleep(0.01)
+        assert not relay._waiting["lab"]
+        call.cancel()
+
+    monkeypatch.setattr("vpem.engines.tls.relay.RING", 0.05)
+    run(scene())
+
+
 def test_strangers_give_way_to_members(tmp_path):
     async def scene():
         async with Place(tmp_path, seconds=0.5) as place:

@@ -14,13 +14,13 @@ from websockets.exceptions import ConnectionClosed
 
 from vpem import __version__
 from vpem.engines.engine import StalledError
-from vpem.engines.tls.dial import dial
+from vpem.engines.tls.dial import Trouble, dial
 from vpem.engines.tls.door import STRANGERS, WAITING
 from vpem.engines.tls.here import Pace
 from vpem.engines.tls.members import fingerprint
 from vpem.engines.tls.post import Parted, Post, Returned
 from vpem.engines.tls.streams import OVERHEAD, Incoming, Message, Outgoing
-from vpem.engines.tls.trust import client_context
+from vpem.engines.tls.trust import client_context, server_context
 from vpem.engines.tls.wire import FRAME, Ack, Damaged, Data, Got, Hello, Refusal, parse
 from vpem.errors import InputError
 
@@ -317,6 +317,25 @@ def a_hello(roster, name, **changes):
 
 
 NOTHING = Ack(Got(), 0)
+
+
+def test_nobody_is_sent_elsewhere(tmp_path):
+    """An answer of HTTP that names another address is none."""
+    roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
+
+    async def scene():
+        async def elsewhere(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 302 Found\r\nLocation: wss://127.0.0.1:1/\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        context = server_context(identities["hub"], roster.members)
+        async with await asyncio.start_server(elsewhere, sock=sockets["hub"], ssl=context):
+            await dial("lab", roster.members[0], client_context(identities["lab"], roster.members))
+
+    with pytest.raises(Trouble, match="answers with HTTP 302"):
+        asyncio.run(scene())
 
 
 def a_piece(number=0, begin=0, size=5, piece=b"hello", ack=NOTHING, tag=0, topic=""):

@@ -2,6 +2,10 @@
 
 A run that is right ends with 0, or with 2 and one sentence, in 10 s and 1 GB, leaves nothing half
 done, and prints no control characters. Exit code 1 if any run is not.
+
+Of the kinds handshake, relay and link a run is a connection or a message to a server, a relay or a
+member that stands open: nothing ends but by a sentence, members get in soon, and the process has as
+much memory in the end as after the first.
 """
 
 from __future__ import annotations
@@ -109,15 +113,42 @@ def _ended(running: list[Any]) -> Iterator[tuple[Any, Any]]:
     yield from ended
 
 
+def _besieged(
+    name: str, options: argparse.Namespace, n_kinds: int, folder: Path, found: Found
+) -> Tally:
+    """Come to a door for a kind's share of the runs, or of the time."""
+    import numpy as np
+
+    from .live import LIVE, Stop, besiege
+
+    count = -(-options.runs // n_kinds) if options.runs else None
+    stop = Stop(count, 60 * (options.minutes or 1.0) / n_kinds)
+    rng = np.random.default_rng([options.seed, options.begin, list(LIVE).index(name)])
+    seen = besiege(name, rng, stop, folder)
+    for what, times in seen.defects.items():
+        about = {"run": options.begin, "kind": name, "command": "", "change": f"{times} times"}
+        found.defects.append({**about, "defects": [what], "last": ""})
+    wrong = sum(seen.defects.values())
+    return Tally(seen.count, 0, seen.ends, wrong, seen.seconds, max(0, seen.peak - seen.before))
+
+
 def fuzz(options: argparse.Namespace, folder: Path) -> Found:
     """Make the files, and run until the time or the runs are over."""
     from .commands import KINDS
+    from .live import LIVE
     from .runs import in_child, remove, warm_up
     from .seeds import files_in, make_seeds
 
-    kinds = [name for name in KINDS if not options.only or any(o in name for o in options.only)]
+    every = [*KINDS, *LIVE]
+    chosen = [name for name in every if not options.only or any(o in name for o in options.only)]
+    if not chosen:
+        raise SystemExit(f"no kind has {options.only} in its name; there are {', '.join(every)}")
+    kinds, live = ([name for name in chosen if (name in LIVE) is way] for way in (False, True))
+    found = Found({name: Tally() for name in chosen})
+    for name in live:
+        found.kinds[name] = _besieged(name, options, len(chosen), folder, found)
     if not kinds:
-        raise SystemExit(f"no kind has {options.only} in its name; there are {', '.join(KINDS)}")
+        return found
     warm_up()
     seeds = folder / "seeds"
     seeds.mkdir()
@@ -133,11 +164,12 @@ def fuzz(options: argparse.Namespace, folder: Path) -> Found:
         make_seeds(seeds, wanted)
 
     in_child(make, folder)
-    found = Found({name: Tally() for name in kinds})
-    ends = time.monotonic() + 60 * (options.minutes or 1.0)
+    share = len(kinds) / len(chosen)
+    ends = time.monotonic() + 60 * (options.minutes or 1.0) * share
     number, running = options.begin, []
+    most = options.begin + round((options.runs or 0) * share)
     while True:
-        more = number < options.begin + options.runs if options.runs else time.monotonic() < ends
+        more = number < most if options.runs else time.monotonic() < ends
         if not more and not running:
             return found
         if more and len(running) < options.jobs:
@@ -181,7 +213,7 @@ def report(found: Found, options: argparse.Namespace) -> None:
         table.add_column(head, justify="left" if head == "kind" else "right", overflow="fold")
     for name, tally in found.kinds.items():
         counts = (tally.runs, tally.done, tally.refused, tally.defects)
-        taken = (f"{tally.seconds:.2f} s", f"{tally.memory / 1e6:.0f} MB")
+        taken = (f"{tally.seconds:.2f} s", f"{tally.memory / 1e6:.1f} MB")
         table.add_row(name, *map(str, counts), *taken)
     total = [sum(getattr(t, n) for t in found.kinds.values())
              for n in ("runs", "done", "refused", "defects")]  # fmt: skip

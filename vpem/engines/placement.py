@@ -119,6 +119,11 @@ class Placement:
         -------
         dict or None
             By agent, in their order; None in a process that gets nothing.
+
+        Raises
+        ------
+        InputError
+            If a process has sent anything else, or what is another's.
         """
         engine = self.engine
         if to is None:
@@ -127,7 +132,21 @@ class Placement:
             parts = engine.gather(values, int(self.nodes[to]))
         if parts is None:
             return None
-        return dict(sorted((agent, value) for part in parts for agent, value in part.items()))
+        found = {}
+        for node, part in enumerate(parts):
+            if not isinstance(part, dict) or not all(self._is_at(agent, node) for agent in part):
+                raise errors.InputError(
+                    f"{engine.names[node]} has sent something else than what it has; are all of "
+                    "the same version of vpem?"
+                )
+            found.update(part)
+        return dict(sorted(found.items()))
+
+    def _is_at(self, agent: object, node: int) -> bool:
+        """Whether this is an agent, and lives in a process."""
+        if not isinstance(agent, int | np.integer) or not 0 <= int(agent) < len(self.nodes):
+            return False
+        return int(self.nodes[int(agent)]) == node
 
     def allgather(self, values: dict[int, T]) -> dict[int, T]:
         """Bring together, in every process, what agents have."""
